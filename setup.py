@@ -1,0 +1,55 @@
+"""Builds the one C extension. Everything else about the package stands in pyproject.toml.
+
+A failing compiler fails the install: a silent fall-back to Python would be hundreds of times slower and
+nobody would know. `STREAMREC_PURE=1` is the one way to leave the extension out.
+"""
+
+import os
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+PURE = os.environ.get("STREAMREC_PURE") == "1"
+SANITIZE = os.environ.get("STREAMREC_SANITIZE") == "1"
+SOURCES = Path("streamrec/kernels/src")
+STRICT = ["-std=c11", "-O3", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror=implicit-function-declaration"]
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-g", "-O1"]
+
+HELP = """
+streamrec's C extension did not build: {error}
+
+It needs a C compiler and the headers of this Python:
+    Debian, Ubuntu   apt-get install gcc python3-dev
+    Fedora, RHEL     dnf install gcc python3-devel
+    macOS            xcode-select --install
+To install without it, on kernels in plain Python that are hundreds of times slower (for reading code and
+for debugging, not for work), set STREAMREC_PURE=1.
+"""
+
+
+class LoudBuildExt(build_ext):
+    """Says what to install when the compiler is missing or fails."""
+
+    def build_extension(self, ext: Extension) -> None:
+        try:
+            super().build_extension(ext)
+        except Exception as error:
+            raise SystemExit(HELP.format(error=error)) from error
+
+
+native = Extension(
+    "streamrec.kernels._native",
+    sources=sorted(str(path) for path in SOURCES.glob("*.c")),
+    depends=sorted(str(path) for path in SOURCES.glob("*.h")),
+    define_macros=[("Py_LIMITED_API", "0x030b0000")],
+    extra_compile_args=STRICT + (SANITIZERS if SANITIZE else []),
+    extra_link_args=SANITIZERS if SANITIZE else [],
+    py_limited_api=True,
+)
+
+setup(
+    ext_modules=[] if PURE else [native],
+    cmdclass={"build_ext": LoudBuildExt},
+    options={} if PURE else {"bdist_wheel": {"py_limited_api": "cp311"}},
+)
