@@ -1,0 +1,35 @@
+/* The extension module: a list of the kernel families' method tables, nothing else. */
+#include "native.h"
+
+static PyMethodDef *const families[] = {
+    NULL,
+};
+
+static int
+add_families(PyObject *module)
+{
+    for (PyMethodDef *const *family = families; *family != NULL; family++) {
+        if (PyModule_AddFunctions(module, *family) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, (void *)add_families},
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "streamrec.kernels._native",
+    .m_doc = "Kernels over buffers in C; streamrec.kernels.reference is their readable twin.",
+    .m_slots = slots,
+};
+
+PyMODINIT_FUNC
+PyInit__native(void)
+{
+    return PyModuleDef_Init(&definition);
+}

@@ -1,0 +1,17 @@
+/* What the C files of the extension share. Each file is one kernel family: plain C functions over buffers
+ * first, their thin Python wrappers last, and a method table that module.c lists.
+ *
+ * Rules for every kernel:
+ *  - it takes objects of the buffer protocol and holds them for the call only;
+ *  - it releases the GIL around the work and makes no Python object per record;
+ *  - it trusts no length it reads: every offset is checked against the buffer before it is used;
+ *  - it reports bad data as a code and an offset, and raises only for wrong arguments and lack of memory.
+ */
+#ifndef STREAMREC_NATIVE_H
+#define STREAMREC_NATIVE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+
+#endif
