@@ -52,8 +52,7 @@ async def read_shards(shards: Shards, state: Mapping[str, Any] | None, budget: i
         state: Where to go on, from a chunk's positions; None for the start.
         budget: Bytes that may be held at a time.
     """
-    options = dict(shards.storage_options) if shards.storage_options is not None else None
-    async with Storages(options, filesystem=shards.filesystem, retry=shards.retry) as storages:
+    async with Storages(shards.storage_options, filesystem=shards.filesystem, retry=shards.retry) as storages:
         paths = await find_shards(storages, shards.filenames)
         turn = Turn.from_json(state) if state is not None else None
         interleave = Interleave(shards.plan, len(paths), turn)

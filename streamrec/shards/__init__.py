@@ -3,6 +3,7 @@
 from streamrec.shards.listing import find_shards
 from streamrec.shards.patterns import Filenames, expand_braces
 from streamrec.shards.reader import ReadOptions, ShardPlace, ShardReader, open_shard
+from streamrec.shards.tfrecord_writer import TFRecordWriter
 from streamrec.shards.writer import ShardInfo, ShardWriter
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "ShardPlace",
     "ShardReader",
     "ShardWriter",
+    "TFRecordWriter",
     "expand_braces",
     "find_shards",
     "open_shard",

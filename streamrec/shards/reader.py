@@ -11,7 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
@@ -291,7 +291,7 @@ async def open_shard(
     compression_type: str | None = None,
     *,
     verify: bool = True,
-    storage_options: dict[str, Any] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
     filesystem: AbstractFileSystem | None = None,
     retry: RetryPolicy | None = None,
     max_record_bytes: int = MAX_RECORD_BYTES,

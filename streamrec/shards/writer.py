@@ -9,7 +9,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from types import TracebackType
@@ -150,7 +150,7 @@ class ShardWriter:
         *,
         max_shard_bytes: int | None = None,
         max_shard_records: int | None = None,
-        storage_options: dict[str, Any] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
         filesystem: AbstractFileSystem | None = None,
         retry: RetryPolicy | None = None,
     ) -> None:
