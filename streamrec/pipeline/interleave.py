@@ -220,15 +220,18 @@ class Interleave:
 
     def _pull_any(self) -> tuple[Frames, Positions] | None:
         self._fill_slots()
-        before = self.turn
-        for _ in self._slots:
-            index, lane = self._cycle, self._slots[self._cycle]
+        idle = 0
+        while idle < len(self._slots) and not self.finished:
+            before, index, lane = self.turn, self._cycle, self._slots[self._cycle]
             self._advance()
             if lane is not None and lane.available:
                 (frames,) = lane.take(lane.front())
                 return frames, BlockPositions(before, lane.shard, frames)
+            idle += 1
             if lane is not None and lane.ended:
                 self._leave(index)
+                self._fill_slots()
+                idle = 0
         return None
 
     def _fill_slots(self) -> None:

@@ -68,8 +68,8 @@ async def read_shards(shards: Shards, state: Mapping[str, Any] | None, budget: i
 async def interleaved(interleave: Interleave, feeds: Feeds) -> AsyncGenerator[Chunk]:
     """Pulls what the interleave's order allows, and waits for more where it allows nothing."""
     while not interleave.finished:
-        feeds.feed(interleave.wanted(feeds.ahead))
         pulled = interleave.pull()
+        feeds.feed(interleave.wanted(feeds.ahead))
         if pulled is not None:
             feeds.wake()
             frames, positions = pulled
