@@ -11,6 +11,7 @@ __all__ = [
     "ClosedError",
     "CorruptRecordError",
     "FeatureError",
+    "LoopThreadError",
     "MissingExtraError",
     "NotFoundError",
     "ObjectChangedError",
@@ -159,3 +160,7 @@ class PositionMismatchError(StreamrecError, ValueError):
 
 class ClosedError(StreamrecError, RuntimeError):
     """The reader, writer or iterator was closed before this call."""
+
+
+class LoopThreadError(StreamrecError, RuntimeError):
+    """A call that blocks was made on the event loop's own thread, where it would wait for itself for ever."""
