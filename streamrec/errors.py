@@ -104,9 +104,7 @@ class StorageError(StreamrecError, OSError):
         end: One past its last byte; None means to the end.
     """
 
-    def __init__(
-        self, reason: str, path: str | None = None, start: int | None = None, end: int | None = None
-    ) -> None:
+    def __init__(self, reason: str, path: str | None = None, start: int | None = None, end: int | None = None) -> None:
         super().__init__(reason, path, start, end)
         self.args = (reason, path, start, end)  # OSError keeps only two of four; pickle needs them all
         self.reason = reason

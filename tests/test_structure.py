@@ -94,9 +94,7 @@ def test_no_import_cycles_between_modules() -> None:
 
 def test_all_is_exact() -> None:
     public = {
-        name
-        for name, value in vars(streamrec).items()
-        if not name.startswith("_") and not isinstance(value, type(sys))
+        name for name, value in vars(streamrec).items() if not name.startswith("_") and not isinstance(value, type(sys))
     }
     assert public == set(streamrec.__all__)
     for name in streamrec.__all__:
@@ -104,7 +102,19 @@ def test_all_is_exact() -> None:
 
 
 def test_import_is_light() -> None:
-    heavy = ["aiohttp", "s3fs", "gcsfs", "botocore", "aiobotocore", "google.auth", "torch", "tensorflow", "pandas", "rich", "obstore"]
+    heavy = [
+        "aiohttp",
+        "s3fs",
+        "gcsfs",
+        "botocore",
+        "aiobotocore",
+        "google.auth",
+        "torch",
+        "tensorflow",
+        "pandas",
+        "rich",
+        "obstore",
+    ]
     code = f"import sys, streamrec; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -38,9 +38,7 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 PUTS_PER_TURN = 64  # a turn of the loop costs some 10 us, a put 1
 
-NOBODY = (
-    "put() after the consumer has closed the iterator, or after the producer's end: nobody takes the item"
-)
+NOBODY = "put() after the consumer has closed the iterator, or after the producer's end: nobody takes the item"
 
 
 class Put(Protocol[T_contra]):

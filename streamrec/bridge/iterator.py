@@ -43,9 +43,7 @@ __all__ = ["SyncIterator", "iterate"]
 
 T = TypeVar("T")
 
-CLOSED = (
-    "this iterator was closed, by close(), by leaving its `with` block, or by an interrupt; make a new one"
-)
+CLOSED = "this iterator was closed, by close(), by leaving its `with` block, or by an interrupt; make a new one"
 
 
 def iterate(produce: Callable[[Put[T]], Awaitable[None]], limit: int) -> SyncIterator[T]:
@@ -73,9 +71,7 @@ def iterate(produce: Callable[[Put[T]], Awaitable[None]], limit: int) -> SyncIte
     thread = loop_thread()
     channel: Channel[T] = Channel(thread, limit)
     job = Job(thread, produce, (channel.put,), channel)
-    iterator = SyncIterator(
-        job, channel
-    )  # before the start: from here on an interrupt drops and so cancels it
+    iterator = SyncIterator(job, channel)  # before the start: from here on an interrupt drops and so cancels it
     job.start()
     return iterator
 

@@ -40,9 +40,7 @@ __all__ = ["Job", "Listener", "run"]
 T = TypeVar("T")
 
 CANCELLED = "the work was cancelled from outside before it had ended; what it gave so far is not all of it"
-LEFT_BEHIND = (
-    f"streamrec: cleanup was still running {GRACE:g} s after it was interrupted, and was left behind"
-)
+LEFT_BEHIND = f"streamrec: cleanup was still running {GRACE:g} s after it was interrupted, and was left behind"
 
 
 class Listener(Protocol):

@@ -39,13 +39,10 @@ __all__ = ["GRACE", "LoopThread", "check_owner", "is_inherited", "loop_thread", 
 
 GRACE = 5.0  # seconds that cleanup gets where nobody wants to wait for it any longer
 
-STOPPED = (
-    "the bridge's event loop was stopped from outside (loop.stop()); start again, and leave that loop alone"
-)
+STOPPED = "the bridge's event loop was stopped from outside (loop.stop()); start again, and leave that loop alone"
 EXITING = "the interpreter is exiting; end the iteration before the main thread ends"
 FORKED = (
-    "this was made in process {maker} and does not work after a fork, in process {here};"
-    " make it anew in this process"
+    "this was made in process {maker} and does not work after a fork, in process {here}; make it anew in this process"
 )
 ON_LOOP = (
     "this call blocks, and it was made on the bridge's own event-loop thread, which it would wait for;"
@@ -101,9 +98,7 @@ class LoopThread:
         try:
             self._serve()
         finally:
-            self.dead = (
-                True  # before the last look at residents: who comes later is told by _wind_down or by post
-            )
+            self.dead = True  # before the last look at residents: who comes later is told by _wind_down or by post
             self._wind_down()
             self.ident = 0  # the system may give it to the next thread
 

@@ -164,9 +164,7 @@ def gather(buffers: Sequence[Buffer], sources: Buffer | None, spans: Buffer) -> 
     for i, pair in enumerate(pairs):
         source = 0 if indexes is None else int(indexes[i])
         if not 0 <= source < len(contents):
-            raise ValueError(
-                f"source {i} is {source}: wanted 0 <= source < {len(contents)}, the number of buffers"
-            )
+            raise ValueError(f"source {i} is {source}: wanted 0 <= source < {len(contents)}, the number of buffers")
         payloads.append(_payload(contents[source], i, pair))
     ends = np.cumsum([0, *map(len, payloads)])
     return b"".join(payloads), _packed(zip(ends[:-1], ends[1:], strict=True))

@@ -87,9 +87,7 @@ class Dataset(Generic[T]):
         """
         return DatasetIterator(Run(self.chain, self.memory_budget, state))
 
-    def aiterate(
-        self, state: Mapping[str, Any] | None = None
-    ) -> AsyncDatasetIterator[T] | ThreadedAsyncIterator[T]:
+    def aiterate(self, state: Mapping[str, Any] | None = None) -> AsyncDatasetIterator[T] | ThreadedAsyncIterator[T]:
         """A run for an `async for` loop, likewise; call it where a loop is running."""
         try:
             asyncio.get_running_loop()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from operator import length_hint
 from types import TracebackType
@@ -22,7 +21,8 @@ from streamrec import bridge
 from streamrec.errors import ClosedError, PositionMismatchError
 from streamrec.pipeline.chunk import Chunk, Position
 from streamrec.pipeline.description import Chain, lines
-from streamrec.pipeline.run import ByteQueue, fill, produce
+from streamrec.pipeline.queue import ByteQueue
+from streamrec.pipeline.run import fill, produce
 from streamrec.tfrecord import Frames
 
 __all__ = ["AsyncDatasetIterator", "DatasetIterator", "Run", "ThreadedAsyncIterator"]
@@ -69,7 +69,9 @@ def position_of(chain: Chain, state: Mapping[str, Any]) -> Position:
         PositionMismatchError: The state was saved by another pipeline; the message says what differs.
     """
     if state.get("format") != FORMAT:
-        raise PositionMismatchError(f"this state has format {state.get('format')!r}, not {FORMAT}: it is of another version")
+        raise PositionMismatchError(
+            f"this state has format {state.get('format')!r}, not {FORMAT}: it is of another version"
+        )
     saved: Sequence[str] = state["pipeline"]
     ours = list(lines(chain))
     if saved != ours:
@@ -141,13 +143,13 @@ class DatasetIterator(Generic[T]):
 class AsyncDatasetIterator(Generic[T]):
     """A running pipeline in an `async for` loop, on the caller's own asyncio loop: one task beside the caller's.
 
-    `async with dataset.iterate() as elements:` or `await aclose()` ends it and waits for its cleanup; leaving
+    `async with dataset.aiterate() as elements:` or `await aclose()` ends it and waits for its cleanup; leaving
     the loop ends it too, soon after.
     """
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._queue: ByteQueue | None = ByteQueue(run.queue_bytes)
+        self._queue = ByteQueue(run.queue_bytes)
         loop = asyncio.get_running_loop()
         self._task = loop.create_task(fill(self._queue, run.chain, run.position, run.source_bytes), name="streamrec")
         weakref.finalize(self, cancel_soon, loop, self._task)
@@ -160,33 +162,23 @@ class AsyncDatasetIterator(Generic[T]):
             try:
                 element: T = next(self._run.elements)
             except StopIteration:
-                self._run.enter(await self._next_chunk())
+                chunk = await self._queue.get()
+                if chunk is None:
+                    raise StopAsyncIteration from None
+                self._run.enter(chunk)
             else:
                 return element
 
-    async def _next_chunk(self) -> Chunk:
-        if self._queue is None:
-            raise StopAsyncIteration
-        try:
-            chunk = await self._queue.get()
-        except Exception:
-            self._queue = None
-            raise
-        if chunk is None:
-            self._queue = None
-            raise StopAsyncIteration
-        return chunk
-
     def state_dict(self) -> dict[str, Any]:
-        """Where the next element comes from, as JSON: `dataset.iterate(state)` goes on exactly there."""
+        """Where the next element comes from, as JSON: `dataset.aiterate(state)` goes on exactly there."""
         return self._run.state_dict()
 
     async def aclose(self) -> None:
         """Ends the run: when this returns, no task or connection of it is left. Closing twice is fine."""
-        self._queue = None
         self._run.elements = iter(())
+        self._queue.close(ClosedError("this iterator was closed; make a new one"))
         self._task.cancel()
-        with anyio.CancelScope(shield=True), suppress(asyncio.CancelledError):
+        with anyio.CancelScope(shield=True):
             await asyncio.wait([self._task])
 
     async def __aenter__(self) -> Self:

@@ -14,7 +14,6 @@ Every buffer is bounded in bytes: the lanes of the source, each prefetch, and th
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -22,8 +21,10 @@ from typing import Any
 
 import anyio
 
+from streamrec.pipeline.background import background
 from streamrec.pipeline.chunk import Chunk, Position, Positions
 from streamrec.pipeline.description import Chain, Prefetch, Repeat
+from streamrec.pipeline.queue import ByteQueue
 from streamrec.pipeline.source import Shards, read_shards
 from streamrec.pipeline.stages import Step, window
 
@@ -55,7 +56,7 @@ async def chunks_of(chain: Chain, position: Position | None, budget: int) -> Asy
                         yield out
                     if failure or any(step.done for step in steps):
                         break
-            except Exception as error:  # noqa: BLE001 - raised below, behind what came before it
+            except Exception as error:
                 failure = error
     chunks, last_failure = await through(drain(steps), offload)
     for out in chunks:
@@ -92,20 +93,17 @@ async def repeated(repeat: Repeat, state: Mapping[str, Any], budget: int) -> Asy
 async def prefetched(prefetch: Prefetch, state: Mapping[str, Any], budget: int) -> AsyncGenerator[Chunk]:
     """Runs the inner chain in a task of its own, ahead of the consumer."""
     queue = ByteQueue(prefetch.buffer_bytes)
-    async with anyio.create_task_group() as tasks:
+    async with background() as tasks:
         tasks.start_soon(fill, queue, prefetch.inner, state.get("inner"), budget)
-        try:
-            while (chunk := await queue.get()) is not None:
-                yield replace(chunk, positions=Nested(chunk.positions, None))
-        finally:
-            tasks.cancel_scope.cancel()
+        while (chunk := await queue.get()) is not None:
+            yield replace(chunk, positions=Nested(chunk.positions, None))
 
 
 async def fill(queue: ByteQueue, chain: Chain, position: Position | None, budget: int) -> None:
     """Fills a prefetch queue; an error goes through it, behind the chunks that came before."""
     try:
         await produce(chain, position, budget, queue.put)
-    except Exception as error:  # noqa: BLE001 - raised by the queue's consumer
+    except Exception as error:
         queue.end(error)
     else:
         queue.end(None)
@@ -149,7 +147,7 @@ def collect(outputs: Iterator[Chunk]) -> tuple[list[Chunk], Exception | None]:
     chunks: list[Chunk] = []
     try:
         chunks.extend(outputs)
-    except Exception as error:  # noqa: BLE001 - handed to the driver, behind the chunks
+    except Exception as error:
         return chunks, error
     return chunks, None
 
@@ -175,48 +173,3 @@ class Shifted:
 
     def at(self, index: int) -> Position:
         return self.inner.at(self.first + index)
-
-
-class ByteQueue:
-    """A queue between two tasks of one loop, bounded in bytes; one chunk always fits."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._chunks: deque[tuple[Chunk, int]] = deque()
-        self._held = 0
-        self._ended = False
-        self._error: Exception | None = None
-        self._changed = anyio.Event()
-
-    async def put(self, chunk: Chunk, weight: int) -> None:
-        """Adds a chunk; waits while the queue is full."""
-        while self._chunks and self._held + weight > self._limit:
-            await self._change()
-        self._chunks.append((chunk, weight))
-        self._held += weight
-        self._wake()
-
-    def end(self, error: Exception | None) -> None:
-        """Nothing more comes, because of an error or not."""
-        self._ended, self._error = True, error
-        self._wake()
-
-    async def get(self) -> Chunk | None:
-        """The next chunk; None at the end. Raises the error that ended the queue."""
-        while not self._chunks and not self._ended:
-            await self._change()
-        if not self._chunks:
-            if self._error is not None:
-                raise self._error
-            return None
-        chunk, weight = self._chunks.popleft()
-        self._held -= weight
-        self._wake()
-        return chunk
-
-    async def _change(self) -> None:
-        await self._changed.wait()
-
-    def _wake(self) -> None:
-        changed, self._changed = self._changed, anyio.Event()
-        changed.set()

@@ -19,6 +19,7 @@ import anyio
 from anyio.abc import TaskGroup
 from fsspec import AbstractFileSystem
 
+from streamrec.pipeline.background import background
 from streamrec.pipeline.chunk import Chunk
 from streamrec.pipeline.interleave import Interleave, Lane, Plan, Turn
 from streamrec.shards import ReadOptions, ShardReader, find_shards
@@ -56,13 +57,10 @@ async def read_shards(shards: Shards, state: Mapping[str, Any] | None, budget: i
         paths = await find_shards(storages, shards.filenames)
         turn = Turn.from_json(state) if state is not None else None
         interleave = Interleave(shards.plan, len(paths), turn)
-        async with anyio.create_task_group() as tasks:
+        async with background() as tasks:
             feeds = Feeds(shards, storages, paths, tasks, budget)
-            try:
-                async for chunk in interleaved(interleave, feeds):
-                    yield chunk
-            finally:
-                tasks.cancel_scope.cancel()
+            async for chunk in interleaved(interleave, feeds):
+                yield chunk
 
 
 async def interleaved(interleave: Interleave, feeds: Feeds) -> AsyncGenerator[Chunk]:
@@ -81,9 +79,7 @@ async def interleaved(interleave: Interleave, feeds: Feeds) -> AsyncGenerator[Ch
 class Feeds:
     """The tasks that fetch shards into lanes."""
 
-    def __init__(
-        self, shards: Shards, storages: Storages, paths: list[str], tasks: TaskGroup, budget: int
-    ) -> None:
+    def __init__(self, shards: Shards, storages: Storages, paths: list[str], tasks: TaskGroup, budget: int) -> None:
         self.ahead = shards.ahead
         self._options = shards.options
         self._storages = storages
@@ -115,7 +111,7 @@ class Feeds:
         """Fetches one shard to its end."""
         try:
             await self._fetch(lane)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it waits for its turn in the lane
+        except Exception as error:
             lane.error = error
         lane.ended = True
         self._arrived.set()

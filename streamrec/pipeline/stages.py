@@ -148,7 +148,7 @@ class _Mapping:
         results: list[Any] = []
         try:
             results.extend(map(self._function, chunk.elements))
-        except Exception as error:  # noqa: BLE001 - raised by the next call, behind the results before it
+        except Exception as error:
             self._error = error
         return [Chunk(results, chunk.positions, weigh(results))] if results else self.flush()
 

@@ -267,4 +267,3 @@ class ShardWriter:
         if self._shard is not None:
             self.shards.append(await self._shard.finish())
             self._shard = None
-

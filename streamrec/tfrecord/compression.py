@@ -121,7 +121,7 @@ class _ZstdMember:
         return self._stream.needs_input
 
 
-def zstd_module():  # type: ignore[no-untyped-def]  # noqa: ANN201 - a module of one of two packages
+def zstd_module():  # type: ignore[no-untyped-def]
     """The zstd implementation: Python 3.14's own, or its backport.
 
     Raises:

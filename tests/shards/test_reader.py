@@ -35,7 +35,9 @@ async def read(url: str, **options: object) -> list[bytes]:
         return [record async for record in shard]
 
 
-@pytest.mark.parametrize("name", ["records.tfrecord", "records.tfrecord.gz", "records.tfrecord.zlib", "records.level9.tfrecord.gz"])
+@pytest.mark.parametrize(
+    "name", ["records.tfrecord", "records.tfrecord.gz", "records.tfrecord.zlib", "records.level9.tfrecord.gz"]
+)
 async def test_golden_files(name: str) -> None:
     manifest = json.loads((GOLDEN / "manifest.json").read_text())["files"]["records.tfrecord"]
     records = await read(str(GOLDEN / name))
@@ -111,7 +113,7 @@ async def test_damage_comes_behind_the_records_before_it(place: str) -> None:
     data[offset + 14] ^= 1
     url = put(f"{place}/x", bytes(data))
     found: list[bytes] = []
-    with pytest.raises(streamrec.CorruptRecordError) as caught:  # noqa: PT012
+    with pytest.raises(streamrec.CorruptRecordError) as caught:
         async with streamrec.open_shard(url) as shard:
             async for record in shard:
                 found.append(record)
@@ -125,7 +127,7 @@ async def test_a_cut_shard_gives_all_whole_records_first(place: str, kind: str) 
     data = gzip.compress(data) if kind else data
     url = put(f"{place}/x", data[: len(data) // 2])
     found: list[bytes] = []
-    with pytest.raises(streamrec.TruncatedShardError) as caught:  # noqa: PT012
+    with pytest.raises(streamrec.TruncatedShardError) as caught:
         async with streamrec.open_shard(url) as shard:
             async for record in shard:
                 found.append(record)

@@ -85,7 +85,7 @@ async def test_compressed_shards_roll_over(place: str) -> None:
 
 
 async def test_an_exception_leaves_no_partial_shard(place: str) -> None:
-    with pytest.raises(ZeroDivisionError):  # noqa: PT012
+    with pytest.raises(ZeroDivisionError):
         async with ShardWriter(f"{place}/{{shard}}", max_shard_records=1000) as writer:
             await writer.write_batch(RECORDS[:2500])
             raise ZeroDivisionError
@@ -149,7 +149,10 @@ def test_the_synchronous_writer(place: str, kind: str | None) -> None:
 
 @pytest.mark.parametrize("leave", [lambda: 1 / 0, lambda: exec("raise KeyboardInterrupt")])
 def test_the_synchronous_writer_leaves_no_partial_shard(place: str, leave: Callable[[], object]) -> None:
-    with pytest.raises((ZeroDivisionError, KeyboardInterrupt)), TFRecordWriter(f"{place}/x", "GZIP") as writer:
+    with (
+        pytest.raises((ZeroDivisionError, KeyboardInterrupt)),
+        TFRecordWriter(f"{place}/x", "GZIP") as writer,
+    ):
         writer.write(b"x" * 3_000_000)
         leave()
     assert names(place) == []

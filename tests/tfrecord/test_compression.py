@@ -57,7 +57,12 @@ def test_golden_files_inflate(name: str, kind: CompressionType, step: int) -> No
     assert hashlib.sha256(b"".join(frames)).hexdigest() == manifest["sha256_of_concatenated_payloads"]
 
 
-@given(data=st.binary(max_size=2000), kind=st.sampled_from(COMPRESSED), step=st.integers(1, 500), limit=st.integers(1, 500))
+@given(
+    data=st.binary(max_size=2000),
+    kind=st.sampled_from(COMPRESSED),
+    step=st.integers(1, 500),
+    limit=st.integers(1, 500),
+)
 def test_round_trip(data: bytes, kind: CompressionType, step: int, limit: int) -> None:
     packed = deflate(data, TFRecordOptions(kind))
     assert detect_compression(packed[:12]) == kind
@@ -131,7 +136,9 @@ def test_what_is_nothing_known_is_framed_as_it_is(head: bytes) -> None:
 
 
 def test_options_are_tensorflows() -> None:
-    options = TFRecordOptions("GZIP", window_bits=15, compression_level=9, mem_level=8, compression_strategy=zlib.Z_FILTERED)
+    options = TFRecordOptions(
+        "GZIP", window_bits=15, compression_level=9, mem_level=8, compression_strategy=zlib.Z_FILTERED
+    )
     assert options.zlib_window_bits == 31
     assert TFRecordOptions("ZLIB").zlib_window_bits == 15
     assert gzip.decompress(deflate(b"x" * 200, options)) == b"x" * 200
