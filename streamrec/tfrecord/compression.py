@@ -33,6 +33,8 @@ try:
 except ImportError:  # the `zstd` extra is not installed; zstd_module() says so when it is needed
     zstd = None
 
+DAMAGE: tuple[type[Exception], ...] = (zlib.error,) if zstd is None else (zlib.error, zstd.ZstdError)
+
 __all__ = ["DETECT_BYTES", "Deflater", "Inflater", "detect_compression"]
 
 DETECT_BYTES = HEADER_BYTES
@@ -196,7 +198,7 @@ class Inflater:
         self._between = False
         try:
             inflated = self._member.inflate(data, limit)
-        except (zlib.error, *((zstd.ZstdError,) if zstd else ())) as error:
+        except DAMAGE as error:
             raise CorruptRecordError(
                 f"the {self._type} stream is damaged about {self._consumed:,} compressed bytes in ({error}); "
                 "fetch or write the shard again",
