@@ -3,31 +3,31 @@
 Rules of every kernel, here and in C:
 
 - Bytes come as any C-contiguous object of the buffer protocol, and are held for the call only.
-- Spans are int64 arrays of shape [n, 2]: start and end of a payload, in bytes from the start of a buffer. Results
-  hold spans as `bytes`; `np.frombuffer(spans, np.int64).reshape(-1, 2)` reads them without a copy.
-- Bad data is reported as a code and an offset. Only wrong arguments raise: TypeError for what is no buffer or not
-  int64, ValueError for a wrong shape or value, BufferError for what is not contiguous.
+- Spans are int64 arrays of shape [n, 2]: start and end of a payload, in bytes from the start of a buffer.
+  Results hold spans as `bytes`; `np.frombuffer(spans, np.int64).reshape(-1, 2)` reads them without a copy.
+- Bad data is reported as a code and an offset. Only wrong arguments raise: TypeError for what is no buffer or
+  not int64, ValueError for a wrong shape or value, BufferError for what is not contiguous.
 - No length that is read is believed before its CRC was checked, and none leads to an allocation.
 
-A TFRecord file is a row of records, each: uint64 length (little-endian), masked CRC32C of those 8 bytes, payload,
-masked CRC32C of the payload. Source: tensorflow/core/lib/io/record_writer.h. CRC32C: RFC 3720, appendix B.4.
+A TFRecord file is a row of records, each: uint64 length (little-endian), masked CRC32C of those 8 bytes,
+payload, masked CRC32C of the payload. Sources: tensorflow/core/lib/io/record_writer.h; for CRC32C, RFC 3720,
+appendix B.4.
 """
 
 from __future__ import annotations
 
+import itertools
 import operator
 import struct
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import google_crc32c
 import numpy as np
+import numpy.typing as npt
 
-from streamrec.kernels.codes import BAD_LENGTH_CRC, BAD_PAYLOAD_CRC, OK, TOO_LONG, Scan
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
+from streamrec.kernels.codes import BAD_LENGTH_CRC, BAD_PAYLOAD_CRC, OK, TOO_LONG, BytesLike, Int64s, Scan
 
 __all__ = [
     "crc32c",
@@ -46,7 +46,7 @@ _FOOTER = struct.Struct("<I")  # masked CRC32C of the payload
 _FRAME_BYTES = _HEADER.size + _FOOTER.size
 
 
-def crc32c(data: Buffer, crc: int = 0) -> int:
+def crc32c(data: BytesLike, crc: int = 0) -> int:
     """CRC32C of a buffer.
 
     Args:
@@ -67,7 +67,7 @@ def crc32c(data: Buffer, crc: int = 0) -> int:
     return int(google_crc32c.extend(_integer(crc, 0xFFFFFFFF), _bytes(data)))
 
 
-def masked_crc32c(data: Buffer) -> int:
+def masked_crc32c(data: BytesLike) -> int:
     """CRC32C of a buffer, masked as TFRecord stores it: rotated right by 15 bits, plus a constant.
 
     The mask keeps the CRC of bytes that hold CRCs a good one (tensorflow/core/lib/hash/crc32c.h).
@@ -85,7 +85,7 @@ def crc32c_implementations() -> tuple[str, ...]:
     return (_IMPLEMENTATION,)
 
 
-def crc32c_with(name: str, data: Buffer, crc: int = 0) -> int:
+def crc32c_with(name: str, data: BytesLike, crc: int = 0) -> int:
     """`crc32c` by the implementation of that name, so that tests can run them all.
 
     Raises:
@@ -96,7 +96,7 @@ def crc32c_with(name: str, data: Buffer, crc: int = 0) -> int:
     return crc32c(data, crc)
 
 
-def scan_frames(data: Buffer, start: int, verify: bool, max_record_bytes: int) -> Scan:
+def scan_frames(data: BytesLike, start: int, verify: bool, max_record_bytes: int) -> Scan:
     """Finds the whole records of a buffer, up to its end or to the first bad one.
 
     Args:
@@ -106,7 +106,7 @@ def scan_frames(data: Buffer, start: int, verify: bool, max_record_bytes: int) -
         max_record_bytes: A longer payload is a bad record.
 
     Returns:
-        spans: bytes, int64 [n, 2]: payload start and end of each good record, in bytes from the start of `data`.
+        spans: bytes, int64 [n, 2]: start and end of each good record's payload, from the start of `data`.
         position: Where the header of the first record begins that is not among them.
         code: `OK`, `BAD_LENGTH_CRC`, `BAD_PAYLOAD_CRC` or `TOO_LONG` (see `codes`): what is at `position`.
         wants: How many bytes from `position` on the next record needs: 12, its header, as long as that is not
@@ -134,12 +134,12 @@ def scan_frames(data: Buffer, start: int, verify: bool, max_record_bytes: int) -
         position += wants
 
 
-def gather(buffers: Sequence[Buffer], sources: Buffer | None, spans: Buffer) -> tuple[bytes, bytes]:
+def gather(buffers: Sequence[BytesLike], sources: Int64s | None, spans: Int64s) -> tuple[bytes, bytes]:
     """Copies payloads from one or many buffers back to back into a new one.
 
     Args:
         buffers: The buffers that the payloads lie in.
-        sources: int64 [n]: for each record, the index of its buffer. None: there is one buffer, all are from it.
+        sources: int64 [n]: for each record, the index of its buffer. None: there is only one buffer.
         spans: int64 [n, 2]: for each record, start and end of its payload in its buffer. They may overlap.
 
     Returns:
@@ -147,7 +147,7 @@ def gather(buffers: Sequence[Buffer], sources: Buffer | None, spans: Buffer) -> 
         spans: bytes, int64 [n, 2]: where each lies in it.
 
     Raises:
-        ValueError: A span outside of its buffer, a source that there is not, as many sources as spans are not.
+        ValueError: A span outside of its buffer, a source that is none, other numbers of sources and spans.
 
     >>> buffer, spans = gather([b"abcdef", b"uvwxyz"], np.array([1, 0]), np.array([[0, 2], [3, 6]]))
     >>> buffer, np.frombuffer(spans, np.int64).tolist()
@@ -167,10 +167,10 @@ def gather(buffers: Sequence[Buffer], sources: Buffer | None, spans: Buffer) -> 
             raise ValueError(f"source {i} is {source}: wanted 0 <= source < {len(contents)}, the number of buffers")
         payloads.append(_payload(contents[source], i, pair))
     ends = np.cumsum([0, *map(len, payloads)])
-    return b"".join(payloads), _packed(zip(ends[:-1], ends[1:], strict=True))
+    return b"".join(payloads), _packed(itertools.pairwise(ends))
 
 
-def encode_frames(buffer: Buffer, spans: Buffer) -> bytes:
+def encode_frames(buffer: BytesLike, spans: Int64s) -> bytes:
     """Frames payloads as TFRecord does.
 
     Args:
@@ -228,7 +228,7 @@ def _packed(spans: Iterable[tuple[int, int]]) -> bytes:
 # What arguments may be: the twins of args.c.
 
 
-def _view(value: Buffer) -> memoryview:
+def _view(value: Any) -> memoryview:
     try:
         return memoryview(value)
     except TypeError as error:
@@ -241,20 +241,21 @@ def _contiguous(view: memoryview) -> memoryview:
     return view
 
 
-def _bytes(data: Buffer) -> bytes:
+def _bytes(data: BytesLike) -> bytes:
     return data if type(data) is bytes else _contiguous(_view(data)).tobytes()
 
 
-def _int64s(value: Buffer, ndim: int, wanted: str) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+def _int64s(value: Int64s, ndim: int, wanted: str) -> npt.NDArray[np.int64]:
     view = _view(value)
-    right_type = view.itemsize == 8 and view.format in ("l", "q")
-    if not right_type or view.ndim != ndim or (ndim == 2 and view.shape[1] != 2):
-        message = f"wanted {wanted}, found {view.ndim} dimension(s) of format '{view.format}'"
+    shape = view.shape or ()
+    right_type = view.itemsize == 8 and view.format in ("l", "q", "=q")  # the last: not aligned
+    if not right_type or len(shape) != ndim or (ndim == 2 and shape[1] != 2):
+        message = f"wanted {wanted}, found {len(shape)} dimension(s) of format '{view.format}'"
         raise (ValueError if right_type else TypeError)(message)
-    return np.frombuffer(_contiguous(view), np.int64).reshape(view.shape)
+    return np.frombuffer(_contiguous(view), np.int64).reshape(shape)
 
 
-def _spans(value: Buffer) -> list[tuple[int, int]]:
+def _spans(value: Int64s) -> list[tuple[int, int]]:
     pairs = _int64s(value, 2, "spans as an int64 array of shape [n, 2]")
     return [(start, end) for start, end in pairs.tolist()]
 

@@ -14,7 +14,8 @@ static int
 is_int64(const Py_buffer *view)
 {
     const char *format = view->format != NULL ? view->format : "B";
-    return view->itemsize == 8 && (strcmp(format, "l") == 0 || strcmp(format, "q") == 0);
+    return view->itemsize == 8 &&
+           (strcmp(format, "l") == 0 || strcmp(format, "q") == 0 || strcmp(format, "=q") == 0); /* not aligned */
 }
 
 /* Releases the view and raises unless it is contiguous; the last check of every converter. */
