@@ -20,7 +20,7 @@ from streamrec import kernels
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["FOOTER_BYTES", "HEADER_BYTES", "Frames", "concat"]
+__all__ = ["FOOTER_BYTES", "HEADER_BYTES", "Frames", "Joining", "concat"]
 
 HEADER_BYTES = 12
 """Length (8) and its masked CRC32C (4): what stands before each payload of a shard."""
@@ -149,13 +149,58 @@ class Frames(Sequence[bytes]):
         return Frames, (bytes(copy.buffer), copy.spans, self.start)
 
 
+class Joining:
+    """Frames that grow: each stretch is copied when it comes, so that the block it lay in is free at once.
+
+    Args:
+        records: How many records are expected in all; the first stretch tells how long they are.
+    """
+
+    def __init__(self, records: int) -> None:
+        self._expected = records
+        self._count = 0
+        self._filled = 0
+        self._buffer = np.empty(0, np.uint8)
+        self._spans: list[Spans] = []
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, frames: Frames) -> None:
+        """Appends the records of `frames`."""
+        if not len(frames):
+            return
+        first, last = int(frames.spans[0, 0]), int(frames.spans[-1, 1])
+        if last - first > frames.nbytes + len(frames) * (HEADER_BYTES + FOOTER_BYTES):
+            frames = frames.compact()  # not one stretch: picked here and there
+            first, last = 0, frames.nbytes
+        end = self._filled + last - first
+        self._count += len(frames)
+        if end > len(self._buffer):
+            self._grow(end)
+        self._buffer[self._filled : end] = np.frombuffer(frames.buffer, np.uint8)[first:last]
+        self._spans.append(frames.spans + (self._filled - first))
+        self._filled = end
+
+    def frames(self) -> Frames:
+        """All records that were added, in one buffer."""
+        spans = np.concatenate(self._spans) if self._spans else np.empty((0, 2), np.int64)
+        return Frames(self._buffer[: self._filled], spans)
+
+    def _grow(self, end: int) -> None:
+        """Makes room for what is expected at the present length of records, and for half as much again later on."""
+        likely = end * max(self._expected, self._count) // self._count
+        size = likely + likely // 16 if not self._filled else max(likely, end + end // 2)
+        grown = np.empty(size, np.uint8)
+        grown[: self._filled] = self._buffer[: self._filled]
+        self._buffer = grown
+
+
 def concat(parts: Sequence[Frames]) -> Frames:
     """The records of all parts, in order, in one buffer; a single part is returned as it is."""
     if len(parts) == 1:
         return parts[0]
-    if not parts:
-        return Frames(b"", np.empty((0, 2), np.int64), None)
-    sources = np.repeat(np.arange(len(parts), dtype=np.int64), [len(part) for part in parts])
-    spans = np.concatenate([part.spans for part in parts])
-    buffer, packed = kernels.gather([part.buffer for part in parts], sources, spans)
-    return Frames(buffer, np.frombuffer(packed, np.int64).reshape(-1, 2))
+    joining = Joining(sum(map(len, parts)))
+    for part in parts:
+        joining.add(part)
+    return joining.frames()
