@@ -75,9 +75,7 @@ class Storage:
         found: list[ObjectInfo] = []
         token: str | None = None
         while True:
-            page, token = await self._attempt(
-                prefix, partial(self._backend.list_page, prefix, token), "listing"
-            )
+            page, token = await self._attempt(prefix, partial(self._backend.list_page, prefix, token), "listing")
             found += page
             if token is None:
                 break
@@ -93,9 +91,7 @@ class Storage:
         """
         return await self._attempt(path, lambda: self._backend.stat(path), "stat")
 
-    async def stream(
-        self, path: str, start: int = 0, end: int | None = None, version: str | None = None
-    ) -> ByteStream:
+    async def stream(self, path: str, start: int = 0, end: int | None = None, version: str | None = None) -> ByteStream:
         """Opens one object; when this returns the first response has arrived and the version is pinned.
 
         Args:
@@ -168,6 +164,4 @@ class Storage:
 
 def _check_range(start: int, end: int | None) -> None:
     if start < 0 or (end is not None and end < start):
-        raise ValueError(
-            f"bytes {start} to {end}: a range begins at 0 or later and ends no earlier than it begins"
-        )
+        raise ValueError(f"bytes {start} to {end}: a range begins at 0 or later and ends no earlier than it begins")

@@ -118,9 +118,7 @@ def changed(path: str, start: int | None = None, end: int | None = None) -> Obje
 _FINAL = {Cause.THROTTLED: ThrottledError, Cause.TIMED_OUT: StorageTimeoutError}
 
 
-def give_up(
-    fault: TransientError, failures: int, path: str, start: int | None, end: int | None
-) -> StorageError:
+def give_up(fault: TransientError, failures: int, path: str, start: int | None, end: int | None) -> StorageError:
     """The error for the caller, when a fault did not pass.
 
     Args:
@@ -177,9 +175,7 @@ def http_body_range(status: int, headers: Mapping[str, str], start: int, end: in
     length = headers.get("Content-Length")
     if status != 206:
         if start > 0:
-            raise TransientError(
-                Cause.WRONG_RANGE, f"a {status} with all bytes where byte {start:,} was wanted"
-            )
+            raise TransientError(Cause.WRONG_RANGE, f"a {status} with all bytes where byte {start:,} was wanted")
         return int(length) if length is not None and length.isdigit() else None
     found = headers.get("Content-Range", "")
     first, last, size = _parse_content_range(found)
@@ -197,8 +193,6 @@ def _parse_content_range(header: str) -> tuple[int, int, int | None]:
     unit, _, rest = header.partition(" ")
     span, _, size = rest.partition("/")
     first, _, last = span.partition("-")
-    if unit.lower() != "bytes" or not (
-        first.isdigit() and last.isdigit() and (size.isdigit() or size == "*")
-    ):
+    if unit.lower() != "bytes" or not (first.isdigit() and last.isdigit() and (size.isdigit() or size == "*")):
         raise TransientError(Cause.WRONG_RANGE, f"a 206 with Content-Range {header!r}")
     return int(first), int(last), None if size == "*" else int(size)

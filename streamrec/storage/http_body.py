@@ -29,9 +29,7 @@ class AiohttpBody:
 
     __slots__ = ("_end", "_left", "_response", "_start", "info")
 
-    def __init__(
-        self, response: aiohttp.ClientResponse, info: ObjectInfo, start: int, end: int | None
-    ) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, info: ObjectInfo, start: int, end: int | None) -> None:
         self.info = info
         self._response = response
         self._start = start

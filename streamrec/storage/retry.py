@@ -62,9 +62,7 @@ class RetryPolicy:
         return self.connect_timeout + self.first_byte_timeout + nbytes / self.upload_rate
 
 
-def next_delay(
-    policy: RetryPolicy, failures: int, idle: float, fault: TransientError, jitter: float
-) -> float | None:
+def next_delay(policy: RetryPolicy, failures: int, idle: float, fault: TransientError, jitter: float) -> float | None:
     """Decides what follows a fault.
 
     Args:

@@ -165,9 +165,7 @@ class S3Upload:
             self._only = data
             return
         if index >= MAX_PARTS:
-            raise StorageError(
-                f"S3 takes {MAX_PARTS:,} parts at most: pass a larger part_size", self._path, offset
-            )
+            raise StorageError(f"S3 takes {MAX_PARTS:,} parts at most: pass a larger part_size", self._path, offset)
         upload = await self._start()
         with _seam(self._path, offset, offset + len(data)):
             part = await self._fs._call_s3(
@@ -228,9 +226,7 @@ class S3Upload:
         """The upload is gone after an attempt without an answer: did that succeed? The object tells."""
         head: Mapping[str, Any] = await self._fs._call_s3("head_object", **self._place)
         if head["ContentLength"] != self._size or not head["ETag"].strip('"').endswith(f"-{parts}"):
-            raise ObjectChangedError(
-                "the upload is gone and another object is there: write it again", self._path
-            )
+            raise ObjectChangedError("the upload is gone and another object is there: write it again", self._path)
         return head
 
 
@@ -253,18 +249,14 @@ def _seam(path: str, start: int | None = None, end: int | None = None) -> Iterat
         raise _translate(error, path, start, end) from error
 
 
-def _translate(
-    error: BaseException, path: str, start: int | None, end: int | None
-) -> StorageError | TransientError:
+def _translate(error: BaseException, path: str, start: int | None, end: int | None) -> StorageError | TransientError:
     """What an exception of s3fs, botocore or aiohttp means."""
     if isinstance(error.__cause__, boto.ClientError):  # s3fs makes OSErrors of them
         error = error.__cause__
     said = f"{type(error).__name__}: {error}"
     if isinstance(error, boto.ClientError):
         return _from_answer(error.response, path, start, end)
-    if isinstance(
-        error, boto.NoCredentialsError | boto.PartialCredentialsError | boto.UnauthorizedSSOTokenError
-    ):
+    if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError | boto.UnauthorizedSSOTokenError):
         return PermissionDeniedError(f"no credentials ({said}): pass key and secret, or anon=True", path)
     if isinstance(error, boto.SSLError):
         return StorageError(f"the server's certificate was refused ({said})", path, start, end)

@@ -151,9 +151,7 @@ class Upload:
         end = start + len(data)
         call = partial(self._sink.put_part, index, start, data, last)
         try:
-            await attempt(
-                self._policy, self.path, call, "storing a part", nbytes=len(data), start=start, end=end
-            )
+            await attempt(self._policy, self.path, call, "storing a part", nbytes=len(data), start=start, end=end)
         except Exception as error:
             self._error = self._error or error
         finally:

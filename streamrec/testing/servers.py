@@ -171,9 +171,7 @@ def _program(pattern: str) -> Path:
     home = Path(os.environ.get("STREAMREC_SERVERS", ".venv-servers")).absolute()
     found = sorted(home.glob(pattern))
     if not found:
-        raise ServerError(
-            f"{home} holds no {Path(pattern).name}: type `make servers` (or set STREAMREC_SERVERS)"
-        )
+        raise ServerError(f"{home} holds no {Path(pattern).name}: type `make servers` (or set STREAMREC_SERVERS)")
     return found[0]
 
 

@@ -92,9 +92,7 @@ class ReadingTests:
             assert await storage.read_range(path, start, end) == DATA[start:end]
 
     @pytest.mark.parametrize("start", [len(DATA), len(DATA) + 1, 10**9])
-    async def test_at_and_past_the_end_there_is_nothing(
-        self, storage: Storage, path: str, start: int
-    ) -> None:
+    async def test_at_and_past_the_end_there_is_nothing(self, storage: Storage, path: str, start: int) -> None:
         await self.put(storage, path, DATA)
         stream = await storage.stream(path, start)
         assert stream.info.size == len(DATA)
@@ -124,9 +122,7 @@ class ReadingTests:
         assert (caught.value.path, caught.value.offset) == (path, 10)
 
     @pytest.mark.parametrize("size", [1, 1000, 70_001])
-    async def test_readinto_never_writes_past_the_buffer(
-        self, storage: Storage, path: str, size: int
-    ) -> None:
+    async def test_readinto_never_writes_past_the_buffer(self, storage: Storage, path: str, size: int) -> None:
         await self.put(storage, path, DATA)
         guarded = bytearray(b"\xaa" * (size + 16))
         stream = await storage.stream(path, 3)
@@ -191,9 +187,7 @@ class WritingTests:
             await self.put(storage, f"{path}/{name}", name.encode())  # type: ignore[attr-defined]
         everything = [info async for info in storage.list(f"{path}/")]
         assert [info.path for info in everything] == sorted(f"{path}/{name}" for name in self.LISTED)
-        assert [info.size for info in everything] == [
-            len(i.path.removeprefix(f"{path}/").encode()) for i in everything
-        ]
+        assert [info.size for info in everything] == [len(i.path.removeprefix(f"{path}/").encode()) for i in everything]
         assert [info.path async for info in storage.list(f"{path}/b/1")] == [f"{path}/b/1", f"{path}/b/10"]
         assert [info async for info in storage.list(f"{path}/nothing")] == []
         for info in everything:
@@ -201,9 +195,7 @@ class WritingTests:
 
     @pytest.mark.parametrize("size", [0, 1, PART - 1, PART, PART + 1, 4 * PART, 9 * PART + 7])
     @pytest.mark.parametrize("step", [1000, PART, 3 * PART + 1])
-    async def test_writes_of_any_size_become_parts(
-        self, storage: Storage, path: str, size: int, step: int
-    ) -> None:
+    async def test_writes_of_any_size_become_parts(self, storage: Storage, path: str, size: int, step: int) -> None:
         data = os.urandom(size)
         async with await storage.upload(path, part_size=self.part_size()) as upload:
             for start in range(0, size, step):

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from contract import DATA, PART, Place, StorageTests, read_all
 
 from streamrec.errors import ObjectChangedError, PermissionDeniedError, StorageError
 from streamrec.storage import Storage
+from tests.storage.contract import DATA, PART, Place, StorageTests, read_all
 
 
 class TestPlainPaths(StorageTests):
@@ -56,9 +56,7 @@ class TestPlainPaths(StorageTests):
         Path(path + "-other").touch()
         assert os.stat(path).st_mode == os.stat(path + "-other").st_mode
 
-    async def test_relative_paths(
-        self, storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_relative_paths(self, storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
         for name in ("train-1", "sub/train-2", "other"):
             await self.put(storage, name, DATA)

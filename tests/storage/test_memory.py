@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import fsspec
 import pytest
-from contract import DATA, Place, StorageTests
 
 from streamrec.storage import Storage
+from tests.storage.contract import DATA, Place, StorageTests
 
 
 class TestMemory(StorageTests):

@@ -6,12 +6,12 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from contract import DATA, QUICK, Place, StorageTests, read_all
 from s3fs import S3FileSystem
 
 from streamrec.errors import NotFoundError, PermissionDeniedError, StorageError
 from streamrec.storage import Storage, Storages
 from streamrec.testing.servers import Store
+from tests.storage.contract import DATA, QUICK, Place, StorageTests, read_all
 
 PART = 5 << 20
 
