@@ -1,13 +1,14 @@
 """Real processes for the bridge's contract: each row runs in a fresh interpreter, warnings being errors.
 
 A script says on stdout how far it is; the test reads the lines and sends signals in between. Nobody sleeps.
-A script that hangs dumps its threads and ends itself (support.py).
+A script that hangs is aborted, and its stderr shows where it was.
 """
 
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,11 @@ import pytest
 
 SCRIPTS = Path(__file__).with_name("scripts")
 ROOT = Path(__file__).parents[2]
-MODES = {"plain": ["-W", "error"], "dev": ["-X", "dev", "-W", "error"]}  # dev: asyncio's debug mode as well
+MODES = {
+    "plain": ["-X", "faulthandler", "-W", "error"],
+    "dev": ["-X", "dev", "-W", "error"],
+}  # dev: asyncio's debug mode as well
+LIMIT = 40.0  # seconds that any row may take, on a busy machine
 
 
 class Child:
@@ -33,6 +38,8 @@ class Child:
             text=True,
             env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
         )
+        self._watchdog = threading.Timer(LIMIT, self._process.send_signal, [signal.SIGABRT])
+        self._watchdog.start()
 
     def expect(self, *lines: str) -> None:
         """Read these lines next from the script's stdout."""
@@ -71,6 +78,7 @@ class Child:
 
     def release(self) -> None:
         """End it and close its pipes."""
+        self._watchdog.cancel()
         if self._process.poll() is None:
             self.kill()
         self._process.communicate()

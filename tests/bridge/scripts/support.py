@@ -1,7 +1,6 @@
 """What the scripts share."""
 
 import asyncio
-import faulthandler
 import logging
 import os
 import sys
@@ -13,9 +12,6 @@ from streamrec.bridge import Put, run
 MAIN = threading.main_thread()
 SAID: set[str] = set()
 Producer = Callable[[Put[str]], Awaitable[None]]
-
-# A script that hangs shows where, and ends: none takes a tenth of this, on an idle machine.
-faulthandler.dump_traceback_later(60, exit=True)
 
 # asyncio's debug mode reports slow callbacks; on a busy machine these say nothing about the bridge.
 logging.getLogger("asyncio").addFilter(lambda record: not record.getMessage().startswith("Executing "))
@@ -42,7 +38,11 @@ async def others() -> int:
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for what no event tells: the state of another thread, the end of all other tasks."""
     while not condition():
-        await asyncio.sleep(0)
+        await _turn()
+
+
+async def _turn() -> None:
+    await asyncio.sleep(0)
 
 
 async def until_alone() -> None:
