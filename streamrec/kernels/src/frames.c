@@ -20,16 +20,23 @@
 
 enum { OK = 0, BAD_LENGTH_CRC = 1, BAD_PAYLOAD_CRC = 2, TOO_LONG = 3 }; /* the same as in codes.py */
 
-struct scan {
+struct limits {
     const uint8_t *data;
-    size_t size, start, max_record_bytes;
+    size_t size, max_record_bytes;
     int verify;
-    /* results */
-    size_t position;
+};
+
+struct verdict {
+    int code;
+    uint64_t bytes; /* of the whole record, or of its header as long as that is all to be had or to be trusted */
+};
+
+struct scan {
+    struct limits limits;
+    size_t start, position;
     uint64_t *lengths; /* of the good records, which lie in a row from start on; malloc'ed, the caller frees it */
     size_t count, capacity;
-    int code;
-    uint64_t wants;
+    struct verdict verdict; /* on what lies at position in the end */
 };
 
 /* Makes room for as many records as there will be if they go on as they began, and an eighth more: new memory
@@ -41,7 +48,7 @@ grow(struct scan *scan)
     size_t capacity = FIRST_CAPACITY;
     if (scan->count > 0) {
         size_t mean = (scan->position - scan->start) / scan->count;
-        size_t expected = (scan->size - scan->start) / mean;
+        size_t expected = (scan->limits.size - scan->start) / mean;
         capacity = expected > scan->count ? expected + expected / 8 : 2 * scan->count;
     }
     void *lengths = realloc(scan->lengths, capacity * sizeof *scan->lengths);
@@ -65,43 +72,51 @@ write_spans(const struct scan *scan, char *target)
     }
 }
 
-static int
-stop(struct scan *scan, int code, uint64_t wants)
+/* Looks at the record whose header begins at `position`: its code, and how many bytes it has or wants. */
+static inline struct verdict
+look_at(const struct limits *limits, size_t position)
 {
-    scan->code = code;
-    scan->wants = wants;
-    return 0;
+    size_t left = limits->size - position;
+    if (left < HEADER_BYTES) {
+        return (struct verdict){OK, HEADER_BYTES};
+    }
+    const uint8_t *header = limits->data + position, *payload = header + HEADER_BYTES;
+    uint64_t length = load_le64(header);
+    if (crc32c_masked_word(length) != load_le32(header + 8)) {
+        return (struct verdict){BAD_LENGTH_CRC, HEADER_BYTES};
+    }
+    if (length > limits->max_record_bytes) {
+        return (struct verdict){TOO_LONG, HEADER_BYTES};
+    }
+    struct verdict good = {OK, FRAME_BYTES + length};
+    if (left < FRAME_BYTES || length > left - FRAME_BYTES || !limits->verify ||
+        crc32c_masked(payload, length) == load_le32(payload + length)) {
+        return good;
+    }
+    return (struct verdict){BAD_PAYLOAD_CRC, FRAME_BYTES + length};
 }
 
 /* Scans until the bytes end or one record is bad. Returns -1 where memory ran out. */
 static int
 scan_records(struct scan *scan)
 {
+    const struct limits limits = scan->limits; /* a copy that no call can change stays in registers */
+    size_t position = scan->position;
     for (;;) {
-        size_t left = scan->size - scan->position;
-        if (left < HEADER_BYTES) {
-            return stop(scan, OK, HEADER_BYTES);
+        struct verdict found = look_at(&limits, position);
+        if (found.code != OK || found.bytes > limits.size - position) {
+            scan->position = position;
+            scan->verdict = found;
+            return 0;
         }
-        const uint8_t *header = scan->data + scan->position;
-        uint64_t length = load_le64(header);
-        if (crc32c_masked_word(length) != load_le32(header + 8)) {
-            return stop(scan, BAD_LENGTH_CRC, HEADER_BYTES);
+        if (scan->count == scan->capacity) {
+            scan->position = position;
+            if (grow(scan) < 0) {
+                return -1;
+            }
         }
-        if (length > scan->max_record_bytes) {
-            return stop(scan, TOO_LONG, HEADER_BYTES);
-        }
-        if (left < FRAME_BYTES || length > left - FRAME_BYTES) {
-            return stop(scan, OK, FRAME_BYTES + length);
-        }
-        const uint8_t *payload = header + HEADER_BYTES;
-        if (scan->verify && crc32c_masked(payload, length) != load_le32(payload + length)) {
-            return stop(scan, BAD_PAYLOAD_CRC, FRAME_BYTES + length);
-        }
-        if (scan->count == scan->capacity && grow(scan) < 0) {
-            return -1;
-        }
-        scan->lengths[scan->count++] = length;
-        scan->position += FRAME_BYTES + length;
+        scan->lengths[scan->count++] = found.bytes - FRAME_BYTES;
+        position += found.bytes;
     }
 }
 
@@ -174,7 +189,8 @@ scan_result(const struct scan *scan)
     Py_BEGIN_ALLOW_THREADS
     write_spans(scan, target);
     Py_END_ALLOW_THREADS
-    return Py_BuildValue("NniK", spans, (Py_ssize_t)scan->position, scan->code, (unsigned long long)scan->wants);
+    return Py_BuildValue("NniK", spans, (Py_ssize_t)scan->position, scan->verdict.code,
+                         (unsigned long long)scan->verdict.bytes);
 }
 
 static PyObject *
@@ -195,12 +211,9 @@ py_scan_frames(PyObject *module, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     struct scan scan = {
-        .data = data.buf,
-        .size = (size_t)data.len,
+        .limits = {data.buf, (size_t)data.len, (size_t)max_record_bytes, verify},
         .start = (size_t)start,
         .position = (size_t)start,
-        .max_record_bytes = (size_t)max_record_bytes,
-        .verify = verify,
     };
     Py_BEGIN_ALLOW_THREADS
     failed = scan_records(&scan);
