@@ -29,7 +29,7 @@ import numpy as np
 
 import streamrec
 from benchmarks.machine import describe, median, save
-from streamrec import Framer, Frames, encode_records, kernels
+from streamrec import Framer, Frames, kernels
 from streamrec.testing.servers import Store, fake_gcs, nginx, seaweedfs
 
 RECORD_BYTES = {"680 B": (680, 1024), "110 kB": (110_000, 32)}
@@ -233,7 +233,7 @@ async def bare_s3(options: dict[str, Any]) -> Any:
 
 
 async def bare_gcs(options: dict[str, Any]) -> Any:
-    """gcsfs' session."""
+    """Gcsfs' session."""
     import gcsfs.core
 
     fs = gcsfs.core.GCSFileSystem(**options, asynchronous=True, skip_instance_cache=True)

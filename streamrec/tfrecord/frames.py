@@ -39,8 +39,8 @@ class Frames(Sequence[bytes]):
     Args:
         buffer: Any C-contiguous bytes-like object.
         spans: int64 array of shape [n, 2]: where each payload starts and ends in `buffer`.
-        start: Offset in the (decompressed) shard of the first record's header, where the frames are a
-            stretch of one shard; None where they were gathered from several places.
+        origin: Offset in the (decompressed) shard of the buffer's first byte, where the frames lie as they lay
+            in one shard; None where they were gathered from several places.
 
     Examples:
         >>> frames = Frames(b"catdog", np.array([[0, 3], [3, 6]]))
@@ -48,16 +48,16 @@ class Frames(Sequence[bytes]):
         (2, b'dog', [b'cat'])
     """
 
-    __slots__ = ("buffer", "spans", "start")
+    __slots__ = ("buffer", "origin", "spans")
 
     buffer: Buffer
     spans: Spans
-    start: int | None
+    origin: int | None
 
-    def __init__(self, buffer: Buffer, spans: Spans, start: int | None = None) -> None:
+    def __init__(self, buffer: Buffer, spans: Spans, origin: int | None = None) -> None:
         self.buffer = buffer
         self.spans = spans
-        self.start = start
+        self.origin = origin
 
     @classmethod
     def of(cls, records: Iterable[bytes]) -> Frames:
@@ -93,23 +93,26 @@ class Frames(Sequence[bytes]):
 
     def window(self, first: int, last: int) -> Frames:
         """Records first to last (exclusive) without a copy, however large the buffer that this pins."""
-        spans = self.spans[first:last]
-        return Frames(self.buffer, spans, None if self.start is None else self.offset(first))
+        return Frames(self.buffer, self.spans[first:last], self.origin)
+
+    @property
+    def start(self) -> int | None:
+        """Offset in the (decompressed) shard of the first record's header; None where they were gathered."""
+        return None if self.origin is None else self.offset(0)
 
     def offset(self, index: int) -> int:
-        """Stream offset of record `index`'s header; at `len(frames)`, of what follows the last record.
+        """Offset in the shard of record `index`'s header; at `len(frames)`, of what follows the last record.
 
         Raises:
-            ValueError: The frames were gathered from several places and have no offset in one stream.
+            ValueError: The frames were gathered from several places and have no offset in one shard.
         """
-        if self.start is None:
+        if self.origin is None:
             raise ValueError("these frames were gathered: they have no offset in one shard")
-        if index == 0 or not len(self.spans):
-            return self.start
-        first = int(self.spans[0, 0])
+        if not len(self.spans):
+            return self.origin
         if index < len(self.spans):
-            return self.start + int(self.spans[index, 0]) - first
-        return self.start + int(self.spans[-1, 1]) - first + HEADER_BYTES + FOOTER_BYTES
+            return self.origin + int(self.spans[index, 0]) - HEADER_BYTES
+        return self.origin + int(self.spans[-1, 1]) + FOOTER_BYTES
 
     @property
     def nbytes(self) -> int:
@@ -130,8 +133,7 @@ class Frames(Sequence[bytes]):
     def _unpinned(self) -> Frames:
         pinned = memoryview(self.buffer).nbytes
         if pinned > PIN_BYTES and pinned > PIN_FACTOR * self.nbytes:
-            copy = self.compact()
-            return Frames(copy.buffer, copy.spans, None)
+            return self.compact()
         return self
 
     def __eq__(self, other: object) -> bool:
@@ -146,7 +148,7 @@ class Frames(Sequence[bytes]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         copy = self.compact()
-        return Frames, (bytes(copy.buffer), copy.spans, self.start)
+        return Frames, (bytes(copy.buffer), copy.spans)
 
 
 class Joining:
