@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,13 +29,14 @@ class Child:
     """A script under way."""
 
     def __init__(self, flags: list[str], script: str, *args: str) -> None:
-        self._lines: list[str] = []
         self._moment = 0.0
+        # A file, not a pipe, which would have to be read at the same time; release() closes it.
+        self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, *flags, str(SCRIPTS / script), *args],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._stderr,
             text=True,
             env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
         )
@@ -48,7 +50,7 @@ class Child:
             found = self._process.stdout.readline().rstrip("\n")
             if found != line:
                 self.kill()
-                pytest.fail(f"expected {line!r}, found {found!r}; stderr: {self._process.communicate()[1]}")
+                pytest.fail(f"expected {line!r}, found {found!r}; stderr: {self._errors()}")
         self._moment = time.monotonic()
 
     def interrupt(self) -> None:
@@ -66,11 +68,18 @@ class Child:
         Returns:
             Seconds since the last line of `expect`.
         """
-        stdout, stderr = self._process.communicate()
+        assert self._process.stdout is not None
+        stdout = self._process.stdout.read()  # with what `expect` has buffered; communicate() would lose that
+        stderr = self._errors()
         took = time.monotonic() - self._moment
         assert (stdout.splitlines(), self._process.returncode) == (list(lines), code), stderr
         assert stderr == "" if not errors else errors in stderr, stderr
         return took
+
+    def _errors(self) -> str:
+        self._process.wait()
+        self._stderr.seek(0)
+        return self._stderr.read()
 
     def kill(self) -> None:
         """End it, whatever it does."""
@@ -82,6 +91,7 @@ class Child:
         if self._process.poll() is None:
             self.kill()
         self._process.communicate()
+        self._stderr.close()
 
 
 Start = Callable[..., Child]

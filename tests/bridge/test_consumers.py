@@ -15,7 +15,7 @@ def test_break_cancels_promptly(start: Start) -> None:
 
 
 def test_an_exception_in_the_body_cancels_promptly(start: Start) -> None:
-    start(SCRIPT, "leaves_by_exception").finish("first", "cleaned", "nothing")
+    start(SCRIPT, "leaves_by_exception").finish("cleaned", "first", "nothing")
 
 
 def test_a_with_block_waits_for_the_cleanup(start: Start) -> None:

@@ -30,8 +30,8 @@ def leaves_by_exception() -> None:
         for item in iterate(endless(""), 1):
             raise LookupError(item)
     except LookupError as error:
+        run(until_alone)  # the cleanup has begun by itself; nobody waits for it
         say(error)
-    run(until_alone)
     say(leftovers())
 
 

@@ -63,7 +63,9 @@ def interrupted() -> None:
 
 def interrupted_in_a_thread() -> None:
     async def main() -> None:
-        with iterate(endless("", lambda: say("ready")), 1) as iterator:
+        with iterate(endless(""), 1) as iterator:
+            next(iterator)  # the producer runs: there is something to clean up
+            say("ready")
             await trio.to_thread.run_sync(list, iterator, abandon_on_cancel=True)
 
     try:
