@@ -71,7 +71,11 @@ class GcsBackend:
 
     async def stat(self, path: str) -> ObjectInfo:
         """The object's metadata."""
-        return _info(path, await self._json(path, "GET", "/storage/v1" + _resource(path)))
+        return _info(path, await self.metadata(path))
+
+    async def metadata(self, path: str) -> dict[str, Any]:
+        """The object's resource, as the JSON API has it."""
+        return await self._json(path, "GET", "/storage/v1" + _resource(path))
 
     async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
         """A streamed GET."""
@@ -183,12 +187,16 @@ class GcsUpload:
         """Sends a part; an only part waits for `complete`. The last one makes the object visible."""
         if last and index == 0:
             self._only = data
-            return
-        if self._session is None:
-            await finish(self._create())  # cut off half way, nobody would know what to abort
+        else:
+            if self._session is None:
+                await finish(self._create())  # cut off half way, nobody would know what to abort
+            await self._send(offset, data, last)
+
+    async def _send(self, offset: int, data: bytes, last: bool) -> None:
+        """Sends what the store does not have yet."""
         stop = offset + len(data)
         total = str(stop) if last else "*"
-        there = await self._ask() if self._doubt else offset
+        there = await self._ask(stop if last else None) if self._doubt else offset
         self._doubt = True
         while self._done is None and (there < stop or last):
             if not offset <= there <= stop:
@@ -230,17 +238,34 @@ class GcsUpload:
                 await _check(answer, self._path)
                 self._session = answer.headers["Location"]
 
-    async def _ask(self) -> int:
-        """How many bytes the store has."""
-        return await self._put("bytes */*", b"")
+    async def _ask(self, total: int | None) -> int:
+        """How many bytes the store has.
+
+        Args:
+            total: The object's size where its last part was sent: then the upload may be over, and even
+                forgotten, in which case the object itself tells.
+        """
+        try:
+            there = await self._put("bytes */*", b"")
+        except NotFoundError:
+            self._done = await self._backend.metadata(self._path)
+            there = int(self._done["size"])
+        if self._done is not None and there != total:
+            raise StorageError(f"the store ended this upload at {there:,} bytes: write it again", self._path)
+        return there
 
     async def _put(self, span: str, data: bytes) -> int:
-        """Sends bytes; returns how many the store has of the whole now."""
+        """Sends bytes; returns how many the store has of the whole now.
+
+        By POST: a PUT on a connection that was used before is sent again by aiohttp itself when it breaks,
+        and GCS takes no chunk twice.
+        """
         assert self._session is not None
         with seam(self._path):
-            async with await self._backend.send("PUT", self._session, None, {"Content-Range": span}, data) as answer:
+            async with await self._backend.send("POST", self._session, None, {"Content-Range": span}, data) as answer:
                 if answer.status == _RESUME:
-                    return int(answer.headers.get("Range", "bytes=0--1").rpartition("-")[2]) + 1
+                    stored = answer.headers.get("Range", "")  # none: nothing yet
+                    return int(stored.rpartition("-")[2]) + 1 if stored else 0
                 await _check(answer, self._path)
                 self._done = await _read_json(answer)
                 return int(self._done["size"])

@@ -16,7 +16,7 @@ from streamrec.testing.servers import Store
 from tests.storage.contract import Place, StorageTests
 
 
-class PlainS3(S3FileSystem):
+class PlainS3(S3FileSystem):  # type: ignore[misc]
     """S3 under a protocol that has no backend of its own."""
 
     protocol = ("plains3",)
