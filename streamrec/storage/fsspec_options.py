@@ -37,16 +37,17 @@ class Source:
         return self.options.get(name, given.get(name, default))
 
 
-def build(cls: type[F], source: Source, **overrides: Any) -> F:
+def build(cls: type[F], source: Source, *, keep_class: bool = True, **overrides: Any) -> F:
     """Makes a filesystem for the running loop.
 
     Args:
         cls: Its class, where the user did not bring an instance; else the instance's own class is used.
         source: The user's options.
+        keep_class: Whether a user's instance keeps its own class.
         **overrides: Arguments that take precedence over the user's.
     """
     theirs = source.filesystem
-    made = cls if theirs is None else type(theirs)
+    made = type(theirs) if theirs is not None and keep_class else cls
     args = () if theirs is None else theirs.storage_args
     kwargs = {} if theirs is None else dict(theirs.storage_options)
     kwargs.update(source.options)

@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
-import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 import aiofiles
@@ -30,10 +28,9 @@ from streamrec.storage.faults import changed
 from streamrec.storage.fsspec_options import Source
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.shield import finish
+from streamrec.storage.urls import is_temporary, temporary_name
 
 __all__ = ["LocalBackend", "connect"]
-
-_TEMPORARY: Final = re.compile(r"\..*\.streamrec-[0-9a-f]{16}")
 
 
 async def connect(source: Source, policy: RetryPolicy) -> LocalBackend:
@@ -70,7 +67,7 @@ class LocalBackend:
     async def begin_upload(self, path: str) -> PartSink:
         """Makes the directories, and a temporary file beside the final one."""
         final = local_path(path)
-        temporary = final.with_name(f".{final.name}.streamrec-{secrets.token_hex(8)}")
+        temporary = Path(temporary_name(str(final)))
         with _seam(path):
             await asyncio.to_thread(final.parent.mkdir, parents=True, exist_ok=True)
             file = await finish(_open_new(temporary))
@@ -196,7 +193,7 @@ def _walk(root: str, wanted: str) -> Iterator[str]:
     for directory, below, names in os.walk(root, followlinks=True):
         here = os.path.join(directory, "").removeprefix("./")
         below[:] = [name for name in below if _related(here + name + "/", wanted)]
-        yield from (here + name for name in names if not _TEMPORARY.fullmatch(name))
+        yield from (here + name for name in names if not is_temporary(name))
 
 
 def _related(directory: str, wanted: str) -> bool:

@@ -145,10 +145,14 @@ def _generic(protocol: str) -> str:
 
 
 def _family(filesystem: fsspec.AbstractFileSystem) -> str:
-    """Which backend serves a user's own filesystem. One that wraps another is used through its sync face."""
+    """Which backend serves a user's own filesystem.
+
+    A sync instance of an async class that wraps another is used through its sync face, because what it wraps
+    is bound to fsspec's own loop.
+    """
     for cls in type(filesystem).__mro__:
         if cls.__module__ in _FAMILIES:
             return _FAMILIES[cls.__module__]
     arguments = (*filesystem.storage_args, *filesystem.storage_options.values())
     wraps = any(isinstance(value, fsspec.AbstractFileSystem) for value in arguments)
-    return "asyncfs" if filesystem.async_impl and not wraps else "syncfs"
+    return "asyncfs" if filesystem.async_impl and (filesystem.asynchronous or not wraps) else "syncfs"

@@ -35,6 +35,7 @@ from streamrec.storage.faults import (
 from streamrec.storage.fsspec_options import Source, build
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.shield import finish
+from streamrec.storage.urls import split_object, split_prefix
 
 __all__ = ["S3Backend", "connect"]
 
@@ -80,7 +81,7 @@ class S3Backend:
 
     async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
         """One page of up to 1,000 keys; directory markers are left out."""
-        scheme, bucket, key = _split(prefix)
+        scheme, bucket, key = split_prefix(prefix)
         more = {"ContinuationToken": token} if token else {}
         with _seam(prefix):
             page = await self._fs._call_s3("list_objects_v2", Bucket=bucket, Prefix=key, **more)
@@ -93,17 +94,17 @@ class S3Backend:
 
     async def stat(self, path: str) -> ObjectInfo:
         """A HEAD."""
-        _, bucket, key = _split_object(path)
+        bucket, key = split_object(path)
         with _seam(path):
             head = await self._fs._call_s3("head_object", Bucket=bucket, Key=key)
         return ObjectInfo(path, head["ContentLength"], head.get("ETag"))
 
     async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
         """A streamed GET."""
-        _, bucket, key = _split_object(path)
-        extra = {"IfMatch": version} if version else {}
-        if start or end is not None:
-            extra["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
+        bucket, key = split_object(path)
+        extra = http_body.range_header(start, end)
+        if version:
+            extra["IfMatch"] = version
         try:
             with _seam(path, start, end):
                 response = await self._fs._call_s3("get_object", Bucket=bucket, Key=key, **extra)
@@ -113,7 +114,7 @@ class S3Backend:
 
     async def begin_upload(self, path: str) -> PartSink:
         """Sends nothing yet: an object of one part needs no multipart upload."""
-        _, bucket, key = _split_object(path)
+        bucket, key = split_object(path)
         return S3Upload(self._fs, path, bucket, key)
 
     async def aclose(self) -> None:
@@ -301,19 +302,3 @@ def _body(response: Mapping[str, Any], path: str, start: int, end: int | None) -
         raw.close()
         raise
     return http_body.AiohttpBody(raw, ObjectInfo(path, size, response.get("ETag")), start, end)
-
-
-def _split(path: str) -> tuple[str, str, str]:
-    """Scheme, bucket and key (or key prefix). Keys are taken as they stand: nothing is percent-decoded."""
-    scheme, _, rest = path.partition("://")
-    bucket, _, key = rest.partition("/")
-    if not bucket:
-        raise StorageError("this URL names no bucket: write s3://bucket/key", path)
-    return scheme, bucket, key
-
-
-def _split_object(path: str) -> tuple[str, str, str]:
-    scheme, bucket, key = _split(path)
-    if not key:
-        raise StorageError("this URL names a bucket where an object is wanted: write s3://bucket/key", path)
-    return scheme, bucket, key

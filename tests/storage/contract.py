@@ -111,7 +111,6 @@ class ReadingTests:
                 await call
             assert caught.value.path == path
             assert isinstance(caught.value, FileNotFoundError)
-            assert caught.value.__cause__ is not None
 
     async def test_an_object_that_changed(self, storage: Storage, path: str) -> None:
         await self.put(storage, path, DATA)
