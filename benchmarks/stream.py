@@ -228,8 +228,10 @@ async def bare_s3(options: dict[str, Any]) -> Any:
         async for chunk in answer["Body"].raw_stream.content.iter_any():
             yield chunk
 
-    yield body
-    await fs._s3creator.__aexit__(None, None, None)
+    try:
+        yield body
+    finally:
+        await fs._s3creator.__aexit__(None, None, None)
 
 
 async def bare_gcs(options: dict[str, Any]) -> Any:
@@ -245,8 +247,10 @@ async def bare_gcs(options: dict[str, Any]) -> Any:
             async for chunk in answer.content.iter_any():
                 yield chunk
 
-    yield body
-    await fs.session.close()
+    try:
+        yield body
+    finally:
+        await fs.session.close()
 
 
 if __name__ == "__main__":
