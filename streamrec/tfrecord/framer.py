@@ -124,7 +124,7 @@ class Framer:
         """
         if self._error is not None:
             raise self._error
-        block = np.empty(self._held_bytes + size, np.uint8)
+        block = np.frombuffer(kernels.allocate(self._held_bytes + size), np.uint8)
         view = memoryview(block)
         end = 0
         for piece in self._held:

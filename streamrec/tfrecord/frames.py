@@ -193,7 +193,7 @@ class Joining:
         """Makes room for what is expected at the present length of records, and for half as much again later on."""
         likely = end * max(self._expected, self._count) // self._count
         size = likely + likely // 16 if not self._filled else max(likely, end + end // 2)
-        grown = np.empty(size, np.uint8)
+        grown = np.frombuffer(kernels.allocate(size), np.uint8)
         grown[: self._filled] = self._buffer[: self._filled]
         self._buffer = grown
 
