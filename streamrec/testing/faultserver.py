@@ -201,7 +201,7 @@ class FaultServer:
 
 
 def _unavailable(exchange: Exchange, retry_after: int | None) -> bool:
-    """Answers 503. Where the client waits for "100 Continue", it gets that instead, and the connection ends."""
+    """Answers 503. A client that waits for "100 Continue" gets it instead, and the connection ends."""
     exchange.note(fault="unavailable")
     expects = field(exchange.request.fields, "expect") != ""
     if not expects:

@@ -37,6 +37,7 @@ Framing = int | Literal["chunked", "close"]
 _HEAD_LIMIT: Final = 64 * 1024
 _READ: Final = 64 * 1024
 _BUFFER: Final = 256 * 1024
+_PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
 _RANGE: Final = re.compile(r"bytes=(\d*)-(\d*)", re.ASCII)
 
 
@@ -103,7 +104,7 @@ def parse_request(head: bytes) -> Request:
     """
     first, fields = _split(head)
     parts = first.split(" ")
-    if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
+    if len(parts) != 3 or not parts[1].startswith("/") or not parts[2].startswith("HTTP/1."):
         raise BadRequestError(f"no request line of HTTP/1.1: {first[:80]!r}")
     if not (field(fields, "content-length") or "0").isdecimal():
         raise BadRequestError(f"no Content-Length: {field(fields, 'content-length')!r}")
@@ -143,7 +144,7 @@ def response_head(status: int, fields: Fields, reason: str = "") -> bytes:
     >>> response_head(200, (("Content-Length", "0"),))
     b'HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n'
     """
-    return _join(f"HTTP/1.1 {status} {reason or HTTPStatus(status).phrase}", fields)
+    return _join(f"HTTP/1.1 {status} {reason or _PHRASES.get(status, 'Unknown')}", fields)
 
 
 def _join(first: str, fields: Fields) -> bytes:

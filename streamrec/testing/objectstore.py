@@ -31,6 +31,7 @@ As a program it prints its URL and serves until it is interrupted:
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from dataclasses import dataclass
@@ -46,6 +47,8 @@ from streamrec.testing.shapes import Shape, shape
 from streamrec.testing.versions import Version, Versions
 
 __all__ = ["ObjectStore"]
+
+_MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 
 
 class ObjectStore(FaultServer):
@@ -105,10 +108,12 @@ class _Files:
             exchange.note(fault="change")
         path = locate(self._root, asked.bucket, asked.key)
         try:
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC) if path else -1
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            file = -1
-        if file < 0:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC) if path else None
+        except OSError as exc:
+            if exc.errno not in _MISSING:
+                raise
+            file = None
+        if file is None:
             return self._missing(exchange)
         try:
             state = os.fstat(file)
@@ -224,21 +229,20 @@ def _object_fields(opened: _Opened) -> Fields:
 def _media(exchange: Exchange, opened: _Opened) -> bool:
     """Answers with bytes of the object, in the shape that the request's fate gives them."""
     fate, size = exchange.fate, opened.found.size
-    asked_for = field(exchange.request.fields, "range")
-    ignored = fate.fault == "ignore_range" and asked_for != ""
-    status, start, stop = window("" if ignored else asked_for, size)
+    wanted = field(exchange.request.fields, "range")
+    fault = "" if fate.fault == "ignore_range" and not wanted else fate.fault
+    status, start, stop = window("" if fault == "ignore_range" else wanted, size)
     if status == 416:
-        fields = (("Content-Range", f"bytes */{size}"),)
-        return _refuse(exchange, 416, "InvalidRange", "The requested range is not satisfiable.", fields)
-    fault = "" if fate.fault == "change" or (fate.fault == "ignore_range" and not ignored) else fate.fault
+        where = (("Content-Range", f"bytes */{size}"),)
+        return _refuse(exchange, 416, "InvalidRange", "The requested range is not satisfiable.", where)
     body = shape(fault, fate.at, stop - start, partial=status == 206)
     exchange.note(start=start + body.skipped)
     if body.fault:
         exchange.note(fault=body.fault)
-    fields = (("Content-Length", str(body.promised)),)
+    fields: Fields = (("Content-Length", str(body.promised)),)
     if status == 206:
         fields += (("Content-Range", f"bytes {start + body.skipped}-{stop - 1}/{size}"),)
-    exchange.head(status, fields + _object_fields(opened), body.promised, more=bool(body.pieces))
+    exchange.head(status, fields + _object_fields(opened), body.promised, more=body.bytes_sent > 0)
     _send(exchange, opened, body, start)
     return _finish(exchange, body)
 

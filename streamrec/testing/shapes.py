@@ -41,6 +41,11 @@ class Shape:
     pieces: tuple[Piece, ...]
     ending: Ending = "whole"
 
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes of all pieces together."""
+        return sum(piece.stop - piece.start for piece in self.pieces)
+
 
 def shape(fault: str, at: float, length: int, *, partial: bool) -> Shape:
     """The body of `length` bytes after `fault` at the share `at` of it.
