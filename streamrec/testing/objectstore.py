@@ -230,8 +230,10 @@ def _media(exchange: Exchange, opened: _Opened) -> bool:
     """Answers with bytes of the object, in the shape that the request's fate gives them."""
     fate, size = exchange.fate, opened.found.size
     wanted = field(exchange.request.fields, "range")
-    fault = "" if fate.fault == "ignore_range" and not wanted else fate.fault
-    status, start, stop = window("" if fault == "ignore_range" else wanted, size)
+    status, start, stop = window(wanted, size)
+    fault = "" if fate.fault == "ignore_range" and status == 200 else fate.fault
+    if fault == "ignore_range":
+        status, start, stop = 200, 0, size
     if status == 416:
         where = (("Content-Range", f"bytes */{size}"),)
         return _refuse(exchange, 416, "InvalidRange", "The requested range is not satisfiable.", where)

@@ -53,10 +53,14 @@ def ask(
     try:
         connection.request(method, target, body, dict(headers or {}))
         response = connection.getresponse()
-        got, error = bytearray(), None
+        got = bytearray()
+        error: Exception | None = None
+        missing = response.length or 0  # None where the body comes in chunks, which tell their end
         try:
             while data := response.read1(1 << 16):  # read() would lose what came before an error
                 got += data
+            if len(got) < missing:  # read1 is silent about it
+                error = http.client.IncompleteRead(bytes(got), missing - len(got))
         except (OSError, http.client.HTTPException) as exc:
             error = exc
         return Answer(response.status, response.headers, bytes(got), error)
