@@ -168,7 +168,7 @@ class FaultServer:
             sock.sendall(response_head(400, fields) + body)
 
     def _controlled(self, request: Request, sock: socket.socket, reader: Reader) -> None:
-        body = b"".join(reader.body(0 if request.framing == "chunked" else request.framing))
+        body = reader.whole(request.framing)
         status, answer = self._control.answer(request.method, request.target, body)
         fields = (("Content-Type", "application/json"), ("Content-Length", str(len(answer))))
         sock.sendall(response_head(status, fields) + answer)

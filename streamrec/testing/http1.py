@@ -214,6 +214,13 @@ class Reader:
             return self._chunks()
         return self._bytes(1 << 62 if framing == "close" else framing)
 
+    def whole(self, framing: Framing) -> bytes:
+        """A body as it is on the wire, in one piece; for small ones."""
+        gathered = bytearray()
+        for data in self.body(framing):
+            gathered += data
+        return bytes(gathered)
+
     def _bytes(self, left: int) -> Iterator[memoryview]:
         if self._held and left:
             data = bytes(self._held[:left])

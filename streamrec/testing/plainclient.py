@@ -1,4 +1,4 @@
-"""A plain client: one request on one connection, and an account of how the body ended. No retry, no redirect."""
+"""A plain client: one request on one connection, and how its body ended. No retry, no redirect."""
 
 from __future__ import annotations
 

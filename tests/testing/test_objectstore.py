@@ -191,7 +191,7 @@ def test_a_client_that_vanishes_harms_no_other(store: ObjectStore, root: Path, c
     with (root / "bucket" / "big").open("wb") as file:
         file.truncate(64 << 20)  # more than the socket's buffers hold
     for _ in range(3):
-        sock = socket.create_connection((urlsplit(store.url).hostname or "", urlsplit(store.url).port or 0))
+        sock = socket.create_connection(("127.0.0.1", urlsplit(store.url).port or 0))
         sock.sendall(b"GET /bucket/big HTTP/1.1\r\n\r\n")
         sock.recv(10)
         sock.close()
@@ -202,9 +202,7 @@ def test_a_client_that_vanishes_harms_no_other(store: ObjectStore, root: Path, c
 
 @pytest.mark.parametrize("sent", [b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\nx" + b"y" * 70_000, b"GET / HT"])
 def test_what_is_no_request_is_answered_400(store: ObjectStore, sent: bytes) -> None:
-    with socket.create_connection(
-        (urlsplit(store.url).hostname or "", urlsplit(store.url).port or 0)
-    ) as sock:
+    with socket.create_connection(("127.0.0.1", urlsplit(store.url).port or 0)) as sock:
         sock.sendall(sent)
         sock.shutdown(socket.SHUT_WR)
         assert sock.recv(12) == b"HTTP/1.1 400"
@@ -215,7 +213,7 @@ def test_closing_breaks_off_what_is_under_way(root: Path) -> None:
         file.truncate(64 << 20)
     socks = []
     with ObjectStore(root, replace(NO_FAULTS, script=("", "stall"))) as store:
-        address = (urlsplit(store.url).hostname or "", urlsplit(store.url).port or 0)
+        address = ("127.0.0.1", urlsplit(store.url).port or 0)
         for head in (b"GET /bucket/big HTTP/1.1\r\n\r\n",) * 2 + (b"GET /half", b""):
             socks.append(socket.create_connection(address))
             socks[-1].sendall(head)
@@ -229,7 +227,7 @@ def test_closing_breaks_off_what_is_under_way(root: Path) -> None:
 
 def test_closing_does_not_wait_for_a_delay(root: Path) -> None:
     with ObjectStore(root, replace(NO_FAULTS, slow=1.0, slow_first_byte=3600.0)) as store:
-        sock = socket.create_connection((urlsplit(store.url).hostname or "", urlsplit(store.url).port or 0))
+        sock = socket.create_connection(("127.0.0.1", urlsplit(store.url).port or 0))
         sock.sendall(b"GET /bucket/dir/key HTTP/1.1\r\n\r\n")
     sock.close()
 

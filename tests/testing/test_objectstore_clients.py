@@ -1,4 +1,4 @@
-"""The clients that people use, against the simulated store: what it says must be what they expect of a real one."""
+"""The clients that people use, against the simulated store: they must take it for a real one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import gcsfs.core
 import pytest
 import s3fs
 
-from streamrec.testing.faults import NO_FAULTS, Faults
+from streamrec.testing.faults import NO_FAULTS
 from streamrec.testing.objectstore import ObjectStore
 
 ONCE = {"retries": {"total_max_attempts": 1, "mode": "standard"}}
@@ -97,6 +97,7 @@ async def test_s3fs_meets_faults(s3: Any, store: ObjectStore) -> None:
     answer = await s3._call_s3("get_object", Bucket="bucket", Key="dir/key")
     with pytest.raises(aiohttp.ClientPayloadError):
         await answer["Body"].read()
+    answer["Body"].close()
 
 
 async def test_gcsfs_reads(gcs: Any, content: bytes) -> None:
@@ -128,16 +129,14 @@ async def test_gcsfs_meets_faults(gcs: Any, store: ObjectStore, content: bytes) 
     assert await gcs._cat_file("bucket/dir/key") == content
 
 
-async def test_aiohttp_reads_at_once(store: ObjectStore, content: bytes) -> None:
-    store.faults = Faults(first_byte=0.02, jitter=0.0)
-
-    async def read(session: aiohttp.ClientSession) -> bytes:
-        async with session.get(f"{store.url}/bucket/dir/key") as answer:
-            return await answer.read()
-
+async def test_many_connections_at_once(store: ObjectStore, content: bytes) -> None:
+    store.faults = replace(NO_FAULTS, script=("stall",) * 32, at=0.5)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-        bodies = await asyncio.gather(*(read(session) for _ in range(32)))
-    assert set(bodies) == {content}
-    assert store.wait_idle()
-    assert store.counters.peak_in_flight > 16
-    assert store.counters.connections == 32
+        answers = await asyncio.gather(*(session.get(f"{store.url}/bucket/dir/key") for _ in range(32)))
+        assert (store.counters.in_flight, store.counters.connections) == (32, 32)
+        bodies = await asyncio.gather(*(answer.content.readexactly(150_000) for answer in answers))
+        assert set(bodies) == {content[:150_000]}
+        async with session.get(f"{store.url}/bucket/dir/key") as answer:
+            assert await answer.read() == content
+        for stalled in answers:
+            stalled.close()

@@ -196,8 +196,6 @@ def test_tiny_bodies(
     (root / "b" / "k").write_bytes(bytes(range(size)))
     with ObjectStore(root, replace(NO_FAULTS, script=(fault,), at=at)) as store:
         headers = {} if span is None else {"Range": f"bytes={span[0]}-{span[1]}"}
-        if fault == "stall" and size:
-            headers["Connection"] = "close"
         answer = ask(store.url, "/b/k", headers, seconds=0.05 if fault == "stall" else 30)
         honest = ask(store.url, "/b/k", headers)
         assert store.wait_idle()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from streamrec.testing.control import RemoteControl
-from streamrec.testing.faults import NO_FAULTS, Faults
+from streamrec.testing.faults import NO_FAULTS
 from streamrec.testing.objectstore import ObjectStore
 from streamrec.testing.plainclient import ask
 from streamrec.testing.program import ServerProcess
@@ -45,11 +45,13 @@ def test_it_serves_and_is_switched_from_here(process: ServerProcess, content: by
 
 
 def test_it_ends_with_whoever_holds_it(root: Path) -> None:
-    code = f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-m', '{STORE}', '--root', sys.argv[1],"
-    code += "'--with-parent'], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True);"
-    code += (
-        "print(p.pid, p.stdout.readline().strip(), flush=True); import os, signal; os.kill(os.getpid(), 9)"
-    )
+    code = """if True:
+        import os, sys
+        from streamrec.testing.program import ServerProcess
+        process = ServerProcess("streamrec.testing.objectstore", ("--root", sys.argv[1]))
+        print(process.pid, process.url, flush=True)
+        os.kill(os.getpid(), 9)
+    """
     line = [sys.executable, "-c", code, str(root)]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     pid, url = done.stdout.split()
@@ -87,7 +89,7 @@ def test_it_can_be_pinned(root: Path) -> None:
 
 def test_the_proxy_is_a_program_too(store: ObjectStore, content: bytes) -> None:
     with ServerProcess(
-        "streamrec.testing.proxy", ("--target", store.url), Faults(truncate=1.0, at=0.5)
+        "streamrec.testing.proxy", ("--target", store.url), replace(NO_FAULTS, truncate=1.0, at=0.5)
     ) as proxy:
         assert ask(proxy.url, KEY).body == content[:150_000]
         proxy.faults = NO_FAULTS

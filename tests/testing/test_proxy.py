@@ -110,7 +110,7 @@ def test_change_refuses_who_names_a_version(proxy: FaultProxy, content: bytes) -
 
 
 def test_connections_to_the_server_are_kept(store: ObjectStore, proxy: FaultProxy) -> None:
-    connection = HTTPConnection(urlsplit(proxy.url).netloc)
+    connection = HTTPConnection(urlsplit(proxy.url).netloc, timeout=30)
     for _ in range(5):
         connection.request("GET", KEY)
         connection.getresponse().read()
@@ -180,7 +180,7 @@ class Scripted:
         reader = Reader(sock)
         while (head := reader.head()) is not None:
             request = parse_request(head)
-            body = b"".join(reader.body(request.framing))
+            body = reader.whole(request.framing)
             self.seen.append((request, body))
             answer = self._script(request, body)
             sock.sendall(answer)
@@ -221,11 +221,13 @@ def test_uploads_pass_as_they_came(scripted: Make) -> None:
 
 def test_uploads_in_chunks_pass_as_they_came(scripted: Make) -> None:
     server, proxy = scripted(lambda request, body: OK)
-    connection = HTTPConnection(urlsplit(proxy.url).netloc)
-    connection.request("PUT", "/b/k", iter([b"abc", b"d" * 100_000]), {"Transfer-Encoding": "chunked"})
+    connection = HTTPConnection(urlsplit(proxy.url).netloc, timeout=30)
+    connection.request(
+        "PUT", "/b/k", iter([b"abc", b"d" * 100_000]), {"Transfer-Encoding": "chunked"}, encode_chunked=True
+    )
     assert connection.getresponse().read() == b"ok"
     connection.close()
-    assert server.seen[0][1] == b"3\r\nabc\r\n186a0\r\n" + b"d" * 100_000 + b"\r\n0\r\n\r\n"
+    assert server.seen[0][1] == b"3\r\nabc\r\n186A0\r\n" + b"d" * 100_000 + b"\r\n0\r\n\r\n"
 
 
 def test_who_expects_100_is_told_to_go_on(scripted: Make) -> None:
@@ -246,12 +248,12 @@ def test_who_expects_100_may_get_503(scripted: Make) -> None:
         sock.sendall(b"PUT /b/k HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n")
         reader = Reader(sock)
         assert (reader.head() or b"").startswith(b"HTTP/1.1 503")
-        assert b"SlowDown" in b"".join(reader.body("close"))
+        assert b"SlowDown" in reader.whole("close")
     assert server.seen == []
 
 
 def test_upload_reset(scripted: Make) -> None:
-    server, proxy = scripted(lambda request, body: OK if request.method == "PUT" else OK)
+    server, proxy = scripted(lambda request, body: OK)
     proxy.faults = replace(NO_FAULTS, upload_reset=1.0, at=0.5)
     with pytest.raises((ConnectionResetError, BrokenPipeError)):
         ask(proxy.url, "/b/k", method="PUT", body=b"x" * 1_000_000)
