@@ -1,0 +1,236 @@
+/* The frames family: finding TFRecord's records in a buffer, and writing them.
+ *
+ * A record is: uint64 length (little-endian), masked CRC32C of those 8 bytes, payload, masked CRC32C of the
+ * payload (tensorflow/core/lib/io/record_writer.h).
+ *
+ *  - The length's CRC is always checked before the length is believed; a length above the limit is a code,
+ *    never an allocation; all comparisons are arranged so that no length can overflow them.
+ *  - Records before a bad one are returned.
+ */
+#include "args.h"
+#include "crc32c.h"
+
+#include <stdlib.h>
+
+#define HEADER_BYTES 12
+#define FOOTER_BYTES 4
+#define FRAME_BYTES (HEADER_BYTES + FOOTER_BYTES)
+#define SPAN_BYTES 16 /* two int64 */
+#define FIRST_CAPACITY 1024
+
+enum { OK = 0, BAD_LENGTH_CRC = 1, BAD_PAYLOAD_CRC = 2, TOO_LONG = 3 }; /* the same as in codes.py */
+
+struct scan {
+    const uint8_t *data;
+    size_t size, position, max_record_bytes;
+    int verify;
+    /* results */
+    int64_t (*spans)[2]; /* malloc'ed, the caller frees it */
+    size_t count, capacity;
+    int code;
+    uint64_t wants;
+};
+
+static int
+grow(struct scan *scan)
+{
+    size_t capacity = scan->capacity > 0 ? 2 * scan->capacity : FIRST_CAPACITY;
+    void *spans = realloc(scan->spans, capacity * SPAN_BYTES);
+    if (spans == NULL) {
+        return -1;
+    }
+    scan->spans = spans;
+    scan->capacity = capacity;
+    return 0;
+}
+
+static int
+stop(struct scan *scan, int code, uint64_t wants)
+{
+    scan->code = code;
+    scan->wants = wants;
+    return 0;
+}
+
+/* Scans until the bytes end or one record is bad. Returns -1 where memory for the spans ran out. */
+static int
+scan_records(struct scan *scan)
+{
+    for (;;) {
+        size_t left = scan->size - scan->position;
+        if (left < HEADER_BYTES) {
+            return stop(scan, OK, HEADER_BYTES);
+        }
+        const uint8_t *header = scan->data + scan->position;
+        if (crc32c_masked(header, 8) != load_le32(header + 8)) {
+            return stop(scan, BAD_LENGTH_CRC, HEADER_BYTES);
+        }
+        uint64_t length = load_le64(header);
+        if (length > scan->max_record_bytes) {
+            return stop(scan, TOO_LONG, HEADER_BYTES);
+        }
+        if (left < FRAME_BYTES || length > left - FRAME_BYTES) {
+            return stop(scan, OK, FRAME_BYTES + length);
+        }
+        const uint8_t *payload = header + HEADER_BYTES;
+        if (scan->verify && crc32c_masked(payload, length) != load_le32(payload + length)) {
+            return stop(scan, BAD_PAYLOAD_CRC, FRAME_BYTES + length);
+        }
+        if (scan->count == scan->capacity && grow(scan) < 0) {
+            return -1;
+        }
+        scan->spans[scan->count][0] = (int64_t)(scan->position + HEADER_BYTES);
+        scan->spans[scan->count][1] = (int64_t)(scan->position + HEADER_BYTES + length);
+        scan->count++;
+        scan->position += FRAME_BYTES + length;
+    }
+}
+
+static void
+store_le64(uint8_t *target, uint64_t value)
+{
+    value = load_le64((const uint8_t *)&value); /* swaps on big-endian machines */
+    memcpy(target, &value, sizeof value);
+}
+
+static void
+store_le32(uint8_t *target, uint32_t value)
+{
+    value = load_le32((const uint8_t *)&value);
+    memcpy(target, &value, sizeof value);
+}
+
+/* Bytes of all frames; -1 with *bad set to the first span outside the buffer, or to n where the sum overflows. */
+static Py_ssize_t
+framed_bytes(const Py_buffer *buffer, const void *spans, Py_ssize_t n, Py_ssize_t *bad)
+{
+    Py_ssize_t total = 0;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        size_t start, length;
+        *bad = i;
+        if (!span_at(spans, i, buffer->len, &start, &length)) {
+            return -1;
+        }
+        *bad = n;
+        if (__builtin_add_overflow(total, (Py_ssize_t)length, &total) ||
+            __builtin_add_overflow(total, (Py_ssize_t)FRAME_BYTES, &total)) {
+            return -1;
+        }
+    }
+    return total;
+}
+
+/* Writes the frames. The spans may have changed since they were measured (another thread's array), so they are
+ * checked again. Returns the index of a span that does not fit, or -1. */
+static Py_ssize_t
+write_frames(const Py_buffer *buffer, const void *spans, Py_ssize_t n, uint8_t *target, size_t room)
+{
+    for (Py_ssize_t i = 0; i < n; i++) {
+        size_t start, length;
+        if (!span_at(spans, i, buffer->len, &start, &length) || room < FRAME_BYTES ||
+            length > room - FRAME_BYTES) {
+            return i;
+        }
+        const uint8_t *payload = (const uint8_t *)buffer->buf + start;
+        store_le64(target, length);
+        store_le32(target + 8, crc32c_masked(target, 8));
+        if (length > 0) {
+            memcpy(target + HEADER_BYTES, payload, length);
+        }
+        store_le32(target + HEADER_BYTES + length, crc32c_masked(target + HEADER_BYTES, length));
+        target += FRAME_BYTES + length;
+        room -= FRAME_BYTES + length;
+    }
+    return -1;
+}
+
+static PyObject *
+scan_result(const struct scan *scan)
+{
+    PyObject *spans = PyBytes_FromStringAndSize((const char *)scan->spans, (Py_ssize_t)(scan->count * SPAN_BYTES));
+    if (spans == NULL) {
+        return NULL;
+    }
+    return Py_BuildValue("NniK", spans, (Py_ssize_t)scan->position, scan->code, (unsigned long long)scan->wants);
+}
+
+static PyObject *
+py_scan_frames(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"data", "start", "verify", "max_record_bytes", NULL};
+    (void)module;
+    Py_buffer data;
+    Py_ssize_t start, max_record_bytes;
+    int verify, failed;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&O&pO&:scan_frames", names, take_buffer, &data, take_size,
+                                     &start, &verify, take_size, &max_record_bytes)) {
+        return NULL;
+    }
+    if (start > data.len) {
+        PyErr_Format(PyExc_ValueError, "start is %zd, beyond the %zd bytes of data", start, data.len);
+        PyBuffer_Release(&data);
+        return NULL;
+    }
+    struct scan scan = {
+        .data = data.buf,
+        .size = (size_t)data.len,
+        .position = (size_t)start,
+        .max_record_bytes = (size_t)max_record_bytes,
+        .verify = verify,
+    };
+    Py_BEGIN_ALLOW_THREADS
+    failed = scan_records(&scan);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&data);
+    PyObject *result = failed ? PyErr_NoMemory() : scan_result(&scan);
+    free(scan.spans);
+    return result;
+}
+
+static PyObject *
+encode(const Py_buffer *buffer, const Py_buffer *spans)
+{
+    Py_ssize_t n = spans->shape[0], bad;
+    Py_ssize_t size = framed_bytes(buffer, spans->buf, n, &bad);
+    if (size < 0) {
+        return bad == n ? PyErr_NoMemory() : raise_bad_span(spans->buf, bad, buffer->len);
+    }
+    PyObject *frames = PyBytes_FromStringAndSize(NULL, size);
+    if (frames == NULL) {
+        return NULL;
+    }
+    uint8_t *target = (uint8_t *)PyBytes_AsString(frames);
+    Py_BEGIN_ALLOW_THREADS
+    bad = write_frames(buffer, spans->buf, n, target, (size_t)size);
+    Py_END_ALLOW_THREADS
+    if (bad >= 0) {
+        Py_DECREF(frames);
+        return raise_bad_span(spans->buf, bad, buffer->len);
+    }
+    return frames;
+}
+
+static PyObject *
+py_encode_frames(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"buffer", "spans", NULL};
+    (void)module;
+    Py_buffer buffer, spans;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&O&:encode_frames", names, take_buffer, &buffer, take_spans,
+                                     &spans)) {
+        return NULL;
+    }
+    PyObject *frames = encode(&buffer, &spans);
+    PyBuffer_Release(&spans);
+    PyBuffer_Release(&buffer);
+    return frames;
+}
+
+PyMethodDef frames_methods[] = {
+    {"scan_frames", KEYWORD_FUNCTION(py_scan_frames), KEYWORDS,
+     "scan_frames(data, start, verify, max_record_bytes)\n--\n\n"
+     "Finds the whole records in data from start on: (spans, position, code, wants)."},
+    {"encode_frames", KEYWORD_FUNCTION(py_encode_frames), KEYWORDS,
+     "encode_frames(buffer, spans)\n--\n\nThe payloads of spans of buffer, framed as TFRecord bytes."},
+    {NULL, NULL, 0, NULL},
+};
