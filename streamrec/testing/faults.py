@@ -131,9 +131,7 @@ class Faults:
             raise ValueError(f"at is a share of the body in [0, 1), or None; not {self.at!r}")
         unknown = [name for name in self.script if name and name not in _SHARES]
         if unknown:
-            raise ValueError(
-                f"script holds {unknown[0]!r}; the faults are {', '.join(_SHARES)}, and '' for none"
-            )
+            raise ValueError(f"script holds {unknown[0]!r}; the faults are {', '.join(_SHARES)}, and '' for none")
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON can hold them."""
@@ -185,12 +183,8 @@ def decide(faults: Faults, kind: Kind, name: str, ordinal: int) -> Fate:
     >>> decide(Faults(script=("", "reset")), "read", "bucket/key", 1).fault
     'reset'
     """
-    draw = random.Random(
-        f"{faults.seed}/{kind}/{ordinal}/{name}"
-    )  # a string is seeded by its SHA-512: stable
-    which, place, wait, sloth = (
-        draw.random() for _ in range(4)
-    )  # always all four: no share moves another's draw
+    draw = random.Random(f"{faults.seed}/{kind}/{ordinal}/{name}")  # a string is seeded by its SHA-512: stable
+    which, place, wait, sloth = (draw.random() for _ in range(4))  # always all four: no share moves another's draw
     slow = sloth < faults.slow
     delay = faults.slow_first_byte if slow else faults.first_byte + wait * faults.jitter
     fault = _scripted(faults, kind, ordinal) if ordinal < len(faults.script) else _drawn(faults, kind, which)

@@ -55,9 +55,7 @@ class Exchange:
     log: RequestLog
     number: int
 
-    def head(
-        self, status: int, fields: Fields, promised: int, *, reason: str = "", more: bool = True
-    ) -> None:
+    def head(self, status: int, fields: Fields, promised: int, *, reason: str = "", more: bool = True) -> None:
         """Sends the head of the answer and enters it in the log; `more` says that a body follows at once."""
         self.log.update(self.number, status=status, promised=promised)
         flags = socket.MSG_MORE if more and hasattr(socket, "MSG_MORE") else 0

@@ -60,15 +60,11 @@ def start_of(query: Mapping[str, str]) -> str:
     return base64.urlsafe_b64decode(query.get("pageToken", "").encode()).decode()
 
 
-def list_json(
-    url: str, bucket: str, page: Page, etags: Mapping[str, str], generations: Mapping[str, int]
-) -> bytes:
+def list_json(url: str, bucket: str, page: Page, etags: Mapping[str, str], generations: Mapping[str, int]) -> bytes:
     """A page of Objects: list; `etags` and `generations` map keys to versions."""
     answer: dict[str, Any] = {"kind": "storage#objects"}
     if page.found:
-        answer["items"] = [
-            _resource(url, bucket, item, etags[item.key], generations[item.key]) for item in page.found
-        ]
+        answer["items"] = [_resource(url, bucket, item, etags[item.key], generations[item.key]) for item in page.found]
     if page.prefixes:
         answer["prefixes"] = list(page.prefixes)
     if page.token:

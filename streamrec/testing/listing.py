@@ -54,9 +54,7 @@ def objects(bucket: Path, prefix: str) -> list[Found]:
     if start is None or not start.is_dir():
         return []
     base = f"{folder}/" if folder else ""
-    return sorted(
-        (item for item in _walk(start, base) if item.key.startswith(prefix)), key=lambda item: item.key
-    )
+    return sorted((item for item in _walk(start, base) if item.key.startswith(prefix)), key=lambda item: item.key)
 
 
 def _walk(folder: Path, base: str) -> Iterator[Found]:

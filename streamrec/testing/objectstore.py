@@ -65,9 +65,7 @@ class ObjectStore(FaultServer):
 
     def __init__(self, root: str | os.PathLike[str], faults: Faults = NO_FAULTS, port: int = 0) -> None:
         if not os.path.isdir(root):
-            raise NotADirectoryError(
-                f"{os.fspath(root)}: no directory to serve; make it, with a directory a bucket"
-            )
+            raise NotADirectoryError(f"{os.fspath(root)}: no directory to serve; make it, with a directory a bucket")
         super().__init__(_Files(Path(root)).respond, faults, port, "objectstore")
 
 
@@ -97,9 +95,7 @@ class _Files:
         if asked.op in ("bucket", "list"):
             return self._bucket(exchange)
         discard_body(exchange)
-        return _refuse(
-            exchange, 501, "NotImplemented", "The simulated store only reads; write into its directory."
-        )
+        return _refuse(exchange, 501, "NotImplemented", "The simulated store only reads; write into its directory.")
 
     def _object(self, exchange: Exchange) -> bool:
         asked = exchange.route
@@ -140,9 +136,7 @@ class _Files:
         if exchange.route.api == "gcs" and exchange.route.op == "metadata":
             host = field(exchange.request.fields, "host")
             version, bucket = opened.version, exchange.route.bucket
-            body = gcs_responses.object_json(
-                f"http://{host}", bucket, opened.found, version.etag, version.generation
-            )
+            body = gcs_responses.object_json(f"http://{host}", bucket, opened.found, version.etag, version.generation)
             exchange.whole(200, body, "application/json")
             return True
         length = (("Content-Length", str(opened.found.size)),)
@@ -170,9 +164,7 @@ class _Files:
         try:
             body = self._listed(exchange, probe.parent)
         except ValueError:
-            return _refuse(
-                exchange, 400, "InvalidArgument", "The continuation token or the limit is not valid."
-            )
+            return _refuse(exchange, 400, "InvalidArgument", "The continuation token or the limit is not valid.")
         exchange.whole(200, body, "application/json" if asked.api == "gcs" else "application/xml")
         return True
 
@@ -183,16 +175,9 @@ class _Files:
         limit = max(1, min(1000, int(query.get("maxResults" if is_json else "max-keys") or 1000)))
         after = gcs_responses.start_of(query) if is_json else s3_responses.start_of(query)
         first, behind = query.get("startOffset", ""), query.get("endOffset", "")
-        items = [
-            item
-            for item in objects(bucket, prefix)
-            if item.key >= first and (not behind or item.key < behind)
-        ]
+        items = [item for item in objects(bucket, prefix) if item.key >= first and (not behind or item.key < behind)]
         part = page(items, prefix, delimiter, after, limit)
-        of = {
-            item.key: self._versions.of(f"{asked.bucket}/{item.key}", item.size, item.written)
-            for item in part.found
-        }
+        of = {item.key: self._versions.of(f"{asked.bucket}/{item.key}", item.size, item.written) for item in part.found}
         etags = {key: version.etag for key, version in of.items()}
         if not is_json:
             return s3_responses.list_xml(asked.bucket, query, part, limit, etags)

@@ -27,9 +27,7 @@ from streamrec.testing.requestlog import Counters, Entry
 __all__ = ["ServerProcess", "run"]
 
 
-def run(
-    name: str, needed: Mapping[str, str], make: Callable[[dict[str, str], Faults, int], FaultServer]
-) -> None:
+def run(name: str, needed: Mapping[str, str], make: Callable[[dict[str, str], Faults, int], FaultServer]) -> None:
     """The main function of a program.
 
     Args:
@@ -41,9 +39,7 @@ def run(
     for option, meaning in needed.items():
         parser.add_argument(option, required=True, help=meaning)
     parser.add_argument("--port", type=int, default=0, help="0, the default, lets the system choose")
-    parser.add_argument(
-        "--faults", default="", help="JSON of streamrec.testing.faults.Faults; none by default"
-    )
+    parser.add_argument("--faults", default="", help="JSON of streamrec.testing.faults.Faults; none by default")
     parser.add_argument("--with-parent", action="store_true", help="end when standard input ends")
     given = vars(parser.parse_args())
     faults = Faults.from_dict(json.loads(given["faults"])) if given["faults"] else NO_FAULTS
@@ -106,9 +102,7 @@ class ServerProcess:
         self.url = self._process.stdout.readline().strip()
         if not self.url:
             self.close()
-            raise RuntimeError(
-                f"{module} ended with {self._process.returncode} before it served; see standard error"
-            )
+            raise RuntimeError(f"{module} ended with {self._process.returncode} before it served; see standard error")
         if cpus is not None:
             _pin(self._process.pid, cpus)
         self._control = RemoteControl(self.url)

@@ -63,9 +63,7 @@ def shaped(kind: Kind, fate: Fate, response: Response, framing: Framing) -> Shap
     if not isinstance(framing, int):
         return Shape("", 0, 0, (Piece(0, 1 << 62),))
     hit = kind == "read" and response.status in (200, 206)
-    return shape(
-        fate.fault if hit and fate.fault != "change" else "", fate.at, framing, partial=response.status == 206
-    )
+    return shape(fate.fault if hit and fate.fault != "change" else "", fate.at, framing, partial=response.status == 206)
 
 
 def first_byte(response: Response) -> int:

@@ -195,9 +195,7 @@ class RequestLog:
     def clear(self) -> None:
         """Forgets all entries that are closed, and the sums."""
         with self._changed:
-            self._entries = {
-                number: self._entries[number] for number in sorted(self._running & self._entries.keys())
-            }
+            self._entries = {number: self._entries[number] for number in sorted(self._running & self._entries.keys())}
             self._forget()
 
 

@@ -49,9 +49,7 @@ def start_of(query: Mapping[str, str]) -> str:
     return query.get("start-after", "") or query.get("marker", "")
 
 
-def list_xml(
-    bucket: str, query: Mapping[str, str], page: Page, limit: int, etags: Mapping[str, str]
-) -> bytes:
+def list_xml(bucket: str, query: Mapping[str, str], page: Page, limit: int, etags: Mapping[str, str]) -> bytes:
     """A page of ListObjectsV2 (or V1 where the query has no list-type); `etags` maps keys to entity tags."""
     spell = (lambda text: quote(text, safe="/")) if query.get("encoding-type") == "url" else escape
     second = query.get("list-type") == "2"
@@ -86,8 +84,7 @@ def _contents(item: Found, key: str, etag: str) -> str:
 def buckets_xml(names: list[str]) -> bytes:
     """All buckets."""
     entries = "".join(
-        f"<Bucket><Name>{escape(name)}</Name><CreationDate>{_time(0)}</CreationDate></Bucket>"
-        for name in names
+        f"<Bucket><Name>{escape(name)}</Name><CreationDate>{_time(0)}</CreationDate></Bucket>" for name in names
     )
     owner = "<Owner><ID>0</ID></Owner>"
     body = f"{owner}<Buckets>{entries}</Buckets>"

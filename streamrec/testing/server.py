@@ -57,9 +57,7 @@ class Server:
         if self.stopping.is_set():
             return
         self.stopping.set()
-        with contextlib.suppress(
-            OSError
-        ):  # wakes the acceptor on every system; on Linux alone shutdown would do
+        with contextlib.suppress(OSError):  # wakes the acceptor on every system; on Linux alone shutdown would do
             socket.create_connection(("127.0.0.1", self._port)).close()
         self._acceptor.join()
         self._listener.close()

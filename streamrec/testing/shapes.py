@@ -64,9 +64,7 @@ def shape(fault: str, at: float, length: int, *, partial: bool) -> Shape:
     if fault == "truncate":
         return Shape(fault, place, 0, (Piece(0, place),))
     if fault == "corrupt":
-        return Shape(
-            fault, length, 0, (Piece(0, place), Piece(place, place + 1, 0xFF), Piece(place + 1, length))
-        )
+        return Shape(fault, length, 0, (Piece(0, place), Piece(place, place + 1, 0xFF), Piece(place + 1, length)))
     if fault == "wrong_content_range":
         if not partial or length < 2:
             return Shape("", length, 0, (Piece(0, length),))

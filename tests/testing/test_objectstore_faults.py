@@ -52,9 +52,7 @@ def test_cut(store: ObjectStore, content: bytes) -> None:
 
 def test_stall(store: ObjectStore, content: bytes) -> None:
     store.faults = replace(NO_FAULTS, stall=1.0, at=0.5)
-    with socket.create_connection(
-        (urlsplit(store.url).hostname or "", urlsplit(store.url).port or 0)
-    ) as sock:
+    with socket.create_connection((urlsplit(store.url).hostname or "", urlsplit(store.url).port or 0)) as sock:
         sock.sendall(f"GET {KEY} HTTP/1.1\r\n\r\n".encode())
         got = b""
         while not got.endswith(content[149_000:150_000]):

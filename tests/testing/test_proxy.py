@@ -292,6 +292,7 @@ def test_answers_in_chunks_and_without_a_length_pass_unharmed(scripted: Make) ->
     proxy.faults = replace(NO_FAULTS, corrupt=1.0)
     assert ask(proxy.url, "/b/chunks").body == b"ok"
     assert ask(proxy.url, "/b/other").status == 299
+    assert proxy.wait_idle()
     assert proxy.counters.by_fault == {}
 
 

@@ -37,9 +37,7 @@ def test_corruption_is_one_flipped_byte(at: float, body: bytes) -> None:
     assert [one ^ other for one, other in zip(body, bad, strict=True) if one != other] == [0xFF]
 
 
-@given(
-    st.lists(st.binary(max_size=9), max_size=9), st.lists(st.tuples(st.integers(0, 99), st.integers(0, 255)))
-)
+@given(st.lists(st.binary(max_size=9), max_size=9), st.lists(st.tuples(st.integers(0, 99), st.integers(0, 255))))
 def test_picked_pieces_are_slices_of_the_whole(chunks: list[bytes], cuts: list[tuple[int, int]]) -> None:
     body, places = b"".join(chunks), sorted({0, *(cut for cut, _ in cuts)})
     masks = [mask for _, mask in cuts] or [0]
@@ -68,9 +66,7 @@ def test_a_closed_range_is_a_slice(size: int, first: int, last: int) -> None:
         assert (status, bytes(range(size))[start:stop]) == (206, bytes(range(size))[first : last + 1])
 
 
-@pytest.mark.parametrize(
-    "value", ["", "bytes=", "bytes=-", "bytes=0-1,3-4", "items=0-1", "bytes=a-b", "bytes=٣-"]
-)
+@pytest.mark.parametrize("value", ["", "bytes=", "bytes=-", "bytes=0-1,3-4", "items=0-1", "bytes=a-b", "bytes=٣-"])
 def test_a_range_that_is_none_is_ignored(value: str) -> None:
     assert window(value, 10) == (200, 0, 10)
 
@@ -132,9 +128,7 @@ def test_pages_join_to_the_whole_listing(names: set[str], prefix: str, delimiter
         assert len(prefixes) == len(folded)
 
 
-@pytest.mark.parametrize(
-    "head", [b"", b"GET /", b"GET / SPDY/1", b"GET x HTTP/1.1", b"GET / HTTP/1.1\r\nno colon"]
-)
+@pytest.mark.parametrize("head", [b"", b"GET /", b"GET / SPDY/1", b"GET x HTTP/1.1", b"GET / HTTP/1.1\r\nno colon"])
 def test_what_is_no_request_is_refused(head: bytes) -> None:
     with pytest.raises(BadRequestError):
         parse_request(head)
