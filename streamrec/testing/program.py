@@ -2,7 +2,7 @@
 
 A program prints its URL as the first line of its standard output, and ends when it is interrupted or
 terminated. With `--with-parent` it also ends when its standard input does: whoever holds the other end of
-that pipe has died.
+that pipe has died (and so have the processes that were forked from it since).
 """
 
 from __future__ import annotations

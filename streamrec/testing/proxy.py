@@ -111,9 +111,10 @@ class FaultProxy(FaultServer):
             for data in relay.picked(link.reader.body(framing), body.pieces):
                 exchange.sock.sendall(data)
                 sent += len(data)
-                exchange.note(sent=sent)
         except BadRequestError:  # the server broke off within a chunk: so does the answer
             return False
+        finally:
+            exchange.note(sent=sent)
         return _finish(exchange, response, link, body, sent)
 
 
@@ -130,14 +131,16 @@ def _upload(exchange: Exchange, request: Request, link: Link, limit: int | None)
     if not _pushed(link, request_head(request)):
         return None
     taken = 0
-    for data in exchange.reader.body(request.framing):
-        part = data if limit is None else data[: limit - taken]
-        if not _pushed(link, part):
-            return None
-        taken += len(part)
+    try:
+        for data in exchange.reader.body(request.framing):
+            part = data if limit is None else data[: limit - taken]
+            if not _pushed(link, part):
+                return None
+            taken += len(part)
+            if taken == limit:
+                return taken
+    finally:
         exchange.note(received=taken)
-        if taken == limit:
-            return taken
     if request.framing not in ("chunked", taken):
         raise ConnectionResetError(f"the client left after {taken} of {request.framing} bytes")
     return taken
