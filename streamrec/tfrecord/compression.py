@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import sys
 import zlib
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from streamrec import kernels
@@ -241,6 +242,11 @@ class Deflater:
                 9 if options.mem_level is None else options.mem_level,
                 zlib.Z_DEFAULT_STRATEGY if options.compression_strategy is None else options.compression_strategy,
             )
+
+    @property
+    def compresses(self) -> bool:
+        """Whether `write` is work enough for a thread of its own."""
+        return self._zlib is not None or self._zstd is not None
 
     def write(self, data: bytes) -> bytes:
         """Takes plain bytes; returns the compressed ones that are ready, often b""."""
