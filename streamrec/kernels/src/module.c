@@ -1,7 +1,10 @@
 /* The extension module: a list of the kernel families' method tables, nothing else. */
 #include "native.h"
 
+extern PyMethodDef encode_methods[];
+
 static PyMethodDef *const families[] = {
+    encode_methods,
     NULL,
 };
 
