@@ -65,9 +65,7 @@ def encode_examples(
         items = _values(Kind(kind), values, spans)
         if items is None:
             return _BAD_SPANS, 0, number, None, None
-        bounds = range(0, rows * splits + 1, splits or 1) if isinstance(splits, int) else splits.tolist()
-        if splits == 0 and isinstance(splits, int):
-            bounds = [0] * (rows + 1)
+        bounds = [row * splits for row in range(rows + 1)] if isinstance(splits, int) else splits.tolist()
         for record, (first, last) in enumerate(pairwise(bounds)):
             if not 0 <= first <= last <= len(items):
                 return _BAD_SPLITS, record, number, None, None

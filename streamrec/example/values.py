@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.errors import FeatureError
+from streamrec.example.features import Dtype, as_dtype
 
 __all__ = ["Kind", "Values", "declared_kind", "natural_kind", "to_values"]
 
@@ -55,6 +56,7 @@ _NOTHING = Values(Kind.NONE, ())
 _ACCEPTED = "bytes, str, bool, int, float, or a list or array of these"
 _KINDS_OF_DTYPES = {"b": Kind.INT64, "i": Kind.INT64, "u": Kind.INT64, "f": Kind.FLOAT}
 _ML_DTYPES = {"bfloat16": Kind.FLOAT, "float": Kind.FLOAT, "int": Kind.INT64, "uint": Kind.INT64}
+_KINDS_OF_DECLARED: dict[Dtype, Kind] = {bytes: Kind.BYTES, np.float32: Kind.FLOAT, np.int64: Kind.INT64}
 _INT64 = np.iinfo(np.int64)
 
 
@@ -64,22 +66,12 @@ def declared_kind(dtype: object, name: str | None = None) -> Kind:
     Raises:
         FeatureError: Any other; an Example holds bytes, float32 and int64.
     """
-    dtype = getattr(dtype, "dtype", dtype)
-    label = (
-        dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", "")
-    )
-    kind = {
-        "bytes": Kind.BYTES,
-        "str": Kind.BYTES,
-        "string": Kind.BYTES,
-        "float": Kind.FLOAT,
-        "float32": Kind.FLOAT,
-        "int": Kind.INT64,
-        "int64": Kind.INT64,
-    }.get(str(label))
-    if kind is None:
-        raise FeatureError(f"the declared dtype is {dtype!r}; use np.int64, np.float32 or bytes", name)
-    return kind
+    if not isinstance(dtype, type | str):  # NumPy's own types have a `dtype`, too: a property
+        dtype = getattr(dtype, "dtype", dtype)
+    try:
+        return _KINDS_OF_DECLARED[as_dtype(dtype)]
+    except FeatureError as error:
+        raise FeatureError(error.reason, name) from error
 
 
 def to_values(value: Any, declared: Kind | None = None, name: str | None = None) -> Values:
