@@ -32,7 +32,7 @@ def check(found: Any, wanted: np.ndarray[Any, Any]) -> None:
     np.testing.assert_array_equal(np.asarray(found).tolist(), wanted.tolist())
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(records)
 def test_examples(features: dict[str, Any]) -> None:
     record = encode_example(features)
@@ -43,7 +43,7 @@ def test_examples(features: dict[str, Any]) -> None:
             check(found, features[name])
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(
     st.sampled_from([int64s, floats, strings]).flatmap(lambda kind: st.lists(kind, min_size=1, max_size=5))
 )
@@ -54,8 +54,8 @@ def test_batches(rows: list[Any]) -> None:
         check(found, wanted)
 
 
-@settings(max_examples=100)
-@given(records, st.dictionaries(st.sampled_from("xyz"), int64s, max_size=3))
+@settings(max_examples=100, deadline=None)
+@given(records, st.dictionaries(st.sampled_from("xyz"), int64s, min_size=1, max_size=3))
 def test_sequence_examples(context: dict[str, Any], lists: dict[str, Any]) -> None:
     record = encode_sequence_example(context, lists, deterministic=True)
     message = tf.train.SequenceExample.FromString(record)
