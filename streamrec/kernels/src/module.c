@@ -1,10 +1,16 @@
 /* The extension module: a list of the kernel families' method tables, nothing else. */
+#include "block.h"
+#include "crc32c.h"
 #include "native.h"
 
-extern PyMethodDef encode_methods[];
+extern PyMethodDef block_methods[], crc32c_methods[], encode_methods[], frames_methods[], gather_methods[];
 
 static PyMethodDef *const families[] = {
+    block_methods,
+    crc32c_methods,
     encode_methods,
+    frames_methods,
+    gather_methods,
     NULL,
 };
 
@@ -19,7 +25,17 @@ add_families(PyObject *module)
     return 0;
 }
 
+static int
+choose_crc32c(PyObject *module)
+{
+    (void)module;
+    crc32c_choose();
+    return 0;
+}
+
 static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, (void *)choose_crc32c},
+    {Py_mod_exec, (void *)block_add_type},
     {Py_mod_exec, (void *)add_families},
     {0, NULL},
 };
