@@ -96,7 +96,8 @@ def padded(values: Array, splits: Offsets, shape: tuple[int, ...], size: int, pa
     """
     lengths = np.diff(splits)
     longest = int(lengths.max(initial=0))
-    full = np.full((len(lengths), longest, *values.shape[1:]), pad, dtype=values.dtype)
+    full = np.empty((len(lengths), longest, *values.shape[1:]), dtype=values.dtype)
+    full.fill(pad)  # np.full would drop the trailing NULs of bytes
     full[np.arange(longest) < lengths[:, None]] = values
     return full.reshape(len(lengths), longest // size, *shape, *values.shape[1:])
 

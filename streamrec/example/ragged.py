@@ -57,14 +57,18 @@ def _refuse(condition: object, why: str) -> None:
         raise FeatureError(f"{why}; the partition does not fit the values")
 
 
+def _rows(values: Values | Rows, splits: Splits) -> Rows:
+    """Rows of values; rows of rows that have not even a first split are refused, as in TensorFlow."""
+    _refuse(_count(values) < 0, "there are no row splits")
+    return Rows(values, splits)
+
+
 def _from_splits(values: Values | Rows, splits: Splits, validate: bool) -> Rows:
     if validate:
         _refuse(len(splits) == 0 or splits[0] != 0, "row splits must start with 0")
         _refuse(np.any(splits[1:] < splits[:-1]), "row splits must not descend")
-        _refuse(
-            splits[-1] != _count(values), f"the last split is not the number of values, {_count(values):,}"
-        )
-    return Rows(values, splits)
+        _refuse(splits[-1] != _count(values), f"the last split is not the number of values, {_count(values):,}")
+    return _rows(values, splits)
 
 
 def _from_lengths(values: Values | Rows, lengths: Splits, validate: bool) -> Rows:
@@ -82,7 +86,8 @@ def _from_limits(values: Values | Rows, limits: Splits, validate: bool) -> Rows:
 
 def _from_starts(values: Values | Rows, starts: Splits, validate: bool) -> Rows:
     end = np.array([_count(values)]).astype(starts.dtype)
-    return _from_splits(values, np.concatenate([starts, end]), validate)
+    splits = np.concatenate([starts, end])  # no starts make no rows, whatever the values
+    return _from_splits(values, splits, validate and len(starts) > 0)
 
 
 def _from_rowids(values: Values | Rows, rowids: Splits, validate: bool) -> Rows:
@@ -91,13 +96,13 @@ def _from_rowids(values: Values | Rows, rowids: Splits, validate: bool) -> Rows:
     _refuse(validate and np.any(rowids[1:] < rowids[:-1]), "row ids must not descend")
     count = int(rowids[-1]) + 1 if len(rowids) else 0
     kept = rowids[rowids < count]  # what lies beyond the last row is in none, as in TensorFlow
-    return Rows(values, _cumulated(np.bincount(kept, minlength=count).astype(rowids.dtype)))
+    return _rows(values, _cumulated(np.bincount(kept, minlength=count).astype(rowids.dtype)))
 
 
 def _from_uniform(values: Values | Rows, length: int, dtype: np.dtype[Any], validate: bool) -> Rows:
     count, rest = divmod(_count(values), length)
     _refuse(validate and rest, f"{_count(values):,} values make no rows of {length:,}")
-    return Rows(values, (np.arange(count + 1) * length).astype(dtype))
+    return _rows(values, (np.arange(count + 1) * length).astype(dtype))
 
 
 def _reshaped(values: Values, length: int) -> Values:
@@ -184,11 +189,11 @@ def _partition(rows: Rows, partition: Partition, split: Rows, validate: bool) ->
         split = _without_first(split)
     numbers = split.values.astype(rows.splits.dtype)
     if isinstance(partition, RaggedFeature.RowLengths):
-        return Rows(_from_lengths(rows.values, numbers, validate), split.splits)
+        return _rows(_from_lengths(rows.values, numbers, validate), split.splits)
     _refuse(len(rows.starts) != len(split.lengths), "values and partition have different numbers of rows")
     numbers = numbers + np.repeat(rows.starts, split.lengths)
     join = _from_starts if isinstance(partition, RaggedFeature.RowStarts) else _from_limits
-    return Rows(join(rows.values, numbers, validate), split.splits)
+    return _rows(join(rows.values, numbers, validate), split.splits)
 
 
 def _without_first(split: Rows) -> Rows:
