@@ -8,5 +8,8 @@ from streamrec.example.reference import ReferenceWalker
 from streamrec.example.walk import Walker
 from streamrec.kernels import NATIVE
 
-WALKER: Final[Walker] = ReferenceWalker()
+if NATIVE:
+    from streamrec.example.native import NativeWalker
+
+WALKER: Final[Walker] = NativeWalker() if NATIVE else ReferenceWalker()
 """What the parse functions run on."""

@@ -1,7 +1,12 @@
 /* The extension module: a list of the kernel families' method tables, nothing else. */
 #include "native.h"
 
+extern PyMethodDef decode_methods[];
+extern PyMethodDef decode_arrow_methods[];
+
 static PyMethodDef *const families[] = {
+    decode_methods,
+    decode_arrow_methods,
     NULL,
 };
 

@@ -1,0 +1,546 @@
+/* Columns out of Example and SequenceExample messages: what Python sees of decode_core.c.
+ *
+ * Arrays come from the caller wherever their size is known beforehand. What grows is handed over as a Block, which
+ * owns the memory and lends it through the buffer protocol, so that NumPy takes it without a copy. Byte strings
+ * are a Block of decode_slices, pointers into the records: it must be turned into objects (decode_strings) or
+ * offsets (decode_spans) while the records live.
+ */
+#include "native.h"
+
+#include "decode_core.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char PLAN[] = "streamrec.decode_plan";
+
+/* ---- Block: memory from malloc with the buffer protocol ---- */
+
+typedef struct {
+    PyObject_HEAD
+    void *data;
+    Py_ssize_t size;
+} Block;
+
+static void
+block_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    free(((Block *)self)->data);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+static int
+block_getbuffer(PyObject *self, Py_buffer *view, int flags)
+{
+    static char nothing[8];
+    Block *block = (Block *)self;
+    return PyBuffer_FillInfo(view, self, block->data ? block->data : nothing, block->size, 0, flags);
+}
+
+static PyType_Slot block_slots[] = {
+    {Py_tp_dealloc, (void *)block_dealloc},
+    {Py_bf_getbuffer, (void *)block_getbuffer},
+    {0, NULL},
+};
+
+static PyType_Spec block_spec = {
+    .name = "streamrec.kernels._native.Block",
+    .basicsize = sizeof(Block),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = block_slots,
+};
+
+/* Takes over the buffer's memory, less what it did not use. */
+static PyObject *
+block_from(decode_buffer *buffer)
+{
+    static PyObject *type; /* made at the first call, under the GIL; it has no state */
+    if (type == NULL && (type = PyType_FromSpec(&block_spec)) == NULL) {
+        return NULL;
+    }
+    Block *block = (Block *)PyType_GenericAlloc((PyTypeObject *)type, 0);
+    if (block == NULL) {
+        return NULL;
+    }
+    if (buffer->used < buffer->capacity && buffer->used > 0) {
+        void *data = realloc(buffer->data, (size_t)buffer->used);
+        buffer->data = data ? data : buffer->data;
+    }
+    block->data = buffer->data;
+    block->size = (Py_ssize_t)buffer->used;
+    *buffer = (decode_buffer){0};
+    return (PyObject *)block;
+}
+
+/* ---- the plan ---- */
+
+static void
+plan_free(PyObject *capsule)
+{
+    decode_plan *plan = PyCapsule_GetPointer(capsule, PLAN);
+    for (int64_t slot = 0; slot < plan->count; slot++) {
+        free((void *)plan->slots[slot].key.data);
+        free((void *)plan->slots[slot].fill);
+    }
+    free(plan->slots);
+    free(plan->table);
+    free(plan);
+}
+
+static void *
+copy_bytes(const char *data, Py_ssize_t size)
+{
+    void *copy = malloc(size ? (size_t)size : 1);
+    return copy ? memcpy(copy, data, (size_t)size) : NULL;
+}
+
+/* Reads one slot: (key, kind, dense, size, fill, required, empty_counts). */
+static int
+read_slot(PyObject *item, decode_slot *slot)
+{
+    const char *key, *fill;
+    Py_ssize_t key_size, fill_size;
+    long long size;
+    int kind, dense, required, empty_counts;
+    if (!PyArg_ParseTuple(item, "y#ipLz#pp", &key, &key_size, &kind, &dense, &size, &fill, &fill_size, &required,
+                          &empty_counts)) {
+        return -1;
+    }
+    Py_ssize_t width = kind == DECODE_FLOAT ? 4 : 8;
+    int filled = fill != NULL && kind != DECODE_BYTES;
+    if (kind < DECODE_BYTES || kind > DECODE_INT64 || size < 0 || (size == 0 && !dense) ||
+        (filled && fill_size / width < size)) {
+        PyErr_SetString(PyExc_ValueError, "a slot of an unknown kind, or with a size that does not fit");
+        return -1;
+    }
+    slot->kind = (uint8_t)kind;
+    slot->dense = (uint8_t)dense;
+    slot->size = size;
+    slot->required = (uint8_t)required;
+    slot->empty_counts = (uint8_t)empty_counts;
+    slot->key = (decode_slice){copy_bytes(key, key_size), key_size};
+    slot->fill = filled ? copy_bytes(fill, fill_size) : NULL;
+    if (slot->key.data == NULL || (filled && slot->fill == NULL)) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    return 0;
+}
+
+PyDoc_STRVAR(plan_doc,
+             "decode_plan(slots, /)\n--\n\n"
+             "Compiles (key, kind, dense, size, fill, required, empty_counts) tuples; keys must differ.");
+
+static PyObject *
+plan(PyObject *Py_UNUSED(module), PyObject *slots)
+{
+    if (!PyTuple_Check(slots)) {
+        PyErr_SetString(PyExc_TypeError, "slots must be a tuple");
+        return NULL;
+    }
+    Py_ssize_t count = PyTuple_Size(slots);
+    uint64_t size = 2;
+    while (size < 2 * (uint64_t)count + 2) {
+        size *= 2;
+    }
+    decode_plan *made = calloc(1, sizeof *made);
+    decode_slot *read = calloc((size_t)count + 1, sizeof *read);
+    int32_t *table = malloc(size * sizeof *table);
+    if (made == NULL || read == NULL || table == NULL) {
+        free(made);
+        free(read);
+        free(table);
+        return PyErr_NoMemory();
+    }
+    *made = (decode_plan){.slots = read, .count = count, .table = table};
+    PyObject *capsule = PyCapsule_New(made, PLAN, plan_free);
+    if (capsule == NULL) {
+        free(made);
+        free(read);
+        free(table);
+        return NULL;
+    }
+    for (Py_ssize_t slot = 0; slot < count; slot++) {
+        if (read_slot(PyTuple_GetItem(slots, slot), &read[slot]) < 0) {
+            Py_DECREF(capsule);
+            return NULL;
+        }
+    }
+    decode_plan_index(made, table, size);
+    return capsule;
+}
+
+/* ---- the records ---- */
+
+typedef struct {
+    decode_slice *slices;
+    Py_ssize_t count;
+    Py_buffer buffer; /* obj is NULL for a tuple of bytes */
+} record_list;
+
+static void
+records_close(record_list *records)
+{
+    free(records->slices);
+    if (records->buffer.obj != NULL) {
+        PyBuffer_Release(&records->buffer);
+    }
+}
+
+static int
+records_make(record_list *records, Py_ssize_t count)
+{
+    records->count = count;
+    records->slices = malloc(((size_t)count + 1) * sizeof *records->slices);
+    if (records->slices == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    return 0;
+}
+
+static int
+records_of_items(record_list *records, PyObject *items)
+{
+    if (!PyTuple_Check(items)) {
+        PyErr_SetString(PyExc_TypeError, "records must be a tuple of bytes, or None");
+        return -1;
+    }
+    if (records_make(records, PyTuple_Size(items)) < 0) {
+        return -1;
+    }
+    for (Py_ssize_t index = 0; index < records->count; index++) {
+        PyObject *item = PyTuple_GetItem(items, index);
+        char *data;
+        Py_ssize_t size;
+        if (PyBytes_AsStringAndSize(item, &data, &size) < 0) {
+            return -1;
+        }
+        records->slices[index] = (decode_slice){(const uint8_t *)data, size};
+    }
+    return 0;
+}
+
+static int
+records_of_spans(record_list *records, PyObject *source, PyObject *spans)
+{
+    Py_buffer view;
+    if (PyObject_GetBuffer(source, &records->buffer, PyBUF_SIMPLE) < 0) {
+        return -1;
+    }
+    if (PyObject_GetBuffer(spans, &view, PyBUF_C_CONTIGUOUS) < 0) {
+        return -1;
+    }
+    const int64_t *places = view.buf;
+    int failed = records_make(records, view.len / (Py_ssize_t)(2 * sizeof *places));
+    for (Py_ssize_t index = 0; !failed && index < records->count; index++) {
+        int64_t start = places[2 * index], end = places[2 * index + 1];
+        if (start < 0 || end < start || end > records->buffer.len) {
+            PyErr_Format(PyExc_ValueError, "span %lld to %lld leaves a buffer of %zd bytes", (long long)start,
+                         (long long)end, records->buffer.len);
+            failed = -1;
+        }
+        records->slices[index] = (decode_slice){(const uint8_t *)records->buffer.buf + start, end - start};
+    }
+    PyBuffer_Release(&view);
+    return failed;
+}
+
+static int
+records_open(record_list *records, PyObject *items, PyObject *source, PyObject *spans)
+{
+    *records = (record_list){0};
+    int failed = items == Py_None ? records_of_spans(records, source, spans) : records_of_items(records, items);
+    if (failed) {
+        records_close(records);
+    }
+    return failed;
+}
+
+/* ---- the columns ---- */
+
+typedef struct {
+    const decode_plan *plan;
+    decode_column *columns;
+    Py_buffer *views; /* of the caller's arrays */
+    int part;         /* 1 for feature lists */
+} column_set;
+
+static void
+columns_close(column_set *set)
+{
+    for (int64_t slot = 0; set->views != NULL && slot < set->plan->count; slot++) {
+        if (set->views[slot].obj != NULL) {
+            PyBuffer_Release(&set->views[slot]);
+        }
+    }
+    for (int64_t slot = 0; set->columns != NULL && slot < set->plan->count; slot++) {
+        free(set->columns[slot].values.data);
+        free(set->columns[slot].inner.data);
+    }
+    free(set->columns);
+    free(set->views);
+}
+
+/* Borrows the array of one slot: dense numbers, or the splits of any slot that is not dense. */
+static int
+columns_borrow(column_set *set, int64_t index, PyObject *array, Py_ssize_t records)
+{
+    static int64_t nowhere[1];
+    const decode_slot *slot = &set->plan->slots[index];
+    int splits = set->part || !slot->dense;
+    if (!splits && slot->kind == DECODE_BYTES) {
+        return 0;
+    }
+    Py_buffer *view = &set->views[index];
+    if (PyObject_GetBuffer(array, view, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS) < 0) {
+        return -1;
+    }
+    int64_t width = slot->kind == DECODE_FLOAT ? 4 : 8;
+    int64_t needed = splits ? ((int64_t)records + 1) * 8 : (int64_t)records * slot->size * width;
+    if (view->len < needed) {
+        PyErr_SetString(PyExc_ValueError, "an array is too small for the records");
+        return -1;
+    }
+    void *data = view->buf ? view->buf : nowhere;
+    if (splits) {
+        set->columns[index].ends = data;
+    }
+    else {
+        set->columns[index].dense = data;
+    }
+    return 0;
+}
+
+static int
+columns_open(column_set *set, PyObject *capsule, PyObject *arrays, Py_ssize_t records, int part)
+{
+    set->part = part;
+    if ((set->plan = PyCapsule_GetPointer(capsule, PLAN)) == NULL) {
+        return -1;
+    }
+    if (!PyTuple_Check(arrays) || PyTuple_Size(arrays) != set->plan->count) {
+        PyErr_SetString(PyExc_ValueError, "there must be one array for each slot");
+        return -1;
+    }
+    set->columns = calloc((size_t)set->plan->count + 1, sizeof *set->columns);
+    set->views = calloc((size_t)set->plan->count + 1, sizeof *set->views);
+    if (set->columns == NULL || set->views == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (int64_t slot = 0; slot < set->plan->count; slot++) {
+        if (columns_borrow(set, slot, PyTuple_GetItem(arrays, (Py_ssize_t)slot), records) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* One entry for each slot: None for dense numbers, a Block of values, or for feature lists (values, inner). */
+static PyObject *
+columns_result(column_set *set)
+{
+    PyObject *list = PyList_New((Py_ssize_t)set->plan->count);
+    for (int64_t slot = 0; list != NULL && slot < set->plan->count; slot++) {
+        decode_column *column = &set->columns[slot];
+        PyObject *entry = Py_None;
+        if (set->part) {
+            PyObject *values = block_from(&column->values), *inner = block_from(&column->inner);
+            entry = values && inner ? PyTuple_Pack(2, values, inner) : NULL;
+            Py_XDECREF(values);
+            Py_XDECREF(inner);
+        }
+        else if (set->plan->slots[slot].dense && set->plan->slots[slot].kind != DECODE_BYTES) {
+            Py_INCREF(entry);
+        }
+        else {
+            entry = block_from(&column->values);
+        }
+        if (entry == NULL || PyList_SetItem(list, (Py_ssize_t)slot, entry) < 0) {
+            Py_CLEAR(list);
+        }
+    }
+    return list;
+}
+
+static PyObject *
+failure_result(const decode_failure *failure)
+{
+    if (failure->code == DECODE_NO_MEMORY) {
+        return PyErr_NoMemory();
+    }
+    return Py_BuildValue("(iLLLi)", failure->code, (long long)failure->record, (long long)failure->slot,
+                         (long long)failure->found, failure->list);
+}
+
+PyDoc_STRVAR(examples_doc,
+             "decode_examples(plan, records, buffer, spans, arrays, /)\n--\n\n"
+             "Decodes Examples, a tuple of bytes or spans over a buffer. Returns a list with one entry for each\n"
+             "slot, or the tuple (code, record, slot, found, list) of the first failure.");
+
+static PyObject *
+examples(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *capsule, *items, *source, *spans, *arrays, *result = NULL;
+    if (!PyArg_ParseTuple(args, "OOOOO", &capsule, &items, &source, &spans, &arrays)) {
+        return NULL;
+    }
+    record_list records;
+    column_set set = {0};
+    if (records_open(&records, items, source, spans) < 0) {
+        return NULL;
+    }
+    if (columns_open(&set, capsule, arrays, records.count, 0) == 0) {
+        decode_failure failure;
+        int code;
+        Py_BEGIN_ALLOW_THREADS
+        code = decode_examples(set.plan, records.slices, records.count, set.columns, &failure);
+        Py_END_ALLOW_THREADS
+        result = code == DECODE_OK ? columns_result(&set) : failure_result(&failure);
+    }
+    columns_close(&set);
+    records_close(&records);
+    return result;
+}
+
+PyDoc_STRVAR(sequences_doc,
+             "decode_sequences(context, lists, records, buffer, spans, context_arrays, list_arrays, /)\n--\n\n"
+             "Decodes SequenceExamples; see decode_examples. Returns a list of both parts' lists.");
+
+static PyObject *
+sequences(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *context, *lists, *items, *source, *spans, *context_arrays, *list_arrays, *result = NULL;
+    if (!PyArg_ParseTuple(args, "OOOOOOO", &context, &lists, &items, &source, &spans, &context_arrays,
+                          &list_arrays)) {
+        return NULL;
+    }
+    record_list records;
+    column_set features = {0}, steps = {0};
+    if (records_open(&records, items, source, spans) < 0) {
+        return NULL;
+    }
+    if (columns_open(&features, context, context_arrays, records.count, 0) == 0 &&
+        columns_open(&steps, lists, list_arrays, records.count, 1) == 0) {
+        decode_failure failure;
+        int code;
+        Py_BEGIN_ALLOW_THREADS
+        code = decode_sequences(features.plan, steps.plan, records.slices, records.count, features.columns,
+                                steps.columns, &failure);
+        Py_END_ALLOW_THREADS
+        if (code == DECODE_OK) {
+            PyObject *one = columns_result(&features), *other = columns_result(&steps);
+            result = one && other ? Py_BuildValue("[OO]", one, other) : NULL;
+            Py_XDECREF(one);
+            Py_XDECREF(other);
+        }
+        else {
+            result = failure_result(&failure);
+        }
+    }
+    columns_close(&features);
+    columns_close(&steps);
+    records_close(&records);
+    return result;
+}
+
+/* ---- byte strings ---- */
+
+static int
+open_pair(PyObject *source, PyObject *target, Py_buffer *from, Py_buffer *to, size_t width)
+{
+    if (PyObject_GetBuffer(source, from, PyBUF_SIMPLE) < 0) {
+        return -1;
+    }
+    if (PyObject_GetBuffer(target, to, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS) < 0) {
+        PyBuffer_Release(from);
+        return -1;
+    }
+    if ((size_t)to->len / width < (size_t)from->len / sizeof(decode_slice)) {
+        PyErr_SetString(PyExc_ValueError, "the array is too small for the strings");
+        PyBuffer_Release(from);
+        PyBuffer_Release(to);
+        return -1;
+    }
+    return 0;
+}
+
+PyDoc_STRVAR(strings_doc,
+             "decode_strings(block, array, defaults, /)\n--\n\n"
+             "Fills an object array with bytes; slices of nothing take the tuple of defaults in turn.");
+
+static PyObject *
+strings(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *block, *array, *defaults;
+    Py_buffer from, to;
+    if (!PyArg_ParseTuple(args, "OOO!", &block, &array, &PyTuple_Type, &defaults) ||
+        open_pair(block, array, &from, &to, sizeof(PyObject *)) < 0) {
+        return NULL;
+    }
+    const decode_slice *slices = from.buf;
+    PyObject **objects = to.buf;
+    Py_ssize_t count = from.len / (Py_ssize_t)sizeof *slices, cycle = PyTuple_Size(defaults), done = 0;
+    for (; done < count; done++) {
+        PyObject *made;
+        if (slices[done].data == NULL) {
+            made = cycle ? PyTuple_GetItem(defaults, done % cycle) : NULL;
+            if (made == NULL) {
+                PyErr_SetString(PyExc_ValueError, "a slice of nothing, and no default");
+                break;
+            }
+            Py_INCREF(made);
+        }
+        else if ((made = PyBytes_FromStringAndSize((const char *)slices[done].data, slices[done].size)) == NULL) {
+            break;
+        }
+        PyObject *before = objects[done];
+        objects[done] = made;
+        Py_XDECREF(before);
+    }
+    PyBuffer_Release(&from);
+    PyBuffer_Release(&to);
+    return done < count ? NULL : Py_NewRef(Py_None);
+}
+
+PyDoc_STRVAR(spans_doc,
+             "decode_spans(block, buffer, array, /)\n--\n\n"
+             "Fills an int64 array with start and end of each string in the buffer; -1 for slices of nothing.");
+
+static PyObject *
+spans_of(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *block, *source, *array;
+    Py_buffer from, to, whole;
+    if (!PyArg_ParseTuple(args, "OOO", &block, &source, &array) ||
+        PyObject_GetBuffer(source, &whole, PyBUF_SIMPLE) < 0) {
+        return NULL;
+    }
+    if (open_pair(block, array, &from, &to, 2 * sizeof(int64_t)) < 0) {
+        PyBuffer_Release(&whole);
+        return NULL;
+    }
+    const decode_slice *slices = from.buf;
+    int64_t *spans = to.buf;
+    for (Py_ssize_t index = 0; index < from.len / (Py_ssize_t)sizeof *slices; index++) {
+        int64_t start = slices[index].data == NULL ? -1 : slices[index].data - (const uint8_t *)whole.buf;
+        spans[2 * index] = start;
+        spans[2 * index + 1] = start < 0 ? -1 : start + slices[index].size;
+    }
+    PyBuffer_Release(&from);
+    PyBuffer_Release(&to);
+    PyBuffer_Release(&whole);
+    return Py_NewRef(Py_None);
+}
+
+PyMethodDef decode_methods[] = {
+    {"decode_plan", plan, METH_O, plan_doc},
+    {"decode_examples", examples, METH_VARARGS, examples_doc},
+    {"decode_sequences", sequences, METH_VARARGS, sequences_doc},
+    {"decode_strings", strings, METH_VARARGS, strings_doc},
+    {"decode_spans", spans_of, METH_VARARGS, spans_doc},
+    {NULL, NULL, 0, NULL},
+};
