@@ -52,7 +52,8 @@ static PyType_Spec block_spec = {
     .slots = block_slots,
 };
 
-/* Takes over the buffer's memory, less what it did not use. */
+/* Takes over the buffer's memory. Only much that was not used is given back: a shrunken block keeps malloc from
+ * learning the size that the next batch will ask for, and each batch would fault in fresh pages. */
 static PyObject *
 block_from(decode_buffer *buffer)
 {
@@ -64,7 +65,7 @@ block_from(decode_buffer *buffer)
     if (block == NULL) {
         return NULL;
     }
-    if (buffer->used < buffer->capacity && buffer->used > 0) {
+    if (buffer->used < buffer->capacity / 4 * 3 && buffer->used > 0) {
         void *data = realloc(buffer->data, (size_t)buffer->used);
         buffer->data = data ? data : buffer->data;
     }

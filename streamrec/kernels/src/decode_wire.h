@@ -1,9 +1,9 @@
 /* Reading the wire format: varints, tags, lengths, and runs of packed integers.
  *
  * Every reader takes a place and the end of what it may read, and returns the place after what it read, or NULL
- * where the bytes are not what they should be. Integers are read eight bytes at a time: the terminating bytes of
- * a word's varints (those without the high bit) are found with one mask, and up to eight values are taken out of
- * the word without a branch for each of their bytes.
+ * where the bytes are not what they should be. Runs of integers are read in blocks of 64 bytes: the bytes that
+ * end a varint (those without the high bit) are found first, and each value is then taken out of one word, without
+ * a branch for each of its bytes.
  */
 #ifndef STREAMREC_DECODE_WIRE_H
 #define STREAMREC_DECODE_WIRE_H
@@ -93,51 +93,50 @@ join_sevens(uint64_t word)
     return (int64_t)word;
 }
 
-/* All bits up to the lowest one of `ends`. */
+/* One bit for each of 64 bytes: whether a varint ends there, that is, its high bit is not set. */
 static inline uint64_t
-through_first(uint64_t ends)
+varint_ends(const uint8_t *block)
 {
-    return ends ^ (ends - 1);
+    uint64_t ends = 0;
+    for (int word = 0; word < 8; word++) {
+        uint64_t high = (~load_word(block + 8 * word) & 0x8080808080808080ULL) >> 7;
+        ends |= (high * 0x0102040810204080ULL >> 56) << (8 * word);
+    }
+    return ends;
 }
 
-static inline uint64_t
-without_first(uint64_t ends)
+/* Decodes the varints that end within a block of 64 bytes, of which the first starts at `at`, in the block or
+ * up to 10 bytes before it. Eight bytes behind the block must be readable, and `out` have room for 64 values.
+ * Where each one ends is known beforehand, so that none waits for the one before. */
+static inline const uint8_t *
+read_block(const uint8_t *at, const uint8_t *block, int64_t *out, int64_t *found)
 {
-    return ends & (ends - 1);
-}
-
-/* Takes values from a word whose varints end where `ends` has bits: eight, four, two, or one.
- * Returns the number of bytes taken, or 0 where none ends within the word. */
-static inline int
-take_word(uint64_t word, uint64_t ends, int64_t *out, int *count)
-{
-    if (ends == 0x8080808080808080ULL) {
-        for (int i = 0; i < 8; i++) {
-            out[i] = (int64_t)(word >> (8 * i) & 0x7F);
+    uint64_t ends = varint_ends(block);
+    int64_t count = 0;
+    if (ends == UINT64_MAX && at == block) {
+        for (int i = 0; i < 64; i++) {
+            out[i] = block[i];
         }
-        *count = 8;
-        return 8;
+        *found += 64;
+        return block + 64;
     }
-    uint64_t second = without_first(ends), third = without_first(second), fourth = without_first(third);
-    uint64_t head = through_first(ends);
-    if (second == 0) {
-        *count = ends != 0;
-        out[0] = join_sevens(word & head);
-        return ends ? (__builtin_ctzll(ends) + 1) / 8 : 0;
+    for (; ends != 0; ends &= ends - 1, count++) {
+        const uint8_t *stop = block + __builtin_ctzll(ends) + 1;
+        int64_t size = stop - at;
+        if (DECODE_LIKELY(size <= 8)) {
+            out[count] = join_sevens(load_word(at) & UINT64_MAX >> (64 - 8 * size));
+        }
+        else {
+            uint64_t value;
+            if (read_varint(at, stop, &value) == NULL) {
+                return NULL;
+            }
+            out[count] = (int64_t)value;
+        }
+        at = stop;
     }
-    out[0] = join_sevens(word & head);
-    uint64_t upto = through_first(second);
-    out[1] = join_sevens((word & upto & ~head) >> (__builtin_ctzll(ends) + 1));
-    if (fourth == 0) {
-        *count = 2;
-        return (__builtin_ctzll(second) + 1) / 8;
-    }
-    head = upto;
-    upto = through_first(third);
-    out[2] = join_sevens((word & upto & ~head) >> (__builtin_ctzll(second) + 1));
-    out[3] = join_sevens((word & through_first(fourth) & ~upto) >> (__builtin_ctzll(third) + 1));
-    *count = 4;
-    return (__builtin_ctzll(fourth) + 1) / 8;
+    *found += count;
+    return at;
 }
 
 /* Decodes varints up to `end`. Of `*count` values found, the first `room` are written. */
@@ -145,20 +144,10 @@ static inline const uint8_t *
 read_varints(const uint8_t *at, const uint8_t *end, int64_t *out, int64_t room, int64_t *count)
 {
     int64_t found = 0;
-    while (end - at >= 8 && room - found >= 8) {
-        uint64_t word = load_word(at);
-        int taken, values;
-        taken = take_word(word, ~word & 0x8080808080808080ULL, out + found, &values);
-        if (taken == 0) {
-            uint64_t value;
-            if ((at = read_varint(at, end, &value)) == NULL) {
-                return NULL;
-            }
-            out[found++] = (int64_t)value;
-            continue;
+    for (const uint8_t *block = at; end - block >= 64 + 8 && room - found >= 64; block += 64) {
+        if ((at = read_block(at, block, out + found, &found)) == NULL || block + 64 - at > MAX_VARINT) {
+            return NULL;
         }
-        at += taken;
-        found += values;
     }
     while (at < end) {
         uint64_t value;
