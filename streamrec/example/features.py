@@ -3,6 +3,8 @@
 Rules of this file:
   - a configuration is a frozen value: lists become tuples and dtypes become one of `np.int64`, `np.float32`
     and `bytes` when it is made, so it can be hashed, pickled and shared, and no later change can reach it;
+  - two configurations are equal only if they mean the same: plans are kept by them (the partitions are no tuples,
+    which would be equal across classes);
   - what can be known to be wrong without data is refused here, when the configuration is made (TensorFlow
     waits for the first call);
   - the meaning of each class is TensorFlow's (tf.io, 2.21). What depends on data stands in parse.py and
@@ -15,7 +17,7 @@ import math
 import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -306,32 +308,38 @@ class RaggedFeature:
         validate: Whether to check that values and partitions fit.
     """
 
-    class RowSplits(NamedTuple):
+    @dataclass(frozen=True)
+    class RowSplits:
         """Row i goes from split i to split i + 1."""
 
         key: str
 
-    class RowLengths(NamedTuple):
+    @dataclass(frozen=True)
+    class RowLengths:
         """The length of each row."""
 
         key: str
 
-    class RowStarts(NamedTuple):
+    @dataclass(frozen=True)
+    class RowStarts:
         """Where each row starts; the last ends with the values."""
 
         key: str
 
-    class RowLimits(NamedTuple):
+    @dataclass(frozen=True)
+    class RowLimits:
         """Where each row ends; the first starts at 0."""
 
         key: str
 
-    class ValueRowIds(NamedTuple):
+    @dataclass(frozen=True)
+    class ValueRowIds:
         """The row of each value, in ascending order."""
 
         key: str
 
-    class UniformRowLength(NamedTuple):
+    @dataclass(frozen=True)
+    class UniformRowLength:
         """All rows are equally long."""
 
         length: int

@@ -190,10 +190,22 @@ def _partition(rows: Rows, partition: Partition, split: Rows, validate: bool) ->
     numbers = split.values.astype(rows.splits.dtype)
     if isinstance(partition, RaggedFeature.RowLengths):
         return _rows(_from_lengths(rows.values, numbers, validate), split.splits)
-    _refuse(len(rows.starts) != len(split.lengths), "values and partition have different numbers of rows")
-    numbers = numbers + np.repeat(rows.starts, split.lengths)
+    numbers = numbers + _offsets(rows, split, len(numbers))
     join = _from_starts if isinstance(partition, RaggedFeature.RowStarts) else _from_limits
     return _rows(join(rows.values, numbers, validate), split.splits)
+
+
+def _offsets(rows: Rows, split: Rows, count: int) -> Splits:
+    """Where the values start that each of `count` numbers of `split` counts from.
+
+    Feature lists of different numbers of steps don't fit, but where `validate` is false TensorFlow takes them if
+    there is a single row of numbers (tf.repeat) or a single value (broadcasting).
+    """
+    starts, lengths = rows.starts, split.lengths
+    _refuse(len(lengths) not in (1, len(starts)), "values and partition have different numbers of rows")
+    repeated = np.repeat(starts, lengths[0] if len(lengths) == 1 else lengths)
+    _refuse(len(repeated) not in (1, count), "values and partition have different numbers of rows")
+    return repeated
 
 
 def _without_first(split: Rows) -> Rows:

@@ -46,7 +46,7 @@ def twin(feature: Feature) -> Any:
         keys = feature.index_key if isinstance(feature.index_key, str) else list(feature.index_key)
         sizes = feature.size if isinstance(feature.size, int) else list(feature.size)
         return tf.io.SparseFeature(keys, feature.value_key, kind, sizes, feature.already_sorted)
-    partitions = [getattr(tf.io.RaggedFeature, type(part).__name__)(*part) for part in feature.partitions]
+    partitions = [getattr(tf.io.RaggedFeature, type(part).__name__)(*vars(part).values()) for part in feature.partitions]
     splits = dtype(feature.row_splits_dtype)
     return tf.io.RaggedFeature(kind, feature.value_key, partitions, splits, feature.validate)
 

@@ -158,7 +158,7 @@ room_for(task *work, int64_t most, int64_t width, int64_t *room)
         *room = work->slot->size;
         return column->dense;
     }
-    if (!reserve(&column->values, most * width, work)) {
+    if (!reserve(&column->values, most * width + 1, work)) { /* at least one byte, so that there is a place */
         work->code = DECODE_NO_MEMORY;
         return NULL;
     }
@@ -461,7 +461,7 @@ read_short_entry(const uint8_t *at, const uint8_t *end, decode_slice *key, decod
     return at + 2 + whole;
 }
 
-/* The entries of one Features message. On failure `slot` says whose Feature is to blame, if any. */
+/* The entries of one Features message. `slot` says whose Feature is of no kind, for DECODE_KIND. */
 static int
 match_features(matcher *match, const uint8_t *at, const uint8_t *end, int64_t *slot)
 {
@@ -495,7 +495,7 @@ static int
 match_example(matcher *match, decode_slice record, int64_t *slot)
 {
     const uint8_t *at = record.data, *end = at + record.size;
-    int64_t blamed = -1;
+    int64_t blamed = -1, found;
     matcher_start(match);
     while (at < end) {
         int64_t length;
@@ -509,11 +509,10 @@ match_example(matcher *match, decode_slice record, int64_t *slot)
             return DECODE_MESSAGE;
         }
         const uint8_t *stop = cut(at, length, end);
-        if (match_features(match, at, stop, slot) == DECODE_MESSAGE) {
-            *slot = -1;
+        if (match_features(match, at, stop, &found) == DECODE_MESSAGE) {
             return DECODE_MESSAGE;
         }
-        blamed = blamed < 0 ? *slot : blamed;
+        blamed = blamed < 0 ? found : blamed;
         at = stop;
     }
     *slot = blamed;
