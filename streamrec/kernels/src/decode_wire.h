@@ -75,6 +75,13 @@ skip_field(const uint8_t *at, const uint8_t *end)
     }
 }
 
+/* Whether a Feature that starts with this byte holds one of the three lists. */
+static inline int
+is_kind(uint8_t tag)
+{
+    return tag == 0x0A || tag == 0x12 || tag == 0x1A;
+}
+
 static inline uint64_t
 load_word(const uint8_t *at)
 {

@@ -1,12 +1,14 @@
 /* The extension module: a list of the kernel families' method tables, nothing else. */
 #include "native.h"
 
-extern PyMethodDef decode_methods[];
 extern PyMethodDef decode_arrow_methods[];
+extern PyMethodDef decode_block_methods[];
+extern PyMethodDef decode_methods[];
 
 static PyMethodDef *const families[] = {
-    decode_methods,
     decode_arrow_methods,
+    decode_block_methods,
+    decode_methods,
     NULL,
 };
 
