@@ -1,14 +1,17 @@
 /* The extension module: a list of the kernel families' method tables, nothing else. */
+#include "crc32c.h"
 #include "native.h"
 
-extern PyMethodDef decode_arrow_methods[];
-extern PyMethodDef decode_block_methods[];
-extern PyMethodDef decode_methods[];
+extern PyMethodDef crc32c_methods[], decode_arrow_methods[], decode_block_methods[], decode_methods[],
+    frames_methods[], gather_methods[];
 
 static PyMethodDef *const families[] = {
+    crc32c_methods,
     decode_arrow_methods,
     decode_block_methods,
     decode_methods,
+    frames_methods,
+    gather_methods,
     NULL,
 };
 
@@ -23,7 +26,16 @@ add_families(PyObject *module)
     return 0;
 }
 
+static int
+choose_crc32c(PyObject *module)
+{
+    (void)module;
+    crc32c_choose();
+    return 0;
+}
+
 static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, (void *)choose_crc32c},
     {Py_mod_exec, (void *)add_families},
     {0, NULL},
 };

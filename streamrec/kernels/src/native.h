@@ -13,5 +13,11 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
+#include <string.h>
+
+/* For method tables: a function of (module, args, kwargs). Docstrings start with a signature line and "--", from
+ * which inspect.signature reads it; a test compares it with the stub and with reference.py. */
+#define KEYWORDS (METH_VARARGS | METH_KEYWORDS)
+#define KEYWORD_FUNCTION(name) (PyCFunction)(void (*)(void)) name
 
 #endif

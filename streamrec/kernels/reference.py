@@ -1,0 +1,269 @@
+"""The kernels in plain Python, written to be read: this is the specification of the native ones.
+
+Rules of every kernel, here and in C:
+
+- Bytes come as any C-contiguous object of the buffer protocol, and are held for the call only.
+- Spans are int64 arrays of shape [n, 2]: start and end of a payload, in bytes from the start of a buffer.
+  Results hold spans as `bytes`; `np.frombuffer(spans, np.int64).reshape(-1, 2)` reads them without a copy.
+- Bad data is reported as a code and an offset. Only wrong arguments raise: TypeError for what is no buffer or
+  not int64, ValueError for a wrong shape or value, BufferError for what is not contiguous.
+- No length that is read is believed before its CRC was checked, and none leads to an allocation.
+
+A TFRecord file is a row of records, each: uint64 length (little-endian), masked CRC32C of those 8 bytes,
+payload, masked CRC32C of the payload. Sources: tensorflow/core/lib/io/record_writer.h; for CRC32C, RFC 3720,
+appendix B.4.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import struct
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from streamrec.kernels.codes import BAD_LENGTH_CRC, BAD_PAYLOAD_CRC, OK, TOO_LONG, BytesLike, Int64s, Scan
+
+__all__ = [
+    "crc32c",
+    "crc32c_implementations",
+    "crc32c_with",
+    "encode_frames",
+    "gather",
+    "masked_crc32c",
+    "scan_frames",
+]
+
+_IMPLEMENTATION = "google-crc32c"
+_MASK_DELTA = 0xA282EAD8
+_HEADER = struct.Struct("<QI")  # length, masked CRC32C of the length's 8 bytes
+_FOOTER = struct.Struct("<I")  # masked CRC32C of the payload
+_FRAME_BYTES = _HEADER.size + _FOOTER.size
+
+
+def crc32c(data: BytesLike, crc: int = 0) -> int:
+    """CRC32C of a buffer.
+
+    Args:
+        data: Any C-contiguous buffer; its bytes count, whatever its element type.
+        crc: The CRC32C of what came before, to continue from; 0 at the start.
+
+    Returns:
+        The CRC32C, from 0 to 0xFFFFFFFF. That of nothing is `crc`.
+
+    Raises:
+        TypeError, ValueError, BufferError: As in the module's rules.
+
+    >>> hex(crc32c(b"123456789"))
+    '0xe3069283'
+    >>> crc32c(b"6789", crc32c(b"12345")) == crc32c(b"123456789")
+    True
+    """
+    return int(google_crc32c.extend(_integer(crc, 0xFFFFFFFF), _bytes(data)))
+
+
+def masked_crc32c(data: BytesLike) -> int:
+    """CRC32C of a buffer, masked as TFRecord stores it: rotated right by 15 bits, plus a constant.
+
+    The mask keeps the CRC of bytes that hold CRCs a good one (tensorflow/core/lib/hash/crc32c.h).
+
+    >>> hex(masked_crc32c(b"123456789"))
+    '0xc78ab0e5'
+    """
+    crc = crc32c(data)
+    rotated = (crc >> 15 | crc << 17) & 0xFFFFFFFF
+    return (rotated + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def crc32c_implementations() -> tuple[str, ...]:
+    """Names of the CRC32C implementations that this machine can run; the first one is used."""
+    return (_IMPLEMENTATION,)
+
+
+def crc32c_with(name: str, data: BytesLike, crc: int = 0) -> int:
+    """`crc32c` by the implementation of that name, so that tests can run them all.
+
+    Raises:
+        ValueError: There is no such implementation, or this machine cannot run it.
+    """
+    if name not in crc32c_implementations():
+        raise ValueError(f"no CRC32C implementation {name} on this machine; see crc32c_implementations()")
+    return crc32c(data, crc)
+
+
+def scan_frames(data: BytesLike, start: int, verify: bool, max_record_bytes: int) -> Scan:
+    """Finds the whole records of a buffer, up to its end or to the first bad one.
+
+    Args:
+        data: Bytes of a TFRecord stream.
+        start: Where in `data` a record's header begins.
+        verify: Whether to check the payloads' CRCs. Those of the lengths are always checked.
+        max_record_bytes: A longer payload is a bad record.
+
+    Returns:
+        spans: bytes, int64 [n, 2]: start and end of each good record's payload, from the start of `data`.
+        position: Where the header of the first record begins that is not among them.
+        code: `OK`, `BAD_LENGTH_CRC`, `BAD_PAYLOAD_CRC` or `TOO_LONG` (see `codes`): what is at `position`.
+        wants: How many bytes from `position` on the next record needs: 12, its header, as long as that is not
+            there whole or is bad; then 16 + length. With `BAD_PAYLOAD_CRC`, the size of the damaged record.
+
+    Raises:
+        ValueError: `start` is outside of `data`, or an argument is negative.
+
+    >>> frames = encode_frames(b"helloworld", np.array([[0, 5], [5, 10]]))
+    >>> spans, position, code, wants = scan_frames(frames[:-1], 0, True, 1000)
+    >>> np.frombuffer(spans, np.int64).reshape(-1, 2).tolist(), position, code, wants
+    ([[12, 17]], 21, 0, 21)
+    """
+    content = _bytes(data)
+    position = _integer(start, sys.maxsize)
+    limit = _integer(max_record_bytes, sys.maxsize)
+    if position > len(content):
+        raise ValueError(f"start is {position}, beyond the {len(content)} bytes of data")
+    spans: list[tuple[int, int]] = []
+    while True:
+        code, wants = _look_at(content, position, verify, limit)
+        if code != OK or position + wants > len(content):
+            return _packed(spans), position, code, wants
+        spans.append((position + _HEADER.size, position + wants - _FOOTER.size))
+        position += wants
+
+
+def gather(buffers: Sequence[BytesLike], sources: Int64s | None, spans: Int64s) -> tuple[bytes, bytes]:
+    """Copies payloads from one or many buffers back to back into a new one.
+
+    Args:
+        buffers: The buffers that the payloads lie in.
+        sources: int64 [n]: for each record, the index of its buffer. None: there is only one buffer.
+        spans: int64 [n, 2]: for each record, start and end of its payload in its buffer. They may overlap.
+
+    Returns:
+        buffer: The payloads, one after the other.
+        spans: bytes, int64 [n, 2]: where each lies in it.
+
+    Raises:
+        ValueError: A span outside of its buffer, a source that is none, other numbers of sources and spans.
+
+    >>> buffer, spans = gather([b"abcdef", b"uvwxyz"], np.array([1, 0]), np.array([[0, 2], [3, 6]]))
+    >>> buffer, np.frombuffer(spans, np.int64).tolist()
+    (b'uvdef', [0, 2, 2, 5])
+    """
+    indexes = None if sources is None else _int64s(sources, 1, "None or an int64 array of shape [n]")
+    pairs = _spans(spans)
+    contents = [_bytes(buffer) for buffer in tuple(buffers)]
+    if indexes is None and len(contents) != 1:
+        raise ValueError(f"sources is None, which is for one buffer; found {len(contents)} buffers")
+    if indexes is not None and len(indexes) != len(pairs):
+        raise ValueError(f"found {len(indexes)} sources for {len(pairs)} spans")
+    payloads = []
+    for i, pair in enumerate(pairs):
+        source = 0 if indexes is None else int(indexes[i])
+        if not 0 <= source < len(contents):
+            raise ValueError(
+                f"source {i} is {source}: wanted 0 <= source < {len(contents)}, the number of buffers"
+            )
+        payloads.append(_payload(contents[source], i, pair))
+    ends = np.cumsum([0, *map(len, payloads)])
+    return b"".join(payloads), _packed(itertools.pairwise(ends))
+
+
+def encode_frames(buffer: BytesLike, spans: Int64s) -> bytes:
+    """Frames payloads as TFRecord does.
+
+    Args:
+        buffer: What the payloads lie in.
+        spans: int64 [n, 2]: start and end of each payload in it.
+
+    Returns:
+        The n records, one after the other; 16 bytes more each than its payload.
+
+    Raises:
+        ValueError: A span outside of the buffer.
+    """
+    content = _bytes(buffer)
+    return b"".join(_frame(_payload(content, i, pair)) for i, pair in enumerate(_spans(spans)))
+
+
+def _look_at(content: bytes, position: int, verify: bool, limit: int) -> tuple[int, int]:
+    """The code of the record whose header begins at `position`, and how many bytes it has or wants."""
+    header = content[position : position + _HEADER.size]
+    if len(header) < _HEADER.size:
+        return OK, _HEADER.size
+    length, length_crc = _HEADER.unpack(header)
+    if masked_crc32c(header[:8]) != length_crc:
+        return BAD_LENGTH_CRC, _HEADER.size
+    if length > limit:
+        return TOO_LONG, _HEADER.size
+    wants = _FRAME_BYTES + length
+    if verify and position + wants <= len(content):
+        end = position + wants - _FOOTER.size
+        (payload_crc,) = _FOOTER.unpack_from(content, end)
+        if masked_crc32c(content[position + _HEADER.size : end]) != payload_crc:
+            return BAD_PAYLOAD_CRC, wants
+    return OK, wants
+
+
+def _frame(payload: bytes) -> bytes:
+    length = struct.pack("<Q", len(payload))
+    header = length + _FOOTER.pack(masked_crc32c(length))
+    return header + payload + _FOOTER.pack(masked_crc32c(payload))
+
+
+def _payload(content: bytes, index: int, pair: tuple[int, int]) -> bytes:
+    start, end = pair
+    if not 0 <= start <= end <= len(content):
+        raise ValueError(
+            f"span {index} is [{start}, {end}): wanted 0 <= start <= end <= {len(content)}, the buffer's size"
+        )
+    return content[start:end]
+
+
+def _packed(spans: Iterable[tuple[int, int]]) -> bytes:
+    return np.array(list(spans), np.int64).tobytes()
+
+
+# What arguments may be: the twins of args.c.
+
+
+def _view(value: Any) -> memoryview:
+    try:
+        return memoryview(value)
+    except TypeError as error:
+        raise TypeError(f"a bytes-like object is required, not {type(value)!r}") from error
+
+
+def _contiguous(view: memoryview) -> memoryview:
+    if not view.c_contiguous:
+        raise BufferError("the buffer is not C-contiguous; pass np.ascontiguousarray() of it")
+    return view
+
+
+def _bytes(data: BytesLike) -> bytes:
+    return data if type(data) is bytes else _contiguous(_view(data)).tobytes()
+
+
+def _int64s(value: Int64s, ndim: int, wanted: str) -> npt.NDArray[np.int64]:
+    view = _view(value)
+    shape = view.shape or ()
+    right_type = view.itemsize == 8 and view.format in ("l", "q", "=q")  # the last: not aligned
+    if not right_type or len(shape) != ndim or (ndim == 2 and shape[1] != 2):
+        message = f"wanted {wanted}, found {len(shape)} dimension(s) of format '{view.format}'"
+        raise (ValueError if right_type else TypeError)(message)
+    return np.frombuffer(_contiguous(view), np.int64).reshape(shape)
+
+
+def _spans(value: Int64s) -> list[tuple[int, int]]:
+    pairs = _int64s(value, 2, "spans as an int64 array of shape [n, 2]")
+    return [(start, end) for start, end in pairs.tolist()]
+
+
+def _integer(value: int, limit: int) -> int:
+    index = operator.index(value)
+    if not 0 <= index <= limit:
+        raise ValueError(f"wanted an integer from 0 to {limit}, found {index!r}")
+    return index

@@ -1,0 +1,273 @@
+/* The frames family: finding TFRecord's records in a buffer, and writing them.
+ *
+ * A record is: uint64 length (little-endian), masked CRC32C of those 8 bytes, payload, masked CRC32C of the
+ * payload (tensorflow/core/lib/io/record_writer.h).
+ *
+ *  - The length's CRC is always checked before the length is believed; a length above the limit is a code,
+ *    never an allocation; all comparisons are arranged so that no length can overflow them.
+ *  - Records before a bad one are returned.
+ */
+#include "args.h"
+#include "crc32c.h"
+
+#include <stdlib.h>
+
+#define HEADER_BYTES 12
+#define FOOTER_BYTES 4
+#define FRAME_BYTES (HEADER_BYTES + FOOTER_BYTES)
+#define SPAN_BYTES 16 /* two int64 */
+#define FIRST_CAPACITY 1024
+
+enum { OK = 0, BAD_LENGTH_CRC = 1, BAD_PAYLOAD_CRC = 2, TOO_LONG = 3 }; /* the same as in codes.py */
+
+struct limits {
+    const uint8_t *data;
+    size_t size, max_record_bytes;
+    int verify;
+};
+
+struct verdict {
+    int code;
+    uint64_t bytes; /* of the whole record, or of its header as long as that is all to be had or to be trusted */
+};
+
+struct scan {
+    struct limits limits;
+    size_t start, position;
+    uint64_t *lengths; /* of the good records, which lie in a row from start on; malloc'ed, the caller frees it */
+    size_t count, capacity;
+    struct verdict verdict; /* on what lies at position in the end */
+};
+
+/* Makes room for as many records as there will be if they go on as they began, and an eighth more: new memory
+ * costs more than the scan of a short record. A record has 16 bytes at least, so this is at most half
+ * of the data's size, or double what was needed before. */
+static int
+grow(struct scan *scan)
+{
+    size_t capacity = FIRST_CAPACITY;
+    if (scan->count > 0) {
+        size_t mean = (scan->position - scan->start) / scan->count;
+        size_t expected = (scan->limits.size - scan->start) / mean;
+        capacity = expected > scan->count ? expected + expected / 8 : 2 * scan->count;
+    }
+    void *lengths = realloc(scan->lengths, capacity * sizeof *scan->lengths);
+    if (lengths == NULL) {
+        return -1;
+    }
+    scan->lengths = lengths;
+    scan->capacity = capacity;
+    return 0;
+}
+
+/* Writes the spans that follow from the lengths to `target`, int64 [count, 2]. */
+static void
+write_spans(const struct scan *scan, char *target)
+{
+    int64_t start = (int64_t)scan->start + HEADER_BYTES;
+    for (size_t i = 0; i < scan->count; i++) {
+        int64_t span[2] = {start, start + (int64_t)scan->lengths[i]};
+        memcpy(target + SPAN_BYTES * i, span, SPAN_BYTES);
+        start = span[1] + FRAME_BYTES;
+    }
+}
+
+/* Looks at the record whose header begins at `position`: its code, and how many bytes it has or wants. */
+static inline struct verdict
+look_at(const struct limits *limits, size_t position)
+{
+    size_t left = limits->size - position;
+    if (left < HEADER_BYTES) {
+        return (struct verdict){OK, HEADER_BYTES};
+    }
+    const uint8_t *header = limits->data + position, *payload = header + HEADER_BYTES;
+    uint64_t length = load_le64(header);
+    if (crc32c_masked_word(length) != load_le32(header + 8)) {
+        return (struct verdict){BAD_LENGTH_CRC, HEADER_BYTES};
+    }
+    if (length > limits->max_record_bytes) {
+        return (struct verdict){TOO_LONG, HEADER_BYTES};
+    }
+    struct verdict good = {OK, FRAME_BYTES + length};
+    if (left < FRAME_BYTES || length > left - FRAME_BYTES || !limits->verify ||
+        crc32c_masked(payload, length) == load_le32(payload + length)) {
+        return good;
+    }
+    return (struct verdict){BAD_PAYLOAD_CRC, FRAME_BYTES + length};
+}
+
+/* Scans until the bytes end or one record is bad. Returns -1 where memory ran out. */
+static int
+scan_records(struct scan *scan)
+{
+    const struct limits limits = scan->limits; /* a copy that no call can change stays in registers */
+    size_t position = scan->position;
+    for (;;) {
+        struct verdict found = look_at(&limits, position);
+        if (found.code != OK || found.bytes > limits.size - position) {
+            scan->position = position;
+            scan->verdict = found;
+            return 0;
+        }
+        if (scan->count == scan->capacity) {
+            scan->position = position;
+            if (grow(scan) < 0) {
+                return -1;
+            }
+        }
+        scan->lengths[scan->count++] = found.bytes - FRAME_BYTES;
+        position += found.bytes;
+    }
+}
+
+static void
+store_le64(uint8_t *target, uint64_t value)
+{
+    value = load_le64((const uint8_t *)&value); /* swaps on big-endian machines */
+    memcpy(target, &value, sizeof value);
+}
+
+static void
+store_le32(uint8_t *target, uint32_t value)
+{
+    value = load_le32((const uint8_t *)&value);
+    memcpy(target, &value, sizeof value);
+}
+
+/* Bytes of all frames; -1 with *bad set to the first span outside the buffer, or to n where the sum overflows. */
+static Py_ssize_t
+framed_bytes(const Py_buffer *buffer, const void *spans, Py_ssize_t n, Py_ssize_t *bad)
+{
+    Py_ssize_t total = 0;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        size_t start, length;
+        *bad = i;
+        if (!span_at(spans, i, buffer->len, &start, &length)) {
+            return -1;
+        }
+        *bad = n;
+        if (__builtin_add_overflow(total, (Py_ssize_t)length, &total) ||
+            __builtin_add_overflow(total, (Py_ssize_t)FRAME_BYTES, &total)) {
+            return -1;
+        }
+    }
+    return total;
+}
+
+/* Writes the frames. The spans may have changed since they were measured (another thread's array), so they are
+ * checked again. Returns the index of a span that does not fit, or -1. */
+static Py_ssize_t
+write_frames(const Py_buffer *buffer, const void *spans, Py_ssize_t n, uint8_t *target, size_t room)
+{
+    for (Py_ssize_t i = 0; i < n; i++) {
+        size_t start, length;
+        if (!span_at(spans, i, buffer->len, &start, &length) || room < FRAME_BYTES ||
+            length > room - FRAME_BYTES) {
+            return i;
+        }
+        const uint8_t *payload = (const uint8_t *)buffer->buf + start;
+        store_le64(target, length);
+        store_le32(target + 8, crc32c_masked_word(length));
+        if (length > 0) {
+            memcpy(target + HEADER_BYTES, payload, length);
+        }
+        store_le32(target + HEADER_BYTES + length, crc32c_masked(target + HEADER_BYTES, length));
+        target += FRAME_BYTES + length;
+        room -= FRAME_BYTES + length;
+    }
+    return -1;
+}
+
+static PyObject *
+scan_result(const struct scan *scan)
+{
+    PyObject *spans = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(scan->count * SPAN_BYTES));
+    if (spans == NULL) {
+        return NULL;
+    }
+    char *target = PyBytes_AsString(spans);
+    Py_BEGIN_ALLOW_THREADS
+    write_spans(scan, target);
+    Py_END_ALLOW_THREADS
+    return Py_BuildValue("NniK", spans, (Py_ssize_t)scan->position, scan->verdict.code,
+                         (unsigned long long)scan->verdict.bytes);
+}
+
+static PyObject *
+py_scan_frames(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"data", "start", "verify", "max_record_bytes", NULL};
+    (void)module;
+    Py_buffer data;
+    Py_ssize_t start, max_record_bytes;
+    int verify, failed;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&O&pO&:scan_frames", names, take_buffer, &data, take_size,
+                                     &start, &verify, take_size, &max_record_bytes)) {
+        return NULL;
+    }
+    if (start > data.len) {
+        PyErr_Format(PyExc_ValueError, "start is %zd, beyond the %zd bytes of data", start, data.len);
+        PyBuffer_Release(&data);
+        return NULL;
+    }
+    struct scan scan = {
+        .limits = {data.buf, (size_t)data.len, (size_t)max_record_bytes, verify},
+        .start = (size_t)start,
+        .position = (size_t)start,
+    };
+    Py_BEGIN_ALLOW_THREADS
+    failed = scan_records(&scan);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&data);
+    PyObject *result = failed ? PyErr_NoMemory() : scan_result(&scan);
+    free(scan.lengths);
+    return result;
+}
+
+static PyObject *
+encode(const Py_buffer *buffer, const Py_buffer *spans)
+{
+    Py_ssize_t n = spans->shape[0], bad;
+    Py_ssize_t size = framed_bytes(buffer, spans->buf, n, &bad);
+    if (size < 0) {
+        return bad == n ? PyErr_NoMemory() : raise_bad_span(spans->buf, bad, buffer->len);
+    }
+    PyObject *frames = PyBytes_FromStringAndSize(NULL, size);
+    if (frames == NULL) {
+        return NULL;
+    }
+    uint8_t *target = (uint8_t *)PyBytes_AsString(frames);
+    Py_BEGIN_ALLOW_THREADS
+    bad = write_frames(buffer, spans->buf, n, target, (size_t)size);
+    Py_END_ALLOW_THREADS
+    if (bad >= 0) {
+        Py_DECREF(frames);
+        return raise_bad_span(spans->buf, bad, buffer->len);
+    }
+    return frames;
+}
+
+static PyObject *
+py_encode_frames(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"buffer", "spans", NULL};
+    (void)module;
+    Py_buffer buffer, spans;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&O&:encode_frames", names, take_buffer, &buffer, take_spans,
+                                     &spans)) {
+        return NULL;
+    }
+    PyObject *frames = encode(&buffer, &spans);
+    PyBuffer_Release(&spans);
+    PyBuffer_Release(&buffer);
+    return frames;
+}
+
+PyMethodDef frames_methods[] = {
+    {"scan_frames", KEYWORD_FUNCTION(py_scan_frames), KEYWORDS,
+     "scan_frames(data, start, verify, max_record_bytes)\n--\n\n"
+     "Finds the whole records in data from start on: (spans, position, code, wants)."},
+    {"encode_frames", KEYWORD_FUNCTION(py_encode_frames), KEYWORDS,
+     "encode_frames(buffer, spans)\n--\n\nThe payloads of spans of buffer, framed as TFRecord bytes."},
+    {NULL, NULL, 0, NULL},
+};

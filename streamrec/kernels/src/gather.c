@@ -1,0 +1,178 @@
+/* The gather family: payloads from many buffers, copied back to back into one.
+ *
+ * Interleaving shards record by record and joining batches stand on it, so a short record must cost little more
+ * than its copy. Spans are checked twice, when they are measured and when they are copied: without the
+ * GIL another thread may write to the array in between.
+ */
+#include "args.h"
+
+#include <stdlib.h>
+
+#define SPAN_BYTES 16 /* two int64 */
+
+struct job {
+    Py_buffer *buffers;
+    Py_ssize_t buffer_count;
+    const void *sources; /* int64 [n], or NULL: all from buffers[0] */
+    const void *spans;   /* int64 [n, 2] */
+    Py_ssize_t n;
+};
+
+/* Record i of the job: its payload and length; NULL where source or span is out of range. */
+static inline const uint8_t *
+payload_of(const struct job *job, Py_ssize_t i, size_t *length)
+{
+    int64_t source = job->sources != NULL ? int64_at(job->sources, i) : 0;
+    size_t start;
+    if (source < 0 || source >= job->buffer_count ||
+        !span_at(job->spans, i, job->buffers[source].len, &start, length)) {
+        return NULL;
+    }
+    return (const uint8_t *)job->buffers[source].buf + start;
+}
+
+/* Bytes of all payloads; -1 with *bad set to the first record out of range, or to n where the sum overflows. */
+static Py_ssize_t
+gathered_bytes(const struct job *job, Py_ssize_t *bad)
+{
+    Py_ssize_t total = 0;
+    for (Py_ssize_t i = 0; i < job->n; i++) {
+        size_t length;
+        *bad = i;
+        if (payload_of(job, i, &length) == NULL) {
+            return -1;
+        }
+        *bad = job->n;
+        if (__builtin_add_overflow(total, (Py_ssize_t)length, &total)) {
+            return -1;
+        }
+    }
+    return total;
+}
+
+/* Copies the payloads to `target` and their new spans to `spans`. Returns the index of a record that does not
+ * fit any more, or -1. */
+static Py_ssize_t
+copy_payloads(const struct job *job, uint8_t *target, size_t room, char *spans)
+{
+    int64_t end = 0;
+    for (Py_ssize_t i = 0; i < job->n; i++) {
+        size_t length;
+        const uint8_t *payload = payload_of(job, i, &length);
+        if (payload == NULL || length > room - (size_t)end) {
+            return i;
+        }
+        if (length > 0) { /* an empty buffer may have no address, which memcpy must not see */
+            memcpy(target + end, payload, length);
+        }
+        int64_t span[2] = {end, end + (int64_t)length};
+        memcpy(spans + SPAN_BYTES * i, span, SPAN_BYTES);
+        end = span[1];
+    }
+    return -1;
+}
+
+static PyObject *
+raise_bad_record(const struct job *job, Py_ssize_t i)
+{
+    int64_t source = job->sources != NULL ? int64_at(job->sources, i) : 0;
+    if (source < 0 || source >= job->buffer_count) {
+        return PyErr_Format(PyExc_ValueError, "source %zd is %lld: wanted 0 <= source < %zd, the number of buffers",
+                            i, (long long)source, job->buffer_count);
+    }
+    return raise_bad_span(job->spans, i, job->buffers[source].len);
+}
+
+static PyObject *
+gather(const struct job *job)
+{
+    Py_ssize_t bad, size;
+    Py_BEGIN_ALLOW_THREADS
+    size = gathered_bytes(job, &bad);
+    Py_END_ALLOW_THREADS
+    if (size < 0) {
+        return bad == job->n ? PyErr_NoMemory() : raise_bad_record(job, bad);
+    }
+    PyObject *buffer = PyBytes_FromStringAndSize(NULL, size);
+    PyObject *spans = PyBytes_FromStringAndSize(NULL, SPAN_BYTES * job->n);
+    if (buffer == NULL || spans == NULL) {
+        goto failed;
+    }
+    uint8_t *target = (uint8_t *)PyBytes_AsString(buffer);
+    char *new_spans = PyBytes_AsString(spans);
+    Py_BEGIN_ALLOW_THREADS
+    bad = copy_payloads(job, target, (size_t)size, new_spans);
+    Py_END_ALLOW_THREADS
+    if (bad < 0) {
+        return Py_BuildValue("NN", buffer, spans);
+    }
+    raise_bad_record(job, bad);
+failed:
+    Py_XDECREF(buffer);
+    Py_XDECREF(spans);
+    return NULL;
+}
+
+/* Checks what the arguments must be to each other. */
+static int
+fits_together(Py_ssize_t buffer_count, const Py_buffer *sources, const Py_buffer *spans)
+{
+    if (sources->obj == NULL && buffer_count != 1) {
+        PyErr_Format(PyExc_ValueError, "sources is None, which is for one buffer; found %zd buffers", buffer_count);
+        return 0;
+    }
+    if (sources->obj != NULL && sources->shape[0] != spans->shape[0]) {
+        PyErr_Format(PyExc_ValueError, "found %zd sources for %zd spans", sources->shape[0], spans->shape[0]);
+        return 0;
+    }
+    return 1;
+}
+
+/* Takes a view of each buffer of the tuple, runs the job, releases them. */
+static PyObject *
+gather_from(PyObject *tuple, const Py_buffer *sources, const Py_buffer *spans)
+{
+    Py_ssize_t count = PyTuple_Size(tuple), held = 0;
+    Py_buffer *buffers = calloc((size_t)count + 1, sizeof *buffers);
+    if (buffers == NULL) {
+        return PyErr_NoMemory();
+    }
+    while (held < count && take_buffer(PyTuple_GetItem(tuple, held), &buffers[held])) {
+        held++;
+    }
+    PyObject *result = NULL;
+    if (held == count && fits_together(count, sources, spans)) {
+        struct job job = {buffers, count, sources->obj != NULL ? sources->buf : NULL, spans->buf, spans->shape[0]};
+        result = gather(&job);
+    }
+    while (held > 0) {
+        PyBuffer_Release(&buffers[--held]);
+    }
+    free(buffers);
+    return result;
+}
+
+static PyObject *
+py_gather(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"buffers", "sources", "spans", NULL};
+    (void)module;
+    PyObject *buffers;
+    Py_buffer sources, spans;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO&O&:gather", names, &buffers, take_int64s_or_none, &sources,
+                                     take_spans, &spans)) {
+        return NULL;
+    }
+    PyObject *tuple = PySequence_Tuple(buffers);
+    PyObject *result = tuple != NULL ? gather_from(tuple, &sources, &spans) : NULL;
+    Py_XDECREF(tuple);
+    PyBuffer_Release(&spans);
+    PyBuffer_Release(&sources);
+    return result;
+}
+
+PyMethodDef gather_methods[] = {
+    {"gather", KEYWORD_FUNCTION(py_gather), KEYWORDS,
+     "gather(buffers, sources, spans)\n--\n\nThe payloads back to back in one new buffer: (buffer, spans)."},
+    {NULL, NULL, 0, NULL},
+};

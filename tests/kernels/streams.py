@@ -1,0 +1,43 @@
+"""Making and reading TFRecord bytes without the kernels: what the tests compare them with."""
+
+import struct
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+NO_LIMIT = 2**62
+
+
+def masked(data: bytes) -> int:
+    """TFRecord's masked CRC32C, from its definition in tensorflow/core/lib/hash/crc32c.h."""
+    crc = int(google_crc32c.value(data))
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def header(length: int) -> bytes:
+    """A header with a good CRC that claims `length` payload bytes."""
+    claim = struct.pack("<Q", length)
+    return claim + struct.pack("<I", masked(claim))
+
+
+def frame(payload: bytes) -> bytes:
+    """One whole record."""
+    return header(len(payload)) + payload + struct.pack("<I", masked(payload))
+
+
+def stream(payloads: list[bytes]) -> bytes:
+    """Records one after the other."""
+    return b"".join(map(frame, payloads))
+
+
+def spans_of(spans: bytes) -> npt.NDArray[np.int64]:
+    """The int64 [n, 2] array in what the kernels return, without a copy."""
+    return np.frombuffer(spans, np.int64).reshape(-1, 2)
+
+
+def cut(data: bytes, spans: bytes) -> list[bytes]:
+    """The payloads that the spans name."""
+    return [data[start:end] for start, end in spans_of(spans).tolist()]

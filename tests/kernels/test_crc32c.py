@@ -1,0 +1,117 @@
+"""CRC32C: known answers, every implementation against google-crc32c, continuation, the mask."""
+
+from types import ModuleType
+
+import google_crc32c
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamrec.kernels import _native
+from tests.kernels.streams import masked
+
+NATIVE = _native.crc32c_implementations()
+# Around each size at which an implementation changes its way: words, splitting, whole blocks, parts of them.
+EDGES = [
+    0,
+    1,
+    7,
+    8,
+    9,
+    15,
+    16,
+    191,
+    192,
+    193,
+    216,
+    6143,
+    6144,
+    6145,
+    6336,
+    12_288,
+    24_575,
+    24_576,
+    24_577,
+    60_000,
+]
+
+
+@pytest.mark.parametrize(
+    ("data", "crc"),
+    [
+        (b"", 0),
+        (b"123456789", 0xE3069283),
+        (bytes(32), 0x8A9136AA),
+        (b"\xff" * 32, 0x62A8AB43),
+        (bytes(range(32)), 0x46DD794E),
+        (bytes(range(31, -1, -1)), 0x113FDB5C),
+    ],
+)
+def test_known_answers_of_rfc_3720(kernels: ModuleType, data: bytes, crc: int) -> None:
+    """Appendix B.4, and the check value of the CRC catalogue."""
+    assert kernels.crc32c(data) == crc
+
+
+def test_the_table_runs_everywhere_and_the_best_is_first() -> None:
+    """The order is that of preference; the fallback is never missing."""
+    assert NATIVE[-1] == "table"
+    assert len(set(NATIVE)) == len(NATIVE)
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_every_length_and_alignment(name: str) -> None:
+    """Each length up to some words past the first split, at each of the eight alignments."""
+    data = np.random.default_rng(0).bytes(600)
+    for start in range(8):
+        for size in range(560):
+            piece = data[start : start + size]
+            got = _native.crc32c_with(name, memoryview(data)[start : start + size])
+            assert got == google_crc32c.value(piece), (start, size)
+
+
+@pytest.mark.parametrize("name", NATIVE)
+@pytest.mark.parametrize("size", EDGES)
+def test_the_sizes_at_which_the_way_changes(name: str, size: int) -> None:
+    """A crc to continue from included."""
+    data = np.random.default_rng(size).bytes(size)
+    assert _native.crc32c_with(name, data) == google_crc32c.value(data)
+    assert _native.crc32c_with(name, data, 0xDEADBEEF) == google_crc32c.extend(0xDEADBEEF, data)
+
+
+@pytest.mark.parametrize("name", NATIVE)
+@given(size=st.integers(0, 100_000), seed=st.integers(0, 2**32 - 1), crc=st.integers(0, 2**32 - 1))
+def test_random_buffers(name: str, size: int, seed: int, crc: int) -> None:
+    """Any size, any bytes, any start."""
+    data = np.random.default_rng(seed).bytes(size)
+    assert _native.crc32c_with(name, data, crc) == google_crc32c.extend(crc, data)
+
+
+@given(data=st.binary(max_size=300), at=st.integers(0, 300))
+def test_continuing_equals_the_whole(kernels: ModuleType, data: bytes, at: int) -> None:
+    """crc32c(b, crc32c(a)) is crc32c(a + b)."""
+    assert kernels.crc32c(data[at:], kernels.crc32c(data[:at])) == kernels.crc32c(data)
+
+
+@given(data=st.binary(max_size=300))
+def test_mask(kernels: ModuleType, data: bytes) -> None:
+    """Against the definition."""
+    assert kernels.masked_crc32c(data) == masked(data)
+
+
+def test_element_type_does_not_matter(kernels: ModuleType) -> None:
+    """The bytes of any contiguous buffer count."""
+    array = np.arange(12, dtype=np.float32).reshape(3, 4)
+    assert kernels.crc32c(array) == google_crc32c.value(array.tobytes())
+
+
+def test_each_named_implementation_runs(kernels: ModuleType) -> None:
+    """Both modules list names that crc32c_with takes."""
+    answers = {kernels.crc32c_with(name, b"123456789") for name in kernels.crc32c_implementations()}
+    assert answers == {0xE3069283}
+
+
+def test_an_unknown_implementation(kernels: ModuleType) -> None:
+    """The message names it."""
+    with pytest.raises(ValueError, match="no CRC32C implementation abacus"):
+        kernels.crc32c_with("abacus", b"")

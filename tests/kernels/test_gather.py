@@ -1,0 +1,132 @@
+"""gather and encode_frames: payloads copied and framed, bounds checked."""
+
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamrec.kernels import _native, reference
+from tests.kernels.streams import GOLDEN, NO_LIMIT, cut, spans_of, stream
+
+BUFFERS = [b"abcdef", b"", bytes(range(256))]
+OUTSIDE = [[-1, 2], [0, 7], [4, 3], [7, 7], [-(2**63), 2**63 - 1], [2**63 - 1, -(2**63)], [0, 2**63 - 1]]
+
+
+def as_spans(
+    pairs: list[list[int]] | list[tuple[int, int]],
+) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """int64 [n, 2], also for no pairs."""
+    return np.array(pairs, np.int64).reshape(-1, 2)
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> tuple[list[bytes], list[int], list[tuple[int, int]]]:
+    """Buffers, and records somewhere in them."""
+    buffers = draw(st.lists(st.binary(max_size=300), min_size=1, max_size=4))
+    sources, spans = [], []
+    for _ in range(draw(st.integers(0, 12))):
+        source = draw(st.integers(0, len(buffers) - 1))
+        start = draw(st.integers(0, len(buffers[source])))
+        sources.append(source)
+        spans.append((start, draw(st.integers(start, len(buffers[source])))))
+    return buffers, sources, spans
+
+
+@given(job=jobs())
+def test_gather_gives_the_payloads_back_to_back(
+    kernels: ModuleType, job: tuple[list[bytes], list[int], list[tuple[int, int]]]
+) -> None:
+    """Each span's payload, in order; the buffer has nothing else."""
+    buffers, sources, spans = job
+    buffer, new = kernels.gather(buffers, np.array(sources, np.int64), as_spans(spans))
+    expected = [buffers[source][start:end] for source, (start, end) in zip(sources, spans, strict=True)]
+    assert cut(buffer, new) == expected
+    assert buffer == b"".join(expected)
+    assert type(buffer) is type(new) is bytes
+
+
+@given(job=jobs())
+def test_native_equals_reference(job: tuple[list[bytes], list[int], list[tuple[int, int]]]) -> None:
+    """Byte for byte, spans too."""
+    buffers, sources, spans = job
+    arguments = buffers, np.array(sources, np.int64), as_spans(spans)
+    assert _native.gather(*arguments) == reference.gather(*arguments)
+    ours = as_spans([span for source, span in zip(sources, spans, strict=True) if source == 0])
+    assert _native.encode_frames(buffers[0], ours) == reference.encode_frames(buffers[0], ours)
+
+
+def test_gather_from_one_buffer(kernels: ModuleType) -> None:
+    """sources=None; spans may overlap, repeat and be empty."""
+    spans = as_spans([[2, 6], [0, 3], [6, 6], [2, 6]])
+    buffer, new = kernels.gather([b"abcdef"], None, spans)
+    assert buffer == b"cdefabccdef"
+    assert spans_of(new).tolist() == [[0, 4], [4, 7], [7, 7], [7, 11]]
+
+
+def test_gather_of_nothing(kernels: ModuleType) -> None:
+    """No records, and no buffers either."""
+    assert kernels.gather(BUFFERS, np.zeros(0, np.int64), as_spans([])) == (b"", b"")
+    assert kernels.gather([], np.zeros(0, np.int64), as_spans([])) == (b"", b"")
+    assert kernels.gather([b"abc"], None, as_spans([])) == (b"", b"")
+
+
+def test_gather_takes_any_bytes_like_and_any_sequence(kernels: ModuleType) -> None:
+    """Buffers of different kinds in one call; a tuple of them."""
+    buffers = (bytearray(b"ab"), memoryview(b"cd"), np.frombuffer(b"ef", np.uint8))
+    buffer, _ = kernels.gather(buffers, np.array([2, 0, 1]), as_spans([[0, 2]] * 3))
+    assert buffer == b"efabcd"
+
+
+@pytest.mark.parametrize("span", OUTSIDE)
+def test_a_span_outside_of_its_buffer(kernels: ModuleType, span: list[int]) -> None:
+    """The message has its index, its values and the buffer's size."""
+    spans = as_spans([[0, 6], span])
+    words = rf"span 1 is \[{span[0]}, {span[1]}\): wanted 0 <= start <= end <= 6, the buffer's size"
+    with pytest.raises(ValueError, match=words):
+        kernels.gather([b"abcdef"], None, spans)
+    with pytest.raises(ValueError, match=words):
+        kernels.gather(BUFFERS, np.array([0, 0]), spans)
+    with pytest.raises(ValueError, match=words):
+        kernels.encode_frames(b"abcdef", spans)
+
+
+@pytest.mark.parametrize("source", [-1, 3, 2**63 - 1, -(2**63)])
+def test_a_source_that_is_none(kernels: ModuleType, source: int) -> None:
+    """The message has its index and value."""
+    with pytest.raises(ValueError, match=rf"source 1 is {source}: wanted 0 <= source < 3"):
+        kernels.gather(BUFFERS, np.array([0, source]), as_spans([[0, 1], [0, 0]]))
+
+
+def test_arguments_that_do_not_fit_together(kernels: ModuleType) -> None:
+    """None is for one buffer; as many sources as spans."""
+    with pytest.raises(ValueError, match="found 3 buffers"):
+        kernels.gather(BUFFERS, None, as_spans([]))
+    with pytest.raises(ValueError, match="found 0 buffers"):
+        kernels.gather([], None, as_spans([]))
+    with pytest.raises(ValueError, match="found 1 sources for 2 spans"):
+        kernels.gather(BUFFERS, np.array([0]), as_spans([[0, 1], [0, 1]]))
+
+
+@given(payloads=st.lists(st.binary(max_size=300), max_size=8))
+def test_encode_frames(kernels: ModuleType, payloads: list[bytes]) -> None:
+    """The bytes that the format's definition gives."""
+    ends = np.cumsum([0, *map(len, payloads)])
+    spans = np.stack([ends[:-1], ends[1:]], 1)
+    assert kernels.encode_frames(b"".join(payloads), spans) == stream(payloads)
+
+
+@pytest.mark.parametrize("name", ["records.tfrecord", "tutorial.tfrecord", "empty.tfrecord"])
+def test_encoding_again_gives_tensorflows_bytes(kernels: ModuleType, name: str) -> None:
+    """Scan a file of TensorFlow's, frame its payloads: the same file."""
+    data = (GOLDEN / name).read_bytes()
+    spans, *_ = kernels.scan_frames(data, 0, True, NO_LIMIT)
+    assert kernels.encode_frames(data, spans_of(spans)) == data
+
+
+def test_spans_need_not_be_aligned(kernels: ModuleType) -> None:
+    """An int64 view into the middle of bytes."""
+    raw = b"\0" + as_spans([[1, 3]]).tobytes()
+    spans = np.frombuffer(raw, np.int64, offset=1).reshape(-1, 2)
+    assert kernels.gather([b"abcd"], None, spans)[0] == b"bc"

@@ -1,0 +1,63 @@
+"""The C module, its stub, its twin and the package: the same functions with the same parameters."""
+
+import ast
+import inspect
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import streamrec.kernels
+from streamrec.kernels import _native, reference
+
+STUB = Path(streamrec.kernels.__file__).with_name("_native.pyi")
+
+
+def functions_of(module: ModuleType) -> set[str]:
+    """Names of the public functions that the module itself defines."""
+    return {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and inspect.isroutine(value) and value.__module__ == module.__name__
+    }
+
+
+def stubs() -> dict[str, list[tuple[str, str | None]]]:
+    """Each function of the stub, with its parameters' names and defaults."""
+    found = {}
+    for node in ast.parse(STUB.read_text()).body:
+        if isinstance(node, ast.FunctionDef):
+            names = [argument.arg for argument in node.args.args]
+            values = [ast.unparse(value) for value in node.args.defaults]
+            required = len(names) - len(values)
+            found[node.name] = [
+                (name, values[i - required] if i >= required else None) for i, name in enumerate(names)
+            ]
+    return found
+
+
+def parameters(function: object) -> list[tuple[str, str | None]]:
+    """Names and defaults as inspect.signature has them."""
+    assert callable(function)
+    return [
+        (each.name, None if each.default is each.empty else repr(each.default))
+        for each in inspect.signature(function).parameters.values()
+    ]
+
+
+def test_the_stub_names_the_native_functions() -> None:
+    """None is missing, none too many."""
+    assert set(stubs()) == functions_of(_native)
+
+
+@pytest.mark.parametrize("name", sorted(stubs()))
+def test_the_same_parameters_everywhere(name: str) -> None:
+    """Names, order and defaults."""
+    assert parameters(getattr(_native, name)) == stubs()[name] == parameters(getattr(reference, name))
+
+
+@pytest.mark.parametrize("name", sorted(stubs()))
+def test_the_package_has_the_native_function(name: str) -> None:
+    """Without STREAMREC_PURE, the fast one runs."""
+    assert streamrec.kernels.NATIVE
+    assert getattr(streamrec.kernels, name) is getattr(_native, name)
