@@ -4,12 +4,13 @@ Run it from the project's root, where TensorFlow is installed and nothing else k
 
     python -m benchmarks.parse [--rounds 9] [--output benchmarks/results/parse.json]
 
-- streamrec: `parse_example` on batches of 1,024 records that lie as spans over one buffer, as a reader gives them,
-  in one thread on one core. Where there are byte strings, with and without `string_columns`.
-- TensorFlow: `tf.io.parse_example` on the same batches as a ready string tensor, on all cores: called eagerly, as a
-  `tf.function`, and in `tf.data` with `num_parallel_calls=AUTOTUNE` and prefetching; the fastest counts.
-- tfrecord (vahidk; `pip install tfrecord`, left out if it is not there): `example_loader` on a file of the same
-  records in the page cache, one core. It gives a dict for each record.
+- streamrec: `parse_example` on batches of 1,024 records that lie as spans over one buffer, as a reader gives
+  them, in one thread on one core. Where there are byte strings, with and without `string_columns`.
+- TensorFlow: `tf.io.parse_example` on the same batches as a ready string tensor, on all cores: called
+  eagerly, as a `tf.function`, and in `tf.data` with `num_parallel_calls=AUTOTUNE` and prefetching; the
+  fastest counts.
+- tfrecord (vahidk; `pip install tfrecord`, left out if it is not there): `example_loader` on a file of the
+  same records in the page cache, one core. It gives a dict for each record.
 
 The contenders take turns in each round, so that what disturbs the machine disturbs them alike; medians of the
 rounds count.
@@ -144,9 +145,11 @@ def vectors(rng: np.random.Generator) -> Workload:
 def images(rng: np.random.Generator) -> Workload:
     """Bytes of about 110 kB, as of a JPEG image, and a label."""
     sizes = rng.integers(90_000, 130_000, BATCH)
-    records = [serialized({"image": [rng.bytes(int(size))], "label": [index % 10]}) for index, size in enumerate(sizes)]
-    features: dict[str, Feature] = {"image": FixedLenFeature([], bytes), "label": FixedLenFeature([], np.int64)}
-    return Workload("image bytes and label", 3, records, features, 1, {"image": "byte", "label": "int"})
+    labelled = enumerate(sizes.tolist())
+    records = [serialized({"image": [rng.bytes(size)], "label": [index % 10]}) for index, size in labelled]
+    features: dict[str, Feature] = {"image": FixedLenFeature([], bytes), "label": FixedLenFeature([],
+    np.int64)} return Workload("image bytes and label", 3, records, features, 1, {"image": "byte", "label":
+    "int"})
 
 
 def spans(records: list[bytes]) -> Any:
@@ -198,8 +201,8 @@ def tensorflow_contenders(workload: Workload) -> dict[str, Callable[[], object]]
     features = {
         name: tf.io.RaggedFeature(types[feature.dtype])
         if isinstance(feature, RaggedFeature)
-        else tf.io.FixedLenFeature(feature.shape, types[feature.dtype], feature.default_value)  # type: ignore[union-attr]
-        for name, feature in workload.features.items()
+        else tf.io.FixedLenFeature(feature.shape, types[feature.dtype], feature.default_value)  # type:
+        ignore[union-attr] for name, feature in workload.features.items()
     }
     compiled = tf.function(lambda records: tf.io.parse_example(records, features))
 
@@ -293,8 +296,9 @@ def rows_of(workload: Workload, rounds: int) -> list[Row]:
     for mine in ours:
         name = workload.name + mine.removeprefix("streamrec")
         ratio = speeds[mine] / speeds[best]
-        rows.append(Row(name, speeds[mine], best, speeds[best], ratio, workload.bar, note_of(workload, mine, ratio)))
-        rows += [Row(name, speeds[mine], peer, speeds[peer], speeds[mine] / speeds[peer], None) for peer in others]
+        rows.append(Row(name, speeds[mine], best, speeds[best], ratio, workload.bar, note_of(workload, mine,
+        ratio))) rows += [Row(name, speeds[mine], peer, speeds[peer], speeds[mine] / speeds[peer], None) for
+        peer in others]
     return rows
 
 

@@ -1,7 +1,7 @@
 """From a walk's raw values to the arrays that TensorFlow returns: whole columns at a time, in NumPy.
 
-Nothing here looks at a message. The functions serve Examples and SequenceExamples, batches and single ones, and
-values of every kind; byte strings that were asked for as spans become BytesColumns.
+Nothing here looks at a message. The functions serve Examples and SequenceExamples, batches and single ones,
+and values of every kind; byte strings that were asked for as spans become BytesColumns.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def _column(buffer: Any, spans: Array, default: Array | None) -> BytesColumn:
         return BytesColumn(buffer, spans)
     strings = BytesColumn(buffer, spans).to_numpy()
     strings[missing] = fill[missing]
-    ends = np.cumsum([len(string) for string in strings.flat])
-    starts = np.concatenate([[0], ends[:-1]])
-    return BytesColumn(b"".join(strings.flat), np.stack([starts, ends], axis=-1).reshape(spans.shape))
+    joined: list[bytes] = strings.reshape(-1).tolist()
+    ends = np.cumsum([0, *map(len, joined)])
+    return BytesColumn(b"".join(joined), np.stack([ends[:-1], ends[1:]], axis=-1).reshape(spans.shape))
 
 
 def _positions(splits: Offsets) -> tuple[Offsets, Offsets, int]:
@@ -207,8 +207,9 @@ def _partitioned(feature: RaggedFeature, part: Part, parts: dict[str, Part]) -> 
 def _merged(feature: SparseFeature, parts: dict[str, Part]) -> SparseTensor:
     """One SparseTensor of positions and values.
 
-    As in TensorFlow, positions outside `size` stay as they are, and only the totals of positions and values of
-    the whole batch are compared. Values at equal positions keep their order (TensorFlow's order is unspecified).
+    As in TensorFlow, positions outside `size` stay as they are, and only the totals of positions and values
+    of the whole batch are compared. Values at equal positions keep their order (TensorFlow's order is
+    unspecified).
     """
     keys = [parts[key] for key in feature.index_keys]
     values = parts[feature.value_key]

@@ -3,8 +3,8 @@
 Rules of this file:
   - a configuration is a frozen value: lists become tuples and dtypes become one of `np.int64`, `np.float32`
     and `bytes` when it is made, so it can be hashed, pickled and shared, and no later change can reach it;
-  - two configurations are equal only if they mean the same: plans are kept by them (the partitions are no tuples,
-    which would be equal across classes);
+  - two configurations are equal only if they mean the same: plans are kept by them (the partitions are no
+    tuples, which would be equal across classes);
   - what can be known to be wrong without data is refused here, when the configuration is made (TensorFlow
     waits for the first call);
   - the meaning of each class is TensorFlow's (tf.io, 2.21). What depends on data stands in parse.py and
@@ -93,8 +93,8 @@ def _as_shape(shape: int | Iterable[Any], why: str) -> tuple[int, ...]:
 def _frozen(value: Any, dtype: Dtype) -> Any:
     """Arrays and lists as nested tuples of Python scalars, so that a configuration holds nothing mutable.
 
-    Numbers of NumPy are cast to the feature's kind, as TensorFlow does: np.float64(1.0) is a default for int64,
-    the float 1.0 is not.
+    Numbers of NumPy are cast to the feature's kind, as TensorFlow does: np.float64(1.0) is a default for
+    int64, the float 1.0 is not.
     """
     if hasattr(value, "numpy"):  # a TensorFlow tensor
         value = value.numpy()
@@ -172,7 +172,8 @@ class FixedLenFeature:
     """A feature with the same number of values in every example: a dense array of `[batch, *shape]`.
 
     Args:
-        shape: Sizes of one example's array; `[]` for a scalar, 3 for `[3]`. The data must hold exactly their product.
+        shape: Sizes of one example's array; `[]` for a scalar, 3 for `[3]`. The data must hold exactly their
+            product.
         dtype: `np.int64`, `np.float32` or `bytes` (or their TensorFlow or string names).
         default_value: Taken where the feature is missing or empty. A scalar for a scalar, else one value
             for each element, in any nesting. None makes the feature required.

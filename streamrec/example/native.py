@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from streamrec.example.walk import Array, Code, Failure, Raw, Records, Slot
+from streamrec.example.walk import Array, Code, Raw, Records, Slot, WalkError
 from streamrec.kernels import _native
 
 __all__ = ["NativeWalker"]
@@ -96,7 +96,9 @@ def _strings(slot: Slot, block: Any, buffer: Any) -> Array:
     return strings
 
 
-def _failure(found: tuple[int, int, int, int, int], slots: tuple[Slot, ...], lists: tuple[Slot, ...]) -> Failure:
+def _failure(
+    found: tuple[int, int, int, int, int], slots: tuple[Slot, ...], lists: tuple[Slot, ...]
+) -> WalkError:
     code, record, slot, count, in_lists = found
     part = lists if in_lists else slots
-    return Failure(Code(code), record, part[slot] if slot >= 0 else None, count)
+    return WalkError(Code(code), record, part[slot] if slot >= 0 else None, count)

@@ -5,11 +5,11 @@ names; `string_columns` is our own. Where TensorFlow raises InvalidArgumentError
 data or for a description, FeatureError (a ValueError) is raised here. Known differences, all of them where
 TensorFlow leaves things open or breaks:
   - values of a SparseFeature at equal positions keep their order (TensorFlow's sort is not stable);
-  - more unpacked floats than a FixedLenFeature's shape holds are an error (TensorFlow writes them past the end
-    of its array before it raises);
+  - more unpacked floats than a FixedLenFeature's shape holds are an error (TensorFlow writes them past the
+    end of its array before it raises);
   - lengths of 2 GiB and more within an Example are an error (TensorFlow crashes on some);
-  - `RaggedFeature.UniformRowLength` below 1 and a FixedLenSequenceFeature without values in a step are refused
-    when they are made.
+  - `RaggedFeature.UniformRowLength` below 1 and a FixedLenSequenceFeature without values in a step are
+    refused when they are made.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from streamrec.example.assemble import batch_columns, single_columns
 from streamrec.example.columns import Column
 from streamrec.example.features import Feature
 from streamrec.example.plan import plan_examples
-from streamrec.example.walk import Failure, Records, Walker
+from streamrec.example.walk import Records, Walker, WalkError
 from streamrec.example.walkers import WALKER
 
 __all__ = ["parse_example", "parse_single_example"]
@@ -40,8 +40,9 @@ def parse_example(
     """Parses a batch of serialized Example messages into columns, as `tf.io.parse_example` does.
 
     Args:
-        serialized: A list, tuple or one-dimensional object array of bytes; or Frames from a reader, or anything
-            else with a `buffer` and `spans`. A single bytes object is parsed as by `parse_single_example`.
+        serialized: A list, tuple or one-dimensional object array of bytes; or Frames from a reader, or
+            anything else with a `buffer` and `spans`. A single bytes object is parsed as by
+            `parse_single_example`.
         features: What to parse, by key.
         example_names: A name for each example, for error messages.
         string_columns: Whether byte strings come as BytesColumns, spans over the buffer, instead of object
@@ -49,9 +50,9 @@ def parse_example(
 
     Returns:
         For a FixedLenFeature an array of `[batch, *shape]`; for a FixedLenSequenceFeature an array of
-        `[batch, longest, *shape]`, padded; for VarLen- and SparseFeature a SparseTensor of `[batch, longest]` and
-        `[batch, *size]`; for a RaggedFeature a RaggedTensor. Values are int64, float32, or object arrays of bytes.
-        The keys are in TensorFlow's order: sparse, dense, ragged, then combined ones.
+        `[batch, longest, *shape]`, padded; for VarLen- and SparseFeature a SparseTensor of `[batch,
+        longest]` and `[batch, *size]`; for a RaggedFeature a RaggedTensor. Values are int64, float32, or
+        object arrays of bytes. The keys are in TensorFlow's order: sparse, dense, ragged, then combined ones.
 
     Raises:
         FeatureError: A message that is damaged, a required feature that is missing, values of another kind or
@@ -83,8 +84,8 @@ def parse_single_example(
         string_columns: Whether byte strings come as BytesColumns instead of object arrays of bytes.
 
     Returns:
-        As `parse_example`, without the first dimension; nothing is padded. A scalar is an array of shape `[]`. A
-        RaggedFeature without partitions is an array.
+        As `parse_example`, without the first dimension; nothing is padded. A scalar is an array of shape
+        `[]`. A RaggedFeature without partitions is an array.
 
     Raises:
         FeatureError: As for `parse_example`.
@@ -104,7 +105,7 @@ def parse_examples_with(
     check_names(names, len(records))
     try:
         raws = walker.examples(records, plan.slots, string_columns)
-    except Failure as failure:
+    except WalkError as failure:
         raise failure.error(names) from None
     return batch_columns(plan, raws, len(records), records.buffer if string_columns else None)
 
@@ -117,7 +118,7 @@ def parse_single_with(
     records, names = single_record(serialized, name, string_columns)
     try:
         raws = walker.examples(records, plan.slots, string_columns)
-    except Failure as failure:
+    except WalkError as failure:
         raise failure.error(names) from None
     return single_columns(plan, raws, records.buffer if string_columns else None)
 
@@ -163,7 +164,8 @@ def _listed(array: Any) -> list[Any]:
         raise FeatureError(f"serialized has the shape {list(array.shape)}; it must be a vector of messages")
     if getattr(array.dtype, "kind", "O") != "O" and len(array):
         raise TypeError(
-            f"serialized is an array of {array.dtype}; use an object array of bytes ('S' arrays drop trailing NULs)"
+            f"serialized is an array of {array.dtype}; use an object array of bytes "
+            "('S' arrays drop trailing NULs)"
         )
     items: list[Any] = array.tolist()
     return items

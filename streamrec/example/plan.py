@@ -1,8 +1,8 @@
 """From feature configurations to what a walk looks for: pure planning, done once for each description.
 
-The order of slots is the order of TensorFlow's results: sparse keys, dense keys, ragged keys, each in the sorted
-order of the features that ask for them. SparseFeature and RaggedFeature ask for keys of their own, which two
-features may share; a key that is asked for in two ways is refused.
+The order of slots is the order of TensorFlow's results: sparse keys, dense keys, ragged keys, each in the
+sorted order of the features that ask for them. SparseFeature and RaggedFeature ask for keys of their own,
+which two features may share; a key that is asked for in two ways is refused.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Plan:
     Args:
         features: The description, in sorted order.
         slots: What the walk looks for, in the order of the results.
-        forms: For each slot, the configuration that says what becomes of its values: FixedLenFeature (an array),
-            FixedLenSequenceFeature (a padded array), VarLenFeature (a SparseTensor) or RaggedFeature (a
-            RaggedTensor, with its row_splits_dtype).
+        forms: For each slot, the configuration that says what becomes of its values: FixedLenFeature (an
+            array), FixedLenSequenceFeature (a padded array), VarLenFeature (a SparseTensor) or RaggedFeature
+            (a RaggedTensor, with its row_splits_dtype).
         composite: Whether results must be combined further: there is a SparseFeature or RaggedFeature.
     """
 

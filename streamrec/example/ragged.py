@@ -1,7 +1,8 @@
 """Ragged partitions: how TensorFlow splits an example's values by further features.
 
-The functions follow tf.io.RaggedFeature of TensorFlow 2.21 step by step. Where `validate` is false a partition
-that does not fit gives splits that do not fit, as in TensorFlow; nothing is read outside the values for it.
+The functions follow tf.io.RaggedFeature of TensorFlow 2.21 step by step. Where `validate` is false a
+partition that does not fit gives splits that do not fit, as in TensorFlow; nothing is read outside the
+values for it.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def _from_splits(values: Values | Rows, splits: Splits, validate: bool) -> Rows:
     if validate:
         _refuse(len(splits) == 0 or splits[0] != 0, "row splits must start with 0")
         _refuse(np.any(splits[1:] < splits[:-1]), "row splits must not descend")
-        _refuse(splits[-1] != _count(values), f"the last split is not the number of values, {_count(values):,}")
+        count = _count(values)
+        _refuse(splits[-1] != count, f"the last split is not the number of values, {count:,}")
     return _rows(values, splits)
 
 
@@ -148,7 +150,8 @@ def partition_batch(rows: Rows, feature: RaggedFeature, partitions: dict[str, Ro
     """Splits each row's values by the same row of the partitions.
 
     Args:
-        rows: One row of values for each example of a batch; for feature lists, a row of steps for each example.
+        rows: One row of values for each example of a batch; for feature lists, a row of steps for each
+            example.
         feature: Its `partitions` are applied from the innermost to the outermost.
         partitions: The int64 rows of each partition's feature, by key, as deep as `rows`.
 
@@ -182,12 +185,11 @@ def _uniform_batch(rows: Rows, length: int, validate: bool) -> Rows:
 
 def _partition(rows: Rows, partition: Partition, split: Rows, validate: bool) -> Rows:
     """One partition for each row of a batch; `split` holds one row of splits for each row."""
-    assert isinstance(split.values, np.ndarray)
     if isinstance(partition, RaggedFeature.ValueRowIds):
         return _rowids_batch(rows, split, validate)
     if isinstance(partition, RaggedFeature.RowSplits):
         split = _without_first(split)
-    numbers = split.values.astype(rows.splits.dtype)
+    numbers = np.asarray(split.values).astype(rows.splits.dtype)
     if isinstance(partition, RaggedFeature.RowLengths):
         return _rows(_from_lengths(rows.values, numbers, validate), split.splits)
     numbers = numbers + _offsets(rows, split, len(numbers))
@@ -198,8 +200,8 @@ def _partition(rows: Rows, partition: Partition, split: Rows, validate: bool) ->
 def _offsets(rows: Rows, split: Rows, count: int) -> Splits:
     """Where the values start that each of `count` numbers of `split` counts from.
 
-    Feature lists of different numbers of steps don't fit, but where `validate` is false TensorFlow takes them if
-    there is a single row of numbers (tf.repeat) or a single value (broadcasting).
+    Feature lists of different numbers of steps don't fit, but where `validate` is false TensorFlow takes
+    them if there is a single row of numbers (tf.repeat) or a single value (broadcasting).
     """
     starts, lengths = rows.starts, split.lengths
     _refuse(len(lengths) not in (1, len(starts)), "values and partition have different numbers of rows")

@@ -1,25 +1,26 @@
 """The readable walker: the specification of which bytes are an Example, in plain Python.
 
-TensorFlow does not read Examples with protobuf. Its parser (tf.io.parse_example, 2.21) reads the wire format by
-itself, and where bytes are unusual or damaged the two differ, so that a walker on protobuf's messages could not
-give TensorFlow's results. What this file keeps, rule by rule, is TensorFlow's reading; on well-formed messages
-the tests hold it against protobuf's.
+TensorFlow does not read Examples with protobuf. Its parser (tf.io.parse_example, 2.21) reads the wire format
+by itself, and where bytes are unusual or damaged the two differ, so that a walker on protobuf's messages
+could not give TensorFlow's results. What this file keeps, rule by rule, is TensorFlow's reading; on
+well-formed messages the tests hold it against protobuf's.
 
 Both kinds of messages:
   - a length that runs past its enclosing message is cut to it, except where a key, a value, a byte string or
     (in an Example) packed floats are taken whole: there it is a failure;
   - lengths are varints of which 32 bits count; a varint has at most 10 bytes;
-  - unknown fields are skipped at the top level only, by wire type; groups are failures; a length-delimited one
-    may run past the end;
-  - of a Feature only the first list counts, of packed values only the first run; what follows is not looked at;
+  - unknown fields are skipped at the top level only, by wire type; groups are failures; a length-delimited
+    one may run past the end;
+  - of a Feature only the first list counts, of packed values only the first run; what follows is not looked
+    at;
   - a list is packed or not: one of both kinds is read as its first byte says.
 
-Example: a map entry has a key and a value in either order, and nothing else. Only a Feature whose key is asked
-for is looked at. The last of duplicate keys counts (Slot.empty_counts says which empty ones don't).
+Example: a map entry has a key and a value in either order, and nothing else. Only a Feature whose key is
+asked for is looked at. The last of duplicate keys counts (Slot.empty_counts says which empty ones don't).
 
-SequenceExample: a map entry has the key first and the value second. The last of duplicate keys counts, also if
-empty; an empty Feature is one without values, not a missing one. A Feature in a list ends where its first list
-ends, and what follows is read as the next step.
+SequenceExample: a map entry has the key first and the value second. The last of duplicate keys counts, also
+if empty; an empty Feature is one without values, not a missing one. A Feature in a list ends where its first
+list ends, and what follows is read as the next step.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from streamrec.example.walk import Array, Code, Failure, Raw, Records, Slot
+from streamrec.example.walk import Array, Code, Raw, Records, Slot, WalkError
 
 __all__ = ["ReferenceWalker"]
 
@@ -40,7 +41,7 @@ _VARINT_1: Final = 0x08
 _FIXED32_1: Final = 0x0D
 
 
-class _Damaged(Exception):  # noqa: N818: caught where record and slot are known
+class _DamagedError(Exception):
     """Bytes that are not what the rules say."""
 
 
@@ -62,7 +63,7 @@ def _varint(wire: _Wire, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << (7 * count)
         if byte < 0x80:
             return value & 0xFFFFFFFFFFFFFFFF, at + count + 1
-    raise _Damaged
+    raise _DamagedError
 
 
 def _length(wire: _Wire, at: int) -> tuple[int, int]:
@@ -80,14 +81,14 @@ def _whole(wire: _Wire, at: int) -> _Wire:
     """The bytes whose length stands at `at`; they must lie within the enclosing message."""
     length, at = _length(wire, at)
     if length > wire.end - at:
-        raise _Damaged
+        raise _DamagedError
     return _Wire(wire.data, at, at + length)
 
 
 def _tag(wire: _Wire, at: int, tag: int) -> int:
     """Where the field starts whose one-byte tag stands at `at`."""
     if at >= wire.end or wire.data[at] != tag:
-        raise _Damaged
+        raise _DamagedError
     return at + 1
 
 
@@ -104,7 +105,7 @@ def _skip(wire: _Wire, at: int) -> int:
         at += 8 if wire_type == 1 else 4
         if at <= wire.end:
             return at
-    raise _Damaged
+    raise _DamagedError
 
 
 def _fields(wire: _Wire) -> Iterator[tuple[int, _Wire]]:
@@ -147,7 +148,7 @@ def _either_order(entry: _Wire) -> tuple[bytes, _Wire]:
     for _ in range(2):
         tag, at = _length(entry, at)
         if tag not in (_DELIMITED_1, _DELIMITED_2):
-            raise _Damaged
+            raise _DamagedError
         part = _whole(entry, at)
         if tag == _DELIMITED_1:
             key = bytes(part.data[part.start : part.end])
@@ -155,7 +156,7 @@ def _either_order(entry: _Wire) -> tuple[bytes, _Wire]:
             value = part
         at = part.end
     if at != entry.end:
-        raise _Damaged
+        raise _DamagedError
     return key, value
 
 
@@ -163,7 +164,7 @@ def _key_first(entry: _Wire) -> tuple[bytes, _Wire]:
     key = _whole(entry, _tag(entry, entry.start, _DELIMITED_1))
     value = _whole(entry, _tag(entry, key.end, _DELIMITED_2))
     if value.end != entry.end:
-        raise _Damaged
+        raise _DamagedError
     return bytes(key.data[key.start : key.end]), value
 
 
@@ -191,7 +192,7 @@ class _Values:
         if length == 0 or (inner.start == inner.end and not self.sequence):
             return inner.start
         if inner.start == inner.end:
-            raise _Damaged
+            raise _DamagedError
         return self._take_floats(inner) if self.slot.dtype is np.float32 else self._take_ints(inner)
 
     def _take_bytes(self, wire: _Wire) -> int:
@@ -219,7 +220,7 @@ class _Values:
         while at < wire.end:
             at = _tag(wire, at, _FIXED32_1)
             if at + 4 > wire.end:
-                raise _Damaged
+                raise _DamagedError
             self.found += struct.unpack_from("<f", wire.data, at)
             at += 4
         return at
@@ -231,7 +232,7 @@ class _Values:
             length = min(length, rest)
         count = length // 4
         if 4 * count > rest or (self.sequence and length % 4):
-            raise _Damaged
+            raise _DamagedError
         self.found += struct.unpack_from(f"<{count}f", wire.data, at)
         return at + 4 * count
 
@@ -252,11 +253,11 @@ def _feature(values: _Values, wire: _Wire, record: int) -> int:
     """Adds the values of a Feature that is not empty; returns where the reading ended."""
     slot, kind = values.slot, wire.data[wire.start]
     if kind != slot.kind << 3 | 2:
-        raise Failure(Code.KIND, record, slot, {0x0A: 1, 0x12: 2, 0x1A: 3}.get(kind, 0))
+        raise WalkError(Code.KIND, record, slot, {0x0A: 1, 0x12: 2, 0x1A: 3}.get(kind, 0))
     try:
         return values.take_list(wire, wire.start + 1)
-    except _Damaged:
-        raise Failure(Code.LIST, record, slot) from None
+    except _DamagedError:
+        raise WalkError(Code.LIST, record, slot) from None
 
 
 def _take(values: _Values, wire: _Wire | None, record: int) -> None:
@@ -264,14 +265,14 @@ def _take(values: _Values, wire: _Wire | None, record: int) -> None:
     slot, before = values.slot, len(values.found)
     if wire is None:
         if slot.required:
-            raise Failure(Code.MISSING, record, slot)
+            raise WalkError(Code.MISSING, record, slot)
         if slot.default is not None:
             values.take_default(slot.default)
     elif wire.start < wire.end:
         _feature(values, wire, record)
     count = len(values.found) - before
     if count != slot.size if slot.dense else count % slot.size:
-        raise Failure(Code.COUNT, record, slot, count)
+        raise WalkError(Code.COUNT, record, slot, count)
 
 
 def _latest(wire: _Wire, slots: dict[bytes, Slot], record: int) -> dict[str, _Wire]:
@@ -283,7 +284,7 @@ def _latest(wire: _Wire, slots: dict[bytes, Slot], record: int) -> dict[str, _Wi
             continue
         empty = value.start == value.end
         if not empty and value.data[value.start] not in (0x0A, 0x12, 0x1A):
-            raise Failure(Code.KIND, record, slot, 0)
+            raise WalkError(Code.KIND, record, slot, 0)
         if slot.empty_counts or not empty:
             chosen[slot.name] = value
     return chosen
@@ -312,8 +313,8 @@ class ReferenceWalker:
         for record, wire in enumerate(_messages(records)):
             try:
                 chosen = _latest(wire, by_key, record)
-            except _Damaged:
-                raise Failure(Code.MESSAGE, record) from None
+            except _DamagedError:
+                raise WalkError(Code.MESSAGE, record) from None
             for column, end in zip(columns, ends, strict=True):
                 _take(column, chosen.get(column.slot.name), record)
                 end.append(len(column.found))
@@ -329,8 +330,8 @@ class ReferenceWalker:
         for record, wire in enumerate(_messages(records)):
             try:
                 found = _sequence_features(wire)
-            except _Damaged:
-                raise Failure(Code.MESSAGE, record) from None
+            except _DamagedError:
+                raise WalkError(Code.MESSAGE, record) from None
             for column, end in zip(features, ends, strict=True):
                 _take(column, found[_DELIMITED_1].get(column.slot.name.encode()), record)
                 end.append(len(column.found))
@@ -362,14 +363,14 @@ class _Steps:
         """Adds the steps of one record; None where it has no such list."""
         slot = self.values.slot
         if wire is None and slot.required:
-            raise Failure(Code.MISSING, record, slot)
+            raise WalkError(Code.MISSING, record, slot)
         at = wire.start if wire is not None else 0
         while wire is not None and at < wire.end:
             before = len(self.values.found)
             at = self._step(wire, at, record)
             count = len(self.values.found) - before
             if slot.dense and count != slot.size:
-                raise Failure(Code.COUNT, record, slot, count)
+                raise WalkError(Code.COUNT, record, slot, count)
             self.inner.append(len(self.values.found))
         self.outer.append(len(self.inner) - 1)
 
@@ -380,7 +381,7 @@ class _Steps:
             if length > 2:
                 inner = _Wire(wire.data, at, min(at + length, wire.end))
                 if inner.start == inner.end:
-                    raise Failure(Code.KIND, record, slot, 0)
+                    raise WalkError(Code.KIND, record, slot, 0)
                 return _feature(self.values, inner, record)
             if length == 2:  # a kind and a list of length 0, which TensorFlow reads without this limit
                 size, end = _length(wire, _tag(wire, at, slot.kind << 3 | 2))
@@ -388,9 +389,9 @@ class _Steps:
                     return end
             elif length == 0:
                 return at
-        except _Damaged:
+        except _DamagedError:
             pass
-        raise Failure(Code.LIST, record, slot)
+        raise WalkError(Code.LIST, record, slot)
 
     def raw(self) -> Raw:
         """All that was found."""

@@ -30,7 +30,7 @@ from streamrec.example.features import Feature, FixedLenSequenceFeature, RaggedF
 from streamrec.example.parse import as_records, check_names, is_scalar, single_record
 from streamrec.example.plan import Plan, plan_context, plan_lists
 from streamrec.example.ragged import Rows
-from streamrec.example.walk import Array, Code, Failure, Offsets, Raw, Records, Slot, Walker
+from streamrec.example.walk import Array, Code, Offsets, Raw, Records, Slot, Walker, WalkError
 from streamrec.example.walkers import WALKER
 
 __all__ = ["parse_sequence_example", "parse_single_sequence_example"]
@@ -50,18 +50,19 @@ def parse_sequence_example(
     """Parses a batch of serialized SequenceExample messages, as `tf.io.parse_sequence_example` does.
 
     Args:
-        serialized: A list, tuple or one-dimensional object array of bytes; or Frames from a reader, or anything
-            else with a `buffer` and `spans`. A single bytes object is parsed without a batch dimension.
+        serialized: A list, tuple or one-dimensional object array of bytes; or Frames from a reader, or
+            anything else with a `buffer` and `spans`. A single bytes object is parsed without a batch
+            dimension.
         context_features: FixedLen-, VarLen- and RaggedFeatures of the context, by key.
         sequence_features: FixedLenSequence-, VarLen- and RaggedFeatures of the feature lists, by key.
         example_names: A name for each example, for error messages.
         string_columns: Whether byte strings come as BytesColumns instead of object arrays of bytes.
 
     Returns:
-        The context's columns, as from `parse_example`; the feature lists' columns: a FixedLenSequenceFeature is
-        an array of `[batch, longest, *shape]`, padded with 0 or `b""`, a VarLenFeature a SparseTensor of
-        `[batch, longest, most values]`, a RaggedFeature a RaggedTensor of at least two ragged dimensions; and for
-        each FixedLenSequenceFeature the number of steps of each example, int64 of `[batch]`.
+        The context's columns, as from `parse_example`; the feature lists' columns: a FixedLenSequenceFeature
+        is an array of `[batch, longest, *shape]`, padded with 0 or `b""`, a VarLenFeature a SparseTensor of
+        `[batch, longest, most values]`, a RaggedFeature a RaggedTensor of at least two ragged dimensions;
+        and for each FixedLenSequenceFeature the number of steps of each example, int64 of `[batch]`.
 
     Raises:
         FeatureError: A message that is damaged, a required feature that is missing, values of another kind or
@@ -144,10 +145,10 @@ def _walked(
     """What a walk finds; TensorFlow refuses required context features also for a batch of nothing."""
     required = [slot for slot in plans[0].slots if slot.dense and slot.required and slot.size]
     if not len(records) and required:
-        raise Failure(Code.COUNT, 0, required[0], 0).error(None)
+        raise WalkError(Code.COUNT, 0, required[0], 0).error(None)
     try:
         return walker.sequences(records, plans[0].slots, plans[1].slots, spans)
-    except Failure as failure:
+    except WalkError as failure:
         raise failure.error(names) from None
 
 

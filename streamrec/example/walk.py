@@ -4,13 +4,13 @@ Two walkers keep this contract: the native one (native.py, in C) and the readabl
 can be done on whole columns (padding, sparse positions, ragged partitions) is done above, once, in NumPy.
 
 Contract of a walk:
-  - each record is looked at once, in order; the first failure ends the walk with a `Failure`;
+  - each record is looked at once, in order; the first failure ends the walk with a `WalkError`;
   - which bytes are accepted, and what they mean, is TensorFlow's reading of the wire format (the docstring of
     reference.py has the rules), for damaged bytes too;
   - a dense slot gives `size` values for each record, where the record has none its default;
   - any other slot gives all values joined, and where each record's values end;
-  - bytes are `bytes` objects in object arrays, or, on request, spans over the buffer: int64 of shape `[n, 2]`,
-    start and end, -1 and -1 where a default stands.
+  - bytes are `bytes` objects in object arrays, or, on request, spans over the buffer: int64 of shape `[n,
+    2]`, start and end, -1 and -1 where a default stands.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class Code(enum.IntEnum):
     MISSING = 5  # no such key, and no default
 
 
-class Failure(Exception):  # noqa: N818: it never reaches a user; parse.py turns it into a FeatureError
-    """The first thing that a walk could not accept.
+class WalkError(Exception):
+    """The first thing that a walk could not accept; parse.py turns it into a FeatureError.
 
     Args:
         code: What is wrong.
@@ -138,7 +138,8 @@ class Failure(Exception):  # noqa: N818: it never reaches a user; parse.py turns
             multiple = "" if slot.dense else "a multiple of "
             shape = list(slot.shape)
             return f"found {self.found:,} values where the shape {shape} wants {multiple}{slot.size:,}"
-        return f"found nothing where {slot.size:,} {wanted} values are wanted; give a default_value or allow_missing"
+        advice = "give a default_value, or allow_missing=True in a feature list"
+        return f"found nothing where {slot.size:,} {wanted} values are wanted; {advice}"
 
     def error(self, names: Sequence[str | bytes] | None) -> FeatureError:
         """The error for the user; `names` are the examples' names, if he gave any."""
@@ -162,7 +163,7 @@ class Walker(Protocol):
             One Raw for each slot.
 
         Raises:
-            Failure: The first record that TensorFlow would refuse.
+            WalkError: The first record that TensorFlow would refuse.
         """
         ...
 
@@ -181,6 +182,6 @@ class Walker(Protocol):
             One Raw for each slot of the context, and one for each of the lists.
 
         Raises:
-            Failure: The first record that TensorFlow would refuse.
+            WalkError: The first record that TensorFlow would refuse.
         """
         ...

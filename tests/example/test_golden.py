@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compare import assert_same_columns, materialised
+from tests.example.compare import assert_same_columns, materialised
 
 from streamrec.example.columns import RaggedTensor, SparseTensor
 from streamrec.example.features import (
@@ -91,7 +91,8 @@ def array_of(flat: Mapping[str, Any], key: str) -> Any:
         return flat[key]
     blob, ends = flat[f"{key}|bytes_blob"].tobytes(), np.cumsum(flat[f"{key}|bytes_lengths"])
     array = np.empty(len(ends), dtype=object)
-    array[:] = [blob[end - length : end] for end, length in zip(ends, flat[f"{key}|bytes_lengths"], strict=True)]
+    lengths = flat[f"{key}|bytes_lengths"]
+    array[:] = [blob[end - length : end] for end, length in zip(ends, lengths, strict=True)]
     return array.reshape(flat[f"{key}|bytes_shape"])
 
 
@@ -140,5 +141,6 @@ def test_singles_are_the_rows_of_the_batch(walker: Walker) -> None:
     for row, record in enumerate(records):
         single = parse_single_with(walker, record, TUTORIAL, None, False)
         assert {name: column.item() for name, column in single.items()} == {  # type: ignore[union-attr]
-            name: column[row] for name, column in batch.items()  # type: ignore[index]
+            name: column[row]
+            for name, column in batch.items()  # type: ignore[index]
         }

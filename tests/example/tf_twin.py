@@ -19,7 +19,6 @@ from streamrec.example.features import (
     Feature,
     FixedLenFeature,
     FixedLenSequenceFeature,
-    RaggedFeature,
     SparseFeature,
     VarLenFeature,
 )
@@ -39,14 +38,18 @@ def twin(feature: Feature) -> Any:
     if isinstance(feature, FixedLenFeature):
         return tf.io.FixedLenFeature(feature.shape, kind, feature.default_value)
     if isinstance(feature, FixedLenSequenceFeature):
-        return tf.io.FixedLenSequenceFeature(feature.shape, kind, feature.allow_missing, feature.default_value)
+        return tf.io.FixedLenSequenceFeature(
+            feature.shape, kind, feature.allow_missing, feature.default_value
+        )
     if isinstance(feature, VarLenFeature):
         return tf.io.VarLenFeature(kind)
     if isinstance(feature, SparseFeature):
         keys = feature.index_key if isinstance(feature.index_key, str) else list(feature.index_key)
         sizes = feature.size if isinstance(feature.size, int) else list(feature.size)
         return tf.io.SparseFeature(keys, feature.value_key, kind, sizes, feature.already_sorted)
-    partitions = [getattr(tf.io.RaggedFeature, type(part).__name__)(*vars(part).values()) for part in feature.partitions]
+    partitions = [
+        getattr(tf.io.RaggedFeature, type(part).__name__)(*vars(part).values()) for part in feature.partitions
+    ]
     splits = dtype(feature.row_splits_dtype)
     return tf.io.RaggedFeature(kind, feature.value_key, partitions, splits, feature.validate)
 
@@ -61,7 +64,9 @@ def arrays(column: Any) -> Any:
     if isinstance(column, tf.SparseTensor):
         return SparseTensor(column.indices.numpy(), values(column.values), column.dense_shape.numpy())
     if isinstance(column, tf.RaggedTensor):
-        return RaggedTensor(values(column.flat_values), tuple(part.numpy() for part in column.nested_row_splits))
+        return RaggedTensor(
+            values(column.flat_values), tuple(part.numpy() for part in column.nested_row_splits)
+        )
     return values(column)
 
 
