@@ -7,6 +7,7 @@
 
 #include "decode_block.h"
 #include "decode_core.h"
+#include "decode_varints.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -386,9 +387,40 @@ sequences(PyObject *Py_UNUSED(module), PyObject *args)
     return result;
 }
 
+PyDoc_STRVAR(varints_doc,
+             "decode_varints(data, array, pext, /)\n--\n\n"
+             "For tests: decodes a run of varints in one of the two ways; returns the number of values, -1 for\n"
+             "damaged ones, or -2 where the processor has no fast PEXT.");
+
+static PyObject *
+varints(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *array;
+    Py_buffer data, out;
+    int pext;
+    if (!PyArg_ParseTuple(args, "y*Op", &data, &array, &pext)) {
+        return NULL;
+    }
+    if (PyObject_GetBuffer(array, &out, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS) < 0) {
+        PyBuffer_Release(&data);
+        return NULL;
+    }
+    int64_t count = -2;
+    if (!pext || fast_pext()) {
+        const uint8_t *at = data.buf;
+        if (read_varints_by(pext, at, at + data.len, out.buf, out.len / (int64_t)sizeof(int64_t), &count) == NULL) {
+            count = -1;
+        }
+    }
+    PyBuffer_Release(&data);
+    PyBuffer_Release(&out);
+    return PyLong_FromLongLong(count);
+}
+
 PyMethodDef decode_methods[] = {
     {"decode_plan", plan, METH_O, plan_doc},
     {"decode_examples", examples, METH_VARARGS, examples_doc},
     {"decode_sequences", sequences, METH_VARARGS, sequences_doc},
+    {"decode_varints", varints, METH_VARARGS, varints_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -6,6 +6,7 @@
 #define STREAMREC_DECODE_VALUES_H
 
 #include "decode_core.h"
+#include "decode_varints.h"
 #include "decode_wire.h"
 
 #include <stdlib.h>

@@ -1,9 +1,8 @@
-/* Reading the wire format: varints, tags, lengths, and runs of packed integers.
+/* Reading the wire format: varints, tags and lengths; comparing and hashing keys.
  *
  * Every reader takes a place and the end of what it may read, and returns the place after what it read, or NULL
- * where the bytes are not what they should be. Runs of integers are read in blocks of 64 bytes: the bytes that
- * end a varint (those without the high bit) are found first, and each value is then taken out of one word, without
- * a branch for each of its bytes.
+ * where the bytes are not what they should be. Runs of integers have
+ * decode_varints.h to themselves.
  */
 #ifndef STREAMREC_DECODE_WIRE_H
 #define STREAMREC_DECODE_WIRE_H
@@ -88,86 +87,6 @@ load_word(const uint8_t *at)
     uint64_t word;
     memcpy(&word, at, sizeof word);
     return word;
-}
-
-/* Drops the high bit of each byte and closes the gaps. */
-static inline int64_t
-join_sevens(uint64_t word)
-{
-    word = (word & 0x007F007F007F007FULL) | ((word & 0x7F007F007F007F00ULL) >> 1);
-    word = (word & 0x00003FFF00003FFFULL) | ((word & 0x3FFF00003FFF0000ULL) >> 2);
-    word = (word & 0x000000000FFFFFFFULL) | ((word & 0x0FFFFFFF00000000ULL) >> 4);
-    return (int64_t)word;
-}
-
-/* One bit for each of 64 bytes: whether a varint ends there, that is, its high bit is not set. */
-static inline uint64_t
-varint_ends(const uint8_t *block)
-{
-    uint64_t ends = 0;
-    for (int word = 0; word < 8; word++) {
-        uint64_t high = (~load_word(block + 8 * word) & 0x8080808080808080ULL) >> 7;
-        ends |= (high * 0x0102040810204080ULL >> 56) << (8 * word);
-    }
-    return ends;
-}
-
-/* Decodes the varints that end within a block of 64 bytes, of which the first starts at `at`, in the block or
- * up to 10 bytes before it. Eight bytes behind the block must be readable, and `out` have room for 64 values.
- * Where each one ends is known beforehand, so that none waits for the one before. */
-static inline const uint8_t *
-read_block(const uint8_t *at, const uint8_t *block, int64_t *out, int64_t *found)
-{
-    uint64_t ends = varint_ends(block);
-    int64_t count = 0;
-    if (ends == UINT64_MAX && at == block) {
-        for (int i = 0; i < 64; i++) {
-            out[i] = block[i];
-        }
-        *found += 64;
-        return block + 64;
-    }
-    for (; ends != 0; ends &= ends - 1, count++) {
-        const uint8_t *stop = block + __builtin_ctzll(ends) + 1;
-        int64_t size = stop - at;
-        if (DECODE_LIKELY(size <= 8)) {
-            out[count] = join_sevens(load_word(at) & UINT64_MAX >> (64 - 8 * size));
-        }
-        else {
-            uint64_t value;
-            if (read_varint(at, stop, &value) == NULL) {
-                return NULL;
-            }
-            out[count] = (int64_t)value;
-        }
-        at = stop;
-    }
-    *found += count;
-    return at;
-}
-
-/* Decodes varints up to `end`. Of `*count` values found, the first `room` are written. */
-static inline const uint8_t *
-read_varints(const uint8_t *at, const uint8_t *end, int64_t *out, int64_t room, int64_t *count)
-{
-    int64_t found = 0;
-    for (const uint8_t *block = at; end - block >= 64 + 8 && room - found >= 64; block += 64) {
-        if ((at = read_block(at, block, out + found, &found)) == NULL || block + 64 - at > MAX_VARINT) {
-            return NULL;
-        }
-    }
-    while (at < end) {
-        uint64_t value;
-        if ((at = read_varint(at, end, &value)) == NULL) {
-            return NULL;
-        }
-        if (found < room) {
-            out[found] = (int64_t)value;
-        }
-        found++;
-    }
-    *count = found;
-    return at;
 }
 
 /* Whether two strings of one length are equal; most keys are short, so this is faster than memcmp. */
