@@ -39,21 +39,24 @@ take_values(const matcher *match, decode_column *columns, int64_t record, extent
             decode_failure *failure)
 {
     for (int64_t index = 0; index < match->plan->count; index++) {
+        const decode_slot *slot = &match->plan->slots[index];
         decode_column *column = &columns[index];
-        task work = {.slot = &match->plan->slots[index], .column = column, .sequence = sequence};
-        if (column->dense == NULL) {
-            set_limits(&work, &column->values, all, record);
-        }
-        int code = take_value(&work, match->values[index]);
-        if (code != DECODE_OK) {
-            *failure = failed(&work, code, record, index);
-            return code;
+        if (column->dense == NULL || slot->size != 1 || !take_scalar(slot, match->values[index], column->dense)) {
+            task work = {.slot = slot, .column = column, .sequence = sequence};
+            if (column->dense == NULL) {
+                set_limits(&work, &column->values, all, record);
+            }
+            int code = take_value(&work, match->values[index]);
+            if (code != DECODE_OK) {
+                *failure = failed(&work, code, record, index);
+                return code;
+            }
         }
         if (column->dense != NULL) {
-            column->dense = (uint8_t *)column->dense + work.slot->size * width_of(work.slot);
+            column->dense = (uint8_t *)column->dense + slot->size * width_of(slot);
         }
         else if (column->ends != NULL) {
-            column->ends[record + 1] = column->values.used / width_of(work.slot);
+            column->ends[record + 1] = column->values.used / width_of(slot);
         }
     }
     return DECODE_OK;

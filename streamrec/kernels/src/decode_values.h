@@ -250,6 +250,32 @@ take_value(task *work, decode_slice value)
     return DECODE_OK;
 }
 
+/* The usual form of a single number, packed, with nothing behind it: takes it and returns 1, or returns 0 and leaves
+ * any other form to take_value. */
+static inline int
+take_scalar(const decode_slot *slot, decode_slice value, void *out)
+{
+    const uint8_t *data = value.data, *end = data + value.size;
+    if (value.size < 5 || data[0] != (slot->kind << 3 | 2) || data[1] != value.size - 2 || data[2] != DELIMITED_1 ||
+        data[3] != value.size - 4 || value.size >= 0x80) {
+        return 0;
+    }
+    if (slot->kind == DECODE_FLOAT) {
+        memcpy(out, data + 4, value.size == 8 ? 4 : 0);
+        return value.size == 8;
+    }
+    uint64_t number = data[4];
+    if (DECODE_LIKELY(number < 0x80 && value.size == 5)) {
+        memcpy(out, &number, sizeof number);
+        return 1;
+    }
+    if (slot->kind != DECODE_INT64 || read_varint(data + 4, end, &number) != end) {
+        return 0;
+    }
+    memcpy(out, &number, sizeof number);
+    return 1;
+}
+
 static int64_t
 width_of(const decode_slot *slot)
 {
