@@ -3,6 +3,8 @@
 Rules of this file:
   - a configuration is a frozen value: lists become tuples and dtypes become one of `np.int64`, `np.float32`
     and `bytes` when it is made, so it can be hashed, pickled and shared, and no later change can reach it;
+  - two configurations are equal only if they mean the same: plans are kept by them (the partitions are no
+    tuples, which would be equal across classes);
   - what can be known to be wrong without data is refused here, when the configuration is made (TensorFlow
     waits for the first call);
   - the meaning of each class is TensorFlow's (tf.io, 2.21). What depends on data stands in parse.py and
@@ -15,7 +17,7 @@ import math
 import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -72,17 +74,14 @@ def as_dtype(dtype: object) -> Dtype:
 
 def _numpy_name(dtype: object) -> str:
     try:
-        return np.dtype(cast(Any, dtype)).name
+        return str(np.dtype(cast(Any, dtype)).name)
     except TypeError:
         return repr(dtype)
 
 
-def _as_shape(shape: Iterable[Any], why: str) -> tuple[int, ...]:
+def _as_shape(shape: int | Iterable[Any], why: str) -> tuple[int, ...]:
     """A tuple of sizes. `why` says what an unknown size would mean for the feature at hand."""
-    try:
-        dims = tuple(shape)
-    except TypeError as error:
-        raise FeatureError(f"shape {shape!r} is not a list of sizes; a scalar has the shape []") from error
+    dims = tuple(shape) if isinstance(shape, Iterable) else (shape,)
     if any(dim is None for dim in dims):
         raise FeatureError(f"shape {list(dims)} has an unknown size; {why}")
     sizes = tuple(operator.index(dim) for dim in dims)
@@ -91,13 +90,19 @@ def _as_shape(shape: Iterable[Any], why: str) -> tuple[int, ...]:
     return sizes
 
 
-def _frozen(value: Any) -> Any:
-    """Arrays and lists as nested tuples of Python scalars, so that a configuration holds nothing mutable."""
+def _frozen(value: Any, dtype: Dtype) -> Any:
+    """Arrays and lists as nested tuples of Python scalars, so that a configuration holds nothing mutable.
+
+    Numbers of NumPy are cast to the feature's kind, as TensorFlow does: np.float64(1.0) is a default for
+    int64, the float 1.0 is not.
+    """
+    if hasattr(value, "numpy"):  # a TensorFlow tensor
+        value = value.numpy()
     if isinstance(value, np.ndarray | np.generic):
-        value = value.tolist()
-    elif hasattr(value, "numpy"):  # a TensorFlow tensor
-        value = value.numpy().tolist() if hasattr(value.numpy(), "tolist") else value.numpy()
-    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
+        numeric = value.dtype.kind in "biuf" and dtype is not bytes
+        with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, as in TensorFlow
+            value = value.astype(cast(Any, dtype)).tolist() if numeric else value.tolist()
+    return tuple(_frozen(item, dtype) for item in value) if isinstance(value, list | tuple) else value
 
 
 def default_array(value: Any, dtype: Dtype, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -122,12 +127,14 @@ def default_array(value: Any, dtype: Dtype, shape: tuple[int, ...]) -> np.ndarra
         array = np.empty(len(flat), dtype=object)
         array[:] = [_as_bytes(item) for item in flat]
         return array.reshape(shape)
-    accepted = (int, np.integer) if dtype is np.int64 else (int, float, np.integer, np.floating)
     for item in flat:
-        if not isinstance(item, accepted) or isinstance(item, bool):
+        if not isinstance(
+            item, int if dtype is np.int64 else int | float
+        ):  # bool is an int, here as in TensorFlow
             raise FeatureError(f"the default {item!r} is a {type(item).__name__}, no {dtype.__name__}")
     try:
-        return np.array(flat, dtype=dtype).reshape(shape)
+        with np.errstate(over="ignore"):
+            return np.array(flat, dtype=dtype).reshape(shape)
     except OverflowError as error:
         raise FeatureError(f"the default {value!r} does not fit in {dtype.__name__}") from error
 
@@ -165,7 +172,8 @@ class FixedLenFeature:
     """A feature with the same number of values in every example: a dense array of `[batch, *shape]`.
 
     Args:
-        shape: Sizes of one example's array; `[]` for a scalar. The data must hold exactly their product.
+        shape: Sizes of one example's array; `[]` for a scalar, 3 for `[3]`. The data must hold exactly their
+            product.
         dtype: `np.int64`, `np.float32` or `bytes` (or their TensorFlow or string names).
         default_value: Taken where the feature is missing or empty. A scalar for a scalar, else one value
             for each element, in any nesting. None makes the feature required.
@@ -179,9 +187,10 @@ class FixedLenFeature:
     dtype: Dtype
     default_value: Any = None
 
-    def __init__(self, shape: Iterable[Any], dtype: object, default_value: Any = None) -> None:
+    def __init__(self, shape: int | Iterable[Any], dtype: object, default_value: Any = None) -> None:
         sizes = _as_shape(shape, "use FixedLenSequenceFeature for a first dimension that varies")
-        _set(self, shape=sizes, dtype=as_dtype(dtype), default_value=_frozen(default_value))
+        kind = as_dtype(dtype)
+        _set(self, shape=sizes, dtype=kind, default_value=_frozen(default_value, kind))
         if default_value is not None:
             default_array(self.default_value, self.dtype, self.shape)
 
@@ -219,15 +228,18 @@ class FixedLenSequenceFeature:
     default_value: Any = None
 
     def __init__(
-        self, shape: Iterable[Any], dtype: object, allow_missing: bool = False, default_value: Any = None
+        self,
+        shape: int | Iterable[Any],
+        dtype: object,
+        allow_missing: bool = False,
+        default_value: Any = None,
     ) -> None:
         sizes = _as_shape(shape, "only the first dimension, the length, may vary, and it is not written down")
         if 0 in sizes:
             raise FeatureError(f"shape {list(sizes)} of one step holds no value; leave the zero out")
-        frozen = _frozen(default_value)
-        _set(
-            self, shape=sizes, dtype=as_dtype(dtype), allow_missing=bool(allow_missing), default_value=frozen
-        )
+        kind = as_dtype(dtype)
+        _set(self, shape=sizes, dtype=kind, allow_missing=bool(allow_missing))
+        _set(self, default_value=_frozen(default_value, kind))
         if default_value is not None:
             default_array(self.default_value, self.dtype, ())
 
@@ -297,32 +309,38 @@ class RaggedFeature:
         validate: Whether to check that values and partitions fit.
     """
 
-    class RowSplits(NamedTuple):
+    @dataclass(frozen=True)
+    class RowSplits:
         """Row i goes from split i to split i + 1."""
 
         key: str
 
-    class RowLengths(NamedTuple):
+    @dataclass(frozen=True)
+    class RowLengths:
         """The length of each row."""
 
         key: str
 
-    class RowStarts(NamedTuple):
+    @dataclass(frozen=True)
+    class RowStarts:
         """Where each row starts; the last ends with the values."""
 
         key: str
 
-    class RowLimits(NamedTuple):
+    @dataclass(frozen=True)
+    class RowLimits:
         """Where each row ends; the first starts at 0."""
 
         key: str
 
-    class ValueRowIds(NamedTuple):
+    @dataclass(frozen=True)
+    class ValueRowIds:
         """The row of each value, in ascending order."""
 
         key: str
 
-    class UniformRowLength(NamedTuple):
+    @dataclass(frozen=True)
+    class UniformRowLength:
         """All rows are equally long."""
 
         length: int
@@ -347,6 +365,8 @@ class RaggedFeature:
             )
         if not isinstance(validate, bool):
             raise TypeError(f"validate must be a bool, not {validate!r}")
+        if any(isinstance(p, RaggedFeature.UniformRowLength) and p.length < 1 for p in partitions):
+            raise FeatureError("a UniformRowLength must be at least 1; leave the partition out")
         key = None if value_key is None else _as_key(value_key, "value_key")
         splits = _splits_dtype(row_splits_dtype)
         _set(self, dtype=as_dtype(dtype), value_key=key, partitions=tuple(partitions))
