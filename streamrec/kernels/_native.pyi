@@ -1,5 +1,6 @@
 # The C module; reference.py documents these functions, and a test compares the signatures of all three.
 from collections.abc import Sequence
+from typing import Any
 
 from typing_extensions import Buffer
 
@@ -13,3 +14,33 @@ def crc32c_with(name: str, data: BytesLike, crc: int = 0) -> int: ...
 def scan_frames(data: BytesLike, start: int, verify: bool, max_record_bytes: int) -> Scan: ...
 def gather(buffers: Sequence[BytesLike], sources: Int64s | None, spans: Int64s) -> tuple[Buffer, bytes]: ...
 def encode_frames(buffer: BytesLike, spans: Int64s) -> bytes: ...
+
+# The encoder; its twin is streamrec.example.encode_reference.
+def encode_examples(
+    columns: tuple[tuple[bytes, int, Any, Any, Any], ...], rows: int, /
+) -> tuple[int, int, int, bytes | None, bytes | None]: ...
+
+# The decoder, which streamrec.example.native wraps; its twin is streamrec.example.reference.
+def decode_plan(slots: tuple[tuple[bytes, int, bool, int, bytes | None, bool, bool], ...], /) -> object: ...
+def decode_examples(
+    plan: object,
+    records: tuple[bytes, ...] | None,
+    buffer: Any,
+    spans: Int64s | None,
+    arrays: tuple[Any, ...],
+    /,
+) -> list[Any] | tuple[int, int, int, int, int]: ...
+def decode_sequences(
+    context: object,
+    lists: object,
+    records: tuple[bytes, ...] | None,
+    buffer: Any,
+    spans: Int64s | None,
+    context_arrays: tuple[Any, ...],
+    list_arrays: tuple[Any, ...],
+    /,
+) -> list[list[Any]] | tuple[int, int, int, int, int]: ...
+def decode_varints(data: bytes, array: Int64s, pext: bool, /) -> int: ...
+def decode_strings(block: Any, array: Any, defaults: tuple[bytes, ...], /) -> None: ...
+def decode_spans(block: Any, buffer: Any, array: Int64s, /) -> None: ...
+def arrow_binary(buffer: Any, spans: Int64s, /) -> tuple[object, object]: ...
