@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.example.compare import assert_same_columns, materialised
 
 from streamrec.example.columns import RaggedTensor, SparseTensor
 from streamrec.example.features import (
@@ -23,6 +22,7 @@ from streamrec.example.features import (
 from streamrec.example.parse import parse_examples_with, parse_single_with
 from streamrec.example.sequence import parse_sequences_with
 from streamrec.example.walk import Walker
+from tests.example.compare import assert_same_columns, materialised
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 TUTORIAL: dict[str, Feature] = {
