@@ -349,9 +349,7 @@ def file_rows(workload: Workload, rounds: int) -> list[Row]:
         note = note_of(workload, ratio)
         rows.append(Row(name, "file", speeds[mine], best, speeds[best], ratio, workload.bar, note))
         for peer in others:
-            rows.append(
-                Row(name, "file", speeds[mine], peer, speeds[peer], speeds[mine] / speeds[peer], None)
-            )
+            rows.append(Row(name, "file", speeds[mine], peer, speeds[peer], speeds[mine] / speeds[peer], None))
     return rows
 
 
@@ -380,9 +378,7 @@ def note_of(workload: Workload, ratio: float) -> str:
     if ratio >= workload.bar:
         return ""
     if workload.name.startswith("image"):
-        return (
-            "the copy of each string into a fresh bytes object is what it takes: memory and its page faults"
-        )
+        return "the copy of each string into a fresh bytes object is what it takes: memory and its page faults"
     return "missed in this run"
 
 

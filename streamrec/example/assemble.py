@@ -162,9 +162,7 @@ def batch_columns(plan: Plan, raws: list[Raw], count: int, buffer: Any) -> dict[
     """
     wrap = wrapper(buffer)
     triples = zip(plan.slots, plan.forms, raws, strict=True)
-    return combined(
-        plan, {slot.name: _batch_part(slot, form, raw, count, wrap) for slot, form, raw in triples}
-    )
+    return combined(plan, {slot.name: _batch_part(slot, form, raw, count, wrap) for slot, form, raw in triples})
 
 
 def single_columns(plan: Plan, raws: list[Raw], buffer: Any) -> dict[str, Column]:

@@ -109,9 +109,7 @@ class BytesColumn:
             ValueError: A column of more than one dimension; reshape it first.
         """
         if len(self.shape) != 1:
-            raise ValueError(
-                f"Arrow arrays have one dimension, this column has {len(self.shape)}; reshape it"
-            )
+            raise ValueError(f"Arrow arrays have one dimension, this column has {len(self.shape)}; reshape it")
         return _native.arrow_binary(self.buffer, np.ascontiguousarray(self.spans))
 
 

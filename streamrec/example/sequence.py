@@ -126,9 +126,7 @@ def parse_single_sequence_with(
     records, names = single_record(serialized, name, string_columns)
     features, steps = _walked(walker, records, plans, names, string_columns)
     buffer = records.buffer if string_columns else None
-    parts = {
-        slot.name: _single_part(slot, form, raw, buffer) for slot, form, raw in _triples(plans[1], steps)
-    }
+    parts = {slot.name: _single_part(slot, form, raw, buffer) for slot, form, raw in _triples(plans[1], steps)}
     lengths = {name: length.reshape(()) for name, length in _lengths(plans[1], steps).items()}
     return single_columns(plans[0], features, buffer), combined(plans[1], parts), lengths
 
@@ -157,9 +155,7 @@ def _triples(plan: Plan, raws: list[Raw]) -> list[tuple[Slot, Feature, Raw]]:
 
 
 def _lengths(plan: Plan, raws: list[Raw]) -> dict[str, Offsets]:
-    dense = [
-        (slot, raw) for slot, form, raw in _triples(plan, raws) if isinstance(form, FixedLenSequenceFeature)
-    ]
+    dense = [(slot, raw) for slot, form, raw in _triples(plan, raws) if isinstance(form, FixedLenSequenceFeature)]
     return {slot.name: np.diff(raw.splits) for slot, raw in dense if raw.splits is not None}
 
 
