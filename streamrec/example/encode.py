@@ -209,9 +209,7 @@ def encode_sequence_example(
     if deterministic:
         columns.sort(key=lambda column: _key(column.name))
     # Concatenated messages are merged, so a map's entries can be written one by one, in the order wanted.
-    lists = [
-        FeatureLists(feature_list={_name(col.name): FeatureList(feature=_steps(col))}) for col in columns
-    ]
+    lists = [FeatureLists(feature_list={_name(col.name): FeatureList(feature=_steps(col))}) for col in columns]
     body = b"".join(item.SerializeToString() for item in lists)
     # An Example is a SequenceExample without lists; a BytesList has the length's bytes, under another tag.
     context_bytes = encode_example(context, kinds=context_kinds, deterministic=deterministic)
@@ -248,9 +246,7 @@ def _key(name: Any) -> bytes:
 
 
 def _run(columns: list[Column], rows: int, deterministic: bool) -> EncodedBatch:
-    packed: list[_Packed] = [
-        (_key(col.name), int(col.kind), col.values, col.spans, col.splits) for col in columns
-    ]
+    packed: list[_Packed] = [(_key(col.name), int(col.kind), col.values, col.spans, col.splits) for col in columns]
     if deterministic:
         packed.sort(key=lambda column: column[0])
     code, record, column, buffer, spans = _encode(tuple(packed), rows)

@@ -130,8 +130,7 @@ def _of_ragged(name: str, value: Any, declared: Kind | None) -> Column:
         raise FeatureError("a ragged tensor without row splits", name)
     if splits[0] != 0 or splits[-1] != len(array):
         raise FeatureError(
-            f"row splits from {splits[0]} to {splits[-1]} where 0 to {len(array)}, the number of values, "
-            "is wanted",
+            f"row splits from {splits[0]} to {splits[-1]} where 0 to {len(array)}, the number of values, is wanted",
             name,
         )
     return Column(name, kind, data, None, np.ascontiguousarray(splits * width, dtype="<i8"), len(splits) - 1)
@@ -164,9 +163,7 @@ def _common_kind(name: str, rows: list[Values]) -> Kind:
         elif row.kind not in (Kind.NONE, kind):
             found, wanted = KIND_NAMES[row.kind], KIND_NAMES[kind]
             advice = "convert the rows to one kind, or declare it"
-            raise FeatureError(
-                f"{found} where {wanted} is wanted, as in the rows before; {advice}", name, index
-            )
+            raise FeatureError(f"{found} where {wanted} is wanted, as in the rows before; {advice}", name, index)
     return kind
 
 

@@ -147,9 +147,7 @@ def _remark(item: FeatureSummary) -> str:
         return "never seen with a kind; say which one it has"
     span = f"{item.longest:,}" if item.fixed else f"{item.shortest:,} to {item.longest:,}"
     values = "value" if item.fixed and item.longest == 1 else "values"
-    steps = (
-        "" if item.longest_list is None else f" a step, {item.shortest_list:,} to {item.longest_list:,} steps"
-    )
+    steps = "" if item.longest_list is None else f" a step, {item.shortest_list:,} to {item.longest_list:,} steps"
     missing = f", missing in {item.missing_rate:.1%}" if item.present < item.records else ""
     return f"{span} {values}{steps}{missing}"
 
@@ -269,6 +267,4 @@ def _parse(data: bytes, kind: str, record: int) -> Example | SequenceExample:
     try:
         return message.FromString(data)
     except DecodeError as error:
-        raise FeatureError(
-            f"{len(data)} bytes that are no {message.__name__}: {error}", None, record
-        ) from error
+        raise FeatureError(f"{len(data)} bytes that are no {message.__name__}: {error}", None, record) from error

@@ -87,9 +87,7 @@ def tensor_dtype(dtype: object) -> np.dtype[Any]:
     if name in ("string", "bytes", "object") or name.startswith(("bytes", "str")):
         return np.dtype(object)
     if name not in _NUMBERS:
-        raise FeatureError(
-            f"dtype {dtype!r} is none that TensorFlow's tensors have; convert to one of theirs"
-        )
+        raise FeatureError(f"dtype {dtype!r} is none that TensorFlow's tensors have; convert to one of theirs")
     return _numpy_dtype(name)
 
 
@@ -97,9 +95,7 @@ def _numpy_name(dtype: Any) -> str:
     try:
         return str(np.dtype(dtype).name)
     except TypeError as error:
-        raise FeatureError(
-            f"{dtype!r} where a dtype is wanted; give np.float32, 'int64', bytes ..."
-        ) from error
+        raise FeatureError(f"{dtype!r} where a dtype is wanted; give np.float32, 'int64', bytes ...") from error
 
 
 def _numpy_dtype(name: str) -> np.dtype[Any]:
@@ -138,9 +134,7 @@ def serialize_tensor(tensor: Any) -> bytes:
             dtype=_NUMBERS[name], tensor_shape=_shape_message(array), tensor_content=little.tobytes()
         ).SerializeToString()
     strings = [_string(item) for item in array.ravel().tolist()]
-    return TensorProto(
-        dtype=_STRING, tensor_shape=_shape_message(array), string_val=strings
-    ).SerializeToString()
+    return TensorProto(dtype=_STRING, tensor_shape=_shape_message(array), string_val=strings).SerializeToString()
 
 
 def _tensor_array(tensor: Any) -> npt.NDArray[Any]:
@@ -158,9 +152,7 @@ def _tensor_array(tensor: Any) -> npt.NDArray[Any]:
     if array.dtype == np.float64:
         return array.astype(np.float32)
     bounds = np.iinfo(np.int32)
-    fits = array.dtype == np.int64 and (
-        not array.size or bounds.min <= array.min() <= array.max() <= bounds.max
-    )
+    fits = array.dtype == np.int64 and (not array.size or bounds.min <= array.min() <= array.max() <= bounds.max)
     return array.astype(np.int32) if fits else array
 
 
@@ -203,9 +195,7 @@ def parse_tensor(serialized: Any, out_type: object, *, max_fill_bytes: int = 2**
     wanted = _STRING if dtype.kind == "O" else _NUMBERS[dtype.name]
     if message.dtype != wanted:
         found = "string" if message.dtype == _STRING else _NAMES.get(message.dtype, f"dtype {message.dtype}")
-        raise FeatureError(
-            f"a {found} tensor where {_NAMES.get(wanted, 'string')} is wanted; ask for its dtype"
-        )
+        raise FeatureError(f"a {found} tensor where {_NAMES.get(wanted, 'string')} is wanted; ask for its dtype")
     shape = _shape(message)
     values = _strings(message, shape) if wanted == _STRING else _numbers(message, dtype, shape)
     try:

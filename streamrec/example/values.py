@@ -216,9 +216,7 @@ def _leaves(value: Sequence[Any], name: str | None) -> Sequence[Any]:
     return _leaves([leaf for row in rows for leaf in row], name)
 
 
-def _of_leaves(
-    leaves: Sequence[Any], declared: Kind | None, name: str | None, empty: Kind = Kind.NONE
-) -> Values:
+def _of_leaves(leaves: Sequence[Any], declared: Kind | None, name: str | None, empty: Kind = Kind.NONE) -> Values:
     if not leaves and empty is Kind.NONE:
         return _empty(declared)
     types = dict.fromkeys(map(type, leaves))
@@ -233,9 +231,7 @@ def _of_leaves(
         return Values(kind, _int64_leaves(leaves if types.keys() == {int} else map(int, leaves), name))
     if kind is Kind.FLOAT:
         return Values(kind, _float_leaves(leaves if types.keys() == {float} else map(float, leaves), name))
-    return Values(
-        kind, tuple(leaves if types.keys() == {bytes} else [_to_bytes(leaf, name) for leaf in leaves])
-    )
+    return Values(kind, tuple(leaves if types.keys() == {bytes} else [_to_bytes(leaf, name) for leaf in leaves]))
 
 
 def _empty(declared: Kind | None) -> Values:
@@ -257,9 +253,7 @@ def _merge(kind: Kind, found: type, declared: Kind | None, leaves: Sequence[Any]
     if declared is Kind.FLOAT and {kind, other} == {Kind.INT64, Kind.FLOAT}:
         return Kind.FLOAT
     first = type(leaves[0]).__name__
-    raise FeatureError(
-        f"mixed types: {first} and {found.__name__} where one kind is wanted; convert them to one", name
-    )
+    raise FeatureError(f"mixed types: {first} and {found.__name__} where one kind is wanted; convert them to one", name)
 
 
 def _int64_leaves(leaves: Iterable[int], name: str | None) -> npt.NDArray[np.int64]:
@@ -269,9 +263,7 @@ def _int64_leaves(leaves: Iterable[int], name: str | None) -> npt.NDArray[np.int
     except OverflowError as error:
         found = next(number for number in numbers if not _INT64.min <= number <= _INT64.max)
         bounds = f"{_INT64.min} to {_INT64.max}"
-        raise FeatureError(
-            f"the int {found} where int64 is wanted, which goes from {bounds}", name
-        ) from error
+        raise FeatureError(f"the int {found} where int64 is wanted, which goes from {bounds}", name) from error
 
 
 def _float_leaves(leaves: Iterable[float], name: str | None) -> npt.NDArray[np.float32]:

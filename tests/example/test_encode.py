@@ -52,9 +52,7 @@ def plain(feature: Feature) -> tuple[str | None, list[Any]]:
 
 @given(st.dictionaries(names, feature_values, max_size=5))
 def test_deterministic_output_is_protobufs(features: dict[str, Any]) -> None:
-    assume(
-        not any(a != b and a.startswith(b) for a in features for b in features)
-    )  # upb sorts these otherwise
+    assume(not any(a != b and a.startswith(b) for a in features for b in features))  # upb sorts these otherwise
     wanted = by_protobuf(features).SerializeToString(deterministic=True)
     assert encode_example(features, deterministic=True) == wanted
 
@@ -164,9 +162,7 @@ def test_batches_are_sequences() -> None:
 
 def test_inner_ragged_dimensions_keep_their_values() -> None:
     nested = RaggedTensor(np.arange(6).reshape(3, 2), (np.array([0, 2, 3]), np.array([0, 1, 1, 3])))
-    rows = [
-        plain(Example.FromString(record).features.feature["x"]) for record in encode_examples({"x": nested})
-    ]
+    rows = [plain(Example.FromString(record).features.feature["x"]) for record in encode_examples({"x": nested})]
     assert rows == [("int64_list", [0, 1]), ("int64_list", [2, 3, 4, 5])]
 
 
@@ -262,10 +258,7 @@ def test_sequence_examples() -> None:
     message = SequenceExample.FromString(record)
     assert message.SerializeToString(deterministic=True) == record
     assert plain(message.context.feature["id"]) == ("int64_list", [7])
-    lists = {
-        name: [plain(step) for step in item.feature]
-        for name, item in message.feature_lists.feature_list.items()
-    }
+    lists = {name: [plain(step) for step in item.feature] for name, item in message.feature_lists.feature_list.items()}
     assert lists == {
         "tokens": [("int64_list", [1, 2]), ("int64_list", []), ("int64_list", [3])],
         "frames": [("float_list", [1.0] * 3)] * 2,

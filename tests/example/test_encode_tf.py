@@ -44,9 +44,7 @@ def test_examples(features: dict[str, Any]) -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(
-    st.sampled_from([int64s, floats, strings]).flatmap(lambda kind: st.lists(kind, min_size=1, max_size=5))
-)
+@given(st.sampled_from([int64s, floats, strings]).flatmap(lambda kind: st.lists(kind, min_size=1, max_size=5)))
 def test_batches(rows: list[Any]) -> None:
     batch = encode_examples({"x": rows}, kinds={"x": bytes} if rows[0].dtype.kind == "O" else None)
     parsed = tf.io.parse_example(list(batch), declare({"x": rows[0]}))["x"]
@@ -61,9 +59,7 @@ def test_sequence_examples(context: dict[str, Any], lists: dict[str, Any]) -> No
     message = tf.train.SequenceExample.FromString(record)
     assert set(message.context.feature) == set(context)
     specs = {name: tf.io.FixedLenSequenceFeature([], tf.int64) for name in lists}
-    found_context, found = tf.io.parse_single_sequence_example(
-        record, declare(context) or None, specs or None
-    )
+    found_context, found = tf.io.parse_single_sequence_example(record, declare(context) or None, specs or None)
     for name, value in found_context.items():
         check(value, context[name])
     for name, value in found.items():
@@ -77,9 +73,7 @@ def test_an_empty_list_is_a_missing_feature() -> None:
 
 def test_tensorflows_tensors_and_messages_are_taken() -> None:
     feature = tf.train.Feature(int64_list=tf.train.Int64List(value=[1, 2]))
-    record = encode_example(
-        {"a": tf.constant([[1, 2]]), "b": tf.constant("x"), "c": feature}, deterministic=True
-    )
+    record = encode_example({"a": tf.constant([[1, 2]]), "b": tf.constant("x"), "c": feature}, deterministic=True)
     assert record == encode_example({"a": [1, 2], "b": "x", "c": [1, 2]})
     ragged = tf.ragged.constant([[1, 2], [], [3]])
     assert list(encode_examples({"x": ragged})) == list(

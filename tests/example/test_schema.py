@@ -116,9 +116,7 @@ def test_tensorflow_parses_with_the_proposal() -> None:
     records = list(tf.data.TFRecordDataset(path).as_numpy_iterator())
     features = infer_features(records).features
     theirs = {
-        name: tf.io.FixedLenFeature(
-            item.shape, tf.as_dtype(item.dtype) if item.dtype is not bytes else tf.string
-        )
+        name: tf.io.FixedLenFeature(item.shape, tf.as_dtype(item.dtype) if item.dtype is not bytes else tf.string)
         for name, item in features.items()
         if isinstance(item, FixedLenFeature)
     }

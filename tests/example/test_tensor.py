@@ -107,9 +107,7 @@ def test_shapes_and_unknown_fields() -> None:
     assert parse_tensor(b"\x08\x03", np.int32).shape == ()
     unknown = TensorProto(dtype=3, tensor_shape=TensorShapeProto(unknown_rank=True), int_val=[1])
     assert parse_tensor(unknown.SerializeToString(), np.int32) == 1
-    assert parse_tensor(
-        message(3, [1], int_val=[1], version_number=99) + b"\xaa\x06\x01x", "int32"
-    ).tolist() == [1]
+    assert parse_tensor(message(3, [1], int_val=[1], version_number=99) + b"\xaa\x06\x01x", "int32").tolist() == [1]
     assert parse_tensor(np.array(message(3, [0]), dtype=object), np.int32).shape == (0,)
 
 
