@@ -244,7 +244,8 @@ def _of_leaves(
         leaves = [leaf.value if isinstance(leaf, enum.Enum) else leaf for leaf in leaves]
         types = set(map(type, leaves))
     kind = empty if not types else _kind_of_types(types, declared, leaves, name)
-    kind = _check_declared(kind, type(leaves[0]).__name__ if leaves else "str", declared, name)
+    if declared is not None:
+        kind = _check_declared(kind, type(leaves[0]).__name__ if leaves else "str", declared, name)
     if kind is Kind.INT64:
         return Values(kind, _int64_leaves(leaves if types == {int} else [int(leaf) for leaf in leaves], name))
     if kind is Kind.FLOAT:
@@ -262,6 +263,10 @@ def _empty(declared: Kind | None) -> Values:
 
 def _kind_of_types(types: set[type], declared: Kind | None, leaves: Sequence[Any], name: str | None) -> Kind:
     """The kind that all scalars of a list have."""
+    if len(types) == 1:
+        kind = natural_kind(*types)
+        if kind is not None:
+            return kind
     kinds = {natural_kind(found) for found in types}
     if len(kinds) == 1 and None not in kinds:
         return kinds.pop() or Kind.NONE
