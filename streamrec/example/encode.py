@@ -144,11 +144,11 @@ def encode_example(
         b'\n\x1f\n\x0e\n\x05label\x12\x05\x1a\x03\n\x01\x03\n\r\n\x04name\x12\x05\n\x03\n\x01a'
     """
     declared = _declared(kinds)
-    columns = []
+    packed: list[_Packed] = []
     for name, value in features.items():
         kind, data = to_values(value, declared.get(name), name)
-        columns.append(Column(name, kind, data, None, len(data), 1))
-    return _run(columns, 1, deterministic).buffer
+        packed.append((_key(name), kind, data, None, len(data)))
+    return _run(packed, 1, deterministic)[0]
 
 
 def encode_examples(
@@ -177,7 +177,9 @@ def encode_examples(
         (3, True)
     """
     made = to_columns(columns, kinds)
-    return _run(made, made[0].rows if made else 0, deterministic)
+    packed: list[_Packed] = [(_key(col.name), col.kind, col.values, col.spans, col.splits) for col in made]
+    buffer, spans = _run(packed, made[0].rows if made else 0, deterministic)
+    return EncodedBatch(buffer, np.frombuffer(spans, dtype="<i8").reshape(-1, 2))
 
 
 def encode_sequence_example(
@@ -245,11 +247,16 @@ def _key(name: Any) -> bytes:
         raise FeatureError("the name has no UTF-8 form; rename the feature", name) from error
 
 
+<<<<<<< HEAD
 def _run(columns: list[Column], rows: int, deterministic: bool) -> EncodedBatch:
     packed: list[_Packed] = [(_key(col.name), int(col.kind), col.values, col.spans, col.splits) for col in columns]
+=======
+def _run(packed: list[_Packed], rows: int, deterministic: bool) -> tuple[bytes, bytes]:
+    """The records' bytes and spans, by the kernel."""
+>>>>>>> encode
     if deterministic:
         packed.sort(key=lambda column: column[0])
     code, record, column, buffer, spans = _encode(tuple(packed), rows)
     if buffer is None or spans is None:
         raise FeatureError(_FAILURES[code], packed[column][0].decode(), record)
-    return EncodedBatch(buffer, np.frombuffer(spans, dtype="<i8").reshape(-1, 2))
+    return buffer, spans

@@ -84,9 +84,9 @@ def _of_spans(name: str, value: Any, declared: Kind | None) -> Column:
     if declared not in (None, Kind.BYTES):
         raise FeatureError(f"byte strings where {KIND_NAMES[declared]} is wanted", name)
     spans = np.ascontiguousarray(value.spans, dtype="<i8")
-    if spans.ndim != 2 or spans.shape[1] != 2:
+    if spans.ndim < 2 or spans.shape[-1] != 2:
         raise FeatureError(f"spans of shape {list(spans.shape)} where [n, 2] is wanted", name)
-    return Column(name, Kind.BYTES, value.buffer, spans, 1, len(spans))
+    return Column(name, Kind.BYTES, value.buffer, spans.reshape(-1, 2), math.prod(spans.shape[1:-1]), len(spans))
 
 
 def _array(name: str, value: Any) -> npt.NDArray[Any]:

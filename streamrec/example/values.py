@@ -57,7 +57,16 @@ _ACCEPTED = "bytes, str, bool, int, float, or a list or array of these"
 _KINDS_OF_DTYPES = {"b": Kind.INT64, "i": Kind.INT64, "u": Kind.INT64, "f": Kind.FLOAT}
 _ML_DTYPES = {"bfloat16": Kind.FLOAT, "float": Kind.FLOAT, "int": Kind.INT64, "uint": Kind.INT64}
 _KINDS_OF_DECLARED: dict[Dtype, Kind] = {bytes: Kind.BYTES, np.float32: Kind.FLOAT, np.int64: Kind.INT64}
+_EXACT: dict[type, Kind] = {
+    bytes: Kind.BYTES,
+    str: Kind.BYTES,
+    int: Kind.INT64,
+    bool: Kind.INT64,
+    float: Kind.FLOAT,
+}
 _INT64 = np.iinfo(np.int64)
+_LITTLE_INT64 = np.dtype("<i8")
+_LITTLE_FLOAT32 = np.dtype("<f4")
 
 
 def declared_kind(dtype: object, name: str | None = None) -> Kind:
@@ -88,20 +97,29 @@ def to_values(value: Any, declared: Kind | None = None, name: str | None = None)
         FeatureError: The value has no kind, mixed kinds or another kind than declared; an int that no int64
             holds; a ragged list; None.
     """
+    kind = _EXACT.get(type(value))
+    if kind is not None:
+        return _of_leaves((value,), {type(value)}, declared, name)
     if isinstance(value, np.ndarray):
         return _of_array(value, declared, name)
     if isinstance(value, list | tuple | range):
-        return _of_leaves(_leaves(value, name), declared, name)
-    if natural_kind(type(value)) is None:
-        if hasattr(value, "WhichOneof"):
-            return _of_message(value, declared, name)
-        if not isinstance(value, enum.Enum):
-            return _of_array(_as_array(value, name), declared, name)
-    return _of_leaves([value], declared, name)
+        types = set(map(type, value))
+        if not types <= _EXACT.keys():
+            value = _leaves(value, name)
+            types = set(map(type, value))
+        return _of_leaves(value, types, declared, name)
+    if natural_kind(type(value)) is not None or isinstance(value, enum.Enum):
+        return _of_leaves((value,), {type(value)}, declared, name)
+    if hasattr(value, "WhichOneof"):
+        return _of_message(value, declared, name)
+    return _of_array(_as_array(value, name), declared, name)
 
 
 def natural_kind(of: type) -> Kind | None:
     """The kind of a scalar's type; None for what is no scalar."""
+    kind = _EXACT.get(of)
+    if kind is not None:
+        return kind
     if issubclass(of, int | np.integer | np.bool_):
         return Kind.INT64
     if issubclass(of, float | np.floating):
@@ -141,10 +159,10 @@ def _of_message(feature: Any, declared: Kind | None, name: str | None) -> Values
         if hasattr(feature, "int64_list"):
             return _NOTHING
         raise FeatureError(f"a {type(feature).__name__} message where a Feature is wanted", name)
-    value = getattr(feature, field).value
+    value = list(getattr(feature, field).value)
     kind = {"bytes_list": Kind.BYTES, "float_list": Kind.FLOAT, "int64_list": Kind.INT64}[field]
     _check_declared(kind, f"{KIND_NAMES[kind]} (in a Feature)", declared, name)
-    return _of_leaves(list(value), declared or kind, name)
+    return _of_leaves(value, set(map(type, value)), declared or kind, name)
 
 
 def _as_array(value: Any, name: str | None) -> npt.NDArray[Any]:
@@ -166,7 +184,7 @@ def _of_array(array: npt.NDArray[Any], declared: Kind | None, name: str | None) 
     if array.dtype.kind in "SUTO":
         leaves = array.ravel().tolist()
         empty = Kind.NONE if array.dtype.kind == "O" else Kind.BYTES
-        return _of_leaves(leaves, declared, name, empty)
+        return _of_leaves(leaves, set(map(type, leaves)), declared, name, empty)
     kind = _KINDS_OF_DTYPES.get(array.dtype.kind)
     if kind is None and array.dtype.type.__module__ == "ml_dtypes":
         kind = _ml_dtype_kind(array.dtype.name)
@@ -181,13 +199,13 @@ def _to_floats(array: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     if array.dtype.kind in "iu":
         array = array.astype(np.float64)  # protobuf goes through a double, too
     with np.errstate(over="ignore"):
-        return np.ascontiguousarray(array, dtype="<f4").ravel()
+        return np.ascontiguousarray(array, dtype=_LITTLE_FLOAT32).ravel()
 
 
 def _to_int64(array: npt.NDArray[Any], name: str | None) -> npt.NDArray[np.int64]:
     if array.dtype.kind == "u" and array.dtype.itemsize == 8 and array.size and array.max() > _INT64.max:
         raise FeatureError(f"uint64 {array.max()} where int64 is wanted; the largest is {_INT64.max}", name)
-    return np.ascontiguousarray(array, dtype="<i8").ravel()
+    return np.ascontiguousarray(array, dtype=_LITTLE_INT64).ravel()
 
 
 def _shape(value: Any) -> tuple[int, ...]:
@@ -216,22 +234,32 @@ def _leaves(value: Sequence[Any], name: str | None) -> Sequence[Any]:
     return _leaves([leaf for row in rows for leaf in row], name)
 
 
+<<<<<<< HEAD
 def _of_leaves(leaves: Sequence[Any], declared: Kind | None, name: str | None, empty: Kind = Kind.NONE) -> Values:
+=======
+def _of_leaves(
+    leaves: Sequence[Any], types: set[type], declared: Kind | None, name: str | None, empty: Kind = Kind.NONE
+) -> Values:
+    """The values of scalars, whose types are given."""
+>>>>>>> encode
     if not leaves and empty is Kind.NONE:
         return _empty(declared)
-    types = dict.fromkeys(map(type, leaves))
-    if any(issubclass(found, enum.Enum) for found in types):
+    if not types <= _EXACT.keys() and any(issubclass(found, enum.Enum) for found in types):
         leaves = [leaf.value if isinstance(leaf, enum.Enum) else leaf for leaf in leaves]
-        types = dict.fromkeys(map(type, leaves))
-    kind = empty
-    for found in types:
-        kind = _merge(kind, found, declared, leaves, name)
-    kind = _check_declared(kind, type(leaves[0]).__name__ if leaves else "str", declared, name)
+        types = set(map(type, leaves))
+    kind = empty if not types else _kind_of_types(types, declared, leaves, name)
+    if declared is not None:
+        kind = _check_declared(kind, type(leaves[0]).__name__ if leaves else "str", declared, name)
     if kind is Kind.INT64:
-        return Values(kind, _int64_leaves(leaves if types.keys() == {int} else map(int, leaves), name))
+        return Values(kind, _int64_leaves(leaves if types == {int} else [int(leaf) for leaf in leaves], name))
     if kind is Kind.FLOAT:
+<<<<<<< HEAD
         return Values(kind, _float_leaves(leaves if types.keys() == {float} else map(float, leaves), name))
     return Values(kind, tuple(leaves if types.keys() == {bytes} else [_to_bytes(leaf, name) for leaf in leaves]))
+=======
+        return Values(kind, _float_leaves(leaves, name))
+    return Values(kind, tuple(leaves if types == {bytes} else [_to_bytes(leaf, name) for leaf in leaves]))
+>>>>>>> encode
 
 
 def _empty(declared: Kind | None) -> Values:
@@ -242,24 +270,55 @@ def _empty(declared: Kind | None) -> Values:
     return Values(declared, np.empty(0, np.float32 if declared is Kind.FLOAT else np.int64))
 
 
-def _merge(kind: Kind, found: type, declared: Kind | None, leaves: Sequence[Any], name: str | None) -> Kind:
-    """The kind of a list so far and of one more type in it."""
-    other = natural_kind(found)
-    if other is None:
-        what = "None" if found is type(None) else f"a {found.__name__}"
-        raise FeatureError(f"{what} where {_ACCEPTED} is wanted; leave it out or convert it", name)
-    if kind in (Kind.NONE, other):
-        return other
-    if declared is Kind.FLOAT and {kind, other} == {Kind.INT64, Kind.FLOAT}:
+def _kind_of_types(types: set[type], declared: Kind | None, leaves: Sequence[Any], name: str | None) -> Kind:
+    """The kind that all scalars of a list have."""
+    if len(types) == 1:
+        kind = natural_kind(*types)
+        if kind is not None:
+            return kind
+    kinds = {natural_kind(found) for found in types}
+    if len(kinds) == 1 and None not in kinds:
+        return kinds.pop() or Kind.NONE
+    if declared is Kind.FLOAT and kinds == {Kind.INT64, Kind.FLOAT}:
         return Kind.FLOAT
+<<<<<<< HEAD
     first = type(leaves[0]).__name__
     raise FeatureError(f"mixed types: {first} and {found.__name__} where one kind is wanted; convert them to one", name)
+=======
+    ordered = list(dict.fromkeys(map(type, leaves)))
+    for found in ordered:
+        if natural_kind(found) is None:
+            what = "None" if found is type(None) else f"a {found.__name__}"
+            raise FeatureError(f"{what} where {_ACCEPTED} is wanted; leave it out or convert it", name)
+    other = next(found for found in ordered if natural_kind(found) is not natural_kind(ordered[0]))
+    raise FeatureError(
+        f"mixed types: {ordered[0].__name__} and {other.__name__} where one kind is wanted; convert them to one", name
+    )
+>>>>>>> encode
+
+
+def _int64_leaves(numbers: Sequence[int], name: str | None) -> npt.NDArray[np.int64]:
+    """An array of Python's ints. (NumPy would wrap its own uint64 silently.)"""
+    try:
+        return np.array(numbers, dtype=_LITTLE_INT64)
+    except OverflowError as error:
+        found = next(number for number in numbers if not _INT64.min <= number <= _INT64.max)
+        bounds = f"{_INT64.min} to {_INT64.max}"
+        raise FeatureError(f"the int {found} where int64 is wanted, which goes from {bounds}", name) from error
+
+
+def _float_leaves(leaves: Sequence[Any], name: str | None) -> npt.NDArray[np.float32]:
+    try:
+        numbers = np.array(leaves, dtype=np.float64)
+    except OverflowError as error:
+        raise FeatureError("an int too large for any float where float32 is wanted", name) from error
+    return _to_floats(numbers)
 
 
 def _int64_leaves(leaves: Iterable[int], name: str | None) -> npt.NDArray[np.int64]:
     numbers = list(leaves)  # Python's: NumPy would wrap its own uint64 silently
     try:
-        return np.array(numbers, dtype="<i8")
+        return np.array(numbers, dtype=_LITTLE_INT64)
     except OverflowError as error:
         found = next(number for number in numbers if not _INT64.min <= number <= _INT64.max)
         bounds = f"{_INT64.min} to {_INT64.max}"

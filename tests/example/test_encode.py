@@ -16,7 +16,9 @@ from streamrec.example import encode_reference
 from streamrec.example.columns import RaggedTensor
 from streamrec.example.encode import EncodedBatch, encode_example, encode_examples, encode_sequence_example
 from streamrec.example.encode_reference import feature_of
+from streamrec.example.features import FixedLenFeature, RaggedFeature
 from streamrec.example.messages import Example, Feature, Features, SequenceExample
+from streamrec.example.parse import parse_example
 from streamrec.example.rows import to_columns
 from streamrec.example.values import to_values
 from streamrec.kernels import _native
@@ -164,6 +166,19 @@ def test_inner_ragged_dimensions_keep_their_values() -> None:
     nested = RaggedTensor(np.arange(6).reshape(3, 2), (np.array([0, 2, 3]), np.array([0, 1, 1, 3])))
     rows = [plain(Example.FromString(record).features.feature["x"]) for record in encode_examples({"x": nested})]
     assert rows == [("int64_list", [0, 1]), ("int64_list", [2, 3, 4, 5])]
+
+
+def test_what_parsing_gives_is_taken_again() -> None:
+    columns = {"a": [[1, 2], [], [3]], "b": np.ones((3, 2), np.float32), "c": ["x", "yz", ""]}
+    features: dict[str, Any] = {
+        "a": RaggedFeature(np.int64),
+        "b": FixedLenFeature([2], np.float32),
+        "c": FixedLenFeature([1, 1], bytes),
+    }
+    records = encode_examples(columns)
+    for string_columns in (False, True):
+        parsed = parse_example(list(records), features, string_columns=string_columns)
+        assert list(encode_examples(parsed, deterministic=True)) == list(records)
 
 
 def test_declared_kinds_hold_for_every_row() -> None:
