@@ -247,13 +247,8 @@ def _key(name: Any) -> bytes:
         raise FeatureError("the name has no UTF-8 form; rename the feature", name) from error
 
 
-<<<<<<< HEAD
-def _run(columns: list[Column], rows: int, deterministic: bool) -> EncodedBatch:
-    packed: list[_Packed] = [(_key(col.name), int(col.kind), col.values, col.spans, col.splits) for col in columns]
-=======
 def _run(packed: list[_Packed], rows: int, deterministic: bool) -> tuple[bytes, bytes]:
     """The records' bytes and spans, by the kernel."""
->>>>>>> encode
     if deterministic:
         packed.sort(key=lambda column: column[0])
     code, record, column, buffer, spans = _encode(tuple(packed), rows)

@@ -234,14 +234,10 @@ def _leaves(value: Sequence[Any], name: str | None) -> Sequence[Any]:
     return _leaves([leaf for row in rows for leaf in row], name)
 
 
-<<<<<<< HEAD
-def _of_leaves(leaves: Sequence[Any], declared: Kind | None, name: str | None, empty: Kind = Kind.NONE) -> Values:
-=======
 def _of_leaves(
     leaves: Sequence[Any], types: set[type], declared: Kind | None, name: str | None, empty: Kind = Kind.NONE
 ) -> Values:
     """The values of scalars, whose types are given."""
->>>>>>> encode
     if not leaves and empty is Kind.NONE:
         return _empty(declared)
     if not types <= _EXACT.keys() and any(issubclass(found, enum.Enum) for found in types):
@@ -253,13 +249,8 @@ def _of_leaves(
     if kind is Kind.INT64:
         return Values(kind, _int64_leaves(leaves if types == {int} else [int(leaf) for leaf in leaves], name))
     if kind is Kind.FLOAT:
-<<<<<<< HEAD
-        return Values(kind, _float_leaves(leaves if types.keys() == {float} else map(float, leaves), name))
-    return Values(kind, tuple(leaves if types.keys() == {bytes} else [_to_bytes(leaf, name) for leaf in leaves]))
-=======
         return Values(kind, _float_leaves(leaves, name))
     return Values(kind, tuple(leaves if types == {bytes} else [_to_bytes(leaf, name) for leaf in leaves]))
->>>>>>> encode
 
 
 def _empty(declared: Kind | None) -> Values:
@@ -281,10 +272,6 @@ def _kind_of_types(types: set[type], declared: Kind | None, leaves: Sequence[Any
         return kinds.pop() or Kind.NONE
     if declared is Kind.FLOAT and kinds == {Kind.INT64, Kind.FLOAT}:
         return Kind.FLOAT
-<<<<<<< HEAD
-    first = type(leaves[0]).__name__
-    raise FeatureError(f"mixed types: {first} and {found.__name__} where one kind is wanted; convert them to one", name)
-=======
     ordered = list(dict.fromkeys(map(type, leaves)))
     for found in ordered:
         if natural_kind(found) is None:
@@ -294,7 +281,6 @@ def _kind_of_types(types: set[type], declared: Kind | None, leaves: Sequence[Any
     raise FeatureError(
         f"mixed types: {ordered[0].__name__} and {other.__name__} where one kind is wanted; convert them to one", name
     )
->>>>>>> encode
 
 
 def _int64_leaves(numbers: Sequence[int], name: str | None) -> npt.NDArray[np.int64]:
