@@ -142,4 +142,4 @@ def test_singles_are_the_rows_of_the_batch(walker: Walker) -> None:
         single = parse_single_with(walker, record, TUTORIAL, None, False)
         for name, column in single.items():
             assert isinstance(column, np.ndarray)
-            assert column.item() == batch[name][row]  # type: ignore[index]
+            assert column.item() == batch[name][row]
