@@ -13,8 +13,21 @@ from setuptools.command.build_ext import build_ext
 PURE = os.environ.get("STREAMREC_PURE") == "1"
 SANITIZE = os.environ.get("STREAMREC_SANITIZE") == "1"
 SOURCES = Path("streamrec/kernels/src")
-STRICT = ["-std=c11", "-O3", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror=implicit-function-declaration"]
-SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-g", "-O1"]
+STRICT = [
+    "-std=c11",
+    "-O3",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wextra",
+    "-Werror=implicit-function-declaration",
+]
+SANITIZERS = [
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=undefined",
+    "-fno-omit-frame-pointer",
+    "-g",
+    "-O1",
+]
 
 HELP = """
 streamrec's C extension did not build: {error}

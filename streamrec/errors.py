@@ -11,6 +11,7 @@ __all__ = [
     "ClosedError",
     "CorruptRecordError",
     "FeatureError",
+    "LoopThreadError",
     "MissingExtraError",
     "NotFoundError",
     "ObjectChangedError",
@@ -103,9 +104,7 @@ class StorageError(StreamrecError, OSError):
         end: One past its last byte; None means to the end.
     """
 
-    def __init__(
-        self, reason: str, path: str | None = None, start: int | None = None, end: int | None = None
-    ) -> None:
+    def __init__(self, reason: str, path: str | None = None, start: int | None = None, end: int | None = None) -> None:
         super().__init__(reason, path, start, end)
         self.args = (reason, path, start, end)  # OSError keeps only two of four; pickle needs them all
         self.reason = reason
@@ -159,3 +158,7 @@ class PositionMismatchError(StreamrecError, ValueError):
 
 class ClosedError(StreamrecError, RuntimeError):
     """The reader, writer or iterator was closed before this call."""
+
+
+class LoopThreadError(StreamrecError, RuntimeError):
+    """A call that blocks was made on the event loop's own thread, where it would wait for itself for ever."""

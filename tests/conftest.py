@@ -1,9 +1,34 @@
 """What every test may rely on."""
 
+from collections.abc import Iterator
+
 import pytest
+
+from streamrec.testing.servers import Store, fake_gcs, nginx, seaweedfs
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     """The backend of async tests: the storage clients stand on asyncio."""
     return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def s3_store() -> Iterator[Store]:
+    """A SeaweedFS for the whole run; take a key prefix of your own."""
+    with seaweedfs() as store:
+        yield store
+
+
+@pytest.fixture(scope="session")
+def gcs_store() -> Iterator[Store]:
+    """A fake-gcs-server for the whole run; take a key prefix of your own."""
+    with fake_gcs() as store:
+        yield store
+
+
+@pytest.fixture(scope="session")
+def http_store() -> Iterator[Store]:
+    """An nginx for the whole run; take a directory of your own."""
+    with nginx() as store:
+        yield store

@@ -130,9 +130,7 @@ def _add_field(message: descriptor_pb2.DescriptorProto, name: str, number: int, 
 def _file(
     name: str, messages: dict[str, list[tuple[str, int, str]]], *dependencies: str
 ) -> descriptor_pb2.FileDescriptorProto:
-    file = descriptor_pb2.FileDescriptorProto(
-        name=name, package=_PACKAGE, syntax="proto3", dependency=dependencies
-    )
+    file = descriptor_pb2.FileDescriptorProto(name=name, package=_PACKAGE, syntax="proto3", dependency=dependencies)
     for path, fields in messages.items():
         outer, _, inner = path.partition(".")
         siblings = file.message_type[-1].nested_type if inner else file.message_type

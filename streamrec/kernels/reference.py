@@ -30,6 +30,7 @@ import numpy.typing as npt
 from streamrec.kernels.codes import BAD_LENGTH_CRC, BAD_PAYLOAD_CRC, OK, TOO_LONG, BytesLike, Int64s, Scan
 
 __all__ = [
+    "allocate",
     "crc32c",
     "crc32c_implementations",
     "crc32c_with",
@@ -134,7 +135,24 @@ def scan_frames(data: BytesLike, start: int, verify: bool, max_record_bytes: int
         position += wants
 
 
-def gather(buffers: Sequence[BytesLike], sources: Int64s | None, spans: Int64s) -> tuple[bytes, bytes]:
+def allocate(size: int) -> BytesLike:
+    """Writable bytes of no particular content, for blocks of records.
+
+    The native kernel uses the memory of blocks that are gone again, because fresh memory costs more than the
+    copy that fills it (see block.c).
+
+    Args:
+        size: In bytes.
+
+    Raises:
+        ValueError: It is negative.
+    """
+    if size < 0:
+        raise ValueError(f"size is {size}: wanted 0 or more")
+    return bytearray(size)
+
+
+def gather(buffers: Sequence[BytesLike], sources: Int64s | None, spans: Int64s) -> tuple[BytesLike, bytes]:
     """Copies payloads from one or many buffers back to back into a new one.
 
     Args:
@@ -164,9 +182,7 @@ def gather(buffers: Sequence[BytesLike], sources: Int64s | None, spans: Int64s) 
     for i, pair in enumerate(pairs):
         source = 0 if indexes is None else int(indexes[i])
         if not 0 <= source < len(contents):
-            raise ValueError(
-                f"source {i} is {source}: wanted 0 <= source < {len(contents)}, the number of buffers"
-            )
+            raise ValueError(f"source {i} is {source}: wanted 0 <= source < {len(contents)}, the number of buffers")
         payloads.append(_payload(contents[source], i, pair))
     ends = np.cumsum([0, *map(len, payloads)])
     return b"".join(payloads), _packed(itertools.pairwise(ends))

@@ -32,9 +32,7 @@ def stubs() -> dict[str, list[tuple[str, str | None]]]:
             names = [argument.arg for argument in node.args.posonlyargs + node.args.args]
             values = [ast.unparse(value) for value in node.args.defaults]
             required = len(names) - len(values)
-            found[node.name] = [
-                (name, values[i - required] if i >= required else None) for i, name in enumerate(names)
-            ]
+            found[node.name] = [(name, values[i - required] if i >= required else None) for i, name in enumerate(names)]
     return found
 
 

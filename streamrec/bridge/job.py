@@ -1,0 +1,247 @@
+"""One piece of async work that a thread outside the loop answers for.
+
+What holds:
+
+- The work runs in a copy of the caller's context variables, in a task of its own on the loop thread.
+- It is cancelled at most once, whoever asks and however often (close, Ctrl-C, garbage collection, exit): its
+  cleanup, slow `finally` blocks included, is not disturbed. `stop` returns when the cleanup is done.
+- Insistence is the exception: an interrupt (a Ctrl-C) *while* `stop` waits cancels the work again, and
+  control is back when it has ended or after GRACE seconds. A further interrupt is back at once. Work left
+  behind that way goes on on the loop thread; a note on the exception says so.
+- It reports exactly once, when it has ended, and always: also when the loop was stopped or never saw it.
+- An error that cleanup raises after a cancellation is raised by `stop`; where an interrupt is under way it
+  becomes a note on that; where nobody waits (garbage collection, exit) the loop's exception handler logs
+  it.
+- No interrupt is lost and none leaves a lock held: outside the loop thread a job only posts to the loop
+  (which takes no lock) and waits at a latch (see there). The loop calls what is posted in order, so a
+  cancellation that arrives before the start means that the start was never posted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from contextvars import Context, copy_context
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+from streamrec.bridge.latch import Latch
+from streamrec.bridge.loop import EXITING, GRACE, LoopThread, is_inherited, loop_thread, park_if_exiting
+from streamrec.errors import ClosedError
+
+sniffio: Any
+try:
+    import sniffio
+except ModuleNotFoundError:  # then nothing in this process can have set its variable
+    sniffio = None
+
+__all__ = ["Job", "Listener", "run"]
+
+T = TypeVar("T")
+
+CANCELLED = "the work was cancelled from outside before it had ended; what it gave so far is not all of it"
+LEFT_BEHIND = f"streamrec: cleanup was still running {GRACE:g} s after it was interrupted, and was left behind"
+
+
+class Listener(Protocol):
+    """What a job tells while it goes; all calls come on the loop thread."""
+
+    def cancelling(self) -> None:
+        """The work is about to be cancelled."""
+
+    def ended(self, error: BaseException | None) -> None:
+        """The work has ended, with this error or without."""
+
+
+class Job(Generic[T]):
+    """`await function(*args)` on a loop thread.
+
+    Attributes:
+        thread: The loop thread.
+        maker: Process that made the job.
+    """
+
+    def __init__(
+        self,
+        thread: LoopThread,
+        function: Callable[..., Awaitable[T]],
+        args: tuple[Any, ...] = (),
+        listener: Listener | None = None,
+    ) -> None:
+        self.thread = thread
+        self.maker = os.getpid()
+        self._call = function, args
+        self._context = _carried_context()
+        self._listener = listener
+        self._latch = Latch()
+        # Below: written on the loop thread only.
+        self._task: asyncio.Task[T] | None = None
+        self._cancelled = False
+        self._orphan = False
+        self._result: T | None = None
+        self._error: BaseException | None = None
+
+    # Called by the thread that answers for the job.
+
+    def start(self) -> None:
+        """Have the loop begin the work."""
+        self.thread.residents.add(self.fail)
+        if not self.thread.post(self._begin):
+            self.fail(ClosedError(self.thread.epitaph))
+
+    def wait(self) -> None:
+        """Block until the work has ended."""
+        self._latch.wait()
+
+    def outcome(self) -> T:
+        """What the work returned; to be called when it has ended.
+
+        Raises:
+            BaseException: What the work raised, with its traceback.
+        """
+        error = self._error
+        if error is None:
+            return cast(T, self._result)
+        park_if_exiting()
+        try:
+            raise error
+        finally:
+            del error  # no cycle of this frame and the traceback
+
+    def stop(self) -> None:
+        """Cancel the work and block until its cleanup is done; no effect on work that has ended.
+
+        Raises:
+            BaseException: What cleanup raised; once.
+        """
+        self._post_cancel()
+        self._await_cleanup()
+        if self._cancelled and self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def stop_for(self, interrupt: BaseException) -> None:
+        """As `stop`, while `interrupt` is on its way: what cleanup raises becomes a note on it."""
+        self._post_cancel()
+        self._await_cleanup()
+        if self._cancelled and self._error is not None:
+            interrupt.add_note(f"streamrec: cleanup raised {self._error!r}")
+
+    def abandon(self) -> None:
+        """Cancel the work, and don't wait: nobody is there any more. Safe in a garbage collection."""
+        self._post_cancel(orphan=True)
+
+    def _post_cancel(self, again: bool = False, orphan: bool = False) -> None:
+        if not self._latch.is_open and not is_inherited(self.maker):
+            self.thread.post(self._cancel, again, orphan)
+
+    def _await_cleanup(self) -> None:
+        try:
+            self._latch.wait()
+        except BaseException as insistence:
+            self._post_cancel(again=True)
+            if not self._latch.wait(GRACE):
+                insistence.add_note(LEFT_BEHIND)
+            raise
+
+    # Called on the loop thread.
+
+    def _begin(self) -> None:
+        if self.thread.dead:
+            self.fail(ClosedError(self.thread.epitaph))
+            return
+        function, args = self._call
+        name = f"streamrec: {getattr(function, '__qualname__', function)}"
+        self._task = self.thread.loop.create_task(_await(function, args), name=name, context=self._context)
+        self._task.add_done_callback(self._done)
+
+    def _cancel(self, again: bool, orphan: bool) -> None:
+        self._orphan = self._orphan or orphan
+        if self._latch.is_open or (self._cancelled and not again):
+            return
+        self._cancelled = True
+        if self._listener is not None:
+            self._listener.cancelling()
+        if self._task is None:
+            self._finish(None)  # it was never posted, and won't be
+        elif again or not self._task.cancelling():  # at exit the loop thread may have been first
+            self._task.cancel()
+
+    def _done(self, task: asyncio.Task[T]) -> None:
+        error = _error_of(task)
+        if isinstance(error, asyncio.CancelledError):
+            error = None if self._cancelled else self._cut_short(error)
+        elif error is None:
+            self._result = task.result()
+        elif self._orphan or self.thread.epitaph is EXITING:
+            self._log(error)
+        self._finish(error)
+
+    def _cut_short(self, cause: BaseException) -> ClosedError:
+        error = ClosedError(self.thread.epitaph if self.thread.dead else CANCELLED)
+        error.__cause__ = cause
+        return error
+
+    def _log(self, error: BaseException) -> None:
+        message = "streamrec: cleanup failed, and nobody waits for it"
+        self.thread.loop.call_exception_handler({"message": message, "exception": error, "task": self._task})
+
+    def fail(self, error: BaseException) -> None:
+        """End the job from without: its loop is at its end."""
+        self._finish(error)
+
+    def _finish(self, error: BaseException | None) -> None:
+        if self._latch.is_open:
+            return
+        self._error = error
+        self.thread.residents.discard(self.fail)
+        if self._listener is not None:
+            self._listener.ended(error)
+        self._latch.open()
+
+
+def run(function: Callable[..., Awaitable[T]], *args: Any) -> T:
+    """Run `await function(*args)` on the process's loop thread; block the caller.
+
+    Ctrl-C cancels the work and waits for its cleanup before KeyboardInterrupt goes on; a second Ctrl-C cuts
+    the cleanup short. In a trio or asyncio program it blocks that program's loop as any sync call does:
+    wrap it in `trio.to_thread.run_sync` or `asyncio.to_thread`.
+
+    Args:
+        function: An async function, or any function that returns an awaitable; called on the loop thread.
+        args: Its arguments.
+
+    Returns:
+        What the awaitable gives.
+
+    Raises:
+        BaseException: What it raises, with its traceback.
+        LoopThreadError: The caller runs on the loop thread itself.
+        ClosedError: The loop was stopped, the work was cancelled from outside, or the interpreter is exiting.
+    """
+    job = Job(loop_thread(), function, args)
+    try:
+        job.start()
+        job.wait()
+    except BaseException as interrupt:
+        job.stop_for(interrupt)
+        raise
+    return job.outcome()
+
+
+async def _await(function: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> T:
+    return await function(*args)
+
+
+def _carried_context() -> Context:
+    context = copy_context()
+    if sniffio is not None:  # a caller under trio carries "trio" here, and anyio on our loop would believe it
+        context.run(sniffio.current_async_library_cvar.set, None)
+    return context
+
+
+def _error_of(task: asyncio.Task[Any]) -> BaseException | None:
+    try:
+        return task.exception()
+    except asyncio.CancelledError as cancelled:
+        return cancelled

@@ -1,0 +1,235 @@
+"""The event-loop thread of this process.
+
+What holds:
+
+- One daemon thread per process runs one asyncio loop. It is made on first use and named "streamrec-loop". The
+  caller's thread may have a running loop of its own (a notebook): it is not touched.
+- A call that would block the loop thread itself is refused with LoopThreadError.
+- Fork: the child forgets the parent's thread and makes a fresh one on first use. All locks of this module
+  are new in the child, so one that was held at the fork stops nobody. The inherited loop is never closed
+  nor freed there: its epoll descriptor is shared with the parent, and closing the loop would take the
+  parent's registrations away. Its tasks are never freed either: their cleanup belongs to the parent.
+- Exit: at interpreter exit (`atexit`, after the interpreter has joined all threads that are not daemons; in
+  a child of multiprocessing, which skips `atexit`, through its finalizers) all tasks are cancelled and
+  awaited for GRACE seconds at most. A task that was cancelled before is left to its cleanup. Errors of
+  cleanup are logged. The pool of `asyncio.to_thread` takes no new work by then: this is the interpreter's
+  rule.
+- A daemon thread that waits for the loop at exit goes on waiting, and dies with the process: an error would
+  print a traceback on the way out, an end of data would be a lie.
+- A loop that somebody stops (`loop.stop()`): every job that it carried ends with ClosedError, its tasks are
+  cancelled and awaited, and the next use makes a fresh thread.
+- SystemExit or KeyboardInterrupt in a task ends that task, as any exception does, never the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import multiprocessing
+import multiprocessing.util
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from streamrec.bridge.latch import Latch
+from streamrec.errors import ClosedError, LoopThreadError
+
+__all__ = ["EXITING", "GRACE", "LoopThread", "check_owner", "is_inherited", "loop_thread", "park_if_exiting"]
+
+GRACE = 5.0  # seconds that cleanup gets where nobody wants to wait for it any longer
+
+STOPPED = "the bridge's event loop was stopped from outside (loop.stop()); start again, and leave that loop alone"
+EXITING = "the interpreter is exiting; end the iteration before the main thread ends"
+FORKED = (
+    "this was made in process {maker} and does not work after a fork, in process {here}; make it anew in this process"
+)
+ON_LOOP = (
+    "this call blocks, and it was made on the bridge's own event-loop thread, which it would wait for;"
+    " there, await the async interface (`async for`), or make the call in a thread (asyncio.to_thread)"
+)
+
+
+class LoopThread:
+    """One asyncio loop on one daemon thread.
+
+    Attributes:
+        loop: The loop.
+        ident: Identifier of its thread; 0 until it runs.
+        dead: Whether it takes no new work any more.
+        epitaph: Why, in words.
+        residents: For each job under way, the function that ends it with an error. Any thread adds to it.
+    """
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.ident = 0
+        self.dead = False
+        self.epitaph = STOPPED
+        self.residents: set[Callable[[BaseException], None]] = set()
+        self._gone = Latch()
+
+    def start(self) -> None:
+        """Start the thread."""
+        threading.Thread(target=self._main, name="streamrec-loop", daemon=True).start()
+
+    def post(self, callback: Callable[..., object], *args: object) -> bool:
+        """Have the loop call `callback(*args)` soon; from any thread, without a lock.
+
+        Returns:
+            False where the loop is closed and the call will not happen.
+        """
+        try:
+            self.loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:
+            if not self.loop.is_closed():
+                raise
+            return False
+        return True
+
+    def retire(self, epitaph: str) -> None:
+        """Cancel all that runs, wait for its cleanup (GRACE seconds at most) and end the thread."""
+        self.epitaph = epitaph
+        if self.post(self.loop.stop):
+            self._gone.wait(GRACE)
+
+    def _main(self) -> None:
+        self.ident = threading.get_ident()
+        try:
+            self._serve()
+        finally:
+            self.dead = True  # before the last look at residents: who comes later is told by _wind_down or by post
+            self._wind_down()
+            self.ident = 0  # the system may give it to the next thread
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                self.loop.run_forever()
+            except (KeyboardInterrupt, SystemExit):
+                continue  # asyncio sends these through the loop as well as to the task that raised them
+            return
+
+    def _wind_down(self) -> None:
+        try:
+            drain = self.loop.create_task(self._drain())
+            drain.add_done_callback(lambda _: self.loop.stop())
+            while not drain.done():
+                self._serve()
+            drain.result()
+        finally:
+            self.loop.close()
+            self._fail_residents()  # after close: a job posted too late to be seen by the loop is found here
+            self._gone.open()
+
+    async def _drain(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            if not task.cancelling():  # a second cancellation would break its cleanup
+                task.cancel()
+        if tasks:
+            _, tasks = await asyncio.wait(tasks, timeout=GRACE)
+        self._fail_residents()
+        if tasks:
+            await asyncio.wait(tasks)  # nobody waits for them any longer; they may not be destroyed either
+        await self.loop.shutdown_asyncgens()
+        if self.epitaph is not EXITING:  # at exit the interpreter has joined the pool's threads
+            await self.loop.shutdown_default_executor()
+
+    def _fail_residents(self) -> None:
+        for fail in list(self.residents):
+            fail(ClosedError(self.epitaph))
+
+
+class _Process:
+    """What exists once per process: made anew in a forked child."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.lock = threading.Lock()
+        self.thread: LoopThread | None = None
+        self.exiting = False
+
+
+_process = _Process()
+_inherited: list[_Process] = []  # of the parents of this process: never freed, see above
+
+
+def loop_thread() -> LoopThread:
+    """The loop thread of this process; made on first use.
+
+    Raises:
+        ClosedError: The interpreter is exiting.
+        LoopThreadError: The caller runs on that very thread.
+    """
+    with _process.lock:
+        if _process.exiting:
+            raise ClosedError(EXITING)
+        thread = _process.thread
+        if thread is None or thread.dead:
+            thread = _start()
+    _refuse_on(thread)
+    return thread
+
+
+def check_owner(maker: int, thread: LoopThread) -> None:
+    """Refuse a blocking call on what another process made, or on the loop's own thread.
+
+    Args:
+        maker: Process that made the object.
+        thread: Loop thread that serves it.
+
+    Raises:
+        ClosedError: This process is a fork of the maker.
+        LoopThreadError: The caller runs on the loop's thread.
+    """
+    if maker != _process.pid:
+        raise ClosedError(FORKED.format(maker=maker, here=_process.pid))
+    _refuse_on(thread)
+
+
+def is_inherited(maker: int) -> bool:
+    """Whether what process `maker` made came here by a fork."""
+    return maker != _process.pid
+
+
+def park_if_exiting() -> None:
+    """In a daemon thread of an exiting process: block for ever. Elsewhere: return at once."""
+    if _process.exiting and threading.current_thread().daemon:
+        Latch().wait()
+
+
+def _refuse_on(thread: LoopThread) -> None:
+    if threading.get_ident() == thread.ident:
+        raise LoopThreadError(ON_LOOP)
+
+
+def _start() -> LoopThread:
+    thread = LoopThread()
+    try:
+        thread.start()
+        if multiprocessing.parent_process() is not None:
+            multiprocessing.util.Finalize(None, _at_exit, exitpriority=20)
+        _process.thread = thread
+    except BaseException:  # Ctrl-C in between: the thread may run, and nobody would ever use it
+        thread.dead = True
+        thread.post(thread.loop.stop)
+        raise
+    return thread
+
+
+def _at_exit() -> None:
+    _process.exiting = True
+    if _process.thread is not None:
+        with suppress(KeyboardInterrupt):  # the user will not wait for cleanup
+            _process.thread.retire(EXITING)
+
+
+def _after_fork() -> None:
+    global _process
+    _inherited.append(_process)
+    _process = _Process()
+
+
+atexit.register(_at_exit)
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,87 @@
+"""What flows through a pipeline: chunks of elements, each with the positions between them.
+
+Rules:
+- A chunk's elements are Frames (records that are not Python objects yet) or a list of any objects.
+- `positions.at(i)` says where to resume so that exactly `elements[i:]` and all that follows come. It is made
+  when somebody asks, never per record.
+- Chunks and positions are immutable, and positions hold no data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from streamrec.tfrecord import Frames
+
+__all__ = ["Chunk", "Elements", "Marks", "Position", "Positions", "StageState", "weigh"]
+
+Position = Mapping[str, Any]
+"""JSON: `source` (the source's own state), `skip` (elements after it), `stages` (a state per stage that has one)."""
+
+Elements = Frames | Sequence[Any]
+
+OBJECT_BYTES = 64
+
+
+class Positions(Protocol):
+    """The places between a chunk's elements."""
+
+    def at(self, index: int) -> Position:
+        """Resume there, and exactly `elements[index:]` and what follows come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A run of elements, their positions, and the bytes that they keep alive."""
+
+    elements: Elements
+    positions: Positions
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Positions of elements that were made of other elements: mark i is a place between those."""
+
+    marks: Sequence[tuple[Positions, int]]
+
+    def at(self, index: int) -> Position:
+        positions, inner = self.marks[index]
+        return positions.at(inner)
+
+
+@dataclass(frozen=True, slots=True)
+class StageState:
+    """Positions with the state of one stage that counts elements: `first + index` of them at each place."""
+
+    inner: Positions
+    stage: str
+    first: int
+
+    def at(self, index: int) -> Position:
+        position = dict(self.inner.at(index))
+        position["stages"] = {**position.get("stages", {}), self.stage: self.first + index}
+        return position
+
+
+def weigh(elements: Iterable[Any]) -> int:
+    """About how many bytes objects keep alive: what the byte budgets count."""
+    return sum(map(weigh_one, elements))
+
+
+def weigh_one(element: Any) -> int:
+    if isinstance(element, Frames):
+        return element.nbytes + element.spans.nbytes
+    if isinstance(element, np.ndarray):
+        return element.nbytes + (sum(map(len, element.flat)) if element.dtype == object else 0) + OBJECT_BYTES
+    if isinstance(element, bytes | bytearray | str):
+        return len(element) + OBJECT_BYTES
+    if isinstance(element, Mapping):
+        return weigh(element.values()) + OBJECT_BYTES
+    if isinstance(element, tuple | list):
+        return weigh(element) + OBJECT_BYTES
+    return int(getattr(element, "nbytes", 0)) + OBJECT_BYTES

@@ -1,0 +1,244 @@
+"""Iterators over a running pipeline: for `for`, for `async for` on asyncio, and for `async for` elsewhere.
+
+All three hand out elements one at a time from chunks that cross once, so an element costs one `next()` on a
+list or on Frames. All can say where they stand (`state_dict`), and end their run when they are closed, dropped
+or interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import length_hint
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+import anyio
+
+from streamrec import bridge
+from streamrec.errors import ClosedError, PositionMismatchError
+from streamrec.pipeline.chunk import Chunk, Position
+from streamrec.pipeline.description import Chain, lines
+from streamrec.pipeline.queue import ByteQueue
+from streamrec.pipeline.run import fill, produce
+from streamrec.tfrecord import Frames
+
+__all__ = ["AsyncDatasetIterator", "DatasetIterator", "Run", "ThreadedAsyncIterator"]
+
+T = TypeVar("T")
+
+FORMAT = 1
+QUEUE_SHARE = 4
+
+
+class Run:
+    """What the iterators share: the description, the elements under way, and the position among them."""
+
+    def __init__(self, chain: Chain, budget: int, state: Mapping[str, Any] | None) -> None:
+        self.chain = chain
+        self.position = position_of(chain, state) if state is not None else None
+        self.queue_bytes = budget // QUEUE_SHARE
+        self.source_bytes = budget - self.queue_bytes
+        self.elements: Iterator[Any] = iter(())
+        self._chunk: Chunk | None = None
+
+    def enter(self, chunk: Chunk) -> None:
+        """The next chunk's elements are handed out from now on."""
+        self._chunk = chunk
+        self.elements = iter(unpacked(chunk))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position before the next element, as JSON."""
+        position: Position = self.position or {}
+        if self._chunk is not None:
+            position = self._chunk.positions.at(len(self._chunk.elements) - length_hint(self.elements))
+        return {"format": FORMAT, "pipeline": list(lines(self.chain)), "position": dict(position)}
+
+
+def unpacked(chunk: Chunk) -> Iterable[Any]:
+    """A chunk's elements as a sequence whose iterator knows how many are left."""
+    return list(chunk.elements) if isinstance(chunk.elements, Frames) else chunk.elements
+
+
+def position_of(chain: Chain, state: Mapping[str, Any]) -> Position:
+    """The position in a saved state.
+
+    Raises:
+        PositionMismatchError: The state was saved by another pipeline; the message says what differs.
+    """
+    if state.get("format") != FORMAT:
+        raise PositionMismatchError(
+            f"this state has format {state.get('format')!r}, not {FORMAT}: it is of another version"
+        )
+    saved: Sequence[str] = state["pipeline"]
+    ours = list(lines(chain))
+    if saved != ours:
+        differing = [pair for pair in zip_longest_lines(saved, ours) if pair[0] != pair[1]]
+        was, now = differing[0]
+        raise PositionMismatchError(
+            f"this state was saved by another pipeline: it had {was}, and now there is {now}; "
+            "resume with the pipeline that saved it, or start anew without the state"
+        )
+    position: Position = state["position"]
+    return position
+
+
+def zip_longest_lines(saved: Sequence[str], ours: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The lines of two pipelines side by side."""
+    for index in range(max(len(saved), len(ours))):
+        yield (
+            saved[index] if index < len(saved) else "nothing",
+            ours[index] if index < len(ours) else "nothing",
+        )
+
+
+class DatasetIterator(Generic[T]):
+    """A running pipeline in a `for` loop; the fetching goes on beside it, on the bridge's thread.
+
+    `with iter(dataset) as elements:` or `close()` ends it at once; so do leaving the loop and Ctrl-C.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        fetch = partial(produce, run.chain, run.position, run.source_bytes)
+        self._chunks: bridge.SyncIterator[Chunk] = bridge.iterate(fetch, run.queue_bytes)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        while True:
+            try:
+                element: T = next(self._run.elements)
+            except StopIteration:
+                self._run.enter(next(self._chunks))
+            else:
+                return element
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the next element comes from, as JSON: `dataset.iterate(state)` goes on exactly there."""
+        return self._run.state_dict()
+
+    @property
+    def waited(self) -> float:
+        """Seconds that this iterator's consumer has waited for data so far."""
+        return self._chunks.waited
+
+    def close(self) -> None:
+        """Ends the run: when this returns, no task or connection of it is left. Closing twice is fine."""
+        self._run.elements = iter(())
+        self._chunks.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncDatasetIterator(Generic[T]):
+    """A running pipeline in an `async for` loop, on the caller's own asyncio loop: one task beside the caller's.
+
+    `async with dataset.aiterate() as elements:` or `await aclose()` ends it and waits for its cleanup; leaving
+    the loop ends it too, soon after.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._queue = ByteQueue(run.queue_bytes)
+        loop = asyncio.get_running_loop()
+        self._task = loop.create_task(fill(self._queue, run.chain, run.position, run.source_bytes), name="streamrec")
+        weakref.finalize(self, cancel_soon, loop, self._task)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        while True:
+            try:
+                element: T = next(self._run.elements)
+            except StopIteration:
+                chunk = await self._queue.get()
+                if chunk is None:
+                    raise StopAsyncIteration from None
+                self._run.enter(chunk)
+            else:
+                return element
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the next element comes from, as JSON: `dataset.aiterate(state)` goes on exactly there."""
+        return self._run.state_dict()
+
+    async def aclose(self) -> None:
+        """Ends the run: when this returns, no task or connection of it is left. Closing twice is fine."""
+        self._run.elements = iter(())
+        self._queue.close(ClosedError("this iterator was closed; make a new one"))
+        self._task.cancel()
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait([self._task])
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+def cancel_soon(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
+    """Cancels the task of an iterator that was dropped, from whichever thread dropped it."""
+    if not task.done() and not loop.is_closed():
+        loop.call_soon_threadsafe(task.cancel)
+
+
+class ThreadedAsyncIterator(Generic[T]):
+    """`async for` where the caller's loop is not asyncio's (trio): the bridge runs the pipeline, threads wait."""
+
+    def __init__(self, inner: DatasetIterator[T]) -> None:
+        self._inner = inner
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        try:
+            element: T = next(self._inner._run.elements)
+        except StopIteration:
+            return await self._next_of_next_chunk()
+        return element
+
+    async def _next_of_next_chunk(self) -> T:
+        element, found = await anyio.to_thread.run_sync(advance, self._inner, abandon_on_cancel=True)
+        if not found:
+            raise StopAsyncIteration
+        return element  # type: ignore[no-any-return]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the next element comes from, as JSON."""
+        return self._inner.state_dict()
+
+    async def aclose(self) -> None:
+        """Ends the run and waits for its cleanup."""
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self._inner.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+def advance(iterator: DatasetIterator[Any]) -> tuple[Any, bool]:
+    """The next element and True, or None and False at the end: StopIteration does not cross threads."""
+    try:
+        return next(iterator), True
+    except StopIteration:
+        return None, False

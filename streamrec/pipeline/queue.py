@@ -1,0 +1,61 @@
+"""ByteQueue: chunks between two tasks of one event loop, bounded in bytes."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import anyio
+
+from streamrec.pipeline.chunk import Chunk
+
+__all__ = ["ByteQueue"]
+
+
+class ByteQueue:
+    """A queue between two tasks of one loop, bounded in bytes; one chunk always fits."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._chunks: deque[tuple[Chunk, int]] = deque()
+        self._held = 0
+        self._ended = False
+        self._error: Exception | None = None
+        self._closed: Exception | None = None
+        self._changed = anyio.Event()
+
+    async def put(self, chunk: Chunk, weight: int) -> None:
+        """Adds a chunk; waits while the queue is full."""
+        while self._chunks and self._held + weight > self._limit:
+            await self._changed.wait()
+        self._chunks.append((chunk, weight))
+        self._held += weight
+        self._wake()
+
+    def end(self, error: Exception | None) -> None:
+        """Nothing more comes, because of an error or not."""
+        self._ended, self._error = True, error
+        self._wake()
+
+    def close(self, error: Exception) -> None:
+        """Drops what is there: from now on `get` raises this error."""
+        self._chunks.clear()
+        self._closed = error
+        self.end(None)
+
+    async def get(self) -> Chunk | None:
+        """The next chunk; None at the end. An error that ended the queue is raised once, in its place."""
+        while not self._chunks and not self._ended:
+            await self._changed.wait()
+        if not self._chunks:
+            error, self._error = self._error, None
+            if error := error or self._closed:
+                raise error
+            return None
+        chunk, weight = self._chunks.popleft()
+        self._held -= weight
+        self._wake()
+        return chunk
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()

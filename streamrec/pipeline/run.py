@@ -1,0 +1,175 @@
+"""The driver: runs a description. The only place, with the source, that awaits.
+
+What a consumer sees:
+- Success: every chunk in order, then the end.
+- A failing source or stage: every element that came before the failure, then the error once, with its own
+  traceback. Steps are flushed before it: an unfinished batch is delivered too.
+- An end from below (`take` has enough): the source is closed at once; nothing more is fetched.
+- Cancellation, an early exit or an error of the consumer: the generators are closed from the outside in, by
+  the task that runs them: tasks are cancelled, bodies closed, then the storages. When closing returns, no
+  task, connection or thread of this run is left.
+
+Every buffer is bounded in bytes: the lanes of the source, each prefetch, and the queue to the consumer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import anyio
+
+from streamrec.pipeline.background import background
+from streamrec.pipeline.chunk import Chunk, Position, Positions
+from streamrec.pipeline.description import Chain, Prefetch, Repeat
+from streamrec.pipeline.queue import ByteQueue
+from streamrec.pipeline.source import Shards, read_shards
+from streamrec.pipeline.stages import Step, window
+
+__all__ = ["Put", "chunks_of", "produce"]
+
+Put = Callable[[Chunk, int], Awaitable[None]]
+
+
+async def produce(chain: Chain, position: Position | None, budget: int, put: Put) -> None:
+    """Runs a chain from a position to its end, and hands every chunk to `put`, with its weight in bytes."""
+    async with aclosing(chunks_of(chain, position, budget)) as chunks:
+        async for chunk in chunks:
+            await put(chunk, chunk.nbytes)
+
+
+async def chunks_of(chain: Chain, position: Position | None, budget: int) -> AsyncGenerator[Chunk]:
+    """A chain's chunks, from a position on: the source's, through all steps."""
+    position = position or {}
+    states: Mapping[str, Any] = position.get("stages", {})
+    steps = [stage.start(str(index), states.get(str(index))) for index, stage in enumerate(chain.stages)]
+    offload = any(stage.offload for stage in chain.stages)
+    failure: Exception | None = None
+    if not position.get("ended") and not any(step.done for step in steps):
+        async with aclosing(source_of(chain, position.get("source"), budget)) as source:
+            try:
+                async for chunk in skipping(source, position.get("skip", 0)):
+                    chunks, failure = await through(push(steps, chunk), offload)
+                    for out in chunks:
+                        yield out
+                    if failure or any(step.done for step in steps):
+                        break
+            except Exception as error:
+                failure = error
+    chunks, last_failure = await through(drain(steps), offload)
+    for out in chunks:
+        yield out
+    if failure := failure or last_failure:
+        raise failure
+
+
+def source_of(chain: Chain, state: Mapping[str, Any] | None, budget: int) -> AsyncGenerator[Chunk]:
+    """The chunks of a chain's source."""
+    match chain.source:
+        case Shards() as shards:
+            return read_shards(shards, state, budget)
+        case Repeat() as repeat:
+            return repeated(repeat, state or {"epoch": 0}, budget)
+        case Prefetch() as prefetch:
+            return prefetched(prefetch, state or {}, budget)
+
+
+async def repeated(repeat: Repeat, state: Mapping[str, Any], budget: int) -> AsyncGenerator[Chunk]:
+    """Epoch after epoch. A chain that is empty from its start ends even an endless repeat, as in tf.data."""
+    epoch, position = state["epoch"], state.get("inner")
+    while repeat.count < 0 or epoch < repeat.count:
+        empty = position is None
+        async with aclosing(chunks_of(repeat.inner, position, budget)) as chunks:
+            async for chunk in chunks:
+                empty = False
+                yield replace(chunk, positions=Nested(chunk.positions, epoch))
+        if empty:
+            return
+        epoch, position = epoch + 1, None
+
+
+async def prefetched(prefetch: Prefetch, state: Mapping[str, Any], budget: int) -> AsyncGenerator[Chunk]:
+    """Runs the inner chain in a task of its own, ahead of the consumer."""
+    queue = ByteQueue(prefetch.buffer_bytes)
+    async with background() as tasks:
+        tasks.start_soon(fill, queue, prefetch.inner, state.get("inner"), budget)
+        while (chunk := await queue.get()) is not None:
+            yield replace(chunk, positions=Nested(chunk.positions, None))
+
+
+async def fill(queue: ByteQueue, chain: Chain, position: Position | None, budget: int) -> None:
+    """Fills a prefetch queue; an error goes through it, behind the chunks that came before."""
+    try:
+        await produce(chain, position, budget, queue.put)
+    except Exception as error:
+        queue.end(error)
+    else:
+        queue.end(None)
+
+
+async def skipping(source: AsyncGenerator[Chunk], skip: int) -> AsyncGenerator[Chunk]:
+    """The source without its first `skip` elements: where a position lies within a chunk."""
+    async for chunk in source:
+        count = len(chunk.elements)
+        if skip >= count:
+            skip -= count
+        elif skip:
+            yield Chunk(window(chunk.elements, skip, count), Shifted(chunk.positions, skip), chunk.nbytes)
+            skip = 0
+        else:
+            yield chunk
+
+
+def push(steps: Sequence[Step], chunk: Chunk) -> Iterator[Chunk]:
+    """What comes out behind the last step when a chunk goes into the first."""
+    if not steps:
+        yield chunk
+        return
+    for out in steps[0].feed(chunk):
+        yield from push(steps[1:], out)
+
+
+def drain(steps: Sequence[Step]) -> Iterator[Chunk]:
+    """What comes out when the input has ended."""
+    for index, step in enumerate(steps):
+        for out in step.flush():
+            yield from push(steps[index + 1 :], out)
+
+
+async def through(outputs: Iterator[Chunk], offload: bool) -> tuple[list[Chunk], Exception | None]:
+    """All outputs and the error that ended them, worked out in a thread where they call the user's code."""
+    return await anyio.to_thread.run_sync(collect, outputs) if offload else collect(outputs)
+
+
+def collect(outputs: Iterator[Chunk]) -> tuple[list[Chunk], Exception | None]:
+    chunks: list[Chunk] = []
+    try:
+        chunks.extend(outputs)
+    except Exception as error:
+        return chunks, error
+    return chunks, None
+
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """Positions of a chain within a repeat or a prefetch."""
+
+    inner: Positions
+    epoch: int | None
+
+    def at(self, index: int) -> Position:
+        state = {"inner": dict(self.inner.at(index))}
+        return {"source": state if self.epoch is None else {"epoch": self.epoch, **state}}
+
+
+@dataclass(frozen=True, slots=True)
+class Shifted:
+    """Positions of a chunk whose first elements were skipped."""
+
+    inner: Positions
+    first: int
+
+    def at(self, index: int) -> Position:
+        return self.inner.at(self.first + index)

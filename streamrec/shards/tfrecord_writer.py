@@ -1,0 +1,108 @@
+"""TFRecordWriter: TensorFlow's synchronous writer, for any URL."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from fsspec import AbstractFileSystem
+
+from streamrec import bridge
+from streamrec.errors import ClosedError
+from streamrec.shards.writer import FRAME_BYTES, ShardWriter
+from streamrec.storage import RetryPolicy
+from streamrec.tfrecord import Frames, TFRecordOptions
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["TFRecordWriter"]
+
+BLOCK_BYTES = 1 << 20
+
+
+class TFRecordWriter:
+    """Writes records to one shard, as `tf.io.TFRecordWriter` does, to any URL or path.
+
+    Unlike TensorFlow's, the shard appears when it is closed and whole: leaving the `with` block by an exception
+    leaves nothing under the name (and what stood there before stays).
+
+    Args:
+        path: The shard's URL or path.
+        options: `TFRecordOptions`, or a compression type: "", "GZIP", "ZLIB", "ZSTD".
+        storage_options: Passed to the fsspec filesystem (credentials, endpoint).
+        filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
+        retry: What happens when the network fails; see RetryPolicy.
+
+    Examples:
+        >>> with TFRecordWriter("memory://doc/one.tfrecord") as writer:
+        ...     writer.write(b"a record")
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        options: TFRecordOptions | str | None = None,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        filesystem: AbstractFileSystem | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        self._path = os.fspath(path)
+        self._block: list[bytes] = []
+        self._block_bytes = 0
+        self._closed = False
+        self._writer = ShardWriter(
+            self._path, options, storage_options=storage_options, filesystem=filesystem, retry=retry
+        )
+        bridge.run(self._writer.__aenter__)
+
+    def write(self, record: Buffer) -> None:
+        """Writes one record.
+
+        Raises:
+            StorageError: The store failed, and retrying did not help.
+            ClosedError: The writer was closed.
+        """
+        self._check_open()
+        kept = bytes(record)
+        self._block.append(kept)
+        self._block_bytes += len(kept) + FRAME_BYTES
+        if self._block_bytes >= BLOCK_BYTES:
+            self._send()
+
+    def flush(self) -> None:
+        """Sends what was written so far towards the store. It becomes visible with `close` only."""
+        self._check_open()
+        self._send()
+        bridge.run(self._writer.flush)
+
+    def close(self) -> None:
+        """Finishes the shard: it appears under its name. Closing twice is fine."""
+        if not self._closed:
+            self._send()
+            self._closed = True
+            bridge.run(self._writer.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        elif not self._closed:
+            self._closed = True
+            bridge.run(self._writer.abort)
+
+    def _send(self) -> None:
+        block, self._block, self._block_bytes = self._block, [], 0
+        if block:
+            bridge.run(self._writer.write_batch, Frames.of(block))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"{self._path}: this writer was closed; nothing more can be written")

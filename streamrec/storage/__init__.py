@@ -1,0 +1,18 @@
+"""Storage: bytes from and to object stores and files; async, retried, resumed. Knows no records.
+
+    async with Storages({"endpoint_url": "http://127.0.0.1:8333"}) as storages:
+        storage = await storages.at("s3://bucket/key")
+        stream = await storage.stream("s3://bucket/key")
+
+Layers, from the top: `registry` (Storages: which backend for a URL), `base` (Storage: the verbs), `stream`
+and `uploads` (resume, parts), `retry` and `faults` (what is tried again), `backend` (the seam), and a file
+per kind of store below it.
+"""
+
+from streamrec.storage.backend import ObjectInfo
+from streamrec.storage.base import ByteStream, Storage
+from streamrec.storage.registry import Storages, protocol_of
+from streamrec.storage.retry import RetryPolicy
+from streamrec.storage.uploads import Upload
+
+__all__ = ["ByteStream", "ObjectInfo", "RetryPolicy", "Storage", "Storages", "Upload", "protocol_of"]

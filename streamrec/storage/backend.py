@@ -1,0 +1,125 @@
+"""The seam below: what one kind of store must be able to do, one attempt at a time.
+
+Rules that every backend keeps:
+
+* A verb makes **one** attempt. It never retries, and it has the retries of its client switched off.
+* A verb waits as long as the client waits. Time limits are kept above, once for all backends, by
+  cancelling the attempt; a cancelled verb lets go of its connection and never touches the caller's
+  buffer again.
+* Foreign exceptions stop here: what may succeed if tried again is `faults.TransientError`, all else is one of
+  the final errors of `streamrec.errors`, raised `from` the original, with the path and the byte range.
+* Bytes that were not asked for never reach the caller: a range that the server got wrong is a fault.
+* Paths are full URLs, in and out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["Backend", "Body", "EmptyBody", "ObjectInfo", "PartSink"]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """What is known about one object.
+
+    Attributes:
+        path: Its full URL.
+        size: Its length in bytes, or None where the store does not say before the end.
+        version: An opaque string that changes when the object is replaced (an etag, a generation, a
+            modification time), or None where the store has nothing of the kind.
+    """
+
+    path: str
+    size: int | None
+    version: str | None
+
+
+class Body(Protocol):
+    """The bytes of one response."""
+
+    @property
+    def info(self) -> ObjectInfo:
+        """The whole object's size and version, as this response tells them."""
+
+    async def readinto(self, buffer: memoryview) -> int:
+        """Waits for at least one byte and copies what is there; 0 only where the response ends."""
+
+    async def aclose(self) -> None:
+        """Frees the connection, also where bytes are left. May be called twice."""
+
+
+class PartSink(Protocol):
+    """One upload under way. Nothing is visible under its path before `complete`.
+
+    Attributes:
+        parallel: How many parts may be under way at the same time. 1 means: in order, one by one.
+    """
+
+    parallel: int
+
+    async def put_part(self, index: int, offset: int, data: bytes, last: bool) -> None:
+        """Stores one part; the same part may be put again after a fault.
+
+        Args:
+            index: Counted from 0.
+            offset: Its first byte in the object.
+            data: The bytes. All parts but the last have the same size; the last may be empty.
+            last: Whether the object ends with it. Exactly one part is the last.
+        """
+
+    async def complete(self) -> ObjectInfo:
+        """Makes the object visible. May be called again after a fault."""
+
+    async def abort(self) -> None:
+        """Frees what the store holds of it. May be called at any time, and twice."""
+
+
+class Backend(Protocol):
+    """One kind of store, one attempt per verb."""
+
+    async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
+        """One page of the objects whose URL begins with `prefix`, in any order, and the next page's token.
+
+        Args:
+            prefix: A URL prefix; it need not end at a slash.
+            token: What the page before returned, or None for the first one.
+
+        Returns:
+            The objects, and None after the last page.
+        """
+
+    async def stat(self, path: str) -> ObjectInfo:
+        """Size and version of one object."""
+
+    async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
+        """The bytes from `start` to `end`; returns when the response's head has arrived.
+
+        Args:
+            path: The object's URL.
+            start: First byte; at or after the end of the object gives an empty body.
+            end: One past the last byte, greater than `start`, or None: to the end. May lie past the end.
+            version: If given and the object has another one, ObjectChangedError.
+        """
+
+    async def begin_upload(self, path: str) -> PartSink:
+        """Starts an upload."""
+
+    async def aclose(self) -> None:
+        """Closes the client, in the loop that made it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyBody:
+    """A body of no bytes: the range begins at or after the end of the object."""
+
+    info: ObjectInfo
+
+    async def readinto(self, buffer: memoryview) -> int:
+        """Always 0."""
+        return 0
+
+    async def aclose(self) -> None:
+        """Holds nothing."""

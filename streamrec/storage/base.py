@@ -1,0 +1,167 @@
+"""Storage: what the upper rooms see of a store. Bytes and paths; never a record.
+
+A Storage is a backend (one attempt per verb) with the retry policy around it. Its verbs take and give full
+URLs, retry what may pass, and raise only errors of `streamrec.errors`, with path and byte range.
+
+Why `readinto` and not an iterator of buffers: the caller owns the memory that bytes land in. So it can
+bound it, reuse it (glibc gives large freed buffers back to the kernel, and the page faults of fresh ones
+cost more than the copy), and have local files land in it without any copy. A stream holds one response's
+socket buffer and nothing more.
+
+A Storage belongs to the event loop that it was made in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from operator import attrgetter
+from typing import Protocol, TypeVar
+
+from streamrec.storage.backend import Backend, ObjectInfo
+from streamrec.storage.retry import RetryPolicy, attempt
+from streamrec.storage.stream import open_stream
+from streamrec.storage.uploads import PARALLEL, PART_SIZE, Upload
+
+__all__ = ["ByteStream", "ObjectInfo", "Storage", "Upload"]
+
+T = TypeVar("T")
+
+
+class ByteStream(Protocol):
+    """One object version's bytes, in order, from where they were asked for; resumes by itself.
+
+    Attributes:
+        info: The whole object's size and version, as the first response told them.
+        position: Absolute offset of the next byte.
+    """
+
+    info: ObjectInfo
+    position: int
+
+    async def readinto(self, buffer: memoryview) -> int:
+        """Waits for at least one byte; 0 only at the end (or for an empty buffer). Never overfills."""
+
+    async def aclose(self) -> None:
+        """Frees the connection, also where bytes are left. May be called twice."""
+
+
+class Storage:
+    """One store, for one event loop.
+
+    Args:
+        backend: How this kind of store is talked to; closed with the Storage.
+        retry: When to try again and when to give up.
+    """
+
+    def __init__(self, backend: Backend, retry: RetryPolicy | None = None) -> None:
+        self._backend = backend
+        self._retry = retry or RetryPolicy()
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        """All objects whose URL begins with `prefix`, in the order of their paths.
+
+        A prefix is a string, as object stores understand it: "s3://b/train-" finds "s3://b/train-1" and
+        "s3://b/train-x/2". Directories are descended into and not reported. Nothing found is no error,
+        but a missing bucket is. All pages are fetched before the first object is given, because not every
+        store sorts (SeaweedFS goes directory by directory, as do S3's directory buckets).
+
+        Args:
+            prefix: A URL prefix.
+
+        Raises:
+            StorageError: The store failed for good, or cannot list (plain HTTP).
+        """
+        found: list[ObjectInfo] = []
+        token: str | None = None
+        while True:
+            page, token = await self._attempt(prefix, partial(self._backend.list_page, prefix, token), "listing")
+            found += page
+            if token is None:
+                break
+        for info in sorted(found, key=attrgetter("path")):
+            yield info
+
+    async def stat(self, path: str) -> ObjectInfo:
+        """Size and version of one object.
+
+        Raises:
+            NotFoundError: There is none.
+            StorageError: The store failed for good.
+        """
+        return await self._attempt(path, lambda: self._backend.stat(path), "stat")
+
+    async def stream(self, path: str, start: int = 0, end: int | None = None, version: str | None = None) -> ByteStream:
+        """Opens one object; when this returns the first response has arrived and the version is pinned.
+
+        Args:
+            path: The object's URL.
+            start: First byte. At or after the end of the object, the stream is empty.
+            end: One past the last byte; None: to the end. May lie past the end.
+            version: If given (from `ObjectInfo.version`), any other version is an ObjectChangedError.
+
+        Raises:
+            ObjectChangedError: The object has another version than the one given.
+            StorageError: The store failed for good.
+        """
+        _check_range(start, end)
+        return await open_stream(self._backend, self._retry, path, start, end, version)
+
+    async def read_range(self, path: str, start: int, end: int, version: str | None = None) -> bytes:
+        """The bytes from `start` to `end`; fewer where the object ends before, none where it ends at start.
+
+        Args:
+            path: The object's URL.
+            start: First byte.
+            end: One past the last byte.
+            version: As for `stream`.
+
+        Raises:
+            StorageError: As for `stream`.
+        """
+        stream = await self.stream(path, start, end, version)
+        try:
+            size = stream.info.size
+            stop = end if size is None else min(end, size)
+            buffer = bytearray(max(0, stop - start))
+            filled = 0
+            with memoryview(buffer) as view:
+                while filled < len(buffer):
+                    count = await stream.readinto(view[filled:])
+                    if count == 0:
+                        break
+                    filled += count
+            return bytes(memoryview(buffer)[:filled])
+        finally:
+            await stream.aclose()
+
+    async def upload(self, path: str, *, part_size: int = PART_SIZE, parallel: int = PARALLEL) -> Upload:
+        """Starts an upload; nothing is visible under `path` until `Upload.complete`.
+
+        Use it as `async with await storage.upload(path) as upload: await upload.write(data)`.
+
+        Args:
+            path: The object's URL. What is there stays until completion, and is replaced by it.
+            part_size: Bytes of a part: a multiple of 256 KiB, and at least 5 MiB on S3.
+            parallel: Parts under way at the same time, at the most.
+
+        Raises:
+            UnsupportedOperationError: This kind of storage cannot be written.
+            StorageError: The store failed for good.
+        """
+        if part_size < 1 << 18 or part_size % (1 << 18):
+            raise ValueError(f"part_size is {part_size:,}; stores want a multiple of 256 KiB (262,144)")
+        sink = await self._attempt(path, lambda: self._backend.begin_upload(path), "starting an upload")
+        return Upload(sink, self._retry, path, part_size, parallel)
+
+    async def aclose(self) -> None:
+        """Closes the client. Streams and uploads must be closed before."""
+        await self._backend.aclose()
+
+    async def _attempt(self, path: str, call: Callable[[], Awaitable[T]], doing: str) -> T:
+        return await attempt(self._retry, path, call, doing)
+
+
+def _check_range(start: int, end: int | None) -> None:
+    if start < 0 or (end is not None and end < start):
+        raise ValueError(f"bytes {start} to {end}: a range begins at 0 or later and ends no earlier than it begins")

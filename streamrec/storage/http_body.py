@@ -1,0 +1,146 @@
+"""Responses of aiohttp: their bodies, their heads, and what its exceptions mean. Shared by s3, gcs and http.
+
+Cost matters here, it is the hot path of all reading: one await per chunk, no joining of chunks, one copy
+into the caller's buffer. What did not fit is kept as a view, not copied again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import aiohttp
+
+from streamrec.errors import StorageError
+from streamrec.storage.backend import ObjectInfo
+from streamrec.storage.faults import Cause, TransientError, from_status, http_body_range, retry_after_seconds
+from streamrec.storage.landing import Landing, land
+
+__all__ = ["AiohttpBody", "check_answer", "range_header", "seam", "size_in", "translate"]
+
+_NOTHING = memoryview(b"")
+
+
+class AiohttpBody:
+    """A Body over a response whose head has arrived.
+
+    Args:
+        response: The response; closed with the body.
+        info: The object's size and version.
+        start: First byte, for errors.
+        end: One past the last byte, for errors.
+    """
+
+    __slots__ = ("_end", "_landing", "_left", "_response", "_start", "_unseen", "info")
+
+    def __init__(self, response: aiohttp.ClientResponse, info: ObjectInfo, start: int, end: int | None) -> None:
+        self.info = info
+        self._response = response
+        self._start = start
+        self._end = end
+        self._left = _NOTHING
+        self._unseen = _plain_length(response)
+        self._landing: Landing | None = None
+
+    async def readinto(self, buffer: memoryview) -> int:
+        """Waits for the next bytes: those that aiohttp has already, then the rest by a landing where it can be."""
+        with seam(self.info.path, self._start, self._end):
+            if self._landing is not None:
+                return await self._landing.readinto(buffer)
+            left = self._left or self._received()
+            if not left:
+                self._landing = land(self._response, self._unseen)
+                if self._landing is not None:
+                    return await self._landing.readinto(buffer)
+                left = await self._next_chunk()
+        count = min(len(left), len(buffer))
+        buffer[:count] = left[:count]
+        self._left = left[count:]
+        return count
+
+    def _received(self) -> memoryview:
+        """What aiohttp holds of the body already."""
+        data = self._response.content.read_nowait()
+        self._unseen -= len(data)
+        return memoryview(data)
+
+    async def _next_chunk(self) -> memoryview:
+        content = self._response.content
+        while True:
+            data, _ = await content.readchunk()
+            if data:
+                self._unseen -= len(data)
+                return memoryview(data)
+            if content.at_eof():
+                return _NOTHING
+
+    async def aclose(self) -> None:
+        """Closes the connection; a drained one went back to the pool before."""
+        self._left = _NOTHING
+        self._response.close()
+
+
+def _plain_length(response: aiohttp.ClientResponse) -> int:
+    """Bytes of a body that comes as it is; 0 where nobody knows, or where aiohttp must decode it."""
+    encoded = "Transfer-Encoding" in response.headers or "Content-Encoding" in response.headers
+    return 0 if encoded else int(response.headers.get("Content-Length", 0))
+
+
+def range_header(start: int, end: int | None) -> dict[str, str]:
+    """The Range header for some bytes; none where all are wanted.
+
+    >>> range_header(0, None), range_header(5, 10), range_header(5, None)
+    ({}, {'Range': 'bytes=5-9'}, {'Range': 'bytes=5-'})
+    """
+    if start == 0 and end is None:
+        return {}
+    return {"Range": f"bytes={start}-{'' if end is None else end - 1}"}
+
+
+def check_answer(
+    answer: aiohttp.ClientResponse, path: str, start: int | None = None, end: int | None = None, said: str = ""
+) -> None:
+    """Raises what an answer of 300 and above stands for.
+
+    Args:
+        answer: The answer.
+        path: The object's URL.
+        start: First byte that was asked for, or None.
+        end: One past the last byte, or None.
+        said: The server's words where its body was read; else the status line's.
+    """
+    if answer.status >= 300:
+        wait = retry_after_seconds(answer.headers.get("Retry-After"))
+        raise from_status(answer.status, said or answer.reason or "", path, start, end, retry_after=wait)
+
+
+def size_in(answer: aiohttp.ClientResponse, start: int = 0, end: int | None = None) -> int | None:
+    """The object's size as a 200 or 206 tells it, once its range was found right (`http_body_range`)."""
+    return http_body_range(answer.status, answer.headers, start, end)
+
+
+@contextmanager
+def seam(path: str, start: int | None = None, end: int | None = None) -> Iterator[None]:
+    """Translates what comes out of aiohttp."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except (aiohttp.ClientError, OSError) as error:
+        raise translate(error, path, start, end) from error
+
+
+def translate(
+    error: BaseException, path: str, start: int | None = None, end: int | None = None
+) -> StorageError | TransientError:
+    """What an exception of aiohttp, or of the socket below, means."""
+    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if isinstance(error, aiohttp.ClientSSLError):
+        return StorageError(f"the server's certificate was refused ({said})", path, start, end)
+    if isinstance(error, aiohttp.InvalidURL | aiohttp.NonHttpUrlClientError):
+        return StorageError(f"this is no URL that can be fetched ({said})", path, start, end)
+    if isinstance(error, TimeoutError):
+        return TransientError(Cause.TIMED_OUT, said)
+    if isinstance(error, aiohttp.ClientConnectorError | ConnectionRefusedError):
+        return TransientError(Cause.CONNECT, said)
+    return TransientError(Cause.BROKEN, said)

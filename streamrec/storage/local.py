@@ -1,0 +1,216 @@
+"""Local files, through aiofiles: unbuffered, straight into the caller's buffer.
+
+Reads are as large as the caller's buffer; make it 1 MiB or more, each read costs a hop to a thread (64 KiB
+a time is ten times slower). A thread that reads cannot be stopped, so a cancelled `readinto` waits for it:
+nobody writes into a buffer that its owner believes to be free.
+
+Uploads go to a temporary name in the same directory and are put in place by fsync, rename, fsync of the
+directory. A process that is killed leaves the temporary file, which no listing shows.
+
+Paths are plain or `file://` URLs; listings come in the style that was asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+import aiofiles
+
+from streamrec.errors import NotFoundError, PermissionDeniedError, StorageError
+from streamrec.storage.backend import Body, EmptyBody, ObjectInfo, PartSink
+from streamrec.storage.faults import changed
+from streamrec.storage.fsspec_options import Source
+from streamrec.storage.retry import RetryPolicy
+from streamrec.storage.shield import finish
+from streamrec.storage.urls import is_temporary, temporary_name
+
+__all__ = ["LocalBackend", "connect"]
+
+
+async def connect(source: Source, policy: RetryPolicy) -> LocalBackend:
+    """Needs nothing of the options: a local path has none."""
+    return LocalBackend()
+
+
+class LocalBackend:
+    """The files of this machine."""
+
+    async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
+        """All of them on one page."""
+        with _seam(prefix):
+            return await asyncio.to_thread(_list, prefix), None
+
+    async def stat(self, path: str) -> ObjectInfo:
+        """Size, and a version from inode, time of change and size."""
+        with _seam(path):
+            return _info(path, await asyncio.to_thread(_stat_file, local_path(path)))
+
+    async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
+        """Opens the file and stays with that one, even when its name moves to another."""
+        with _seam(path, start, end):
+            file = await finish(_open(local_path(path), start))
+        info = _info(path, os.fstat(file.fileno()))
+        if version is not None and version != info.version:
+            await file.close()
+            raise changed(path, start, end)
+        if start >= (info.size or 0):
+            await file.close()
+            return EmptyBody(info)
+        return _LocalBody(file, info, start)
+
+    async def begin_upload(self, path: str) -> PartSink:
+        """Makes the directories, and a temporary file beside the final one."""
+        final = local_path(path)
+        temporary = Path(temporary_name(str(final)))
+        with _seam(path):
+            await asyncio.to_thread(final.parent.mkdir, parents=True, exist_ok=True)
+            file = await finish(_open_new(temporary))
+        return _LocalUpload(path, final, temporary, file)
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+
+class _LocalBody:
+    def __init__(self, file: Any, info: ObjectInfo, position: int) -> None:
+        self.info = info
+        self._file = file
+        self._position = position
+
+    async def readinto(self, buffer: memoryview) -> int:
+        """One read system call into the caller's buffer; a file that was changed in place is noticed."""
+        with _seam(self.info.path, self._position):
+            count = int(await finish(self._file.readinto(buffer)))
+        self._position += count
+        if count == 0 and self.info.size is not None and self._position < self.info.size:
+            raise changed(self.info.path, self._position)  # cut off under our hands
+        return count
+
+    async def aclose(self) -> None:
+        """Closes the file."""
+        await finish(self._file.close())
+
+
+class _LocalUpload:
+    parallel = 1
+
+    def __init__(self, path: str, final: Path, temporary: Path, file: Any) -> None:
+        self._path = path
+        self._final = final
+        self._temporary = temporary
+        self._file = file
+
+    async def put_part(self, index: int, offset: int, data: bytes, last: bool) -> None:
+        """Writes at the offset."""
+        with _seam(self._path, offset, offset + len(data)):
+            await finish(_write_all(self._file, offset, data))
+
+    async def complete(self) -> ObjectInfo:
+        """fsync, rename, fsync of the directory."""
+        with _seam(self._path):
+            return _info(self._path, await finish(self._commit()))
+
+    async def abort(self) -> None:
+        """Removes the temporary file."""
+        with _seam(self._path):
+            await self._file.close()
+            await asyncio.to_thread(self._temporary.unlink, missing_ok=True)
+
+    async def _commit(self) -> os.stat_result:
+        await asyncio.to_thread(os.fsync, self._file.fileno())
+        await self._file.close()
+        await asyncio.to_thread(_put_in_place, self._temporary, self._final)
+        return await asyncio.to_thread(os.stat, self._final)
+
+
+def local_path(url: str) -> Path:
+    """The path of a plain path or a file:// URL.
+
+    >>> str(local_path("file:///data/a%20b")), str(local_path("/data/a%20b"))
+    ('/data/a b', '/data/a%20b')
+    """
+    if not url.startswith("file://"):
+        return Path(url)
+    parts = urlsplit(url)
+    return Path(unquote(parts.path))
+
+
+async def _open(path: Path, start: int) -> Any:
+    file = await aiofiles.open(path, "rb", buffering=0)
+    if start:
+        await file.seek(start)
+    return file
+
+
+async def _open_new(path: Path) -> Any:
+    return await aiofiles.open(path, "xb", buffering=0)
+
+
+async def _write_all(file: Any, offset: int, data: bytes | bytearray) -> None:
+    await file.seek(offset)
+    view = memoryview(data)
+    while view:
+        view = view[await file.write(view) :]
+
+
+def _put_in_place(temporary: Path, final: Path) -> None:
+    os.replace(temporary, final)
+    directory = os.open(final.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _stat_file(path: Path) -> os.stat_result:
+    stat = os.stat(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a directory")
+    return stat
+
+
+def _info(path: str, stat: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(path, stat.st_size, f"{stat.st_ino:x}-{stat.st_mtime_ns:x}-{stat.st_size:x}")
+
+
+def _list(prefix: str) -> list[ObjectInfo]:
+    """All files whose path begins with the prefix, in the order of their paths."""
+    as_url = prefix.startswith("file://")
+    wanted = unquote(urlsplit(prefix).path) if as_url else prefix
+    root = wanted[: wanted.rfind("/") + 1] or "."
+    found = [path for path in _walk(root, wanted) if path.startswith(wanted)]
+    return [_info("file://" + quote(path) if as_url else path, os.stat(path)) for path in sorted(found)]
+
+
+def _walk(root: str, wanted: str) -> Iterator[str]:
+    """Files below a directory; a directory that is not there has none."""
+    for directory, below, names in os.walk(root, followlinks=True):
+        here = os.path.join(directory, "").removeprefix("./")
+        below[:] = [name for name in below if _related(here + name + "/", wanted)]
+        yield from (here + name for name in names if not is_temporary(name))
+
+
+def _related(directory: str, wanted: str) -> bool:
+    """Whether anything below the directory can begin with the wanted prefix."""
+    return directory.startswith(wanted) or wanted.startswith(directory)
+
+
+@contextmanager
+def _seam(path: str, start: int | None = None, end: int | None = None) -> Iterator[None]:
+    """Translates what the operating system says; none of it passes by trying again."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except FileNotFoundError as error:
+        raise NotFoundError("there is no such file: check the path", path, start, end) from error
+    except PermissionError as error:
+        raise PermissionDeniedError(f"access refused ({error})", path, start, end) from error
+    except OSError as error:
+        raise StorageError(f"{type(error).__name__}: {error}", path, start, end) from error

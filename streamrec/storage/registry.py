@@ -1,0 +1,158 @@
+"""Storages: one Storage per protocol, made when first asked for, in the loop that asks.
+
+A backend's module, with the client package that it needs, is imported only then. What is not in the table
+goes to fsspec: an async filesystem to `asyncfs`, any other to `syncfs`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any, Self
+
+import fsspec
+
+from streamrec.errors import ClosedError, MissingExtraError
+from streamrec.storage.backend import Backend
+from streamrec.storage.base import Storage
+from streamrec.storage.fsspec_options import Source
+from streamrec.storage.retry import RetryPolicy
+
+__all__ = ["Storages", "protocol_of"]
+
+Connect = Callable[[Source, RetryPolicy], Awaitable[Backend]]
+
+_BACKENDS = {
+    "s3": "s3",
+    "s3a": "s3",
+    "gs": "gcs",
+    "gcs": "gcs",
+    "http": "http",
+    "https": "http",
+    "file": "local",
+    "local": "local",
+    "memory": "memory",
+}
+
+_FAMILIES = {
+    "s3fs.core": "s3",
+    "gcsfs.core": "gcs",
+    "fsspec.implementations.http": "http",
+    "fsspec.implementations.local": "local",
+    "fsspec.implementations.memory": "memory",
+}
+"""Which backend a user's own filesystem goes to, by the module of its class or of a class above."""
+
+_EXTRAS = {"s3": "s3", "gcs": "gcs", "http": "http"}
+
+
+def protocol_of(url: str) -> str:
+    """The protocol of a URL; a plain path is a "file".
+
+    >>> protocol_of("s3://b/k"), protocol_of("/data/x"), protocol_of("C:/x")
+    ('s3', 'file', 'file')
+    """
+    scheme, colon, _ = url.partition("://")
+    return scheme.lower() if colon else "file"
+
+
+class Storages:
+    """The stores of one run: `async with Storages(options) as storages: await storages.at(url)`.
+
+    Made inside the running loop, closed in it on exit. Not shared between loops, threads or processes.
+
+    Args:
+        storage_options: Keyword arguments of the fsspec filesystem's class, as in pandas: `key`, `secret`,
+            `endpoint_url`, `token`, ... None: none.
+        filesystem: Your own fsspec filesystem, for all URLs. An async one is made again from its arguments,
+            in the running loop; any other is used as it is.
+        retry: When to try again and when to give up.
+    """
+
+    def __init__(
+        self,
+        storage_options: Mapping[str, Any] | None = None,
+        *,
+        filesystem: fsspec.AbstractFileSystem | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        self._options = dict(storage_options or {})
+        self._filesystem = filesystem
+        self._retry = retry or RetryPolicy()
+        self._stack = AsyncExitStack()
+        self._made: dict[str, Storage] = {}
+        self._making = asyncio.Lock()
+        self._closed = False
+
+    async def at(self, url: str) -> Storage:
+        """The Storage for a URL: the same one for all URLs of a protocol.
+
+        Raises:
+            MissingExtraError: The client package is not installed; the message holds what to type.
+            StorageError: The client cannot be made from these options.
+        """
+        protocol = protocol_of(url) if self._filesystem is None else ""
+        async with self._making:
+            if self._closed:
+                raise ClosedError(f"{url}: the storages are closed; make new ones")
+            if protocol not in self._made:
+                self._made[protocol] = await self._make(protocol or protocol_of(url))
+            return self._made[protocol]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closed = True
+        await self._stack.aclose()
+
+    async def _make(self, protocol: str) -> Storage:
+        connect = await asyncio.to_thread(_load, protocol, self._filesystem)  # an import takes up to a second
+        backend = await connect(Source(protocol, self._options, self._filesystem), self._retry)
+        storage = Storage(backend, self._retry)
+        self._stack.push_async_callback(storage.aclose)
+        return storage
+
+
+def _load(protocol: str, filesystem: fsspec.AbstractFileSystem | None) -> Connect:
+    """Imports the backend, and with it the client package."""
+    name = _BACKENDS.get(protocol) or _generic(protocol) if filesystem is None else _family(filesystem)
+    try:
+        module = importlib.import_module(f"streamrec.storage.{name}")
+    except ImportError as error:
+        extra = _EXTRAS.get(name)
+        if extra is None:
+            raise
+        raise MissingExtraError(
+            f"{protocol}:// URLs need a package: pip install 'streamrec[{extra}]' ({error})"
+        ) from error
+    connect: Connect = module.connect
+    return connect
+
+
+def _generic(protocol: str) -> str:
+    """Which of the two general backends serves a protocol that only fsspec knows."""
+    try:
+        cls = fsspec.get_filesystem_class(protocol)
+    except (ImportError, ValueError) as error:
+        raise MissingExtraError(f"{protocol}:// URLs: {error}") from error
+    return "asyncfs" if cls.async_impl else "syncfs"
+
+
+def _family(filesystem: fsspec.AbstractFileSystem) -> str:
+    """Which backend serves a user's own filesystem.
+
+    A sync instance of an async class that wraps another is used through its sync face, because what it wraps
+    is bound to fsspec's own loop.
+    """
+    for cls in type(filesystem).__mro__:
+        if cls.__module__ in _FAMILIES:
+            return _FAMILIES[cls.__module__]
+    arguments = (*filesystem.storage_args, *filesystem.storage_options.values())
+    wraps = any(isinstance(value, fsspec.AbstractFileSystem) for value in arguments)
+    return "asyncfs" if filesystem.async_impl and (filesystem.asynchronous or not wraps) else "syncfs"

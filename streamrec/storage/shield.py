@@ -1,0 +1,33 @@
+"""Work that must come to its end, whoever is cancelled meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import anyio
+
+__all__ = ["finish"]
+
+T = TypeVar("T")
+
+
+async def finish(work: Coroutine[Any, Any, T]) -> T:
+    """Runs something to its end, also when the caller is cancelled meanwhile; the cancellation follows then.
+
+    Both kinds of cancellation are held back: that of anyio's scopes and that of `asyncio.Task.cancel`.
+    """
+    task = asyncio.get_running_loop().create_task(work)
+    cancelled: asyncio.CancelledError | None = None
+    with anyio.CancelScope(shield=True):
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError as error:
+                cancelled = error
+    if cancelled is not None:
+        if not task.cancelled():
+            task.exception()  # looked at, so that nothing is logged: the cancellation takes precedence
+        raise cancelled
+    return task.result()

@@ -1,0 +1,167 @@
+"""Upload: one object on its way into a store, with bounded memory. All or nothing.
+
+The contract:
+
+* Nothing is visible under the path before `complete` returns; a killed process leaves nothing there either.
+* `write` copies what it is given into parts of `part_size`. At most `parallel` parts are on their way (fewer
+  where the store wants them in order); past that `write` waits. So memory stays below
+  `(parallel + 1) * part_size`, whatever is written.
+* Each part is retried by itself, under the one retry policy.
+* `async with` completes on a clean exit, and aborts on any exception, cancellation included. The abort is
+  shielded: it runs to its end (or to its time limit) before the exception goes on.
+* The first error of a part is raised by the next `write` or by `complete`; after it only `abort` is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from streamrec.errors import ClosedError, StreamrecError
+from streamrec.storage.backend import ObjectInfo, PartSink
+from streamrec.storage.retry import RetryPolicy, attempt
+from streamrec.storage.shield import finish
+
+__all__ = ["PARALLEL", "PART_SIZE", "Upload"]
+
+PART_SIZE = 8 << 20
+"""Bytes of a part: large enough that a request's cost does not show, and a multiple of GCS's 256 KiB."""
+
+PARALLEL = 4
+"""Parts under way at the same time."""
+
+
+class Upload:
+    """One upload under way; made by `Storage.upload`.
+
+    Args:
+        sink: The store's side.
+        policy: When to give up.
+        path: The object's URL.
+        part_size: Bytes of a part.
+        parallel: Parts under way at the most.
+    """
+
+    def __init__(self, sink: PartSink, policy: RetryPolicy, path: str, part_size: int, parallel: int) -> None:
+        self.path = path
+        self._sink = sink
+        self._policy = policy
+        self._part_size = part_size
+        self._slots = asyncio.Semaphore(min(parallel, sink.parallel))
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._part = bytearray(part_size)
+        self._filled = 0
+        self._index = 0
+        self._error: Exception | None = None
+        self._closed = False
+
+    async def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Takes bytes, of any size; waits where too much is under way.
+
+        Raises:
+            ClosedError: After `complete`, `abort` or an error.
+            StorageError: A part could not be stored.
+        """
+        self._check()
+        view = memoryview(data).cast("B")
+        while view:
+            if self._filled == self._part_size:  # only now: a full part is held back, it may be the last
+                await self._send(last=False)
+            count = min(len(view), self._part_size - self._filled)
+            self._part[self._filled : self._filled + count] = view[:count]
+            self._filled += count
+            view = view[count:]
+
+    async def complete(self) -> ObjectInfo:
+        """Sends what is left and makes the object visible.
+
+        Returns:
+            The object's size, and its version where the store tells.
+
+        Raises:
+            ClosedError: After `complete`, `abort` or an error.
+            StorageError: It could not be stored. Nothing is visible; call `abort`.
+        """
+        self._check()
+        await self._send(last=True)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._check()
+        info = await attempt(self._policy, self.path, self._sink.complete, "completing an upload")
+        self._closed = True
+        return info
+
+    async def abort(self) -> None:
+        """Drops everything. May be called at any time, also twice; after `complete` it does nothing.
+
+        Raises:
+            StorageError: The store could not be told; it holds parts that nobody sees until it is tidied up.
+        """
+        if not self._closed:
+            self._closed = True
+            await finish(self._abort())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            await self._abort_after(error)
+            return
+        try:
+            await self.complete()
+        except BaseException as cause:
+            await self._abort_after(cause)
+            raise
+
+    async def _abort_after(self, cause: BaseException) -> None:
+        """Aborts, and where that fails too, says so in a note on what went wrong first."""
+        try:
+            await self.abort()
+        except StreamrecError as error:
+            cause.add_note(f"The upload could not be aborted either: {error}")
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._closed:
+            raise ClosedError(f"{self.path}: the upload is closed; start a new one")
+
+    async def _send(self, last: bool) -> None:
+        """Starts the part when there is a slot. It is copied: a dying connection may hold it for long."""
+        await self._slots.acquire()
+        try:
+            self._check()
+        except BaseException:
+            self._slots.release()
+            raise
+        data = bytes(memoryview(self._part)[: self._filled])
+        task = asyncio.get_running_loop().create_task(self._put(self._index, data, last))
+        self._index += 1
+        self._filled = 0
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _put(self, index: int, data: bytes, last: bool) -> None:
+        start = index * self._part_size
+        end = start + len(data)
+        call = partial(self._sink.put_part, index, start, data, last)
+        try:
+            await attempt(self._policy, self.path, call, "storing a part", nbytes=len(data), start=start, end=end)
+        except Exception as error:
+            self._error = self._error or error
+        finally:
+            self._slots.release()
+
+    async def _abort(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        self._part = bytearray()
+        await attempt(self._policy, self.path, self._sink.abort, "aborting an upload")

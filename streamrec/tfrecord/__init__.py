@@ -1,0 +1,27 @@
+"""TFRecord framing and compression, sans-I/O: knows bytes, not files."""
+
+from streamrec.tfrecord.compression import DETECT_BYTES, Deflater, Inflater, detect_compression
+from streamrec.tfrecord.encoder import RecordBatch, encode_record, encode_records
+from streamrec.tfrecord.framer import MAX_RECORD_BYTES, Framer
+from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, Frames, Joining, concat
+from streamrec.tfrecord.options import CompressionType, TFRecordOptions, check_compression_type
+
+__all__ = [
+    "DETECT_BYTES",
+    "FOOTER_BYTES",
+    "HEADER_BYTES",
+    "MAX_RECORD_BYTES",
+    "CompressionType",
+    "Deflater",
+    "Framer",
+    "Frames",
+    "Inflater",
+    "Joining",
+    "RecordBatch",
+    "TFRecordOptions",
+    "check_compression_type",
+    "concat",
+    "detect_compression",
+    "encode_record",
+    "encode_records",
+]

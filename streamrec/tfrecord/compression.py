@@ -1,0 +1,261 @@
+"""Compressed shards, no I/O: inflate and deflate step by step, in bounded memory.
+
+A compressed shard is one compressed stream of framed records, as TensorFlow writes it: GZIP (RFC 1952, any
+number of members one after the other), ZLIB (RFC 1950), and ZSTD (RFC 8878, any number of frames), which
+TensorFlow has not.
+
+Rules:
+- An Inflater never returns more than the caller asked for, whatever the stream claims about itself: a few
+  kilobytes that stand for a terabyte cost no more memory than an honest shard.
+- What was inflated before damage is returned; the error comes from the next call.
+- Zero bytes behind the last gzip member are padding, as gzip itself takes them.
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from typing import TYPE_CHECKING, Protocol
+
+from streamrec import kernels
+from streamrec.errors import CorruptRecordError, MissingExtraError, TruncatedShardError
+from streamrec.tfrecord.frames import HEADER_BYTES
+from streamrec.tfrecord.options import CompressionType, TFRecordOptions
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+try:
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+except ImportError:  # the `zstd` extra is not installed; zstd_module() says so when it is needed
+    zstd = None
+
+DAMAGE: tuple[type[Exception], ...] = (zlib.error,) if zstd is None else (zlib.error, zstd.ZstdError)
+
+__all__ = ["DETECT_BYTES", "Deflater", "Inflater", "detect_compression"]
+
+DETECT_BYTES = HEADER_BYTES
+"""How many of a shard's first bytes `detect_compression` wants to see."""
+
+GZIP_MAGIC = b"\x1f\x8b"
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+DEFLATE_METHOD = 8
+ZSTD_WINDOW_LOG_MAX = 27
+
+
+def detect_compression(head: bytes) -> CompressionType:
+    """How a shard is compressed, from its first bytes.
+
+    A length whose CRC is right is the surest sign there is, and means none; only then do the magic bytes of
+    gzip, zstd and zlib count. Whatever is none of them is framed as it is, and the framer names the damage.
+
+    Args:
+        head: The first `DETECT_BYTES` bytes, or fewer where the shard is shorter.
+    """
+    if len(head) >= HEADER_BYTES and is_record_header(head):
+        return ""
+    if head.startswith(GZIP_MAGIC):
+        return "GZIP"
+    if head.startswith(ZSTD_MAGIC):
+        return "ZSTD"
+    if len(head) >= 2 and head[0] & 15 == DEFLATE_METHOD and head[0] >> 4 <= 7 and (head[0] << 8 | head[1]) % 31 == 0:
+        return "ZLIB"
+    return ""
+
+
+def is_record_header(head: bytes) -> bool:
+    """Whether the first twelve bytes are a length and its right CRC."""
+    return kernels.masked_crc32c(head[:8]) == int.from_bytes(head[8:HEADER_BYTES], "little")
+
+
+class _Member(Protocol):
+    """One gzip member, zlib stream or zstd frame under way: what zlib and zstd have in common."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def inflate(self, data: Buffer, limit: int) -> bytes: ...
+    def starved(self) -> bool: ...
+
+
+class _ZlibMember:
+    def __init__(self, window_bits: int) -> None:
+        self._stream = zlib.decompressobj(window_bits)
+
+    @property
+    def eof(self) -> bool:
+        return self._stream.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._stream.unused_data
+
+    def inflate(self, data: Buffer, limit: int) -> bytes:
+        return self._stream.decompress(data or self._stream.unconsumed_tail, limit)
+
+    def starved(self) -> bool:
+        return not self._stream.unconsumed_tail
+
+
+class _ZstdMember:
+    def __init__(self) -> None:
+        module = zstd_module()
+        self._stream = module.ZstdDecompressor(
+            options={module.DecompressionParameter.window_log_max: ZSTD_WINDOW_LOG_MAX}
+        )
+
+    @property
+    def eof(self) -> bool:
+        return self._stream.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._stream.unused_data
+
+    def inflate(self, data: Buffer, limit: int) -> bytes:
+        return self._stream.decompress(data, limit)
+
+    def starved(self) -> bool:
+        return self._stream.needs_input
+
+
+def zstd_module():  # type: ignore[no-untyped-def]
+    """The zstd implementation: Python 3.14's own, or its backport.
+
+    Raises:
+        MissingExtraError: Neither is there.
+    """
+    if zstd is None:
+        raise MissingExtraError("this shard is compressed with zstd: pip install 'streamrec[zstd]'")
+    return zstd
+
+
+class Inflater:
+    """Inflates one shard's stream, member after member.
+
+    Use: `feed` compressed bytes while `needs_input`, `read` until it returns b"", and `close` at the end.
+
+    Args:
+        compression_type: "GZIP", "ZLIB" or "ZSTD".
+        path: The shard's URL, for errors.
+    """
+
+    def __init__(self, compression_type: CompressionType, path: str | None = None) -> None:
+        self._type = compression_type
+        self._path = path
+        self._member: _Member | None = self._next_member()
+        self._input: Buffer = b""
+        self._consumed = 0
+        self._produced = 0
+        self._between = False
+
+    @property
+    def needs_input(self) -> bool:
+        """Whether `read` can return nothing more before the next `feed`."""
+        return not self._input and (self._member is None or self._member.starved())
+
+    def feed(self, data: Buffer) -> None:
+        """Takes the next compressed bytes; only while `needs_input`."""
+        self._input = data
+        self._consumed += memoryview(data).nbytes
+
+    def read(self, limit: int) -> bytes:
+        """Up to `limit` inflated bytes; b"" where the next `feed` must come first, or the stream is at its end.
+
+        Raises:
+            CorruptRecordError: The compressed data is damaged.
+        """
+        while not self.needs_input:
+            if self._member is None and not self._start_member():
+                return b""
+            data = self._inflate(limit)
+            if data:
+                self._produced += len(data)
+                return data
+        return b""
+
+    def close(self) -> None:
+        """Says that the compressed bytes ended.
+
+        Raises:
+            TruncatedShardError: They ended within a compressed stream.
+        """
+        if not self._between and self._consumed:
+            raise TruncatedShardError(
+                f"the {self._type} stream ends unfinished after {self._consumed:,} compressed bytes: its writer did "
+                "not finish, or the copy is incomplete; write or copy it again",
+                self._path,
+                self._produced,
+            )
+
+    def _inflate(self, limit: int) -> bytes:
+        assert self._member is not None
+        data, self._input = self._input, b""
+        self._between = False
+        try:
+            inflated = self._member.inflate(data, limit)
+        except DAMAGE as error:
+            raise CorruptRecordError(
+                f"the {self._type} stream is damaged about {self._consumed:,} compressed bytes in ({error}); "
+                "fetch or write the shard again",
+                self._path,
+                self._produced,
+            ) from error
+        if self._member.eof:
+            self._input, self._member, self._between = self._member.unused_data, None, True
+        return inflated
+
+    def _start_member(self) -> bool:
+        """Begins the next member where bytes follow the last one; skips zero padding behind gzip."""
+        if self._type == "GZIP":
+            self._input = bytes(self._input).lstrip(b"\0")
+        if not self._input:
+            return False
+        self._member = self._next_member()
+        return True
+
+    def _next_member(self) -> _Member:
+        if self._type == "ZSTD":
+            return _ZstdMember()
+        return _ZlibMember(zlib.MAX_WBITS + 16 if self._type == "GZIP" else zlib.MAX_WBITS)
+
+
+class Deflater:
+    """Compresses one shard's stream, or passes it through where the options ask for no compression."""
+
+    def __init__(self, options: TFRecordOptions) -> None:
+        self._flush_mode = zlib.Z_FULL_FLUSH if options.flush_mode is None else options.flush_mode
+        self._zlib = self._zstd = None
+        level = options.compression_level
+        if options.compression_type == "ZSTD":
+            self._zstd = zstd_module().ZstdCompressor(level=3 if level in (None, -1) else level)
+        elif options.compression_type:
+            self._zlib = zlib.compressobj(
+                zlib.Z_DEFAULT_COMPRESSION if level is None else level,
+                zlib.DEFLATED if options.compression_method is None else options.compression_method,
+                options.zlib_window_bits,
+                9 if options.mem_level is None else options.mem_level,
+                zlib.Z_DEFAULT_STRATEGY if options.compression_strategy is None else options.compression_strategy,
+            )
+
+    def write(self, data: bytes) -> bytes:
+        """Takes plain bytes; returns the compressed ones that are ready, often b""."""
+        if self._zlib is not None:
+            return self._zlib.compress(data)
+        return self._zstd.compress(data) if self._zstd is not None else data
+
+    def flush(self) -> bytes:
+        """The compressed bytes of all that was written so far."""
+        if self._zlib is not None:
+            return self._zlib.flush(self._flush_mode)
+        return self._zstd.flush(self._zstd.FLUSH_BLOCK) if self._zstd is not None else b""
+
+    def close(self) -> bytes:
+        """The stream's last bytes."""
+        if self._zlib is not None:
+            return self._zlib.flush(zlib.Z_FINISH)
+        return self._zstd.flush(self._zstd.FLUSH_FRAME) if self._zstd is not None else b""

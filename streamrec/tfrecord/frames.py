@@ -1,0 +1,208 @@
+"""Frames: many records as one buffer and their spans, so that no record costs a Python object.
+
+Rules:
+- A Frames is immutable; so is what it shows. Whoever made the buffer never writes to it again.
+- Payloads stay where they are: `spans[i]` says where record i starts and ends in `buffer`.
+- People get `bytes` (`frames[i]`, iteration); kernels take `buffer` and `spans`.
+- Slicing shares the buffer, unless the slice would pin a buffer that is much larger than itself: then it copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from streamrec import kernels
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["FOOTER_BYTES", "HEADER_BYTES", "Frames", "Joining", "concat"]
+
+HEADER_BYTES = 12
+"""Length (8) and its masked CRC32C (4): what stands before each payload of a shard."""
+FOOTER_BYTES = 4
+"""The payload's masked CRC32C: what stands behind it."""
+
+PIN_FACTOR = 16
+PIN_BYTES = 1 << 16
+
+Spans = npt.NDArray[np.int64]
+
+
+class Frames(Sequence[bytes]):
+    """An immutable sequence of records over one buffer.
+
+    Args:
+        buffer: Any C-contiguous bytes-like object.
+        spans: int64 array of shape [n, 2]: where each payload starts and ends in `buffer`.
+        origin: Offset in the (decompressed) shard of the buffer's first byte, where the frames lie as they lay
+            in one shard; None where they were gathered from several places.
+
+    Examples:
+        >>> frames = Frames(b"catdog", np.array([[0, 3], [3, 6]]))
+        >>> len(frames), frames[1], list(frames[:1])
+        (2, b'dog', [b'cat'])
+    """
+
+    __slots__ = ("buffer", "origin", "spans")
+
+    buffer: Buffer
+    spans: Spans
+    origin: int | None
+
+    def __init__(self, buffer: Buffer, spans: Spans, origin: int | None = None) -> None:
+        self.buffer = buffer
+        self.spans = spans
+        self.origin = origin
+
+    @classmethod
+    def of(cls, records: Iterable[bytes]) -> Frames:
+        """Gathers records that are Python objects: the way in for data that was not read from a shard."""
+        kept = list(records)
+        ends = np.cumsum([len(record) for record in kept], dtype=np.int64)
+        spans = np.empty((len(kept), 2), np.int64)
+        spans[:, 1] = ends
+        spans[1:, 0] = ends[:-1]
+        spans[:1, 0] = 0
+        return cls(b"".join(kept), spans)
+
+    def __len__(self) -> int:
+        return len(self.spans)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> Frames: ...
+    def __getitem__(self, index: int | slice) -> bytes | Frames:
+        if isinstance(index, slice):
+            return self._slice(index)
+        first, last = self.spans[index].tolist()
+        return bytes(memoryview(self.buffer)[first:last])
+
+    def __iter__(self) -> Iterator[bytes]:
+        return map(bytes, self.views())
+
+    def views(self) -> Iterator[memoryview]:
+        """The payloads without a copy, one memoryview each, in order."""
+        view = memoryview(self.buffer).cast("B")
+        return (view[first:last] for first, last in self.spans.tolist())
+
+    def window(self, first: int, last: int) -> Frames:
+        """Records first to last (exclusive) without a copy, however large the buffer that this pins."""
+        return Frames(self.buffer, self.spans[first:last], self.origin)
+
+    @property
+    def start(self) -> int | None:
+        """Offset in the (decompressed) shard of the first record's header; None where they were gathered."""
+        return None if self.origin is None else self.offset(0)
+
+    def offset(self, index: int) -> int:
+        """Offset in the shard of record `index`'s header; at `len(frames)`, of what follows the last record.
+
+        Raises:
+            ValueError: The frames were gathered from several places and have no offset in one shard.
+        """
+        if self.origin is None:
+            raise ValueError("these frames were gathered: they have no offset in one shard")
+        if not len(self.spans):
+            return self.origin
+        if index < len(self.spans):
+            return self.origin + int(self.spans[index, 0]) - HEADER_BYTES
+        return self.origin + int(self.spans[-1, 1]) + FOOTER_BYTES
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all payloads together."""
+        return int((self.spans[:, 1] - self.spans[:, 0]).sum())
+
+    def compact(self) -> Frames:
+        """The same records in a buffer of their own, back to back."""
+        buffer, spans = kernels.gather([self.buffer], None, np.ascontiguousarray(self.spans))
+        return Frames(buffer, np.frombuffer(spans, np.int64).reshape(-1, 2))
+
+    def _slice(self, index: slice) -> Frames:
+        first, last, step = index.indices(len(self.spans))
+        if step != 1:
+            return Frames(self.buffer, np.ascontiguousarray(self.spans[index]))._unpinned()
+        return self.window(first, max(first, last))._unpinned()
+
+    def _unpinned(self) -> Frames:
+        pinned = memoryview(self.buffer).nbytes
+        if pinned > PIN_BYTES and pinned > PIN_FACTOR * self.nbytes:
+            return self.compact()
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Frames):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self.views(), other.views(), strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<Frames of {len(self):,} records, {self.nbytes:,} bytes>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        copy = self.compact()
+        return Frames, (bytes(copy.buffer), copy.spans)
+
+
+class Joining:
+    """Frames that grow: each stretch is copied when it comes, so that the block it lay in is free at once.
+
+    Args:
+        records: How many records are expected in all; the first stretch tells how long they are.
+    """
+
+    def __init__(self, records: int) -> None:
+        self._expected = records
+        self._count = 0
+        self._filled = 0
+        self._buffer = np.empty(0, np.uint8)
+        self._spans: list[Spans] = []
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, frames: Frames) -> None:
+        """Appends the records of `frames`."""
+        if not len(frames):
+            return
+        first, last = int(frames.spans[0, 0]), int(frames.spans[-1, 1])
+        if last - first > frames.nbytes + len(frames) * (HEADER_BYTES + FOOTER_BYTES):
+            frames = frames.compact()  # not one stretch: picked here and there
+            first, last = 0, frames.nbytes
+        end = self._filled + last - first
+        self._count += len(frames)
+        if end > len(self._buffer):
+            self._grow(end)
+        self._buffer[self._filled : end] = np.frombuffer(frames.buffer, np.uint8)[first:last]
+        self._spans.append(frames.spans + (self._filled - first))
+        self._filled = end
+
+    def frames(self) -> Frames:
+        """All records that were added, in one buffer."""
+        spans = np.concatenate(self._spans) if self._spans else np.empty((0, 2), np.int64)
+        return Frames(self._buffer[: self._filled], spans)
+
+    def _grow(self, end: int) -> None:
+        """Makes room for what is expected at the present length of records, and for half as much again later on."""
+        likely = end * max(self._expected, self._count) // self._count
+        size = likely + likely // 16 if not self._filled else max(likely, end + end // 2)
+        grown = np.frombuffer(kernels.allocate(size), np.uint8)
+        grown[: self._filled] = self._buffer[: self._filled]
+        self._buffer = grown
+
+
+def concat(parts: Sequence[Frames]) -> Frames:
+    """The records of all parts, in order, in one buffer; a single part is returned as it is."""
+    if len(parts) == 1:
+        return parts[0]
+    joining = Joining(sum(map(len, parts)))
+    for part in parts:
+        joining.add(part)
+    return joining.frames()

@@ -1,0 +1,283 @@
+"""Datasets as a user sees them: `for` and `async for`, stages, errors, resuming; on files that need no server."""
+
+import asyncio
+import hashlib
+import json
+import pickle
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import numpy as np
+import pytest
+import trio
+
+import streamrec
+from streamrec import Dataset, Frames, TFRecordDataset, encode_records
+
+SHARDS = [7, 0, 12, 1, 30]
+
+
+def records_of(shard: int) -> list[bytes]:
+    return [b"%d.%d." % (shard, index) + b"x" * (index * 37 % 100) for index in range(SHARDS[shard])]
+
+
+ALL = [record for shard in range(len(SHARDS)) for record in records_of(shard)]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    for shard in range(len(SHARDS)):
+        (tmp_path / f"s-{shard}.tfrecord").write_bytes(encode_records(records_of(shard)))
+    return [str(tmp_path / f"s-{shard}.tfrecord") for shard in range(len(SHARDS))]
+
+
+async def collect(dataset: Dataset[Any]) -> list[Any]:
+    return [element async for element in dataset]
+
+
+def plain(elements: list[Any]) -> list[Any]:
+    return [list(element) if isinstance(element, Frames | np.ndarray) else element for element in elements]
+
+
+def test_records_in_the_order_of_the_files(files: list[str]) -> None:
+    assert list(TFRecordDataset(files)) == ALL
+    assert list(TFRecordDataset(files[0].replace("s-0", "s-*"))) == ALL
+    assert list(TFRecordDataset(files[0].replace("s-0", "s-{0..4}"))) == ALL
+
+
+async def test_async_iteration_on_the_callers_own_loop(files: list[str]) -> None:
+    threads = threading.active_count()
+    assert await collect(TFRecordDataset(files)) == ALL
+    assert [thread.name for thread in threading.enumerate() if "streamrec" in thread.name and threads == 1] == []
+    assert [task for task in asyncio.all_tasks() if task.get_name() == "streamrec"] == []
+
+
+def test_async_iteration_from_trio(files: list[str]) -> None:
+    assert trio.run(collect, TFRecordDataset(files)) == ALL
+    assert plain(trio.run(collect, TFRecordDataset(files).batch(4))) == [ALL[i : i + 4] for i in range(0, len(ALL), 4)]
+
+
+async def test_leaving_from_trio_ends_the_run(files: list[str]) -> None:
+    async def first(dataset: Dataset[bytes]) -> bytes:
+        async with dataset.aiterate() as elements:
+            async for element in elements:
+                return element
+        raise AssertionError
+
+    assert await anyio.to_thread.run_sync(trio.run, first, TFRecordDataset(files).repeat()) == ALL[0]
+
+
+@pytest.mark.parametrize("drop", [False, True])
+@pytest.mark.parametrize("size", [1, 4, 50, 100])
+def test_batches_are_frames(files: list[str], size: int, drop: bool) -> None:
+    batches = list(TFRecordDataset(files, num_parallel_reads=1).batch(size, drop_remainder=drop))
+    expected = [ALL[i : i + size] for i in range(0, len(ALL), size)]
+    assert all(isinstance(batch, Frames) for batch in batches)
+    assert plain(batches) == [batch for batch in expected if len(batch) == size or not drop]
+
+
+def test_map_take_repeat_and_batch_of_what_map_made(files: list[str]) -> None:
+    lengths = TFRecordDataset(files).map(len)
+    assert list(lengths) == [len(record) for record in ALL]
+    batches = list(lengths.batch(20))
+    assert [batch.shape for batch in batches] == [(20,), (20,), (10,)]
+    assert list(TFRecordDataset(files).take(9)) == ALL[:9]
+    assert list(TFRecordDataset(files).take(0)) == []
+    assert list(TFRecordDataset(files).take(-1)) == ALL
+    assert list(TFRecordDataset(files).repeat(3)) == ALL * 3
+    assert list(TFRecordDataset(files).repeat(0)) == []
+    assert list(TFRecordDataset(files).repeat().take(120)) == (ALL * 3)[:120]
+    assert list(TFRecordDataset(files[1]).repeat()) == []
+    assert list(TFRecordDataset(files).take(3).repeat(2).prefetch(1)) == ALL[:3] * 2
+
+
+def test_nested_elements_are_batched_part_by_part(files: list[str]) -> None:
+    def parts(record: bytes) -> dict[str, Any]:
+        return {"length": len(record), "pair": (np.zeros(2), record)}
+
+    (batch,) = TFRecordDataset(files).map(parts).take(3).batch(5)
+    assert batch["length"].tolist() == [len(record) for record in ALL[:3]]
+    zeros, records = batch["pair"]
+    assert zeros.shape == (3, 2)
+    assert records.tolist() == ALL[:3]
+
+
+def test_arrays_of_several_shapes_make_no_batch(files: list[str]) -> None:
+    dataset = TFRecordDataset(files).map(lambda record: np.zeros(len(record))).batch(4)
+    with pytest.raises(ValueError, match="do not make one batch"):
+        list(dataset)
+
+
+CHAINS: list[Callable[[Dataset[bytes]], Dataset[Any]]] = [
+    lambda ds: ds,
+    lambda ds: ds.batch(4),
+    lambda ds: ds.batch(7, drop_remainder=True).take(4),
+    lambda ds: ds.take(23).batch(4).repeat(2),
+    lambda ds: ds.repeat(2).batch(8),
+    lambda ds: ds.map(len).batch(9).prefetch(100),
+    lambda ds: ds.prefetch(1000).repeat(2).take(70).batch(6).map(len),
+    lambda ds: ds.batch(3).repeat(3).take(40),
+]
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize("cycle", [1, 3])
+@pytest.mark.parametrize("buffer_size", [100, 1 << 20])
+def test_resumes_exactly_everywhere(
+    files: list[str], chain: Callable[[Dataset[bytes]], Dataset[Any]], cycle: int, buffer_size: int
+) -> None:
+    dataset = chain(TFRecordDataset(files, "", buffer_size, cycle, block_length=2))
+    iterator = dataset.iterate()
+    elements: list[Any] = []
+    states = [iterator.state_dict()]
+    for element in iterator:
+        elements.append(element)
+        states.append(iterator.state_dict())
+    assert len(states) == len(elements) + 1
+    for index, state in enumerate(states[:: max(1, len(states) // 12)]):
+        index *= max(1, len(states) // 12)
+        resumed = dataset.iterate(json.loads(json.dumps(state)))
+        assert plain(list(resumed)) == plain(elements[index:])
+
+
+async def test_async_iteration_resumes_too(files: list[str]) -> None:
+    dataset = TFRecordDataset(files, num_parallel_reads=2).batch(4)
+    async with dataset.aiterate() as elements:
+        first = [await anext(elements), await anext(elements)]
+        state = elements.state_dict()
+    async with dataset.aiterate(state) as elements:
+        rest = [element async for element in elements]
+    assert plain(first + rest) == plain(list(dataset))
+
+
+def test_a_state_of_another_pipeline_is_refused(files: list[str]) -> None:
+    state = TFRecordDataset(files).batch(4).iterate().state_dict()
+    with pytest.raises(
+        streamrec.PositionMismatchError, match=r"had Batch\(batch_size=4.* there is Batch\(batch_size=5"
+    ):
+        TFRecordDataset(files).batch(5).iterate(state)
+    with pytest.raises(streamrec.PositionMismatchError, match="there is nothing"):
+        TFRecordDataset(files).iterate(state)
+    with pytest.raises(streamrec.PositionMismatchError, match="another version"):
+        TFRecordDataset(files).batch(4).iterate({"format": 99})
+
+
+@pytest.mark.parametrize("cycle", [1, 3])
+def test_damage_comes_behind_everything_before_it(files: list[str], cycle: int) -> None:
+    data = bytearray(Path(files[4]).read_bytes())
+    data[len(encode_records(records_of(4)[:20])) + 13] ^= 1
+    Path(files[4]).write_bytes(data)
+    found: list[bytes] = []
+    with pytest.raises(streamrec.CorruptRecordError) as caught:
+        for batch in TFRecordDataset(files, num_parallel_reads=cycle).batch(16):
+            found += batch
+    assert (caught.value.path, caught.value.record) == (files[4], 20)
+    assert sorted(found) == sorted(ALL[:40])
+
+
+def test_an_error_arrives_once(files: list[str]) -> None:
+    iterator = TFRecordDataset([*files, "/none"]).iterate()
+    assert [next(iterator) for _ in ALL] == ALL
+    with pytest.raises(streamrec.NotFoundError):
+        next(iterator)
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+def failing(record: bytes) -> int:
+    if record == ALL[17]:
+        raise ZeroDivisionError("here")
+    return len(record)
+
+
+async def test_an_error_in_a_map_comes_behind_what_it_made(files: list[str]) -> None:
+    expected = [len(record) for record in ALL[:17]]
+    found: list[int] = []
+    with pytest.raises(ZeroDivisionError) as caught:
+        found.extend(TFRecordDataset(files).map(failing))
+    assert found == expected
+    assert "failing" in [entry.name for entry in caught.traceback]
+    found.clear()
+    with pytest.raises(ZeroDivisionError):
+        async for batch in TFRecordDataset(files).map(failing).batch(10):
+            found += batch.tolist()
+    assert found == expected
+
+
+def test_patterns_that_match_nothing_are_not_found(tmp_path: Path) -> None:
+    with pytest.raises(streamrec.NotFoundError, match="no object matches"):
+        list(TFRecordDataset(f"{tmp_path}/*.tfrecord"))
+    with pytest.raises(streamrec.NotFoundError, match="no file name was given"):
+        list(TFRecordDataset([]))
+
+
+def test_a_dataset_is_a_value(files: list[str]) -> None:
+    dataset = TFRecordDataset(files, num_parallel_reads=2).batch(3).take(2)
+    assert pickle.loads(pickle.dumps(dataset)) == dataset
+    assert dataset != dataset.take(1)
+    assert plain(list(pickle.loads(pickle.dumps(dataset)))) == plain(list(dataset))
+    assert "Batch(batch_size=3" in repr(dataset)
+
+
+@pytest.mark.parametrize("bad", [lambda ds: ds.batch(0), lambda ds: ds.prefetch(0)])
+def test_stages_check_their_arguments(files: list[str], bad: Callable[[Dataset[bytes]], object]) -> None:
+    with pytest.raises(ValueError, match="must be at least 1"):
+        bad(TFRecordDataset(files))
+
+
+def test_first_come_gives_each_record_once(files: list[str]) -> None:
+    dataset = TFRecordDataset(files, num_parallel_reads=3, deterministic=False)
+    assert sorted(dataset) == sorted(ALL)
+
+
+def test_a_consumer_that_leaves_ends_the_run(files: list[str]) -> None:
+    for _ in TFRecordDataset(files).repeat():
+        break
+    with TFRecordDataset(files).repeat().iterate() as elements:
+        assert next(elements) == ALL[0]
+    with pytest.raises(streamrec.ClosedError):
+        next(elements)
+
+
+async def test_an_async_consumer_that_leaves_ends_the_run(files: list[str]) -> None:
+    async for _ in TFRecordDataset(files).repeat():
+        break
+    elements = TFRecordDataset(files).repeat().aiterate()
+    assert await anext(elements) == ALL[0]
+    await elements.aclose()
+    await elements.aclose()
+    with pytest.raises(streamrec.ClosedError):
+        await anext(elements)
+    await anyio.wait_all_tasks_blocked()
+    assert [task for task in asyncio.all_tasks() if task.get_name() == "streamrec"] == []
+
+
+async def test_a_cancelled_consumer_leaves_nothing(files: list[str]) -> None:
+    with anyio.CancelScope() as scope:
+        async for _ in TFRecordDataset(files).repeat():
+            scope.cancel()
+            await anyio.lowlevel.checkpoint()
+    await anyio.wait_all_tasks_blocked()
+    assert [task for task in asyncio.all_tasks() if task.get_name() == "streamrec"] == []
+
+
+def test_a_slow_consumer_holds_the_producer_back(tmp_path: Path) -> None:
+    """At no time is more fetched ahead of the consumer than the memory budget holds."""
+    for shard in range(4):
+        (tmp_path / f"{shard}").write_bytes(encode_records([bytes(1_000_000)] * 16))
+    fetched: list[bytes] = []
+
+    def note(record: bytes) -> bytes:
+        fetched.append(record)
+        return record
+
+    dataset = TFRecordDataset(f"{tmp_path}/*", num_parallel_reads=4).with_options(memory_budget=16 << 20)
+    leads = []
+    for index, record in enumerate(dataset.map(note)):
+        hashlib.sha256(record * 4).digest()
+        leads.append(len(fetched) - index)
+    assert len(leads) == 64
+    assert max(leads) <= 16

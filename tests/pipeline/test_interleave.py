@@ -1,0 +1,141 @@
+"""The order of records: tf.data's, whatever arrives when."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamrec import Framer, Frames, encode_records
+from streamrec.pipeline.interleave import Interleave, Plan
+from streamrec.pipeline.turn import Turn
+
+LENGTHS = st.lists(st.integers(0, 9), min_size=1, max_size=7)
+PLANS = st.builds(Plan, st.integers(1, 5), st.integers(1, 4))
+
+
+def shard_records(shard: int, length: int) -> list[bytes]:
+    return [b"%d.%d" % (shard, index) for index in range(length)]
+
+
+def specification(lengths: list[int], plan: Plan) -> Iterator[bytes]:
+    """tf.data's interleave, as its documentation describes it, a record at a time."""
+    waiting = [iter(shard_records(shard, length)) for shard, length in enumerate(lengths)]
+    slots: list[Iterator[bytes] | None] = [None] * plan.cycle_length
+    cycle = block = 0
+    while waiting or any(slot is not None for slot in slots):
+        slot = slots[cycle]
+        if slot is None and waiting:
+            slot = slots[cycle] = waiting.pop(0)
+        record = next(slot, None) if slot is not None else None
+        if record is not None:
+            yield record
+            block += 1
+        else:
+            slots[cycle] = None
+        if record is None or block == plan.block_length:
+            cycle, block = (cycle + 1) % plan.cycle_length, 0
+
+
+class Arriving:
+    """Feeds an interleave: pieces of shards arrive in an order that a random generator chooses."""
+
+    def __init__(self, lengths: list[int], plan: Plan, seed: int, turn: Turn | None = None) -> None:
+        self.interleave = Interleave(plan, len(lengths), turn)
+        self._random = random.Random(seed)
+        self._pieces: dict[int, list[Frames]] = {}
+        self._lengths = lengths
+
+    def arrive(self) -> None:
+        """One more piece of one shard, or its end."""
+        lanes = [lane for lane in self.interleave.wanted(2) if not lane.ended]
+        lane = self._random.choice(lanes)
+        if lane.shard not in self._pieces:
+            self._pieces[lane.shard] = self._cut(lane.shard, lane.start.place.offset)
+        pieces = self._pieces[lane.shard]
+        if pieces:
+            lane.push(pieces.pop(0))
+        else:
+            lane.ended = True
+
+    def _cut(self, shard: int, offset: int) -> list[Frames]:
+        data = encode_records(shard_records(shard, self._lengths[shard]))
+        frames = Framer(position=offset).feed(data[offset:])
+        edges = sorted({0, len(frames), *(self._random.randrange(len(frames) + 1) for _ in range(2))})
+        return [frames.window(first, last) for first, last in zip(edges, edges[1:], strict=False)]
+
+
+def run(arriving: Arriving) -> Iterator[tuple[Frames, object]]:
+    while not arriving.interleave.finished:
+        pulled = arriving.interleave.pull()
+        if pulled is not None:
+            yield pulled
+        elif not arriving.interleave.finished:
+            arriving.arrive()
+
+
+@given(lengths=LENGTHS, plan=PLANS, seed=st.integers(0, 9))
+@settings(max_examples=300)
+def test_the_order_is_tensorflows_whatever_arrives_first(lengths: list[int], plan: Plan, seed: int) -> None:
+    found = [record for frames, _ in run(Arriving(lengths, plan, seed)) for record in frames]
+    assert found == list(specification(lengths, plan))
+
+
+@given(lengths=LENGTHS, plan=PLANS, seed=st.integers(0, 9))
+@settings(max_examples=200)
+def test_every_turn_resumes_exactly(lengths: list[int], plan: Plan, seed: int) -> None:
+    expected = list(specification(lengths, plan))
+    seen = 0
+    for frames, positions in run(Arriving(lengths, plan, seed)):
+        for index in range(len(frames) + 1):
+            position = positions.at(index)  # type: ignore[attr-defined]
+            turn = Turn.from_json(position["source"])
+            rest = [record for part, _ in run(Arriving(lengths, plan, seed + 1, turn)) for record in part]
+            assert rest[position["skip"] :] == expected[seen + index :]
+        seen += len(frames)
+
+
+@given(lengths=LENGTHS, cycle=st.integers(1, 5), seed=st.integers(0, 9))
+def test_first_come_gives_each_record_once_and_resumes_exactly(lengths: list[int], cycle: int, seed: int) -> None:
+    plan = Plan(cycle, deterministic=False)
+    every = sorted(specification(lengths, plan))
+    found: list[bytes] = []
+    for frames, positions in run(Arriving(lengths, plan, seed)):
+        for index in (0, len(frames) // 2, len(frames)):
+            position = positions.at(index)  # type: ignore[attr-defined]
+            assert position["skip"] == 0
+            turn = Turn.from_json(position["source"])
+            rest = [record for part, _ in run(Arriving(lengths, plan, seed + 1, turn)) for record in part]
+            assert sorted(found + list(frames)[:index] + rest) == every
+        found += frames
+    assert sorted(found) == every
+
+
+def test_one_shard_alone_is_not_copied() -> None:
+    interleave = Interleave(Plan(), 1)
+    (lane,) = interleave.wanted(2)
+    frames = Framer().feed(encode_records([b"x" * 1000] * 1000))
+    lane.push(frames)
+    pulled = interleave.pull()
+    assert pulled is not None
+    assert pulled[0].buffer is frames.buffer
+
+
+def test_an_error_waits_for_the_records_before_it() -> None:
+    interleave = Interleave(Plan(cycle_length=2), 2)
+    first, second = interleave.wanted(2)
+    first.push(Framer().feed(encode_records([b"a", b"b"])))
+    second.push(Framer().feed(encode_records([b"c"])))
+    second.error, second.ended = ValueError("broken"), True
+    pulled = interleave.pull()
+    assert pulled is not None
+    assert list(pulled[0]) == [b"a", b"c", b"b"]
+    with pytest.raises(ValueError, match="broken"):
+        interleave.pull()
+
+
+@pytest.mark.parametrize("bad", [{"cycle_length": 0}, {"block_length": 0}])
+def test_plans_check_their_arguments(bad: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="must be at least 1"):
+        Plan(**bad)  # type: ignore[arg-type]

@@ -1,0 +1,179 @@
+"""Reading one shard, through storages that need no server; the servers' own tests are in tests/storage."""
+
+import gzip
+import hashlib
+import json
+import uuid
+from pathlib import Path
+
+import anyio
+import fsspec
+import pytest
+
+import streamrec
+from streamrec.shards import ReadOptions, ShardPlace, ShardReader
+from streamrec.storage import Storages
+from streamrec.tfrecord import TFRecordOptions, encode_records
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+RECORDS = [b"%d:" % index * (index % 97) for index in range(20_000)]
+
+
+@pytest.fixture(params=["memory", "local"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"memory://{uuid.uuid4()}" if request.param == "memory" else str(tmp_path)
+
+
+def put(url: str, data: bytes) -> str:
+    with fsspec.open(url, "wb") as file:
+        file.write(data)
+    return url
+
+
+async def read(url: str, **options: object) -> list[bytes]:
+    async with streamrec.open_shard(url, **options) as shard:  # type: ignore[arg-type]
+        return [record async for record in shard]
+
+
+@pytest.mark.parametrize(
+    "name", ["records.tfrecord", "records.tfrecord.gz", "records.tfrecord.zlib", "records.level9.tfrecord.gz"]
+)
+async def test_golden_files(name: str) -> None:
+    manifest = json.loads((GOLDEN / "manifest.json").read_text())["files"]["records.tfrecord"]
+    records = await read(str(GOLDEN / name))
+    assert len(records) == manifest["records"]
+    assert hashlib.sha256(b"".join(records)).hexdigest() == manifest["sha256_of_concatenated_payloads"]
+
+
+async def test_an_empty_shard_holds_nothing() -> None:
+    assert await read(str(GOLDEN / "empty.tfrecord")) == []
+
+
+@pytest.mark.parametrize("block_bytes", [1, 1000, 1 << 20])
+async def test_records_as_bytes(place: str, block_bytes: int) -> None:
+    records = RECORDS[:300] if block_bytes == 1 else RECORDS
+    url = put(f"{place}/x.tfrecord", encode_records(records))
+    assert await read(url, block_bytes=block_bytes) == records
+
+
+async def test_records_as_frames(place: str) -> None:
+    url = put(f"{place}/x.tfrecord", encode_records(RECORDS))
+    async with streamrec.open_shard(url, block_bytes=10_000) as shard:
+        frames = [frames async for frames in shard.frames()]
+        assert shard.info.size == len(encode_records(RECORDS))
+    assert all(len(part) for part in frames)
+    assert [record for part in frames for record in part] == RECORDS
+
+
+async def test_the_first_block_is_small(place: str) -> None:
+    url = put(f"{place}/x.tfrecord", encode_records(RECORDS * 3))
+    async with streamrec.open_shard(url) as shard:
+        sizes = [memoryview(frames.buffer).nbytes async for frames in shard.frames()]
+    assert sizes[0] <= 65_600
+    assert max(sizes) > 900_000
+
+
+async def test_a_record_longer_than_blocks(place: str) -> None:
+    record = bytes(range(256)) * 150_000
+    url = put(f"{place}/x.tfrecord", encode_records([b"small", record, b"small"]))
+    assert await read(url) == [b"small", record, b"small"]
+
+
+@pytest.mark.parametrize("kind", ["GZIP", "ZLIB", "ZSTD"])
+@pytest.mark.parametrize("told", [True, False])
+async def test_compressed(place: str, kind: str, told: bool) -> None:
+    async with streamrec.ShardWriter(f"{place}/x", TFRecordOptions(kind)) as writer:
+        await writer.write_batch(RECORDS)
+    assert await read(f"{place}/x", compression_type=kind if told else None) == RECORDS
+
+
+@pytest.mark.parametrize("kind", ["", "GZIP"])
+async def test_reading_from_any_place(place: str, kind: str) -> None:
+    data = encode_records(RECORDS)
+    url = put(f"{place}/x", gzip.compress(data) if kind else data)
+    async with Storages() as storages:
+        storage = await storages.at(url)
+        reader = await ShardReader.open(storage, url, ReadOptions(kind))
+        places = [reader.place]
+        while await reader.read() is not None:
+            places.append(reader.place)
+        await reader.aclose()
+        for start in places:
+            reader = await ShardReader.open(storage, url, ReadOptions(kind), start)
+            frames = await reader.read()
+            assert (frames is None) == (start.record == len(RECORDS))
+            assert frames is None or frames[0] == RECORDS[start.record]
+            await reader.aclose()
+
+
+async def test_damage_comes_behind_the_records_before_it(place: str) -> None:
+    data = bytearray(encode_records(RECORDS))
+    bad = 12_345
+    offset = len(encode_records(RECORDS[:bad]))
+    data[offset + 14] ^= 1
+    url = put(f"{place}/x", bytes(data))
+    found: list[bytes] = []
+    with pytest.raises(streamrec.CorruptRecordError) as caught:
+        async with streamrec.open_shard(url) as shard:
+            async for record in shard:
+                found.append(record)
+    assert found == RECORDS[:bad]
+    assert (caught.value.path, caught.value.record, caught.value.offset) == (url, bad, offset)
+
+
+@pytest.mark.parametrize("kind", ["", "GZIP"])
+async def test_a_cut_shard_gives_all_whole_records_first(place: str, kind: str) -> None:
+    data = encode_records(RECORDS)
+    data = gzip.compress(data) if kind else data
+    url = put(f"{place}/x", data[: len(data) // 2])
+    found: list[bytes] = []
+    with pytest.raises(streamrec.TruncatedShardError) as caught:
+        async with streamrec.open_shard(url) as shard:
+            async for record in shard:
+                found.append(record)
+    assert caught.value.path == url
+    assert 5_000 < len(found) < 15_000
+    assert found == RECORDS[: len(found)]
+
+
+async def test_the_wrong_compression_is_said(place: str) -> None:
+    url = put(f"{place}/x", gzip.compress(encode_records(RECORDS)))
+    with pytest.raises(streamrec.CorruptRecordError, match="compressed in another way"):
+        await read(url, compression_type="")
+    with pytest.raises(streamrec.CorruptRecordError, match="ZLIB stream is damaged"):
+        await read(url, compression_type="ZLIB")
+
+
+async def test_a_missing_shard_is_not_found(place: str) -> None:
+    with pytest.raises(streamrec.NotFoundError) as caught:
+        await read(f"{place}/none")
+    assert caught.value.path == f"{place}/none"
+    assert isinstance(caught.value, FileNotFoundError)
+
+
+async def test_reading_a_closed_shard_is_an_error(place: str) -> None:
+    url = put(f"{place}/x", encode_records(RECORDS))
+    async with streamrec.open_shard(url) as shard:
+        pass
+    with pytest.raises(streamrec.ClosedError, match="open it again"):
+        await shard.read()
+
+
+async def test_cancelled_reading_closes_the_shard(place: str) -> None:
+    url = put(f"{place}/x", encode_records(RECORDS))
+    with anyio.CancelScope() as scope:
+        async with streamrec.open_shard(url) as shard:
+            await shard.read()
+            scope.cancel()
+            await anyio.lowlevel.checkpoint()
+    assert scope.cancelled_caught
+    with pytest.raises(streamrec.ClosedError):
+        await shard.read()
+
+
+async def test_a_place_within_needs_the_compression(tmp_path: Path) -> None:
+    url = put(str(tmp_path / "x"), encode_records(RECORDS))
+    async with Storages() as storages:
+        storage = await storages.at(url)
+        with pytest.raises(ValueError, match="needs its compression_type"):
+            await ShardReader.open(storage, url, ReadOptions(None), ShardPlace(16, 1))

@@ -1,0 +1,158 @@
+"""Writing shards: roll-over, whole or not at all, and TensorFlow's synchronous writer."""
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import fsspec
+import numpy as np
+import pytest
+
+import streamrec
+from streamrec import Frames, ShardWriter, TFRecordOptions, TFRecordWriter
+from streamrec.tfrecord import encode_records
+
+RECORDS = [b"%d:" % index * (index % 97) for index in range(20_000)]
+
+
+@pytest.fixture(params=["memory", "local"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"memory://{uuid.uuid4()}" if request.param == "memory" else str(tmp_path)
+
+
+def names(place: str) -> list[str]:
+    fs, path = fsspec.url_to_fs(place)
+    return sorted(name.rpartition("/")[2] for name in fs.find(path)) if fs.exists(path) else []
+
+
+async def read(url: str) -> list[bytes]:
+    async with streamrec.open_shard(url) as shard:
+        return [record async for record in shard]
+
+
+async def test_one_shard(place: str) -> None:
+    async with ShardWriter(f"{place}/x.tfrecord") as writer:
+        for record in RECORDS:
+            await writer.write(record)
+        assert names(place) in ([], [name for name in names(place) if name != "x.tfrecord"])
+    assert names(place) == ["x.tfrecord"]
+    data = encode_records(RECORDS)
+    assert writer.shards == [streamrec.ShardInfo(f"{place}/x.tfrecord", len(RECORDS), len(data))]
+    with fsspec.open(f"{place}/x.tfrecord", "rb") as file:
+        assert file.read() == data
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("limit", [{"max_shard_bytes": 300_000}, {"max_shard_records": 3000}])
+async def test_roll_over(place: str, batched: bool, limit: dict[str, int]) -> None:
+    async with ShardWriter(f"{place}/x-{{shard:03d}}", **limit) as writer:  # type: ignore[arg-type]
+        if batched:
+            await writer.write_batch(Frames.of(RECORDS))
+        else:
+            for record in RECORDS:
+                await writer.write(record)
+    assert names(place) == [f"x-{index:03d}" for index in range(len(writer.shards))]
+    assert len(writer.shards) > 5
+    assert sum(shard.records for shard in writer.shards) == len(RECORDS)
+    for shard in writer.shards:
+        assert shard.bytes <= limit.get("max_shard_bytes", 1 << 30)
+        assert shard.records <= limit.get("max_shard_records", 1 << 30)
+    for before, after in zip(writer.shards, writer.shards[1:], strict=False):
+        if "max_shard_bytes" in limit:
+            first = (await read(after.path))[0]
+            assert before.bytes + len(first) + 16 > limit["max_shard_bytes"], "a shard was closed too early"
+        else:
+            assert before.records == limit["max_shard_records"]
+    assert [record for shard in writer.shards for record in await read(shard.path)] == RECORDS
+
+
+async def test_a_record_above_the_limit_has_a_shard_to_itself(place: str) -> None:
+    async with ShardWriter(f"{place}/{{shard}}", max_shard_bytes=100) as writer:
+        for size in (10, 500, 10):
+            await writer.write(b"x" * size)
+    assert [shard.records for shard in writer.shards] == [1, 1, 1]
+
+
+async def test_compressed_shards_roll_over(place: str) -> None:
+    incompressible = np.random.default_rng(0).bytes(200_000)
+    async with ShardWriter(f"{place}/{{shard}}", TFRecordOptions("GZIP"), max_shard_bytes=2_000_000) as writer:
+        for _ in range(40):
+            await writer.write(incompressible)
+    assert [shard.bytes <= 2_100_000 for shard in writer.shards] == [True] * len(writer.shards)
+    assert 4 <= len(writer.shards) <= 6
+    assert sum([len(await read(shard.path)) for shard in writer.shards]) == 40
+
+
+async def test_an_exception_leaves_no_partial_shard(place: str) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with ShardWriter(f"{place}/{{shard}}", max_shard_records=1000) as writer:
+            await writer.write_batch(RECORDS[:2500])
+            raise ZeroDivisionError
+    assert names(place) == ["0", "1"]
+    assert [shard.records for shard in writer.shards] == [1000, 1000]
+
+
+async def test_a_cancellation_leaves_no_partial_shard(place: str) -> None:
+    with anyio.CancelScope() as scope:
+        async with ShardWriter(f"{place}/x") as writer:
+            await writer.write_batch(RECORDS)
+            scope.cancel()
+            await anyio.lowlevel.checkpoint()
+    assert scope.cancelled_caught
+    assert names(place) == []
+
+
+async def test_an_exception_leaves_what_stood_there_before(place: str) -> None:
+    for records in (RECORDS[:10], RECORDS):
+        try:
+            async with ShardWriter(f"{place}/x") as writer:
+                await writer.write_batch(records)
+                assert len(records) == 10
+        except AssertionError:
+            assert await read(f"{place}/x") == RECORDS[:10]
+
+
+async def test_no_record_makes_an_empty_shard_or_none(place: str) -> None:
+    async with ShardWriter(f"{place}/x"):
+        pass
+    async with ShardWriter(f"{place}/y-{{shard}}", max_shard_bytes=100):
+        pass
+    assert names(place) == ["x"]
+    assert await read(f"{place}/x") == []
+
+
+async def test_writing_after_closing_is_an_error(place: str) -> None:
+    async with ShardWriter(f"{place}/x") as writer:
+        pass
+    await writer.close()
+    with pytest.raises(streamrec.ClosedError, match="nothing more can be written"):
+        await writer.write(b"late")
+
+
+def test_limits_want_a_number_in_the_name() -> None:
+    with pytest.raises(ValueError, match="names all shards alike"):
+        ShardWriter("s3://b/x", max_shard_bytes=1)
+
+
+@pytest.mark.parametrize("kind", [None, "", "GZIP", "ZLIB", "ZSTD"])
+def test_the_synchronous_writer(place: str, kind: str | None) -> None:
+    with TFRecordWriter(f"{place}/x", TFRecordOptions(kind)) as writer:
+        for index, record in enumerate(RECORDS):
+            writer.write(record)
+            if index == 7:
+                writer.flush()
+    assert list(streamrec.TFRecordDataset(f"{place}/x")) == RECORDS
+    with pytest.raises(streamrec.ClosedError):
+        writer.write(b"late")
+
+
+@pytest.mark.parametrize("leave", [lambda: 1 / 0, lambda: exec("raise KeyboardInterrupt")])
+def test_the_synchronous_writer_leaves_no_partial_shard(place: str, leave: Callable[[], object]) -> None:
+    with (
+        pytest.raises((ZeroDivisionError, KeyboardInterrupt)),
+        TFRecordWriter(f"{place}/x", "GZIP") as writer,
+    ):
+        writer.write(b"x" * 3_000_000)
+        leave()
+    assert names(place) == []

@@ -1,0 +1,291 @@
+"""StorageTests: what every backend must pass, against a real store. Inherit and give the fixture `place`."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+from uuid import uuid4
+
+import fsspec
+import pytest
+
+from streamrec.errors import ClosedError, NotFoundError, ObjectChangedError, UnsupportedOperationError
+from streamrec.storage import RetryPolicy, Storage, Storages
+from streamrec.storage.base import ByteStream
+
+PART = 1 << 18
+DATA = os.urandom(3 * PART + 12_345)
+QUICK = RetryPolicy(attempts=3, backoff_base=0.01, connect_timeout=5, first_byte_timeout=10, stall_timeout=10)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a test class may write.
+
+    Attributes:
+        url: A prefix of its own, without a slash at the end.
+        options: Storage options.
+        filesystem: A user's own filesystem, or None.
+    """
+
+    url: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    filesystem: fsspec.AbstractFileSystem | None = None
+
+    def storages(self, retry: RetryPolicy = QUICK) -> Storages:
+        """Storages for the running loop."""
+        return Storages(self.options, filesystem=self.filesystem, retry=retry)
+
+
+async def read_all(stream: ByteStream, size: int = 100_000) -> bytes:
+    """All that a stream gives, through one buffer."""
+    buffer, parts = bytearray(size), []
+    while count := await stream.readinto(memoryview(buffer)):
+        parts.append(bytes(buffer[:count]))
+    await stream.aclose()
+    return b"".join(parts)
+
+
+class ReadingTests:
+    """Reading. Subclasses give `place`, and `put` where the store cannot be written through Storage."""
+
+    @pytest.fixture
+    async def storage(self, place: Place) -> AsyncIterator[Storage]:
+        async with place.storages() as storages:
+            yield await storages.at(place.url)
+
+    @pytest.fixture
+    def path(self, place: Place) -> str:
+        return f"{place.url}/{uuid4().hex}"
+
+    async def put(self, storage: Storage, path: str, data: bytes) -> None:
+        async with await storage.upload(path) as upload:
+            await upload.write(data)
+
+    async def test_round_trip(self, storage: Storage, path: str) -> None:
+        await self.put(storage, path, DATA)
+        stream = await storage.stream(path)
+        assert (stream.info.path, stream.info.size, stream.position) == (path, len(DATA), 0)
+        assert await read_all(stream) == DATA
+        assert stream.position == len(DATA)
+
+    async def test_stat_tells_the_version_that_a_stream_pins(self, storage: Storage, path: str) -> None:
+        await self.put(storage, path, DATA)
+        info = await storage.stat(path)
+        stream = await storage.stream(path, version=info.version)
+        assert stream.info == info
+        assert info.size == len(DATA)
+        assert info.version
+        await stream.aclose()
+
+    @pytest.mark.parametrize(
+        ("start", "end"),
+        [(0, 10), (5, 5), (0, 0), (7, 300_000), (PART, None), (len(DATA) - 1, None), (9, 10**9)],
+    )
+    async def test_a_range(self, storage: Storage, path: str, start: int, end: int | None) -> None:
+        await self.put(storage, path, DATA)
+        stream = await storage.stream(path, start, end)
+        assert stream.info.size == len(DATA)
+        assert await read_all(stream) == DATA[start:end]
+        if end is not None:
+            assert await storage.read_range(path, start, end) == DATA[start:end]
+
+    @pytest.mark.parametrize("start", [len(DATA), len(DATA) + 1, 10**9])
+    async def test_at_and_past_the_end_there_is_nothing(self, storage: Storage, path: str, start: int) -> None:
+        await self.put(storage, path, DATA)
+        stream = await storage.stream(path, start)
+        assert stream.info.size == len(DATA)
+        assert await read_all(stream) == b""
+        assert await storage.read_range(path, start, start + 10) == b""
+
+    async def test_an_empty_object(self, storage: Storage, path: str) -> None:
+        await self.put(storage, path, b"")
+        assert (await storage.stat(path)).size == 0
+        assert await read_all(await storage.stream(path)) == b""
+        assert await storage.read_range(path, 0, 10) == b""
+
+    async def test_a_missing_object(self, storage: Storage, path: str) -> None:
+        for call in (storage.stat(path), storage.stream(path), storage.read_range(path, 3, 9)):
+            with pytest.raises(NotFoundError) as caught:
+                await call
+            assert caught.value.path == path
+            assert isinstance(caught.value, FileNotFoundError)
+
+    async def test_an_object_that_changed(self, storage: Storage, path: str) -> None:
+        await self.put(storage, path, DATA)
+        version = (await storage.stat(path)).version
+        await self.put(storage, path, DATA[::-1] + b"x")
+        with pytest.raises(ObjectChangedError) as caught:
+            await storage.stream(path, 10, version=version)
+        assert (caught.value.path, caught.value.offset) == (path, 10)
+
+    @pytest.mark.parametrize("size", [1, 1000, 70_001])
+    async def test_readinto_never_writes_past_the_buffer(self, storage: Storage, path: str, size: int) -> None:
+        await self.put(storage, path, DATA)
+        guarded = bytearray(b"\xaa" * (size + 16))
+        stream = await storage.stream(path, 3)
+        for _ in range(10):
+            before = stream.position
+            count = await stream.readinto(memoryview(guarded)[:size])
+            assert 0 < count <= size
+            assert stream.position == before + count
+            assert guarded[:count] == DATA[before : before + count]
+            assert guarded[size:] == b"\xaa" * 16
+        assert await stream.readinto(memoryview(bytearray())) == 0
+        await stream.aclose()
+
+    async def test_a_closed_stream_says_so(self, storage: Storage, path: str) -> None:
+        await self.put(storage, path, DATA)
+        stream = await storage.stream(path)
+        await stream.aclose()
+        await stream.aclose()
+        with pytest.raises(ClosedError, match="open a new one"):
+            await stream.readinto(memoryview(bytearray(10)))
+
+    async def test_many_streams_at_once(self, storage: Storage, path: str) -> None:
+        await self.put(storage, path, DATA)
+        streams = await asyncio.gather(*[storage.stream(path, start) for start in range(20)])
+        assert await asyncio.gather(*map(read_all, streams)) == [DATA[start:] for start in range(20)]
+
+    async def test_a_cancelled_read_leaves_the_buffer_alone(self, storage: Storage, path: str) -> None:
+        await self.put(storage, path, DATA)
+        stream = await storage.stream(path)
+        buffer = bytearray(50_000)
+        reading = asyncio.create_task(stream.readinto(memoryview(buffer)))
+        await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        before = bytes(buffer)
+        assert await read_all(await storage.stream(path)) == DATA
+        assert bytes(buffer) == before
+        await stream.aclose()
+
+    async def test_bad_ranges_are_refused(self, storage: Storage, path: str) -> None:
+        for start, end in [(-1, None), (5, 4)]:
+            with pytest.raises(ValueError, match="a range begins"):
+                await storage.stream(path, start, end)
+
+    def test_one_run_after_the_other(self, place: Place, path: str) -> None:
+        async def once() -> bytes:
+            async with place.storages() as storages:
+                storage = await storages.at(path)
+                await self.put(storage, path, DATA)
+                return await read_all(await storage.stream(path))
+
+        assert asyncio.run(once()) == asyncio.run(once()) == DATA
+
+
+class WritingTests:
+    """Listing and writing, on top of ReadingTests."""
+
+    LISTED: ClassVar = ["a", "b/1", "b/10", "b/2", "b-1", "c/ü", "c/x y%20+"]
+
+    async def test_list_is_sorted_and_goes_by_prefix(self, storage: Storage, path: str) -> None:
+        for name in self.LISTED:
+            await self.put(storage, f"{path}/{name}", name.encode())  # type: ignore[attr-defined]
+        everything = [info async for info in storage.list(f"{path}/")]
+        assert [info.path for info in everything] == sorted(f"{path}/{name}" for name in self.LISTED)
+        assert [info.size for info in everything] == [len(i.path.removeprefix(f"{path}/").encode()) for i in everything]
+        assert [info.path async for info in storage.list(f"{path}/b/1")] == [f"{path}/b/1", f"{path}/b/10"]
+        assert [info async for info in storage.list(f"{path}/nothing")] == []
+        for info in everything:
+            assert await storage.read_range(info.path, 0, 100) == info.path.removeprefix(f"{path}/").encode()
+
+    @pytest.mark.parametrize("size", [0, 1, PART - 1, PART, PART + 1, 4 * PART, 9 * PART + 7])
+    @pytest.mark.parametrize("step", [1000, PART, 3 * PART + 1])
+    async def test_writes_of_any_size_become_parts(self, storage: Storage, path: str, size: int, step: int) -> None:
+        data = os.urandom(size)
+        async with await storage.upload(path, part_size=self.part_size()) as upload:
+            for start in range(0, size, step):
+                await upload.write(memoryview(data)[start : start + step])
+        assert (await storage.stat(path)).size == size
+        assert await read_all(await storage.stream(path)) == data
+
+    async def test_complete_tells_size_and_version(self, storage: Storage, path: str) -> None:
+        upload = await storage.upload(path)
+        await upload.write(b"abc")
+        info = await upload.complete()
+        assert info == await storage.stat(path)
+        with pytest.raises(ClosedError, match="start a new one"):
+            await upload.write(b"d")
+        await upload.abort()
+        assert (await storage.stat(path)).size == 3
+
+    async def test_nothing_is_visible_before_complete(self, storage: Storage, path: str) -> None:
+        upload = await storage.upload(path, part_size=self.part_size())
+        await upload.write(bytes(3 * self.part_size()))
+        assert [info async for info in storage.list(path)] == []
+        with pytest.raises(NotFoundError):
+            await storage.stat(path)
+        await upload.complete()
+        assert [info.path async for info in storage.list(path)] == [path]
+
+    async def test_an_exception_leaves_nothing(self, storage: Storage, path: str) -> None:
+        with pytest.raises(ZeroDivisionError):
+            await self.fail_while_writing(storage, path)
+        await self.check_nothing_is_left(storage, path)
+
+    async def fail_while_writing(self, storage: Storage, path: str) -> None:
+        async with await storage.upload(path, part_size=self.part_size()) as upload:
+            await upload.write(bytes(3 * self.part_size()))
+            raise ZeroDivisionError
+
+    @pytest.mark.parametrize("turns", [0, 1, 5, 50])
+    async def test_a_cancellation_leaves_nothing(self, storage: Storage, path: str, turns: int) -> None:
+        started = asyncio.Event()
+
+        async def write() -> None:
+            async with await storage.upload(path, part_size=self.part_size()) as upload:
+                started.set()
+                for _ in range(50):
+                    await upload.write(bytes(self.part_size()))
+
+        task = asyncio.create_task(write())
+        await started.wait()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await self.check_nothing_is_left(storage, path)
+
+    async def test_abort_twice(self, storage: Storage, path: str) -> None:
+        upload = await storage.upload(path, part_size=self.part_size())
+        await upload.write(bytes(2 * self.part_size()))
+        await upload.abort()
+        await upload.abort()
+        with pytest.raises(ClosedError):
+            await upload.complete()
+        await self.check_nothing_is_left(storage, path)
+
+    async def test_an_upload_replaces_what_was_there_at_the_end(self, storage: Storage, path: str) -> None:
+        await self.put(storage, path, b"old")  # type: ignore[attr-defined]
+        upload = await storage.upload(path)
+        await upload.write(b"newer")
+        assert await storage.read_range(path, 0, 10) == b"old"
+        await upload.complete()
+        assert await storage.read_range(path, 0, 10) == b"newer"
+
+    def part_size(self) -> int:
+        """The smallest part that the store takes."""
+        return PART
+
+    async def check_nothing_is_left(self, storage: Storage, path: str) -> None:
+        with pytest.raises(NotFoundError):
+            await storage.stat(path)
+        assert [info async for info in storage.list(path)] == []
+
+
+class StorageTests(ReadingTests, WritingTests):
+    """The whole contract."""
+
+
+class ReadOnlyTests(ReadingTests):
+    """For a store that cannot be listed or written: it says so."""
+
+    async def test_it_cannot_list_or_write(self, storage: Storage, path: str) -> None:
+        with pytest.raises(UnsupportedOperationError):
+            await anext(aiter(storage.list(path)))
+        with pytest.raises(UnsupportedOperationError):
+            await storage.upload(path)

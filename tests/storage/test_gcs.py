@@ -1,0 +1,62 @@
+"""GCS against fake-gcs-server."""
+
+import asyncio
+import os
+from uuid import uuid4
+
+import pytest
+from gcsfs.core import GCSFileSystem
+
+from streamrec.errors import NotFoundError, StorageError
+from streamrec.storage import Storage
+from streamrec.testing.servers import Store
+from tests.storage.contract import DATA, PART, Place, StorageTests, read_all
+
+
+class TestGcs(StorageTests):
+    @pytest.fixture
+    def place(self, gcs_store: Store) -> Place:
+        return Place(f"{gcs_store.url}/{uuid4().hex}", gcs_store.options)
+
+    async def test_more_than_a_page(self, storage: Storage, path: str) -> None:
+        names = [f"{path}/{i:05}" for i in range(1_050)]
+        gate = asyncio.Semaphore(16)
+
+        async def put(name: str) -> None:
+            async with gate:
+                await self.put(storage, name, b"")
+
+        await asyncio.gather(*map(put, names))
+        assert [info.path async for info in storage.list(f"{path}/")] == names
+
+    async def test_large_parts(self, storage: Storage, path: str) -> None:
+        data = os.urandom(70 * PART + 11)
+        async with await storage.upload(path) as upload:
+            for start in range(0, len(data), 777_777):
+                await upload.write(data[start : start + 777_777])
+        assert await read_all(await storage.stream(path)) == data
+
+    async def test_a_missing_bucket(self, storage: Storage) -> None:
+        path = f"gs://no-such-bucket-{uuid4().hex}/name"
+        for call in (storage.stat(path), storage.stream(path), anext(aiter(storage.list(path)))):
+            with pytest.raises(NotFoundError) as caught:
+                await call
+            assert caught.value.path == path
+
+    @pytest.mark.parametrize("path", ["gs://", "gs://bucket"])
+    async def test_no_object_named(self, storage: Storage, path: str) -> None:
+        with pytest.raises(StorageError, match="gs://bucket/key"):
+            await storage.stream(path)
+
+    async def test_an_object_that_vanished(self, storage: Storage, path: str) -> None:
+        await self.put(storage, path, DATA)
+        version = (await storage.stat(path)).version
+        with pytest.raises(NotFoundError):
+            await storage.stream(path + "-gone", 5, version=version)
+
+
+class TestTheUsersOwn(StorageTests):
+    @pytest.fixture
+    def place(self, gcs_store: Store) -> Place:
+        own = GCSFileSystem(**gcs_store.options, skip_instance_cache=True)
+        return Place(f"{gcs_store.url}/{uuid4().hex}", filesystem=own)

@@ -1,0 +1,85 @@
+"""Local files."""
+
+# ruff: noqa: ASYNC221, ASYNC240 (a test may block its own loop)
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from streamrec.errors import ObjectChangedError, PermissionDeniedError, StorageError
+from streamrec.storage import Storage
+from tests.storage.contract import DATA, PART, Place, StorageTests, read_all
+
+
+class TestPlainPaths(StorageTests):
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        return Place(str(tmp_path))
+
+    async def check_nothing_is_left(self, storage: Storage, path: str) -> None:
+        await super().check_nothing_is_left(storage, path)
+        assert os.listdir(Path(path).parent) == []
+
+    async def test_directories_are_made(self, storage: Storage, path: str) -> None:
+        await self.put(storage, f"{path}/deep/er/file", DATA)
+        assert Path(f"{path}/deep/er/file").read_bytes() == DATA
+
+    async def test_a_directory_is_no_object(self, storage: Storage, tmp_path: Path) -> None:
+        for call in (storage.stat(str(tmp_path)), storage.stream(str(tmp_path))):
+            with pytest.raises(StorageError, match="directory"):
+                await call
+
+    async def test_a_file_that_is_cut_off_while_read(self, storage: Storage, path: str) -> None:
+        await self.put(storage, path, DATA)
+        stream = await storage.stream(path)
+        await stream.readinto(memoryview(bytearray(PART)))
+        os.truncate(path, PART)
+        with pytest.raises(ObjectChangedError) as caught:
+            await read_all(stream)
+        assert caught.value.offset == PART
+
+    async def test_no_right_to_write(self, storage: Storage) -> None:
+        with pytest.raises(PermissionDeniedError if os.geteuid() else StorageError):
+            await storage.upload("/proc/1/streamrec-test")
+
+    async def test_a_killed_process_leaves_no_object(self, storage: Storage, path: str) -> None:
+        done = subprocess.run([sys.executable, "-c", KILLED, path], check=False)
+        assert done.returncode == -9
+        assert [info async for info in storage.list(path)] == []
+        assert [info async for info in storage.list(str(Path(path).parent) + "/")] == []
+
+    async def test_the_mode_follows_the_umask(self, storage: Storage, path: str) -> None:
+        await self.put(storage, path, DATA)
+        Path(path + "-other").touch()
+        assert os.stat(path).st_mode == os.stat(path + "-other").st_mode
+
+    async def test_relative_paths(self, storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        for name in ("train-1", "sub/train-2", "other"):
+            await self.put(storage, name, DATA)
+        assert [info.path async for info in storage.list("train-")] == ["train-1"]
+        assert [info.path async for info in storage.list("sub/")] == ["sub/train-2"]
+        assert await storage.read_range("sub/train-2", 5, 10) == DATA[5:10]
+
+
+KILLED = """
+import asyncio, os, signal, sys
+from streamrec.storage import Storages
+async def main(path):
+    async with Storages() as storages:
+        upload = await (await storages.at(path)).upload(path, part_size=1 << 18)
+        await upload.write(bytes(1 << 20))
+        os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+class TestFileUrls(StorageTests):
+    LISTED = StorageTests.LISTED[:-2]  # the others are written percent-encoded in a URL
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        return Place(f"file://{tmp_path}")

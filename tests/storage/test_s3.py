@@ -1,0 +1,94 @@
+"""S3 against SeaweedFS."""
+
+import asyncio
+import os
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from s3fs import S3FileSystem
+
+from streamrec.errors import NotFoundError, PermissionDeniedError, StorageError
+from streamrec.storage import Storage, Storages
+from streamrec.testing.servers import Store
+from tests.storage.contract import DATA, QUICK, Place, StorageTests, read_all
+
+PART = 5 << 20
+
+
+class TestS3(StorageTests):
+    @pytest.fixture
+    def place(self, s3_store: Store) -> Place:
+        return Place(f"{s3_store.url}/{uuid4().hex}", s3_store.options)
+
+    def part_size(self) -> int:
+        return PART
+
+    async def check_nothing_is_left(self, storage: Storage, path: str) -> None:
+        await super().check_nothing_is_left(storage, path)
+        bucket, _, key = path.removeprefix("s3://").partition("/")
+        found = await client(storage)._call_s3("list_multipart_uploads", Bucket=bucket, Prefix=key)
+        assert found.get("Uploads", []) == []
+
+    async def test_more_than_a_page(self, storage: Storage, path: str) -> None:
+        names = [f"{path}/{i:05}" for i in range(1_050)]
+        gate = asyncio.Semaphore(16)
+
+        async def put(name: str) -> None:
+            async with gate:
+                await self.put(storage, name, b"")
+
+        await asyncio.gather(*map(put, names))
+        assert [info.path async for info in storage.list(f"{path}/")] == names
+
+    async def test_large_parts_in_flight(self, storage: Storage, path: str) -> None:
+        data = os.urandom(6 * PART + 11)
+        async with await storage.upload(path, part_size=PART) as upload:
+            for start in range(0, len(data), 777_777):
+                await upload.write(data[start : start + 777_777])
+        assert await read_all(await storage.stream(path)) == data
+
+    async def test_a_missing_bucket(self, storage: Storage) -> None:
+        path = f"s3://no-such-bucket-{uuid4().hex}/key"
+        for call in (storage.stat(path), storage.stream(path), anext(aiter(storage.list(path)))):
+            with pytest.raises(NotFoundError) as caught:
+                await call
+            assert caught.value.path == path
+
+    @pytest.mark.parametrize("path", ["s3://", "s3://Not_A_Bucket!/key"])
+    async def test_a_bad_bucket(self, storage: Storage, path: str) -> None:
+        with pytest.raises(StorageError):
+            await storage.stream(path)
+
+    async def test_a_wrong_key(self, s3_store: Store, path: str) -> None:
+        async with Storages({**s3_store.options, "secret": "wrong"}, retry=QUICK) as storages:
+            storage = await storages.at(path)
+            for call in (storage.stat(path), storage.stream(path), anext(aiter(storage.list(path)))):
+                with pytest.raises(PermissionDeniedError, match="credentials") as caught:
+                    await call
+                assert caught.value.path == path
+
+    async def test_undrained_streams_give_their_connections_back(self, s3_store: Store, path: str) -> None:
+        few = {**s3_store.options, "config_kwargs": {"max_pool_connections": 3}}
+        async with Storages(few, retry=QUICK) as storages, asyncio.timeout(30):
+            storage = await storages.at(path)
+            await self.put(storage, path, DATA * 20)
+            for _ in range(12):
+                stream = await storage.stream(path)
+                await stream.readinto(memoryview(bytearray(10)))
+                await stream.aclose()
+
+
+class TestTheUsersOwn(StorageTests):
+    @pytest.fixture
+    def place(self, s3_store: Store) -> Place:
+        own = S3FileSystem(**s3_store.options, skip_instance_cache=True)
+        return Place(f"{s3_store.url}/{uuid4().hex}", filesystem=own)
+
+    def part_size(self) -> int:
+        return PART
+
+
+def client(storage: Storage) -> Any:
+    """The s3fs below."""
+    return storage._backend._fs  # type: ignore[attr-defined]

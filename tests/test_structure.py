@@ -1,0 +1,120 @@
+"""The house rules: imports point one way, the public names are exact, and `import streamrec` stays light."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import streamrec
+
+PACKAGE = Path(streamrec.__file__).parent
+
+MAY_IMPORT = {
+    "errors": set(),
+    "kernels": {"errors"},
+    "tfrecord": {"errors", "kernels"},
+    "example": {"errors", "kernels"},
+    "storage": {"errors"},
+    "bridge": {"errors"},
+    "shards": {"errors", "tfrecord", "storage", "bridge"},
+    "pipeline": {"errors", "kernels", "tfrecord", "example", "storage", "shards", "bridge"},
+    "__init__": {"errors", "tfrecord", "example", "storage", "shards", "pipeline"},
+}
+"""Which rooms a room may import besides itself. Rooms that are not named here stand above all of these."""
+
+SANS_IO = {"tfrecord", "example"}
+IO_MODULES = {"asyncio", "anyio", "aiofiles", "aiohttp", "fsspec", "socket", "threading", "os"}
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            assert node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_one_way(path: Path) -> None:
+    room = room_of(path)
+    allowed = MAY_IMPORT.get(room)
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] == "streamrec" and len(parts) > 1 and allowed is not None:
+            assert parts[1] in allowed | {room}, f"{room} must not import {name}"
+        if room in SANS_IO:
+            assert parts[0] not in IO_MODULES, f"{room} is sans-I/O and must not import {name}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_function_level_imports(path: Path) -> None:
+    if room_of(path) not in MAY_IMPORT:
+        pytest.skip("adapters, cli and testing import what they need when they need it")
+    for function in ast.walk(ast.parse(path.read_text())):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            for node in ast.walk(function):
+                assert not isinstance(node, ast.Import | ast.ImportFrom), f"{path}:{node.lineno}"
+
+
+def test_no_import_cycles_between_modules() -> None:
+    graph: dict[str, set[str]] = {}
+    names = {".".join(("streamrec", *path.relative_to(PACKAGE).with_suffix("").parts)): path for path in modules()}
+    for name, path in names.items():
+        graph[name] = {
+            target
+            for imported in imports(path)
+            for target in (imported, imported.rpartition(".")[0])
+            if target in names and target != name
+        }
+    done: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, " -> ".join((*trail[trail.index(name) :], name))
+        if name not in done:
+            for target in sorted(graph[name]):
+                visit(target, (*trail, name))
+            done.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+def test_all_is_exact() -> None:
+    public = {
+        name for name, value in vars(streamrec).items() if not name.startswith("_") and not isinstance(value, type(sys))
+    }
+    assert public == set(streamrec.__all__)
+    for name in streamrec.__all__:
+        assert getattr(streamrec, name).__doc__, f"{name} has no docstring"
+
+
+def test_import_is_light() -> None:
+    heavy = [
+        "aiohttp",
+        "s3fs",
+        "gcsfs",
+        "botocore",
+        "aiobotocore",
+        "google.auth",
+        "torch",
+        "tensorflow",
+        "pandas",
+        "rich",
+        "obstore",
+    ]
+    code = f"import sys, streamrec; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

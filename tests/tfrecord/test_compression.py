@@ -1,0 +1,146 @@
+"""Compressed shards: what TensorFlow writes, what gzip allows, and streams that lie about their size."""
+
+import gzip
+import hashlib
+import json
+import tracemalloc
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamrec import CorruptRecordError, Framer, TFRecordOptions, TruncatedShardError, encode_records
+from streamrec.tfrecord import CompressionType, Deflater, Inflater, detect_compression
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+FILES = [
+    ("records.tfrecord", ""),
+    ("records.tfrecord.gz", "GZIP"),
+    ("records.level9.tfrecord.gz", "GZIP"),
+    ("records.tfrecord.zlib", "ZLIB"),
+]
+COMPRESSED: list[CompressionType] = ["GZIP", "ZLIB", "ZSTD"]
+
+
+def inflate(data: bytes, kind: CompressionType, step: int = 1000, limit: int = 100) -> bytes:
+    inflater = Inflater(kind, "s3://b/x")
+    found = []
+    for index in range(0, len(data), step):
+        assert inflater.needs_input
+        inflater.feed(data[index : index + step])
+        while piece := inflater.read(limit):
+            assert len(piece) <= limit
+            found.append(piece)
+    inflater.close()
+    return b"".join(found)
+
+
+def deflate(data: bytes, options: TFRecordOptions) -> bytes:
+    deflater = Deflater(options)
+    return deflater.write(data[:100]) + deflater.flush() + deflater.write(data[100:]) + deflater.close()
+
+
+@pytest.mark.parametrize(("name", "kind"), FILES)
+def test_golden_files_are_detected(name: str, kind: str) -> None:
+    assert detect_compression((GOLDEN / name).read_bytes()[:12]) == kind
+
+
+@pytest.mark.parametrize(("name", "kind"), FILES[1:])
+@pytest.mark.parametrize("step", [1, 4096])
+def test_golden_files_inflate(name: str, kind: CompressionType, step: int) -> None:
+    data = inflate((GOLDEN / name).read_bytes(), kind, step, 100_000)
+    manifest = json.loads((GOLDEN / "manifest.json").read_text())["files"]["records.tfrecord"]
+    frames = Framer().feed(data)
+    assert len(frames) == manifest["records"]
+    assert hashlib.sha256(b"".join(frames)).hexdigest() == manifest["sha256_of_concatenated_payloads"]
+
+
+@given(
+    data=st.binary(max_size=2000),
+    kind=st.sampled_from(COMPRESSED),
+    step=st.integers(1, 500),
+    limit=st.integers(1, 500),
+)
+def test_round_trip(data: bytes, kind: CompressionType, step: int, limit: int) -> None:
+    packed = deflate(data, TFRecordOptions(kind))
+    assert detect_compression(packed[:12]) == kind
+    assert inflate(packed, kind, step, limit) == data
+
+
+def test_no_compression_passes_through() -> None:
+    assert deflate(b"x" * 200, TFRecordOptions()) == b"x" * 200
+
+
+@pytest.mark.parametrize("kind", COMPRESSED)
+def test_several_members_are_one_stream(kind: CompressionType) -> None:
+    packed = deflate(b"one" * 99, TFRecordOptions(kind)) + deflate(b"", TFRecordOptions(kind))
+    packed += deflate(b"two", TFRecordOptions(kind))
+    for step in (1, 7, 10_000):
+        assert inflate(packed, kind, step) == b"one" * 99 + b"two"
+
+
+def test_gzip_padding_is_no_data() -> None:
+    assert inflate(gzip.compress(b"data") + b"\0" * 512, "GZIP", 100) == b"data"
+
+
+@pytest.mark.parametrize("kind", COMPRESSED)
+def test_a_cut_stream_is_truncated(kind: CompressionType) -> None:
+    packed = deflate(bytes(range(256)) * 9, TFRecordOptions(kind))
+    for cut in range(1, len(packed)):
+        with pytest.raises(TruncatedShardError, match=f"{kind} stream ends unfinished after {cut:,} compressed bytes"):
+            inflate(packed[:cut], kind)
+
+
+@pytest.mark.parametrize("kind", COMPRESSED)
+def test_damage_is_corruption_and_names_the_place(kind: CompressionType) -> None:
+    packed = bytearray(deflate(bytes(range(256)) * 9, TFRecordOptions(kind)))
+    packed[-3] ^= 0x55
+    with pytest.raises(CorruptRecordError, match=f"s3://b/x, byte [0-9,]+: the {kind} stream is damaged"):
+        inflate(bytes(packed), kind)
+
+
+def test_an_empty_stream_holds_nothing() -> None:
+    assert inflate(b"", "GZIP") == b""
+
+
+@pytest.mark.parametrize("kind", COMPRESSED)
+def test_a_bomb_is_read_in_bounded_memory(kind: CompressionType) -> None:
+    deflater = Deflater(TFRecordOptions(kind))
+    packed = b"".join(deflater.write(b"\0" * (1 << 20)) for _ in range(200)) + deflater.close()
+    assert len(packed) < 1 << 20
+    inflater = Inflater(kind)
+    tracemalloc.start()
+    try:
+        inflater.feed(packed)
+        total = 0
+        while piece := inflater.read(1 << 16):
+            total += len(piece)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert total == 200 << 20
+    assert peak < 4 << 20
+
+
+def test_a_length_with_a_right_crc_beats_magic_bytes() -> None:
+    """A first record whose length begins with gzip's magic bytes is still a record."""
+    length = int.from_bytes(b"\x1f\x8b", "little")
+    assert detect_compression(encode_records([b"\0" * length])[:12]) == ""
+
+
+@pytest.mark.parametrize("head", [b"", b"\x1f", b"hello, world", b"\x78\x9d" + b"\0" * 10])
+def test_what_is_nothing_known_is_framed_as_it_is(head: bytes) -> None:
+    assert detect_compression(head) == ""
+
+
+def test_options_are_tensorflows() -> None:
+    options = TFRecordOptions(
+        "GZIP", window_bits=15, compression_level=9, mem_level=8, compression_strategy=zlib.Z_FILTERED
+    )
+    assert options.zlib_window_bits == 31
+    assert TFRecordOptions("ZLIB").zlib_window_bits == 15
+    assert gzip.decompress(deflate(b"x" * 200, options)) == b"x" * 200
+    with pytest.raises(ValueError, match="'SNAPPY' is none of '', 'GZIP', 'ZLIB', 'ZSTD' and None"):
+        TFRecordOptions("SNAPPY")

@@ -1,0 +1,234 @@
+"""The framer's rules, each case run whole, byte by byte, and with bytes that trail behind it."""
+
+import hashlib
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamrec import CorruptRecordError, Framer, TruncatedShardError, encode_record, encode_records
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+RECORDS = [b"", b"a", b"cat", b"x" * 11, b"\0" * 300, b"last"]
+
+Feeding = Callable[[Framer, bytes], Iterator[bytes]]
+
+
+def whole(framer: Framer, data: bytes) -> Iterator[bytes]:
+    yield from framer.feed(data)
+
+
+def byte_by_byte(framer: Framer, data: bytes) -> Iterator[bytes]:
+    for index in range(len(data)):
+        yield from framer.feed(data[index : index + 1])
+
+
+def landed(framer: Framer, data: bytes) -> Iterator[bytes]:
+    """Through reserve and commit, three bytes of room for each two that come."""
+    for index in range(0, len(data), 2):
+        piece = data[index : index + 2]
+        room = framer.reserve(3)
+        room[: len(piece)] = piece
+        yield from framer.commit(len(piece))
+
+
+feedings = pytest.mark.parametrize("feed", [whole, byte_by_byte, landed])
+
+
+@feedings
+def test_records_come_back(feed: Feeding) -> None:
+    framer = Framer()
+    assert list(feed(framer, encode_records(RECORDS))) == RECORDS
+    assert framer.record == len(RECORDS)
+    assert framer.held == 0
+    framer.close()
+
+
+@feedings
+def test_position_is_the_next_record(feed: Feeding) -> None:
+    data = encode_records(RECORDS)
+    framer = Framer()
+    list(feed(framer, data + encode_record(b"unfinished")[:-1]))
+    assert framer.position == len(data)
+    assert framer.record == len(RECORDS)
+    assert framer.held == len(encode_record(b"unfinished")) - 1
+
+
+@feedings
+def test_wants_what_the_next_record_needs(feed: Feeding) -> None:
+    framer = Framer()
+    assert framer.wants == 12
+    list(feed(framer, encode_record(b"x" * 100)[:12]))
+    assert framer.wants == 116
+
+
+@feedings
+@pytest.mark.parametrize("cut", range(1, 19))
+def test_a_cut_stream_is_truncated(feed: Feeding, cut: int) -> None:
+    framer = Framer(path="s3://b/x")
+    good = encode_record(b"good")
+    assert list(feed(framer, good + encode_record(b"cat")[:cut])) == [b"good"]
+    with pytest.raises(TruncatedShardError) as caught:
+        framer.close()
+    assert (caught.value.path, caught.value.offset, caught.value.record) == ("s3://b/x", len(good), 1)
+    assert "s3://b/x, record 1, byte 20: " in str(caught.value)
+
+
+@feedings
+@pytest.mark.parametrize("place", [0, 8, 13, 18], ids=["length", "length crc", "payload", "payload crc"])
+def test_what_precedes_damage_is_returned_and_the_error_stays(feed: Feeding, place: int) -> None:
+    good = encode_records([b"one", b"two"])
+    bad = bytearray(encode_record(b"bad"))
+    bad[place] ^= 0x40
+    framer = Framer(path="gs://b/x")
+    records: list[bytes] = []
+    with pytest.raises(CorruptRecordError):
+        for record in feed(framer, good + bytes(bad) + encode_records([b"never"] * 9)):
+            records.append(record)
+        framer.feed(b"")
+    assert records == [b"one", b"two"]
+    for call in (lambda: framer.feed(good), lambda: framer.reserve(1), framer.close):
+        with pytest.raises(CorruptRecordError) as caught:
+            call()
+        assert (caught.value.offset, caught.value.record) == (len(good), 2)
+
+
+def test_the_error_of_a_payload_names_both_checksums() -> None:
+    bad = bytearray(encode_record(b"payload"))
+    bad[13] ^= 1
+    framer = Framer()
+    framer.feed(bytes(bad))
+    with pytest.raises(
+        CorruptRecordError, match=r"record's 7 bytes is 0x[0-9a-f]{8}, but the shard says 0x[0-9a-f]{8}"
+    ):
+        framer.close()
+
+
+def test_unverified_payloads_pass_but_lengths_never_do() -> None:
+    bad = bytearray(encode_record(b"payload"))
+    bad[13] ^= 1
+    assert len(Framer(verify=False).feed(bytes(bad))) == 1
+    bad[0] ^= 1
+    framer = Framer(verify=False)
+    framer.feed(bytes(bad))
+    with pytest.raises(CorruptRecordError, match="length is wrong"):
+        framer.close()
+
+
+def test_a_longer_record_than_allowed_is_corruption() -> None:
+    framer = Framer(max_record_bytes=3)
+    assert list(framer.feed(encode_records([b"cat", b"bird"]))) == [b"cat"]
+    with pytest.raises(CorruptRecordError, match=r"4 bytes long, above max_record_bytes=3"):
+        framer.feed(b"")
+
+
+def test_a_bogus_length_with_a_right_crc_allocates_nothing() -> None:
+    huge = bytearray(encode_record(b"")[:12])
+    huge[:8] = (1 << 62).to_bytes(8, "little")
+    huge[8:] = encode_record_header_crc(bytes(huge[:8]))
+    framer = Framer(max_record_bytes=(1 << 63) - 1)
+    framer.feed(bytes(huge))
+    assert framer.wants == (1 << 62) + 16
+    assert framer.held == 12
+
+
+def encode_record_header_crc(length: bytes) -> bytes:
+    """A record whose payload is the length itself ends in the CRC that the header needs."""
+    return encode_record(length)[-4:]
+
+
+def test_starting_within_a_shard_keeps_count() -> None:
+    framer = Framer(position=1000, record=7)
+    frames = framer.feed(encode_records([b"a", b"b"]) + b"\0")
+    assert frames.start == 1000
+    assert frames.offset(1) == 1017
+    assert (framer.position, framer.record) == (1034, 9)
+
+
+def test_whole_data_is_not_copied() -> None:
+    data = encode_records(RECORDS)
+    assert Framer().feed(data).buffer is data
+
+
+def test_commit_wants_a_reservation() -> None:
+    framer = Framer()
+    with pytest.raises(ValueError, match="reserve"):
+        framer.commit(0)
+    framer.reserve(2)
+    with pytest.raises(ValueError, match="of 2 reserved"):
+        framer.commit(3)
+
+
+def test_a_long_record_is_joined_once() -> None:
+    """In 64 pieces; appending piece by piece would copy 32 times the record's length."""
+    record = bytes(range(256)) * (1 << 12)
+    data = encode_record(record)
+    framer = Framer()
+    size = len(data) // 64
+    frames = [framer.feed(data[index : index + size]) for index in range(0, len(data), size)]
+    assert [len(part) for part in frames[:-1]] == [0] * (len(frames) - 1)
+    assert frames[-1][0] == record
+
+
+@given(records=st.lists(st.binary(max_size=300)), cuts=st.lists(st.integers(0, 2000)), use_reserve=st.booleans())
+def test_any_cutting_gives_the_same(records: list[bytes], cuts: list[int], use_reserve: bool) -> None:
+    data = encode_records(records)
+    edges = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
+    framer = Framer()
+    found: list[bytes] = []
+    for first, last in zip(edges, edges[1:], strict=False):
+        piece = data[first:last]
+        if use_reserve:
+            framer.reserve(len(piece))[:] = piece
+            found += framer.commit(len(piece))
+        else:
+            found += framer.feed(piece)
+    framer.close()
+    assert found == records
+
+
+@given(
+    records=st.lists(st.binary(max_size=40), min_size=1, max_size=6),
+    place=st.integers(0, 1000),
+    bit=st.integers(0, 7),
+)
+def test_one_flipped_bit_loses_no_good_record_before_it(records: list[bytes], place: int, bit: int) -> None:
+    data = bytearray(encode_records(records))
+    place %= len(data)
+    data[place] ^= 1 << bit
+    framer = Framer()
+    found = list(framer.feed(bytes(data)))
+    assert found == records[: len(found)]
+    assert len(found) == sum(1 for end in record_ends(records) if end <= place)
+    with pytest.raises((CorruptRecordError, TruncatedShardError)):
+        framer.close()
+
+
+def record_ends(records: list[bytes]) -> list[int]:
+    ends = []
+    end = 0
+    for record in records:
+        end += len(record) + 16
+        ends.append(end)
+    return ends
+
+
+def test_golden_records() -> None:
+    manifest = json.loads((GOLDEN / "manifest.json").read_text())["files"]["records.tfrecord"]
+    framer = Framer()
+    frames = framer.feed((GOLDEN / "records.tfrecord").read_bytes())
+    framer.close()
+    assert len(frames) == manifest["records"]
+    assert hashlib.sha256(b"".join(frames)).hexdigest() == manifest["sha256_of_concatenated_payloads"]
+    assert encode_records(frames) == (GOLDEN / "records.tfrecord").read_bytes()
+
+
+def test_errors_pickle() -> None:
+    error = CorruptRecordError("bad", "s3://b/x", 12, 3)
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == str(error) == "s3://b/x, record 3, byte 12: bad"
+    assert (again.path, again.offset, again.record) == ("s3://b/x", 12, 3)

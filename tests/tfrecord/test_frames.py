@@ -1,0 +1,100 @@
+"""Frames: a sequence of records over one buffer."""
+
+import pickle
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamrec import Framer, Frames, encode_records
+from streamrec.tfrecord import concat
+
+RECORDS = [b"zero", b"", b"two\0", b"three" * 9]
+
+
+@pytest.fixture
+def frames() -> Frames:
+    return Framer().feed(encode_records(RECORDS))
+
+
+def test_is_a_sequence_of_bytes(frames: Frames) -> None:
+    assert isinstance(frames, Sequence)
+    assert list(frames) == RECORDS
+    assert [frames[index] for index in range(4)] == RECORDS
+    assert frames[-1] == RECORDS[-1]
+    assert type(frames[2]) is bytes
+    assert RECORDS[2] in frames
+    with pytest.raises(IndexError):
+        frames[4]
+
+
+def test_slices_share_the_buffer(frames: Frames) -> None:
+    part = frames[1:3]
+    assert list(part) == RECORDS[1:3]
+    assert part.buffer is frames.buffer
+    assert part.start == frames.offset(1) == 20
+    assert list(frames[::-2]) == RECORDS[::-2]
+    assert len(frames[3:1]) == 0
+
+
+def test_a_slice_that_would_pin_a_much_larger_buffer_copies() -> None:
+    frames = Framer().feed(encode_records([b"small", b"x" * 1_000_000]))
+    part = frames[:1]
+    assert list(part) == [b"small"]
+    assert memoryview(part.buffer).nbytes == 5
+    assert frames[1:].buffer is frames.buffer
+    assert frames.window(0, 1).buffer is frames.buffer
+
+
+def test_offsets_follow_the_stream(frames: Frames) -> None:
+    assert [frames.offset(index) for index in range(5)] == [0, 20, 36, 56, 117]
+    with pytest.raises(ValueError, match="gathered"):
+        concat([frames, frames]).offset(0)
+
+
+def test_is_immutable(frames: Frames) -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        frames.spans[0, 0] = 1
+    with pytest.raises(TypeError):
+        hash(frames)
+
+
+def test_concat_keeps_order(frames: Frames) -> None:
+    assert list(concat([frames, frames[:2], frames[3:]])) == RECORDS + RECORDS[:2] + RECORDS[3:]
+    assert concat([frames]) is frames
+    assert len(concat([])) == 0
+
+
+def test_pickles_only_its_records(frames: Frames) -> None:
+    again = pickle.loads(pickle.dumps(frames.window(1, 3)))
+    assert list(again) == RECORDS[1:3]
+    assert memoryview(again.buffer).nbytes == 4
+
+
+def test_equality_is_by_records(frames: Frames) -> None:
+    assert frames == Frames.of(RECORDS)
+    assert frames != Frames.of(RECORDS[:-1])
+    assert frames != "frames"
+
+
+def test_says_what_it_is(frames: Frames) -> None:
+    assert repr(frames) == "<Frames of 4 records, 53 bytes>"
+
+
+@given(st.lists(st.binary(max_size=20)), st.slices(12))
+def test_slices_as_lists_do(records: list[bytes], index: slice) -> None:
+    assert list(Frames.of(records)[index]) == records[index]
+
+
+def test_takes_any_buffer() -> None:
+    for buffer in (
+        b"catdog",
+        bytearray(b"catdog"),
+        memoryview(b"catdog"),
+        np.frombuffer(b"catdog", np.uint8),
+    ):
+        frames = Frames(buffer, np.array([[0, 3], [3, 6]]))
+        assert list(frames) == [b"cat", b"dog"]
+        assert list(frames.compact()) == [b"cat", b"dog"]
