@@ -339,9 +339,7 @@ def test_every_form_of_serialized(walker: Walker) -> None:
         (SimpleNamespace(buffer=b"abc", spans=np.array([[2, 1]])), ValueError, "leaves a buffer of 3 bytes"),
     ],
 )
-def test_serialized_that_is_refused(
-    walker: Walker, serialized: Any, error: type[Exception], message: str
-) -> None:
+def test_serialized_that_is_refused(walker: Walker, serialized: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         parse(walker, serialized, INTS)
 
