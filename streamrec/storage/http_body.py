@@ -14,14 +14,15 @@ import aiohttp
 from streamrec.errors import StorageError
 from streamrec.storage.backend import ObjectInfo
 from streamrec.storage.faults import Cause, TransientError, from_status, http_body_range, retry_after_seconds
+from streamrec.storage.retry import RetryPolicy
 
-__all__ = ["AiohttpBody", "check_answer", "range_header", "seam", "size_in", "translate"]
+__all__ = ["AiohttpBody", "check_answer", "client_timeout", "range_header", "seam", "size_in", "translate"]
 
 _NOTHING = memoryview(b"")
 
 
 class AiohttpBody:
-    """A Body over a response whose head has arrived.
+    """A Body over a response whose head has arrived, of a session whose `sock_read` is the policy's stall_timeout.
 
     Args:
         response: The response; closed with the body.
@@ -30,37 +31,47 @@ class AiohttpBody:
         end: One past the last byte, for errors.
     """
 
-    __slots__ = ("_end", "_left", "_response", "_start", "info")
+    __slots__ = ("_content", "_end", "_left", "_response", "_start", "info")
+
+    keeps_time = True
 
     def __init__(self, response: aiohttp.ClientResponse, info: ObjectInfo, start: int, end: int | None) -> None:
         self.info = info
         self._response = response
+        self._content = response.content
         self._start = start
         self._end = end
         self._left = _NOTHING
 
     async def readinto(self, buffer: memoryview) -> int:
         """Waits for the next chunk and copies what fits."""
-        left = self._left or await self._next_chunk()
-        count = min(len(left), len(buffer))
-        buffer[:count] = left[:count]
-        self._left = left[count:]
+        data: bytes | memoryview = self._left
+        try:
+            while not data:
+                data, _ = await self._content.readchunk()
+                if not data and self._content.at_eof():
+                    return 0
+        except (aiohttp.ClientError, OSError) as error:
+            raise translate(error, self.info.path, self._start, self._end) from error
+        count = len(data)
+        if count > len(buffer):
+            data, count = memoryview(data), len(buffer)
+            self._left = data[count:]
+            data = data[:count]
+        else:
+            self._left = _NOTHING
+        buffer[:count] = data
         return count
-
-    async def _next_chunk(self) -> memoryview:
-        content = self._response.content
-        with seam(self.info.path, self._start, self._end):
-            while True:
-                data, _ = await content.readchunk()
-                if data:
-                    return memoryview(data)
-                if content.at_eof():
-                    return _NOTHING
 
     async def aclose(self) -> None:
         """Closes the connection; a drained one went back to the pool before."""
         self._left = _NOTHING
         self._response.close()
+
+
+def client_timeout(policy: RetryPolicy) -> aiohttp.ClientTimeout:
+    """The limits of a session: connect and stall. The others are kept around each request."""
+    return aiohttp.ClientTimeout(total=None, sock_connect=policy.connect_timeout, sock_read=policy.stall_timeout)
 
 
 def range_header(start: int, end: int | None) -> dict[str, str]:

@@ -78,6 +78,8 @@ class LocalBackend:
 
 
 class _LocalBody:
+    keeps_time = True
+
     def __init__(self, file: Any, info: ObjectInfo, position: int) -> None:
         self.info = info
         self._file = file
