@@ -10,7 +10,7 @@ from gcsfs.core import GCSFileSystem
 from streamrec.errors import NotFoundError, StorageError
 from streamrec.storage import Storage
 from streamrec.testing.servers import Store
-from tests.storage.contract import DATA, PART, Place, StorageTests, read_all
+from tests.storage.contract import DATA, PART, Place, ReadingTests, StorageTests, read_all
 
 
 class TestGcs(StorageTests):
@@ -55,7 +55,7 @@ class TestGcs(StorageTests):
             await storage.stream(path + "-gone", 5, version=version)
 
 
-class TestTheUsersOwn(StorageTests):
+class TestTheUsersOwn(ReadingTests):
     @pytest.fixture
     def place(self, gcs_store: Store) -> Place:
         own = GCSFileSystem(**gcs_store.options, skip_instance_cache=True)

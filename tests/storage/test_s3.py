@@ -11,7 +11,7 @@ from s3fs import S3FileSystem
 from streamrec.errors import NotFoundError, PermissionDeniedError, StorageError
 from streamrec.storage import Storage, Storages
 from streamrec.testing.servers import Store
-from tests.storage.contract import DATA, QUICK, Place, StorageTests, read_all
+from tests.storage.contract import DATA, QUICK, Place, ReadingTests, StorageTests, read_all
 
 PART = 5 << 20
 
@@ -79,14 +79,11 @@ class TestS3(StorageTests):
                 await stream.aclose()
 
 
-class TestTheUsersOwn(StorageTests):
+class TestTheUsersOwn(ReadingTests):
     @pytest.fixture
     def place(self, s3_store: Store) -> Place:
         own = S3FileSystem(**s3_store.options, skip_instance_cache=True)
         return Place(f"{s3_store.url}/{uuid4().hex}", filesystem=own)
-
-    def part_size(self) -> int:
-        return PART
 
 
 def client(storage: Storage) -> Any:
