@@ -1,7 +1,11 @@
 """StorageTests: what every backend must pass, against a real store. Inherit and give the fixture `place`."""
 
 import asyncio
+import json
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -45,6 +49,27 @@ async def read_all(stream: ByteStream, size: int = 100_000) -> bytes:
         parts.append(bytes(buffer[:count]))
     await stream.aclose()
     return b"".join(parts)
+
+
+KILLED = """
+import asyncio, json, os, signal, sys
+from streamrec.storage import Storages
+path, options, part_size = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
+async def main():
+    async with Storages(options) as storages:
+        upload = await (await storages.at(path)).upload(path, part_size=part_size)
+        for _ in range(6):
+            await upload.write(bytes(part_size))
+        os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(main())
+"""
+
+
+def kill_while_writing(path: str, options: Mapping[str, Any], part_size: int) -> None:
+    """Starts a process that uploads to the path and is killed half way."""
+    arguments = [path, json.dumps(dict(options)), str(part_size)]
+    done = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
 
 
 class ReadingTests:

@@ -10,7 +10,7 @@ from gcsfs.core import GCSFileSystem
 from streamrec.errors import NotFoundError, StorageError
 from streamrec.storage import Storage
 from streamrec.testing.servers import Store
-from tests.storage.contract import DATA, PART, Place, ReadingTests, StorageTests, read_all
+from tests.storage.contract import DATA, PART, Place, ReadingTests, StorageTests, kill_while_writing, read_all
 
 
 class TestGcs(StorageTests):
@@ -35,6 +35,10 @@ class TestGcs(StorageTests):
             for start in range(0, len(data), 777_777):
                 await upload.write(data[start : start + 777_777])
         assert await read_all(await storage.stream(path)) == data
+
+    async def test_a_killed_process_leaves_no_object(self, storage: Storage, place: Place, path: str) -> None:
+        kill_while_writing(path, place.options, PART)
+        await self.check_nothing_is_left(storage, path)
 
     async def test_a_missing_bucket(self, storage: Storage) -> None:
         path = f"gs://no-such-bucket-{uuid4().hex}/name"

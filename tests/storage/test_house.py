@@ -8,6 +8,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+import anyio
 import pytest
 
 from streamrec.errors import ClosedError
@@ -120,3 +121,14 @@ with nginx() as store:
     with suppress(ConnectionRefusedError, ConnectionResetError), socket.create_connection(("127.0.0.1", port)) as peer:
         peer.settimeout(10)
         assert peer.recv(1) == b""  # still there when we called; this is its end
+
+
+async def test_storages_close_in_a_cancelled_scope(s3_store: Store) -> None:
+    with anyio.CancelScope() as scope:
+        async with Storages(s3_store.options) as storages:
+            storage = await storages.at(s3_store.url)
+            scope.cancel()
+            await anyio.sleep_forever()
+    for call in (storage.stat, storage.stream, storage.upload):
+        with pytest.raises(ClosedError, match="ask new Storages"):
+            await call(f"{s3_store.url}/x")
