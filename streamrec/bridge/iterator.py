@@ -34,7 +34,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from streamrec.bridge.channel import Channel, Put
+from streamrec.bridge.channel import Channel, End, Put
 from streamrec.bridge.job import Job
 from streamrec.bridge.loop import check_owner, is_inherited, loop_thread, park_if_exiting
 from streamrec.errors import ClosedError
@@ -109,10 +109,10 @@ class SyncIterator(Generic[T]):
                     error = None
                 else:
                     entry = self._channel.take()
-                    if isinstance(entry, tuple) and not self._closed:
+                    if not isinstance(entry, End):
                         return entry[0]
                     self._ended = not self._closed
-                    error = None if isinstance(entry, tuple) else entry.error
+                    error = entry.error
         except BaseException as interrupt:
             self._close_for(interrupt)
             raise

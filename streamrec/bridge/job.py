@@ -26,7 +26,7 @@ from contextvars import Context, copy_context
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from streamrec.bridge.latch import Latch
-from streamrec.bridge.loop import GRACE, LoopThread, is_inherited, loop_thread, park_if_exiting
+from streamrec.bridge.loop import EXITING, GRACE, LoopThread, is_inherited, loop_thread, park_if_exiting
 from streamrec.errors import ClosedError
 
 sniffio: Any
@@ -173,7 +173,7 @@ class Job(Generic[T]):
             error = None if self._cancelled else self._cut_short(error)
         elif error is None:
             self._result = task.result()
-        elif self._orphan or self.thread.dead:
+        elif self._orphan or self.thread.epitaph is EXITING:
             self._log(error)
         self._finish(error)
 

@@ -35,7 +35,7 @@ from contextlib import suppress
 from streamrec.bridge.latch import Latch
 from streamrec.errors import ClosedError, LoopThreadError
 
-__all__ = ["GRACE", "LoopThread", "check_owner", "is_inherited", "loop_thread", "park_if_exiting"]
+__all__ = ["EXITING", "GRACE", "LoopThread", "check_owner", "is_inherited", "loop_thread", "park_if_exiting"]
 
 GRACE = 5.0  # seconds that cleanup gets where nobody wants to wait for it any longer
 

@@ -19,6 +19,7 @@ __all__ = [
     "OK",
     "TOO_LONG",
     "Scan",
+    "allocate",
     "crc32c",
     "crc32c_implementations",
     "crc32c_with",
@@ -40,6 +41,7 @@ STREAMREC_PURE=1."""
 if NATIVE:
     try:
         from streamrec.kernels._native import (
+            allocate,
             crc32c,
             crc32c_implementations,
             crc32c_with,
@@ -52,6 +54,7 @@ if NATIVE:
         raise ImportError(_MISSING.format(error=error)) from error
 else:
     from streamrec.kernels.reference import (
+        allocate,
         crc32c,
         crc32c_implementations,
         crc32c_with,

@@ -18,7 +18,7 @@ TOO_LONG: Final = 3
 """A length with a good CRC is above max_record_bytes."""
 
 BytesLike: TypeAlias = "Buffer | npt.NDArray[Any]"
-"""A C-contiguous object of the buffer protocol (type checkers know it of NumPy's arrays from Python 3.12 on)."""
+"""A C-contiguous object of the buffer protocol (type checkers know this of arrays from Python 3.12 on)."""
 Int64s: TypeAlias = npt.NDArray[np.int64] | memoryview
 """A C-contiguous buffer of int64 elements, in the shape that the function names."""
 Scan: TypeAlias = tuple[bytes, int, int, int]

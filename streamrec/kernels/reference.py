@@ -21,7 +21,7 @@ import operator
 import struct
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import google_crc32c
 import numpy as np
@@ -29,7 +29,11 @@ import numpy.typing as npt
 
 from streamrec.kernels.codes import BAD_LENGTH_CRC, BAD_PAYLOAD_CRC, OK, TOO_LONG, BytesLike, Int64s, Scan
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 __all__ = [
+    "allocate",
     "crc32c",
     "crc32c_implementations",
     "crc32c_with",
@@ -134,7 +138,24 @@ def scan_frames(data: BytesLike, start: int, verify: bool, max_record_bytes: int
         position += wants
 
 
-def gather(buffers: Sequence[BytesLike], sources: Int64s | None, spans: Int64s) -> tuple[bytes, bytes]:
+def allocate(size: int) -> Buffer:
+    """Writable bytes of no particular content, for blocks of records.
+
+    The native kernel uses the memory of blocks that are gone again, because fresh memory costs more than the
+    copy that fills it (see block.c).
+
+    Args:
+        size: In bytes.
+
+    Raises:
+        ValueError: It is negative.
+    """
+    if size < 0:
+        raise ValueError(f"size is {size}: wanted 0 or more")
+    return bytearray(size)
+
+
+def gather(buffers: Sequence[BytesLike], sources: Int64s | None, spans: Int64s) -> tuple[Buffer, bytes]:
     """Copies payloads from one or many buffers back to back into a new one.
 
     Args:

@@ -11,26 +11,15 @@ array operation and gathered by one kernel call. Where one shard alone is read, 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
-from streamrec import kernels
-from streamrec.pipeline.chunk import Position, Positions
-from streamrec.shards import ShardPlace
+from streamrec.pipeline.chunk import Positions
+from streamrec.pipeline.gathering import CHUNK_BYTES, Gathering
+from streamrec.pipeline.lane import Lane
+from streamrec.pipeline.turn import Arrival, BlockPositions, Snapshot, SourcePositions, Turn
 from streamrec.tfrecord import Frames
 
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
-__all__ = ["Arrival", "Interleave", "Plan", "Turn"]
-
-CHUNK_BYTES = 1 << 20
-"""About how much a gathered chunk holds."""
+__all__ = ["Interleave", "Plan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,136 +36,6 @@ class Plan:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """Where a shard that takes part stands: its number, the next record's place, and how it is compressed."""
-
-    shard: int
-    place: ShardPlace = ShardPlace()
-    compression: str | None = None
-
-    def to_json(self) -> list[Any]:
-        return [self.shard, self.place.offset, self.place.record, self.place.version, self.compression]
-
-    @classmethod
-    def from_json(cls, state: Sequence[Any]) -> Arrival:
-        shard, offset, record, version, compression = state
-        return cls(shard, ShardPlace(offset, record, version), compression)
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """A snapshot of the whole interleave: what a position of the source holds."""
-
-    slots: tuple[Arrival | None, ...]
-    cycle: int = 0
-    block: int = 0
-    next_shard: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        slots = [slot and slot.to_json() for slot in self.slots]
-        return {"slots": slots, "cycle": self.cycle, "block": self.block, "next": self.next_shard}
-
-    @classmethod
-    def from_json(cls, state: Mapping[str, Any]) -> Turn:
-        slots = tuple(slot and Arrival.from_json(slot) for slot in state["slots"])
-        return cls(slots, state["cycle"], state["block"], state["next"])
-
-
-@dataclass(frozen=True, slots=True)
-class SourcePositions:
-    """Positions within a chunk that came in order: the turn before it, and how many records into it."""
-
-    before: Turn
-    after: Turn
-    count: int
-
-    def at(self, index: int) -> Position:
-        if index == self.count:
-            return {"source": self.after.to_json(), "skip": 0}
-        return {"source": self.before.to_json(), "skip": index}
-
-
-@dataclass(frozen=True, slots=True)
-class BlockPositions:
-    """Positions within a chunk of one shard whose place in the order is not fixed: exact, without a skip."""
-
-    before: Turn
-    shard: int
-    frames: Frames
-
-    def at(self, index: int) -> Position:
-        slots = tuple(slot and self._moved(slot, index) for slot in self.before.slots)
-        turn = Turn(slots, self.before.cycle, self.before.block, self.before.next_shard)
-        return {"source": turn.to_json(), "skip": 0}
-
-    def _moved(self, slot: Arrival, index: int) -> Arrival:
-        if slot.shard != self.shard:
-            return slot
-        place = ShardPlace(self.frames.offset(index), slot.place.record + index, slot.place.version)
-        return Arrival(slot.shard, place, slot.compression)
-
-
-class Lane:
-    """One shard's records that have arrived and were not taken yet."""
-
-    def __init__(self, arrival: Arrival) -> None:
-        self.shard = arrival.shard
-        self.start = arrival
-        self.ended = False
-        self.error: Exception | None = None
-        self.held_bytes = 0
-        self.available = 0
-        self._record = arrival.place.record
-        self._end = arrival.place.offset
-        self._version = arrival.place.version
-        self._compression = arrival.compression
-        self._frames: deque[Frames] = deque()
-        self._used = 0
-
-    def opened(self, version: str | None, compression: str) -> None:
-        """The shard is open: what it turned out to be."""
-        self._version, self._compression = version, compression
-
-    def push(self, frames: Frames) -> None:
-        """Frames arrived."""
-        self._frames.append(frames)
-        self.available += len(frames)
-        self.held_bytes += memoryview(frames.buffer).nbytes
-        self._end = frames.offset(len(frames))
-
-    @property
-    def arrival(self) -> Arrival:
-        """Where this lane stands: its next record not taken."""
-        offset = self._frames[0].offset(self._used) if self._frames else self._end
-        return Arrival(self.shard, ShardPlace(offset, self._record, self._version), self._compression)
-
-    def front(self) -> int:
-        """How many records lie in the first block, and can be had without a copy."""
-        return len(self._frames[0]) - self._used if self._frames else 0
-
-    def take(self, count: int) -> list[Frames]:
-        """Takes the next `count` records, as windows of the blocks that they lie in."""
-        taken = []
-        self.available -= count
-        self._record += count
-        while count:
-            frames = self._frames[0]
-            last = min(len(frames), self._used + count)
-            taken.append(frames.window(self._used, last))
-            count -= last - self._used
-            self._used = last
-            if last == len(frames):
-                self._frames.popleft()
-                self._used = 0
-                self.held_bytes -= memoryview(frames.buffer).nbytes
-        return taken
-
-    def typical_bytes(self) -> int:
-        """About how long this lane's records are."""
-        return self.held_bytes // max(self.available, 1) + 1
-
-
 class Interleave:
     """The running interleave over `shards` shards.
 
@@ -191,7 +50,7 @@ class Interleave:
         self._block = turn.block
         self._next = turn.next_shard
         self.lanes: dict[int, Lane] = {slot.shard: Lane(slot) for slot in turn.slots if slot}
-        self._slots: list[Lane | None] = [slot and self.lanes[slot.shard] for slot in turn.slots]
+        self._slots: list[Lane | None] = [None if slot is None else self.lanes[slot.shard] for slot in turn.slots]
 
     def wanted(self, ahead: int) -> list[Lane]:
         """The lanes that should be fed, most urgent first: those in slots, and `ahead` of the shards after them."""
@@ -205,10 +64,10 @@ class Interleave:
         return self._next == self._shards and not any(self._slots)
 
     @property
-    def turn(self) -> Turn:
+    def snapshot(self) -> Snapshot:
         """Where the interleave stands."""
-        slots = tuple(lane and lane.arrival for lane in self._slots)
-        return Turn(slots, self._cycle, self._block, self._next)
+        marks = tuple([lane if lane is None else lane.mark() for lane in self._slots])
+        return Snapshot(marks, self._cycle, self._block, self._next)
 
     def pull(self) -> tuple[Frames, Positions] | None:
         """The next records in order, as far as they have arrived; None where nothing can be taken yet.
@@ -222,11 +81,11 @@ class Interleave:
         self._fill_slots()
         idle = 0
         while idle < len(self._slots) and not self.finished:
-            before, index, lane = self.turn, self._cycle, self._slots[self._cycle]
+            before, index, lane = self.snapshot, self._cycle, self._slots[self._cycle]
             self._advance()
             if lane is not None and lane.available:
                 (frames,) = lane.take(lane.front())
-                return frames, BlockPositions(before, lane.shard, frames)
+                return frames, BlockPositions(before, lane.shard)
             idle += 1
             if lane is not None and lane.ended:
                 self._leave(index)
@@ -240,7 +99,7 @@ class Interleave:
                 self._enter(index)
 
     def _pull_in_order(self) -> tuple[Frames, Positions] | None:
-        before = self.turn
+        before = self.snapshot
         gathering = Gathering()
         while not self.finished and gathering.nbytes < CHUNK_BYTES:
             lane = self._current()
@@ -256,7 +115,7 @@ class Interleave:
             if gathering.whole_block:
                 break
         frames = gathering.frames()
-        return (frames, SourcePositions(before, self.turn, len(frames))) if frames is not None else None
+        return (frames, SourcePositions(before, self.snapshot, len(frames))) if frames is not None else None
 
     def _current(self) -> Lane | None:
         """The lane whose turn it is; None where the slot is empty for good, and the cycle went on."""
@@ -306,53 +165,3 @@ class Interleave:
     def _advance(self) -> None:
         self._cycle = (self._cycle + 1) % len(self._slots)
         self._block = 0
-
-
-class Gathering:
-    """Records picked from many blocks, in their final order, to become one Frames."""
-
-    def __init__(self) -> None:
-        self.nbytes = 0
-        self._picked: list[Frames] = []
-        self._buffers: list[Buffer] = []
-        self._sources: list[npt.NDArray[np.int64]] = []
-        self._spans: list[npt.NDArray[np.int64]] = []
-
-    @property
-    def whole_block(self) -> bool:
-        """Whether this is one stretch of one block so far, large enough to go without a copy."""
-        return len(self._picked) == 1 and len(self._buffers) == 1 and self.nbytes >= CHUNK_BYTES // 4
-
-    def add(self, windows: Sequence[Frames]) -> None:
-        """Adds stretches in order."""
-        for window in windows:
-            self._picked.append(window)
-            self._add(np.full(len(window), self._number(window), np.int64), window.spans)
-
-    def add_rounds(self, lanes: Sequence[Sequence[Frames]], rounds: int, block: int) -> None:
-        """Adds `rounds` rounds of `block` records from each lane in turn."""
-        sources = np.stack([np.concatenate([np.full(len(w), self._number(w)) for w in lane]) for lane in lanes])
-        spans = np.stack([np.concatenate([window.spans for window in lane]) for lane in lanes])
-        shape = (len(lanes), rounds, block)
-        self._add(
-            sources.reshape(shape).swapaxes(0, 1).ravel(),
-            spans.reshape(*shape, 2).swapaxes(0, 1).reshape(-1, 2),
-        )
-
-    def frames(self) -> Frames | None:
-        """What was gathered; None for nothing. One stretch of one block comes as it is, without a copy."""
-        if not self._spans:
-            return None
-        if len(self._picked) == 1 and len(self._spans) == 1:
-            return self._picked[0]
-        buffer, spans = kernels.gather(self._buffers, np.concatenate(self._sources), np.concatenate(self._spans))
-        return Frames(buffer, np.frombuffer(spans, np.int64).reshape(-1, 2))
-
-    def _number(self, window: Frames) -> int:
-        self._buffers.append(window.buffer)
-        return len(self._buffers) - 1
-
-    def _add(self, sources: npt.NDArray[np.int64], spans: npt.NDArray[np.int64]) -> None:
-        self._sources.append(sources)
-        self._spans.append(spans)
-        self.nbytes += int((spans[:, 1] - spans[:, 0]).sum()) + len(spans)

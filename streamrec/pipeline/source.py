@@ -21,11 +21,16 @@ from fsspec import AbstractFileSystem
 
 from streamrec.pipeline.background import background
 from streamrec.pipeline.chunk import Chunk
-from streamrec.pipeline.interleave import Interleave, Lane, Plan, Turn
+from streamrec.pipeline.interleave import Interleave, Plan
+from streamrec.pipeline.lane import Lane
+from streamrec.pipeline.turn import Turn
 from streamrec.shards import ReadOptions, ShardReader, find_shards
 from streamrec.storage import RetryPolicy, Storages
 
 __all__ = ["Shards", "read_shards"]
+
+LANE_BYTES = 4 << 20
+"""How much one shard is fetched ahead of its turn, if the budget allows: more would only leave the caches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +90,10 @@ class Feeds:
         self._storages = storages
         self._paths = paths
         self._tasks = tasks
-        self._share = budget // min(shards.plan.cycle_length + shards.ahead, len(paths))
+        self._limit = min(LANE_BYTES, budget // min(shards.plan.cycle_length + shards.ahead, len(paths)))
         self._started: set[int] = set()
         self._arrived = anyio.Event()
-        self._taken = anyio.Event()
+        self._waiting: dict[Lane, anyio.Event] = {}
 
     def feed(self, lanes: list[Lane]) -> None:
         """Starts a task for each lane that has none."""
@@ -98,9 +103,9 @@ class Feeds:
                 self._tasks.start_soon(self._feed, lane)
 
     def wake(self) -> None:
-        """Records were taken: lanes that were full may go on."""
-        taken, self._taken = self._taken, anyio.Event()
-        taken.set()
+        """Records were taken: lanes that have room again may go on."""
+        for lane in [lane for lane in self._waiting if self._has_room(lane)]:
+            self._waiting.pop(lane).set()
 
     async def arrival(self) -> None:
         """Waits until something has arrived in any lane."""
@@ -112,13 +117,13 @@ class Feeds:
         try:
             await self._fetch(lane)
         except Exception as error:
-            lane.error = error
+            lane.error = error  # whatever it is, it waits for its turn
         lane.ended = True
         self._arrived.set()
 
     async def _fetch(self, lane: Lane) -> None:
         path = self._paths[lane.shard]
-        start = lane.arrival
+        start = lane.start
         options = self._options
         if start.compression is not None:
             options = replace(options, compression_type=start.compression)
@@ -128,8 +133,12 @@ class Feeds:
             while (frames := await reader.read()) is not None:
                 lane.push(frames)
                 self._arrived.set()
-                while lane.held_bytes + self._options.block_bytes > self._share and lane.available:
-                    await self._taken.wait()
+                if not self._has_room(lane):
+                    room = self._waiting[lane] = anyio.Event()
+                    await room.wait()
         finally:
             with anyio.CancelScope(shield=True):
                 await reader.aclose()
+
+    def _has_room(self, lane: Lane) -> bool:
+        return not lane.available or lane.held_bytes + self._options.block_bytes <= self._limit

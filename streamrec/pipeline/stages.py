@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from streamrec.pipeline.chunk import Chunk, Elements, Marks, Positions, StageState, weigh
-from streamrec.tfrecord import Frames, concat
+from streamrec.tfrecord import Frames, Joining
 
 __all__ = ["Batch", "Map", "Stage", "Step", "Take", "stack"]
 
@@ -74,23 +74,21 @@ class _Batching:
     def __init__(self, size: int, drop_remainder: bool) -> None:
         self._size = size
         self._drop_remainder = drop_remainder
-        self._parts: list[Elements] = []
-        self._held = 0
+        self._held: Joining | list[Any] | None = None
         self._mark: tuple[Positions, int] | None = None
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
         count = len(chunk.elements)
         if self._mark is None:
             self._mark = (chunk.positions, 0)
-        ends = range(self._size - self._held, count + 1, self._size)
+        ends = range(self._size - len(self._held or ()), count + 1, self._size)
         batches: list[Any] = []
         first = 0
         for end in ends:
             batches.append(self._batch(window(chunk.elements, first, end)))
             first = end
         if first < count:
-            self._parts.append(window(chunk.elements, first, count))
-            self._held += count - first
+            self._hold(window(chunk.elements, first, count))
         if not batches:
             return []
         marks = [self._mark, *((chunk.positions, end) for end in ends)]
@@ -98,17 +96,30 @@ class _Batching:
         return [Chunk(batches, Marks(marks), weigh(batches))]
 
     def flush(self) -> list[Chunk]:
-        if not self._held or self._drop_remainder:
+        if self._held is None or self._drop_remainder:
             return []
         assert self._mark is not None
-        batch = self._batch(None)
+        batch = self._batch(())
         return [Chunk([batch], _Remainder(self._mark), weigh([batch]))]
 
-    def _batch(self, last: Elements | None) -> Any:
-        parts, self._parts, self._held = self._parts, [], 0
-        if last is not None:
-            parts.append(last)
-        return join(parts)
+    def _hold(self, elements: Elements) -> None:
+        """Keeps the start of a batch: records are copied, so that their blocks do not pile up."""
+        if self._held is None:
+            self._held = Joining(self._size) if isinstance(elements, Frames) else []
+        if isinstance(self._held, Joining):
+            assert isinstance(elements, Frames)
+            self._held.add(elements)
+        else:
+            self._held.extend(elements)
+
+    def _batch(self, last: Elements) -> Any:
+        """The batch that ends with these elements; records that lie together are a batch without a copy."""
+        if self._held is None:
+            return last if isinstance(last, Frames) else stack(last)
+        if len(last):
+            self._hold(last)
+        held, self._held = self._held, None
+        return held.frames() if isinstance(held, Joining) else stack(held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,13 +208,6 @@ class _Taking:
 def window(elements: Elements, first: int, last: int) -> Elements:
     """Elements first to last (exclusive): of Frames without a copy, since chunks are short-lived."""
     return elements.window(first, last) if isinstance(elements, Frames) else elements[first:last]
-
-
-def join(parts: Sequence[Elements]) -> Any:
-    """One batch of the parts' elements, in order."""
-    if all(isinstance(part, Frames) for part in parts):
-        return concat([part for part in parts if isinstance(part, Frames)])
-    return stack([element for part in parts for element in part])
 
 
 def stack(elements: Sequence[Any]) -> Any:

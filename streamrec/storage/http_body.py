@@ -14,6 +14,7 @@ import aiohttp
 from streamrec.errors import StorageError
 from streamrec.storage.backend import ObjectInfo
 from streamrec.storage.faults import Cause, TransientError, from_status, http_body_range, retry_after_seconds
+from streamrec.storage.landing import Landing, land
 from streamrec.storage.retry import RetryPolicy
 
 __all__ = ["AiohttpBody", "check_answer", "client_timeout", "range_header", "seam", "size_in", "translate"]
@@ -22,7 +23,7 @@ _NOTHING = memoryview(b"")
 
 
 class AiohttpBody:
-    """A Body over a response whose head has arrived, of a session whose `sock_read` is the policy's stall_timeout.
+    """A Body over a response whose head has arrived.
 
     Args:
         response: The response; closed with the body.
@@ -31,37 +32,50 @@ class AiohttpBody:
         end: One past the last byte, for errors.
     """
 
-    __slots__ = ("_content", "_end", "_left", "_response", "_start", "info")
+    __slots__ = ("_end", "_landing", "_left", "_response", "_start", "_unseen", "info")
 
-    keeps_time = True
+    keeps_time = False  # aiohttp's own limit ends where a landing begins
 
     def __init__(self, response: aiohttp.ClientResponse, info: ObjectInfo, start: int, end: int | None) -> None:
         self.info = info
         self._response = response
-        self._content = response.content
         self._start = start
         self._end = end
         self._left = _NOTHING
+        self._unseen = _plain_length(response)
+        self._landing: Landing | None = None
 
     async def readinto(self, buffer: memoryview) -> int:
-        """Waits for the next chunk and copies what fits."""
-        data: bytes | memoryview = self._left
-        try:
-            while not data:
-                data, _ = await self._content.readchunk()
-                if not data and self._content.at_eof():
-                    return 0
-        except (aiohttp.ClientError, OSError) as error:
-            raise translate(error, self.info.path, self._start, self._end) from error
-        count = len(data)
-        if count > len(buffer):
-            data, count = memoryview(data), len(buffer)
-            self._left = data[count:]
-            data = data[:count]
-        else:
-            self._left = _NOTHING
-        buffer[:count] = data
+        """Waits for the next bytes: those that aiohttp has already, then the rest by a landing where it can be."""
+        with seam(self.info.path, self._start, self._end):
+            if self._landing is not None:
+                return await self._landing.readinto(buffer)
+            left = self._left or self._received()
+            if not left:
+                self._landing = land(self._response, self._unseen)
+                if self._landing is not None:
+                    return await self._landing.readinto(buffer)
+                left = await self._next_chunk()
+        count = min(len(left), len(buffer))
+        buffer[:count] = left[:count]
+        self._left = left[count:]
         return count
+
+    def _received(self) -> memoryview:
+        """What aiohttp holds of the body already."""
+        data = self._response.content.read_nowait()
+        self._unseen -= len(data)
+        return memoryview(data)
+
+    async def _next_chunk(self) -> memoryview:
+        content = self._response.content
+        while True:
+            data, _ = await content.readchunk()
+            if data:
+                self._unseen -= len(data)
+                return memoryview(data)
+            if content.at_eof():
+                return _NOTHING
 
     async def aclose(self) -> None:
         """Closes the connection; a drained one went back to the pool before."""
@@ -69,8 +83,14 @@ class AiohttpBody:
         self._response.close()
 
 
+def _plain_length(response: aiohttp.ClientResponse) -> int:
+    """Bytes of a body that comes as it is; 0 where nobody knows, or where aiohttp must decode it."""
+    encoded = "Transfer-Encoding" in response.headers or "Content-Encoding" in response.headers
+    return 0 if encoded else int(response.headers.get("Content-Length", 0))
+
+
 def client_timeout(policy: RetryPolicy) -> aiohttp.ClientTimeout:
-    """The limits of a session: connect and stall. The others are kept around each request."""
+    """The limits of a session: connect, and a silent socket. The others are kept around each request."""
     return aiohttp.ClientTimeout(total=None, sock_connect=policy.connect_timeout, sock_read=policy.stall_timeout)
 
 

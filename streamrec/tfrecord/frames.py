@@ -20,7 +20,7 @@ from streamrec import kernels
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["FOOTER_BYTES", "HEADER_BYTES", "Frames", "concat"]
+__all__ = ["FOOTER_BYTES", "HEADER_BYTES", "Frames", "Joining", "concat"]
 
 HEADER_BYTES = 12
 """Length (8) and its masked CRC32C (4): what stands before each payload of a shard."""
@@ -39,8 +39,8 @@ class Frames(Sequence[bytes]):
     Args:
         buffer: Any C-contiguous bytes-like object.
         spans: int64 array of shape [n, 2]: where each payload starts and ends in `buffer`.
-        start: Offset in the (decompressed) shard of the first record's header, where the frames are a
-            stretch of one shard; None where they were gathered from several places.
+        origin: Offset in the (decompressed) shard of the buffer's first byte, where the frames lie as they lay
+            in one shard; None where they were gathered from several places.
 
     Examples:
         >>> frames = Frames(b"catdog", np.array([[0, 3], [3, 6]]))
@@ -48,16 +48,16 @@ class Frames(Sequence[bytes]):
         (2, b'dog', [b'cat'])
     """
 
-    __slots__ = ("buffer", "spans", "start")
+    __slots__ = ("buffer", "origin", "spans")
 
     buffer: Buffer
     spans: Spans
-    start: int | None
+    origin: int | None
 
-    def __init__(self, buffer: Buffer, spans: Spans, start: int | None = None) -> None:
+    def __init__(self, buffer: Buffer, spans: Spans, origin: int | None = None) -> None:
         self.buffer = buffer
         self.spans = spans
-        self.start = start
+        self.origin = origin
 
     @classmethod
     def of(cls, records: Iterable[bytes]) -> Frames:
@@ -93,23 +93,26 @@ class Frames(Sequence[bytes]):
 
     def window(self, first: int, last: int) -> Frames:
         """Records first to last (exclusive) without a copy, however large the buffer that this pins."""
-        spans = self.spans[first:last]
-        return Frames(self.buffer, spans, None if self.start is None else self.offset(first))
+        return Frames(self.buffer, self.spans[first:last], self.origin)
+
+    @property
+    def start(self) -> int | None:
+        """Offset in the (decompressed) shard of the first record's header; None where they were gathered."""
+        return None if self.origin is None else self.offset(0)
 
     def offset(self, index: int) -> int:
-        """Stream offset of record `index`'s header; at `len(frames)`, of what follows the last record.
+        """Offset in the shard of record `index`'s header; at `len(frames)`, of what follows the last record.
 
         Raises:
-            ValueError: The frames were gathered from several places and have no offset in one stream.
+            ValueError: The frames were gathered from several places and have no offset in one shard.
         """
-        if self.start is None:
+        if self.origin is None:
             raise ValueError("these frames were gathered: they have no offset in one shard")
-        if index == 0 or not len(self.spans):
-            return self.start
-        first = int(self.spans[0, 0])
+        if not len(self.spans):
+            return self.origin
         if index < len(self.spans):
-            return self.start + int(self.spans[index, 0]) - first
-        return self.start + int(self.spans[-1, 1]) - first + HEADER_BYTES + FOOTER_BYTES
+            return self.origin + int(self.spans[index, 0]) - HEADER_BYTES
+        return self.origin + int(self.spans[-1, 1]) + FOOTER_BYTES
 
     @property
     def nbytes(self) -> int:
@@ -130,8 +133,7 @@ class Frames(Sequence[bytes]):
     def _unpinned(self) -> Frames:
         pinned = memoryview(self.buffer).nbytes
         if pinned > PIN_BYTES and pinned > PIN_FACTOR * self.nbytes:
-            copy = self.compact()
-            return Frames(copy.buffer, copy.spans, None)
+            return self.compact()
         return self
 
     def __eq__(self, other: object) -> bool:
@@ -146,16 +148,61 @@ class Frames(Sequence[bytes]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         copy = self.compact()
-        return Frames, (bytes(copy.buffer), copy.spans, self.start)
+        return Frames, (bytes(copy.buffer), copy.spans)
+
+
+class Joining:
+    """Frames that grow: each stretch is copied when it comes, so that the block it lay in is free at once.
+
+    Args:
+        records: How many records are expected in all; the first stretch tells how long they are.
+    """
+
+    def __init__(self, records: int) -> None:
+        self._expected = records
+        self._count = 0
+        self._filled = 0
+        self._buffer = memoryview(b"")
+        self._spans: list[Spans] = []
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, frames: Frames) -> None:
+        """Appends the records of `frames`."""
+        if not len(frames):
+            return
+        first, last = int(frames.spans[0, 0]), int(frames.spans[-1, 1])
+        if last - first > frames.nbytes + len(frames) * (HEADER_BYTES + FOOTER_BYTES):
+            frames = frames.compact()  # not one stretch: picked here and there
+            first, last = 0, frames.nbytes
+        end = self._filled + last - first
+        self._count += len(frames)
+        if end > len(self._buffer):
+            self._grow(end)
+        self._buffer[self._filled : end] = memoryview(frames.buffer).cast("B")[first:last]
+        self._spans.append(frames.spans + (self._filled - first))
+        self._filled = end
+
+    def frames(self) -> Frames:
+        """All records that were added, in one buffer."""
+        spans = np.concatenate(self._spans) if self._spans else np.empty((0, 2), np.int64)
+        return Frames(self._buffer[: self._filled], spans)
+
+    def _grow(self, end: int) -> None:
+        """Makes room for what is expected at the present length of records, and for half as much again later on."""
+        likely = end * max(self._expected, self._count) // self._count
+        size = likely + likely // 16 if not self._filled else max(likely, end + end // 2)
+        grown = memoryview(kernels.allocate(size))
+        grown[: self._filled] = self._buffer[: self._filled]
+        self._buffer = grown
 
 
 def concat(parts: Sequence[Frames]) -> Frames:
     """The records of all parts, in order, in one buffer; a single part is returned as it is."""
     if len(parts) == 1:
         return parts[0]
-    if not parts:
-        return Frames(b"", np.empty((0, 2), np.int64), None)
-    sources = np.repeat(np.arange(len(parts), dtype=np.int64), [len(part) for part in parts])
-    spans = np.concatenate([part.spans for part in parts])
-    buffer, packed = kernels.gather([part.buffer for part in parts], sources, spans)
-    return Frames(buffer, np.frombuffer(packed, np.int64).reshape(-1, 2))
+    joining = Joining(sum(map(len, parts)))
+    for part in parts:
+        joining.add(part)
+    return joining.frames()

@@ -3,8 +3,13 @@
 from types import ModuleType
 
 import pytest
+from hypothesis import settings
 
 from streamrec.kernels import _native, reference
+
+# A busy machine is no failure; pytest's own time limit catches what hangs.
+settings.register_profile("kernels", deadline=None)
+settings.load_profile("kernels")
 
 
 @pytest.fixture(scope="session", params=[_native, reference], ids=["native", "reference"])

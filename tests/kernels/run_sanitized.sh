@@ -45,4 +45,5 @@ for needed in (b"__asan_report_load", b"__ubsan_handle"):
 assert "libasan" in Path("/proc/self/maps").read_text(), "libasan is not loaded"
 print("sanitized module:", module.name)
 CHECK
-sanitized "$python" -m pytest -q -p no:cacheprovider tests/kernels "$@"
+# --capture=sys: what a sanitizer writes to file 2 as it ends the process must not be lost with pytest's capture.
+sanitized "$python" -m pytest -q --capture=sys -p no:cacheprovider tests/kernels "$@"

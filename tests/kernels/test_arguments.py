@@ -88,9 +88,7 @@ def test_crc_out_of_range(kernels: ModuleType, crc: int) -> None:
         kernels.crc32c(b"", crc)
 
 
-@pytest.mark.parametrize(
-    ("start", "limit"), [(-1, 9), (4, 9), (2**63, 9), (-(2**80), 9), (0, -1), (0, 2**63)]
-)
+@pytest.mark.parametrize(("start", "limit"), [(-1, 9), (4, 9), (2**63, 9), (-(2**80), 9), (0, -1), (0, 2**63)])
 def test_scan_out_of_range(kernels: ModuleType, start: int, limit: int) -> None:
     """Start lies in the data, the limit in what an int64 holds."""
     with pytest.raises(ValueError):

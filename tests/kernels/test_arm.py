@@ -16,9 +16,7 @@ HERE = Path(__file__).parent
 SOURCES = HERE.parents[1] / "streamrec" / "kernels" / "src"
 
 
-@pytest.mark.skipif(
-    not (COMPILER and EMULATOR), reason="apt-get install gcc-aarch64-linux-gnu qemu-user-static"
-)
+@pytest.mark.skipif(not (COMPILER and EMULATOR), reason="apt-get install gcc-aarch64-linux-gnu qemu-user-static")
 @pytest.mark.parametrize(
     ("processor", "implementations"),
     [("max", ["armv8-crc", "table"]), ("cortex-a57", ["armv8-crc", "table"])],
@@ -29,8 +27,6 @@ def test_arm_implementations(tmp_path: Path, processor: str, implementations: li
     files = [HERE / "arm_selftest.c", *sorted(SOURCES.glob("crc32c_*.c"))]
     flags = ["-std=c11", "-O3", "-Wall", "-Wextra", "-Werror", "-static", "-o", str(program)]
     subprocess.run([str(COMPILER), *flags, *map(str, files)], check=True)
-    done = subprocess.run(
-        [str(EMULATOR), "-cpu", processor, str(program)], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([str(EMULATOR), "-cpu", processor, str(program)], capture_output=True, text=True, check=False)
     assert done.stdout.split() == implementations
     assert done.returncode == 0

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PROGRAM = (
-    "from streamrec import kernels; print(kernels.NATIVE, kernels.crc32c.__module__, kernels.crc32c(b'abc'))"
-)
+PROGRAM = "from streamrec import kernels; print(kernels.NATIVE, kernels.crc32c.__module__, kernels.crc32c(b'abc'))"
 
 
 def python(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -13,7 +13,7 @@ py_crc32c(PyObject *module, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS
-    crc = ~crc32c_best(~crc, data.buf, (size_t)data.len);
+    crc = ~crc32c_best.extend(~crc, data.buf, (size_t)data.len);
     Py_END_ALLOW_THREADS
     PyBuffer_Release(&data);
     return PyLong_FromUnsignedLong(crc);

@@ -18,11 +18,13 @@
 #define CRC32C_MASK_DELTA 0xA282EAD8u /* TFRecord's mask, from tensorflow/core/lib/hash/crc32c.h */
 
 typedef uint32_t (*crc32c_extend)(uint32_t state, const uint8_t *data, size_t size);
+typedef uint32_t (*crc32c_extend_word)(uint32_t state, uint64_t word);
 
 struct crc32c_implementation {
     const char *name;
     int (*usable)(void); /* does this processor have the instructions? Makes the constants if so */
     crc32c_extend extend;
+    crc32c_extend_word extend_word; /* by eight bytes, little-endian: every record's length is that long */
 };
 
 /* The implementations compiled in, best first; the last runs everywhere. NULL ends the list. */
@@ -35,8 +37,8 @@ extern const struct crc32c_implementation crc32c_sse42;
 extern const struct crc32c_implementation crc32c_armv8;
 #endif
 
-/* The register after `size` bytes: the best implementation of this processor. Set by crc32c_choose(). */
-extern crc32c_extend crc32c_best;
+/* The best implementation of this processor. Set by crc32c_choose(). */
+extern struct crc32c_implementation crc32c_best;
 
 /* Makes the tables and picks the implementation. Call once before anything else; again does no harm. */
 void crc32c_choose(void);
@@ -72,7 +74,7 @@ load_le32(const uint8_t *bytes)
 static inline uint32_t
 crc32c_of(const uint8_t *data, size_t size)
 {
-    return ~crc32c_best(0xFFFFFFFFu, data, size);
+    return ~crc32c_best.extend(0xFFFFFFFFu, data, size);
 }
 
 /* TFRecord stores CRCs masked, so that the CRC of bytes which hold CRCs stays a good one. */
@@ -80,6 +82,12 @@ static inline uint32_t
 crc32c_mask(uint32_t crc)
 {
     return ((crc >> 15) | (crc << 17)) + CRC32C_MASK_DELTA;
+}
+
+static inline uint32_t
+crc32c_masked_word(uint64_t word)
+{
+    return crc32c_mask(~crc32c_best.extend_word(0xFFFFFFFFu, word));
 }
 
 static inline uint32_t

@@ -43,6 +43,12 @@ extend_chain(uint32_t state, const uint8_t *data, size_t size)
 }
 
 ARMV8_CRC static uint32_t
+extend_word(uint32_t state, uint64_t word)
+{
+    return CRC_WORD(state, word);
+}
+
+ARMV8_CRC static uint32_t
 extend_block(uint32_t first, const uint8_t *data)
 {
     uint32_t second = 0, third = 0;
@@ -85,7 +91,7 @@ usable(void)
     return has_instructions();
 }
 
-const struct crc32c_implementation crc32c_armv8 = {"armv8-crc", usable, extend};
+const struct crc32c_implementation crc32c_armv8 = {"armv8-crc", usable, extend, extend_word};
 #else
 typedef int no_arm; /* ISO C forbids an empty translation unit */
 #endif

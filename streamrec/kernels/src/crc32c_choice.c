@@ -12,16 +12,17 @@ const struct crc32c_implementation *const crc32c_implementations[] = {
     NULL,
 };
 
-crc32c_extend crc32c_best;
+struct crc32c_implementation crc32c_best;
 
 void
 crc32c_choose(void)
 {
     crc32c_table.usable(); /* its tables first: the others make their constants with them */
-    crc32c_best = NULL;
+    int chosen = 0;
     for (const struct crc32c_implementation *const *each = crc32c_implementations; *each != NULL; each++) {
-        if ((*each)->usable() && crc32c_best == NULL) { /* every one's constants: tests run them all */
-            crc32c_best = (*each)->extend;
+        if ((*each)->usable() && !chosen) { /* every one's constants: tests run them all */
+            crc32c_best = **each;
+            chosen = 1;
         }
     }
 }

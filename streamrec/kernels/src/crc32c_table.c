@@ -33,13 +33,19 @@ usable(void)
 }
 
 static uint32_t
+extend_word(uint32_t state, uint64_t word)
+{
+    word ^= state;
+    return slices[7][word & 0xFF] ^ slices[6][(word >> 8) & 0xFF] ^ slices[5][(word >> 16) & 0xFF] ^
+           slices[4][(word >> 24) & 0xFF] ^ slices[3][(word >> 32) & 0xFF] ^ slices[2][(word >> 40) & 0xFF] ^
+           slices[1][(word >> 48) & 0xFF] ^ slices[0][word >> 56];
+}
+
+static uint32_t
 extend(uint32_t state, const uint8_t *data, size_t size)
 {
     for (; size >= 8; data += 8, size -= 8) {
-        uint64_t word = load_le64(data) ^ state;
-        state = slices[7][word & 0xFF] ^ slices[6][(word >> 8) & 0xFF] ^ slices[5][(word >> 16) & 0xFF] ^
-                slices[4][(word >> 24) & 0xFF] ^ slices[3][(word >> 32) & 0xFF] ^
-                slices[2][(word >> 40) & 0xFF] ^ slices[1][(word >> 48) & 0xFF] ^ slices[0][word >> 56];
+        state = extend_word(state, load_le64(data));
     }
     for (; size > 0; data++, size--) {
         state = (state >> 8) ^ slices[0][(state ^ *data) & 0xFF];
@@ -47,4 +53,4 @@ extend(uint32_t state, const uint8_t *data, size_t size)
     return state;
 }
 
-const struct crc32c_implementation crc32c_table = {"table", usable, extend};
+const struct crc32c_implementation crc32c_table = {"table", usable, extend, extend_word};

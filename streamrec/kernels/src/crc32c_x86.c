@@ -136,6 +136,12 @@ extend_sse42(uint32_t state, const uint8_t *data, size_t size)
     return extend_chain(state, data, size);
 }
 
+SSE42 static uint32_t
+extend_word(uint32_t state, uint64_t word)
+{
+    return (uint32_t)_mm_crc32_u64(state, word);
+}
+
 static int
 usable_pclmul(void)
 {
@@ -155,8 +161,9 @@ usable_sse42(void)
     return __builtin_cpu_supports("sse4.2") != 0;
 }
 
-const struct crc32c_implementation crc32c_sse42_pclmul = {"sse42-pclmul", usable_pclmul, extend_pclmul};
-const struct crc32c_implementation crc32c_sse42 = {"sse42", usable_sse42, extend_sse42};
+const struct crc32c_implementation crc32c_sse42_pclmul = {"sse42-pclmul", usable_pclmul, extend_pclmul,
+                                                          extend_word};
+const struct crc32c_implementation crc32c_sse42 = {"sse42", usable_sse42, extend_sse42, extend_word};
 #else
 typedef int no_x86; /* ISO C forbids an empty translation unit */
 #endif

@@ -20,69 +20,103 @@
 
 enum { OK = 0, BAD_LENGTH_CRC = 1, BAD_PAYLOAD_CRC = 2, TOO_LONG = 3 }; /* the same as in codes.py */
 
-struct scan {
+struct limits {
     const uint8_t *data;
-    size_t size, position, max_record_bytes;
+    size_t size, max_record_bytes;
     int verify;
-    /* results */
-    int64_t (*spans)[2]; /* malloc'ed, the caller frees it */
-    size_t count, capacity;
-    int code;
-    uint64_t wants;
 };
 
+struct verdict {
+    int code;
+    uint64_t bytes; /* of the whole record, or of its header as long as that is all to be had or to be trusted */
+};
+
+struct scan {
+    struct limits limits;
+    size_t start, position;
+    uint64_t *lengths; /* of the good records, which lie in a row from start on; malloc'ed, the caller frees it */
+    size_t count, capacity;
+    struct verdict verdict; /* on what lies at position in the end */
+};
+
+/* Makes room for as many records as there will be if they go on as they began, and an eighth more: new memory
+ * costs more than the scan of a short record. A record has 16 bytes at least, so this is at most half
+ * of the data's size, or double what was needed before. */
 static int
 grow(struct scan *scan)
 {
-    size_t capacity = scan->capacity > 0 ? 2 * scan->capacity : FIRST_CAPACITY;
-    void *spans = realloc(scan->spans, capacity * SPAN_BYTES);
-    if (spans == NULL) {
+    size_t capacity = FIRST_CAPACITY;
+    if (scan->count > 0) {
+        size_t mean = (scan->position - scan->start) / scan->count;
+        size_t expected = (scan->limits.size - scan->start) / mean;
+        capacity = expected > scan->count ? expected + expected / 8 : 2 * scan->count;
+    }
+    void *lengths = realloc(scan->lengths, capacity * sizeof *scan->lengths);
+    if (lengths == NULL) {
         return -1;
     }
-    scan->spans = spans;
+    scan->lengths = lengths;
     scan->capacity = capacity;
     return 0;
 }
 
-static int
-stop(struct scan *scan, int code, uint64_t wants)
+/* Writes the spans that follow from the lengths to `target`, int64 [count, 2]. */
+static void
+write_spans(const struct scan *scan, char *target)
 {
-    scan->code = code;
-    scan->wants = wants;
-    return 0;
+    int64_t start = (int64_t)scan->start + HEADER_BYTES;
+    for (size_t i = 0; i < scan->count; i++) {
+        int64_t span[2] = {start, start + (int64_t)scan->lengths[i]};
+        memcpy(target + SPAN_BYTES * i, span, SPAN_BYTES);
+        start = span[1] + FRAME_BYTES;
+    }
 }
 
-/* Scans until the bytes end or one record is bad. Returns -1 where memory for the spans ran out. */
+/* Looks at the record whose header begins at `position`: its code, and how many bytes it has or wants. */
+static inline struct verdict
+look_at(const struct limits *limits, size_t position)
+{
+    size_t left = limits->size - position;
+    if (left < HEADER_BYTES) {
+        return (struct verdict){OK, HEADER_BYTES};
+    }
+    const uint8_t *header = limits->data + position, *payload = header + HEADER_BYTES;
+    uint64_t length = load_le64(header);
+    if (crc32c_masked_word(length) != load_le32(header + 8)) {
+        return (struct verdict){BAD_LENGTH_CRC, HEADER_BYTES};
+    }
+    if (length > limits->max_record_bytes) {
+        return (struct verdict){TOO_LONG, HEADER_BYTES};
+    }
+    struct verdict good = {OK, FRAME_BYTES + length};
+    if (left < FRAME_BYTES || length > left - FRAME_BYTES || !limits->verify ||
+        crc32c_masked(payload, length) == load_le32(payload + length)) {
+        return good;
+    }
+    return (struct verdict){BAD_PAYLOAD_CRC, FRAME_BYTES + length};
+}
+
+/* Scans until the bytes end or one record is bad. Returns -1 where memory ran out. */
 static int
 scan_records(struct scan *scan)
 {
+    const struct limits limits = scan->limits; /* a copy that no call can change stays in registers */
+    size_t position = scan->position;
     for (;;) {
-        size_t left = scan->size - scan->position;
-        if (left < HEADER_BYTES) {
-            return stop(scan, OK, HEADER_BYTES);
+        struct verdict found = look_at(&limits, position);
+        if (found.code != OK || found.bytes > limits.size - position) {
+            scan->position = position;
+            scan->verdict = found;
+            return 0;
         }
-        const uint8_t *header = scan->data + scan->position;
-        if (crc32c_masked(header, 8) != load_le32(header + 8)) {
-            return stop(scan, BAD_LENGTH_CRC, HEADER_BYTES);
+        if (scan->count == scan->capacity) {
+            scan->position = position;
+            if (grow(scan) < 0) {
+                return -1;
+            }
         }
-        uint64_t length = load_le64(header);
-        if (length > scan->max_record_bytes) {
-            return stop(scan, TOO_LONG, HEADER_BYTES);
-        }
-        if (left < FRAME_BYTES || length > left - FRAME_BYTES) {
-            return stop(scan, OK, FRAME_BYTES + length);
-        }
-        const uint8_t *payload = header + HEADER_BYTES;
-        if (scan->verify && crc32c_masked(payload, length) != load_le32(payload + length)) {
-            return stop(scan, BAD_PAYLOAD_CRC, FRAME_BYTES + length);
-        }
-        if (scan->count == scan->capacity && grow(scan) < 0) {
-            return -1;
-        }
-        scan->spans[scan->count][0] = (int64_t)(scan->position + HEADER_BYTES);
-        scan->spans[scan->count][1] = (int64_t)(scan->position + HEADER_BYTES + length);
-        scan->count++;
-        scan->position += FRAME_BYTES + length;
+        scan->lengths[scan->count++] = found.bytes - FRAME_BYTES;
+        position += found.bytes;
     }
 }
 
@@ -133,7 +167,7 @@ write_frames(const Py_buffer *buffer, const void *spans, Py_ssize_t n, uint8_t *
         }
         const uint8_t *payload = (const uint8_t *)buffer->buf + start;
         store_le64(target, length);
-        store_le32(target + 8, crc32c_masked(target, 8));
+        store_le32(target + 8, crc32c_masked_word(length));
         if (length > 0) {
             memcpy(target + HEADER_BYTES, payload, length);
         }
@@ -147,11 +181,16 @@ write_frames(const Py_buffer *buffer, const void *spans, Py_ssize_t n, uint8_t *
 static PyObject *
 scan_result(const struct scan *scan)
 {
-    PyObject *spans = PyBytes_FromStringAndSize((const char *)scan->spans, (Py_ssize_t)(scan->count * SPAN_BYTES));
+    PyObject *spans = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(scan->count * SPAN_BYTES));
     if (spans == NULL) {
         return NULL;
     }
-    return Py_BuildValue("NniK", spans, (Py_ssize_t)scan->position, scan->code, (unsigned long long)scan->wants);
+    char *target = PyBytes_AsString(spans);
+    Py_BEGIN_ALLOW_THREADS
+    write_spans(scan, target);
+    Py_END_ALLOW_THREADS
+    return Py_BuildValue("NniK", spans, (Py_ssize_t)scan->position, scan->verdict.code,
+                         (unsigned long long)scan->verdict.bytes);
 }
 
 static PyObject *
@@ -172,18 +211,16 @@ py_scan_frames(PyObject *module, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     struct scan scan = {
-        .data = data.buf,
-        .size = (size_t)data.len,
+        .limits = {data.buf, (size_t)data.len, (size_t)max_record_bytes, verify},
+        .start = (size_t)start,
         .position = (size_t)start,
-        .max_record_bytes = (size_t)max_record_bytes,
-        .verify = verify,
     };
     Py_BEGIN_ALLOW_THREADS
     failed = scan_records(&scan);
     Py_END_ALLOW_THREADS
     PyBuffer_Release(&data);
     PyObject *result = failed ? PyErr_NoMemory() : scan_result(&scan);
-    free(scan.spans);
+    free(scan.lengths);
     return result;
 }
 

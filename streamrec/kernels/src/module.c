@@ -1,11 +1,18 @@
 /* The extension module: a list of the kernel families' method tables, nothing else. */
+#include "block.h"
 #include "crc32c.h"
 #include "native.h"
 
-extern PyMethodDef crc32c_methods[], frames_methods[], gather_methods[];
+extern PyMethodDef block_methods[], crc32c_methods[], decode_arrow_methods[], decode_block_methods[],
+    decode_methods[], encode_methods[], frames_methods[], gather_methods[];
 
 static PyMethodDef *const families[] = {
+    block_methods,
     crc32c_methods,
+    decode_arrow_methods,
+    decode_block_methods,
+    decode_methods,
+    encode_methods,
     frames_methods,
     gather_methods,
     NULL,
@@ -32,6 +39,7 @@ choose_crc32c(PyObject *module)
 
 static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, (void *)choose_crc32c},
+    {Py_mod_exec, (void *)block_add_type},
     {Py_mod_exec, (void *)add_families},
     {0, NULL},
 };

@@ -1,0 +1,257 @@
+"""Streaming from real servers: streamrec's Frames in a sync loop beside the bare client's streamed GETs.
+
+    python -m benchmarks.stream [--rounds 5] [--shards 16] [--megabytes 64] [--only s3,nginx,gcs]
+
+Both read the same objects, in turn, each in a process of its own that is pinned to one core; the server has
+the other. The bare client is s3fs' or gcsfs' own connection, a streamed GET per shard, all at once, bytes
+dropped as they come. streamrec frames, checks every CRC32C, interleaves 16 shards and hands batches to a
+`for` loop on the main thread. A round more, which is not timed, compares what both read by checksum.
+
+`--memory` measures streamrec's peak memory instead, at 64 MB and at 1 GB a shard.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import streamrec
+from benchmarks.machine import describe, median, save
+from streamrec import Framer, Frames, kernels
+from streamrec.testing.servers import Store, fake_gcs, nginx, seaweedfs
+
+RECORD_BYTES = {"680 B": (680, 1024), "110 kB": (110_000, 32)}
+BUDGET = 256 << 20
+
+
+def main() -> None:
+    """Runs the comparison, or one side of it as a child process."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--shards", type=int, default=16)
+    parser.add_argument("--megabytes", type=int, default=64)
+    parser.add_argument("--only", default="s3,nginx,gcs")
+    parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        print(json.dumps(child(**json.loads(arguments.child))))
+    elif arguments.memory:
+        memory(arguments.only.split(","))
+    else:
+        compare(arguments)
+
+
+def compare(arguments: argparse.Namespace) -> None:
+    """All servers and record lengths, a table, and the data file."""
+    rows = []
+    for server in arguments.only.split(","):
+        for name, (size, batch) in RECORD_BYTES.items():
+            with loaded(server, arguments.shards, arguments.megabytes << 20, size) as (urls, options):
+                row = {"server": server, "records": name, **rounds(urls, options, batch, arguments.rounds)}
+            rows.append(row)
+            print(
+                f"{server:6} {name:>7}: {row['speed_ratio']:.2f} of the bare client's MB/s, {row['cpu_ratio']:.2f} of "
+                f"its CPU-s/GB ({row['streamrec_mb_s']:.0f} MB/s, {row['streamrec_cpu_s_gb']:.2f} CPU-s/GB; bare "
+                f"{row['bare_mb_s']:.0f}, {row['bare_cpu_s_gb']:.2f}), peak {row['streamrec_peak_mb']:.0f} MB",
+                flush=True,
+            )
+    shards = f"{arguments.shards} x {arguments.megabytes} MiB, {arguments.rounds} rounds"
+    save("stream", {"machine": describe("s3fs", "gcsfs", "aiohttp"), "shards": shards, "rows": rows})
+
+
+def rounds(urls: Sequence[str], options: dict[str, Any], batch: int, count: int) -> dict[str, float]:
+    """Measures both sides in turn; ratios are of neighbours in time, and their median counts."""
+    task = {"urls": list(urls), "options": options, "batch": batch}
+    pairs = [(spawn(side="bare", **task), spawn(side="streamrec", **task)) for _ in range(count)]
+    checks = [spawn(side=side, check=True, **task)["check"] for side in ("bare", "streamrec")]
+    if checks[0] != checks[1]:
+        raise SystemExit(f"the two sides read different data: {checks}")
+    bare, ours = zip(*pairs, strict=True)
+    return {
+        "speed_ratio": median(b["mb_s"] / a["mb_s"] for a, b in pairs),
+        "cpu_ratio": median(b["cpu_s_gb"] / a["cpu_s_gb"] for a, b in pairs),
+        "bare_mb_s": median(run["mb_s"] for run in bare),
+        "streamrec_mb_s": median(run["mb_s"] for run in ours),
+        "bare_cpu_s_gb": median(run["cpu_s_gb"] for run in bare),
+        "streamrec_cpu_s_gb": median(run["cpu_s_gb"] for run in ours),
+        "streamrec_peak_mb": max(run["peak_mb"] for run in ours),
+        "streamrec_before_mb": median(run["before_mb"] for run in ours),
+    }
+
+
+def memory(servers: Sequence[str]) -> None:
+    """Peak memory of a whole run, at two sizes of shards."""
+    rows = []
+    for server in servers:
+        for megabytes in (64, 1024):
+            with loaded(server, 16 if megabytes == 64 else 4, megabytes << 20, 680) as (urls, options):
+                run = spawn(side="streamrec", urls=urls, options=options, batch=1024)
+            rows.append({"server": server, "shard_mb": megabytes, "peak_mb": run["peak_mb"], "budget_mb": BUDGET >> 20})
+            print(rows[-1], flush=True)
+    save("stream_memory", {"machine": describe("s3fs", "gcsfs"), "rows": rows})
+
+
+@contextmanager
+def loaded(server: str, shards: int, size: int, record: int) -> Iterator[tuple[list[str], dict[str, Any]]]:
+    """A server that holds the shards; gives their URLs and the client's options."""
+    with ExitStack() as stack:
+        if server == "nginx":
+            store = stack.enter_context(nginx())
+            target, options = str(store.directory / "data"), {"endpoint_url": store.endpoint, "anon": True}
+            url, write_options = "s3://data", None
+        else:
+            store = stack.enter_context(seaweedfs("data") if server == "s3" else fake_gcs("data", in_memory=False))
+            target = url = store.url
+            options, write_options = dict(store.options), dict(store.options)
+        pin_server(store)
+        asyncio.run(fill(target, write_options, shards, size, record))
+        yield [f"{url}/{index:03d}.tfrecord" for index in range(shards)], options
+
+
+def pin_server(store: Store) -> None:
+    """Gives the server the second core, so that both sides of the comparison have the first for themselves."""
+    port = store.endpoint.rpartition(":")[2]
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        command = entry.read_bytes().split(b"\0")
+        if any(port.encode() in word for word in command) or (b"nginx.conf" in command):
+            for task in (entry.parent / "task").iterdir():
+                os.sched_setaffinity(int(task.name), {(os.cpu_count() or 1) - 1})
+
+
+async def fill(target: str, options: dict[str, Any] | None, shards: int, size: int, record: int) -> None:
+    """Writes the shards: random bytes, in records of one length."""
+    rng = np.random.default_rng(1)
+    starts = np.arange((8 << 20) // record, dtype=np.int64) * record
+    for index in range(shards):
+        async with streamrec.ShardWriter(f"{target}/{index:03d}.tfrecord", storage_options=options) as writer:
+            written = 0
+            while written < size:
+                count = min(len(starts), -(-(size - written) // (record + 16)))
+                spans = np.stack([starts[:count], starts[:count] + record], axis=1)
+                await writer.write_batch(Frames(rng.bytes(8 << 20), spans))
+                written += count * (record + 16)
+
+
+def spawn(**task: Any) -> dict[str, Any]:
+    """One side, in a fresh process."""
+    environment = {**os.environ, "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
+    command = [sys.executable, "-m", "benchmarks.stream", "--child", json.dumps(task)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def child(side: str, urls: list[str], options: dict[str, Any], batch: int, check: bool = False) -> dict[str, Any]:
+    """Reads all shards once and measures it."""
+    os.sched_setaffinity(0, {0})
+    started, cpu, before = time.perf_counter(), time.process_time(), peak_mb()
+    if side == "streamrec":
+        size, checksum = read_by_streamrec(urls, options, batch, check)
+    else:
+        size, checksum = asyncio.run(read_bare(urls, options, check))
+    seconds, used = time.perf_counter() - started, time.process_time() - cpu
+    return {
+        "mb_s": size / seconds / 1e6,
+        "cpu_s_gb": used / size * 1e9,
+        "peak_mb": peak_mb(),
+        "before_mb": before,
+        "check": checksum,
+    }
+
+
+def peak_mb() -> float:
+    """This process's greatest resident memory so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+
+
+def read_by_streamrec(urls: list[str], options: dict[str, Any], batch: int, check: bool) -> tuple[int, int]:
+    """The loop that a user writes."""
+    dataset = streamrec.TFRecordDataset(urls, num_parallel_reads=16, storage_options=options)
+    size = checksum = 0
+    for frames in dataset.with_options(memory_budget=BUDGET).batch(batch):
+        size += frames.nbytes + 16 * len(frames)
+        checksum += check_of(frames) if check else 0
+    return size, checksum
+
+
+def check_of(frames: Frames) -> int:
+    """A checksum of records that does not depend on their order."""
+    return sum(kernels.crc32c(view) for view in frames.views())
+
+
+async def read_bare(urls: list[str], options: dict[str, Any], check: bool) -> tuple[int, int]:
+    """The client's own streamed GETs, 16 at a time, with nothing done to the bytes."""
+    bodies = bare_s3(options) if urls[0].startswith("s3") else bare_gcs(options)
+    opened = await anext(bodies)
+    gate = asyncio.Semaphore(16)
+
+    async def read(url: str) -> tuple[int, int]:
+        async with gate:
+            size, checksum, framer = 0, 0, Framer()
+            async for chunk in opened(url):
+                size += len(chunk)
+                if check:
+                    checksum += check_of(framer.feed(chunk))
+            return size, checksum
+
+    results = await asyncio.gather(*map(read, urls))
+    await bodies.aclose()
+    return sum(size for size, _ in results), sum(checksum for _, checksum in results)
+
+
+async def bare_s3(options: dict[str, Any]) -> Any:
+    """s3fs, without its retries, and with as many connections as there are streams."""
+    import s3fs
+
+    config = {"max_pool_connections": 24, "response_checksum_validation": "when_required"}
+    fs = s3fs.S3FileSystem(**options, asynchronous=True, skip_instance_cache=True, config_kwargs=config)
+    await fs.set_session()
+
+    async def body(url: str) -> Any:
+        bucket, _, key = url.removeprefix("s3://").partition("/")
+        answer = await fs._call_s3("get_object", Bucket=bucket, Key=key)
+        async for chunk in answer["Body"].raw_stream.content.iter_any():
+            yield chunk
+
+    try:
+        yield body
+    finally:
+        await fs._s3creator.__aexit__(None, None, None)
+
+
+async def bare_gcs(options: dict[str, Any]) -> Any:
+    """Gcsfs' session."""
+    import gcsfs.core
+
+    fs = gcsfs.core.GCSFileSystem(**options, asynchronous=True, skip_instance_cache=True)
+    await fs._set_session()
+
+    async def body(url: str) -> Any:
+        async with fs.session.get(fs.url(url), params=fs._get_params({}), headers=fs._get_headers({})) as answer:
+            answer.raise_for_status()
+            async for chunk in answer.content.iter_any():
+                yield chunk
+
+    try:
+        yield body
+    finally:
+        await fs.session.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,19 @@
+/* Blocks: memory for megabytes of records, which is used again instead of given back. See block.c. */
+#ifndef STREAMREC_BLOCK_H
+#define STREAMREC_BLOCK_H
+
+#include "native.h"
+
+/* Bytes below which malloc does well by itself, and nothing is kept. */
+#define BLOCK_SMALLEST (64 << 10)
+
+/* A new Block of `size` bytes that are not set to anything, or NULL with an exception. */
+PyObject *block_new(Py_ssize_t size);
+
+/* Where a Block's bytes are. */
+uint8_t *block_memory(PyObject *block);
+
+/* Makes the type; called once when the module is loaded. */
+int block_add_type(PyObject *module);
+
+#endif

@@ -1,0 +1,81 @@
+"""Lanes: the records of one shard that have arrived and wait for their turn."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from streamrec.pipeline.turn import Arrival, LaneMark
+from streamrec.tfrecord import Frames
+
+__all__ = ["Lane"]
+
+
+class Lane:
+    """One shard's queue of blocks.
+
+    Attributes:
+        start: Where reading the shard begins.
+        ended: Nothing more arrives.
+        error: What ended it, or None; it waits for the records before it.
+        available: Records that have arrived and were not taken.
+        held_bytes: Bytes of the blocks that hold them.
+    """
+
+    def __init__(self, start: Arrival) -> None:
+        self.shard = start.shard
+        self.start = start
+        self.ended = False
+        self.error: Exception | None = None
+        self.available = 0
+        self.held_bytes = 0
+        self._record = start.place.record
+        self._end = start.place.offset
+        self._version = start.place.version
+        self._compression = start.compression
+        self._blocks: deque[Frames] = deque()
+        self._used = 0
+
+    def opened(self, version: str | None, compression: str) -> None:
+        """The shard is open: what it turned out to be."""
+        self._version, self._compression = version, compression
+
+    def push(self, frames: Frames) -> None:
+        """A block arrived."""
+        self._blocks.append(frames)
+        self.available += len(frames)
+        self.held_bytes += memoryview(frames.buffer).nbytes
+        self._end = frames.offset(len(frames))
+
+    def mark(self) -> LaneMark:
+        """Where the lane stands."""
+        block = self._blocks[0] if self._blocks else None
+        spans, origin = (None, 0) if block is None else (block.spans, block.origin or 0)
+        return LaneMark(
+            self.shard, self._record, self._version, self._compression, self._end, spans, origin, self._used
+        )
+
+    def front(self) -> int:
+        """How many records lie in the first block, and can be had without a copy."""
+        return len(self._blocks[0].spans) - self._used if self._blocks else 0
+
+    def take(self, count: int) -> list[Frames]:
+        """Takes the next `count` records, as windows of the blocks that they lie in."""
+        taken = []
+        self.available -= count
+        self._record += count
+        while count:
+            block = self._blocks[0]
+            size = len(block.spans)
+            last = min(size, self._used + count)
+            taken.append(block.window(self._used, last))
+            count -= last - self._used
+            self._used = last
+            if last == size:
+                self._blocks.popleft()
+                self._used = 0
+                self.held_bytes -= memoryview(block.buffer).nbytes
+        return taken
+
+    def typical_bytes(self) -> int:
+        """About how long this lane's records are."""
+        return self.held_bytes // max(self.available, 1) + 1

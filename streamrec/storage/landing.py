@@ -1,0 +1,133 @@
+"""Landing: the rest of a response's body, received by the kernel straight into the caller's buffers.
+
+aiohttp makes a `bytes` object of what the socket gives, another of the body in it, and wakes its reader for
+each: that is half of what a streamed GET costs. asyncio can do without: a BufferedProtocol tells the
+transport where the next bytes go. So once aiohttp has done what it is good at (connecting, TLS, the pool,
+the response's head) and a large body of known length is left, its connection's transport is given this
+protocol instead (`Transport.set_protocol`, asyncio's documented way to switch), and bytes land where the
+framer wants them. Measured beside aiohttp's own stream: see benchmarks/stream.py.
+
+Rules:
+- Only a plain body of known length is taken over, when aiohttp holds none of it any more, and when so much
+  is left that a new connection for the next request does not count: the connection is closed afterwards,
+  since aiohttp's parser did not see the body's end.
+- The transport reads only while a `readinto` waits: back-pressure is the caller's, and no byte is ever
+  written into a buffer whose owner is not waiting for it.
+- `readinto` returns when the buffer is full, or `LINGER` seconds after its first byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import aiohttp
+
+__all__ = ["Landing", "land"]
+
+LEAST: Final = 1 << 20
+"""Bytes that must be left for a body to be taken over."""
+
+LINGER: Final = 0.005
+"""How long a buffer that is not full waits for more, in seconds."""
+
+
+def land(response: aiohttp.ClientResponse, remaining: int) -> Landing | None:
+    """Takes a response's connection over, if that is worth it and safe; None where it is not.
+
+    Args:
+        response: A response whose `content` was drained a moment ago.
+        remaining: Bytes of its body that have not come yet.
+    """
+    connection = response.connection
+    if remaining < LEAST or connection is None or connection.transport is None:
+        return None
+    transport, handler = connection.transport, connection.protocol
+    held = getattr(handler, "_tail", b"")
+    if not isinstance(transport, asyncio.Transport) or handler is None or held or not transport.is_reading():
+        return None
+    landing = Landing(transport, handler, remaining)
+    transport.pause_reading()
+    transport.set_protocol(landing)
+    return landing
+
+
+class Landing(asyncio.BufferedProtocol):
+    """The receiving end; made by `land`."""
+
+    def __init__(self, transport: asyncio.Transport, handler: asyncio.BaseProtocol, remaining: int) -> None:
+        self._transport = transport
+        self._handler = handler
+        self._remaining = remaining
+        self._loop = asyncio.get_running_loop()
+        self._target: memoryview | None = None
+        self._filled = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._linger: asyncio.TimerHandle | None = None
+        self._failure: BaseException | None = None
+
+    async def readinto(self, buffer: memoryview) -> int:
+        """Waits for the next bytes; 0 when all have come.
+
+        Raises:
+            ConnectionError: The connection ended before the body.
+        """
+        if not self._remaining or not buffer:
+            return 0
+        self._target, self._filled = buffer[: self._remaining], 0
+        if self._failure is None:
+            self._waiter = self._loop.create_future()
+            self._transport.resume_reading()
+            try:
+                await self._waiter
+            finally:
+                self._stop()
+        if not self._filled:
+            raise ConnectionError(f"the connection ended {self._remaining:,} bytes before the body") from self._failure
+        self._remaining -= self._filled
+        return self._filled
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the transport puts the next bytes."""
+        assert self._target is not None, "the transport reads only while a readinto waits"
+        return self._target[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes have landed."""
+        self._filled += nbytes
+        if self._target is None or self._filled == len(self._target):
+            self._wake()
+        elif self._linger is None:
+            self._linger = self._loop.call_later(LINGER, self._wake)
+
+    def eof_received(self) -> bool:
+        """The server ended the connection; the transport closes it."""
+        self._failure = self._failure or ConnectionResetError("the server closed the connection")
+        self._wake()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone: aiohttp's own protocol hears of it too, for its books."""
+        self._failure = self._failure or exc or ConnectionAbortedError("the connection was closed")
+        self._wake()
+        self._handler.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Nothing is written any more."""
+
+    def resume_writing(self) -> None:
+        """Nothing is written any more."""
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+            self._stop()
+
+    def _stop(self) -> None:
+        """The transport reads no further, and the caller's buffer is its own again."""
+        self._target = self._waiter = None
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+        if self._failure is None and not self._transport.is_closing():
+            self._transport.pause_reading()

@@ -1,0 +1,205 @@
+"""Faults: what goes wrong, how often, and for which request. Pure: nothing here touches a socket or a clock.
+
+The rules that the simulated store and the proxy both keep:
+
+* A decision depends on the seed, the kind of request, the object and the request's ordinal among those of
+  the same kind for the same object; never on the clock or on the order in which different objects are asked
+  for. The same seed and the same requests give the same faults again.
+* At most one fault a request. The shares of one kind of request are laid end to end in [0, 1), so that a
+  share of 0.2 is one request in five whatever the other shares are, and shares of one kind must not add up
+  to more than 1.
+* `slow` is no such fault: it is drawn apart, so that a slow request can be reset too.
+* A fault that has no meaning for a request (no byte to flip in an empty body, no Range to ignore) is not
+  done, and the log does not say that it was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+__all__ = ["FAULTS_OF", "NO_FAULTS", "Fate", "Faults", "Kind", "decide"]
+
+Kind = Literal["read", "stat", "list", "write"]
+"""Bytes of an object; its metadata (HEAD); anything else that only reads; anything that changes the store."""
+
+FAULTS_OF: Final[Mapping[Kind, tuple[str, ...]]] = {
+    "read": (
+        "unavailable",
+        "reset",
+        "cut",
+        "stall",
+        "truncate",
+        "wrong_content_range",
+        "ignore_range",
+        "corrupt",
+        "change",
+    ),
+    "stat": ("unavailable", "change"),
+    "list": ("unavailable",),
+    "write": ("unavailable", "upload_reset", "lost_answer"),
+}
+"""Which faults each kind of request can meet, in the order in which their shares are laid end to end."""
+
+_SHARES: Final = tuple(dict.fromkeys(name for names in FAULTS_OF.values() for name in names))
+
+
+@dataclass(frozen=True)
+class Faults:
+    """The weather: delays, pacing, and the share of requests that meets each fault.
+
+    Args:
+        seed: What all decisions are drawn from.
+        first_byte: Seconds from the request to the first byte of its answer.
+        jitter: Up to this many seconds more, drawn evenly.
+        rate: Bytes per second of each connection, paced by the kernel (Linux); None is as fast as it goes.
+        slow: Share of requests that wait `slow_first_byte` seconds instead.
+        slow_first_byte: Seconds that a slow request waits.
+        unavailable: Share answered 503 (SlowDown in S3's words), with nothing done.
+        retry_after: Seconds in the Retry-After header of each 503; None leaves the header out.
+        reset: Share of bodies that break off with a TCP reset. What precedes the place has been delivered.
+        cut: Share of bodies that end early with an orderly close, short of their Content-Length.
+        stall: Share of bodies that stop and never go on, the connection open.
+        truncate: Share of bodies that are short and whose Content-Length agrees: only the object's size
+            tells.
+        wrong_content_range: Share of partial answers that begin later than asked for, and say so in
+            Content-Range.
+        ignore_range: Share of partial requests that are answered 200 with the whole object.
+        corrupt: Share of bodies with one flipped byte.
+        change: Share of requests before which the object becomes a new version: other bytes, same length.
+        upload_reset: Share of uploads that are reset while their body is on the way (proxy only).
+        lost_answer: Share of changes that the server does and the client never hears of: a reset in place of
+            the answer (proxy only).
+        at: Where in the body its fault lies, as a share of its length in [0, 1); None draws the place.
+        script: The faults of the first requests of each kind for each object, in order, in place of drawn
+            ones; "" is a request that goes well. A name that the kind of request cannot meet goes well too.
+
+    Raises:
+        ValueError: A share outside [0, 1], shares of one kind above 1 in sum, a negative time, a rate below
+            1, or an unknown name in `script`.
+
+    >>> Faults(reset=0.2, unavailable=0.1).reset
+    0.2
+    >>> Faults(reset=0.7, stall=0.5)
+    Traceback (most recent call last):
+    ...
+    ValueError: the shares of a read add up to 1.2; make them 1 or less
+    """
+
+    seed: int = 0
+    first_byte: float = 0.03
+    jitter: float = 0.02
+    rate: float | None = None
+    slow: float = 0.0
+    slow_first_byte: float = 1.0
+    unavailable: float = 0.0
+    retry_after: int | None = None
+    reset: float = 0.0
+    cut: float = 0.0
+    stall: float = 0.0
+    truncate: float = 0.0
+    wrong_content_range: float = 0.0
+    ignore_range: float = 0.0
+    corrupt: float = 0.0
+    change: float = 0.0
+    upload_reset: float = 0.0
+    lost_answer: float = 0.0
+    at: float | None = None
+    script: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "script", tuple(self.script))  # JSON gives a list
+        for name in (*_SHARES, "slow"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ValueError(f"{name} is a share of requests in [0, 1], not {getattr(self, name)!r}")
+        for kind, names in FAULTS_OF.items():
+            total = sum(getattr(self, name) for name in names)
+            if total > 1.0 + 1e-9:
+                raise ValueError(f"the shares of a {kind} add up to {total:.4g}; make them 1 or less")
+        self._check_amounts()
+
+    def _check_amounts(self) -> None:
+        for name in ("first_byte", "jitter", "slow_first_byte", "retry_after"):
+            if (getattr(self, name) or 0) < 0:
+                raise ValueError(f"{name} is a time in seconds, not {getattr(self, name)!r}")
+        if self.rate is not None and self.rate < 1:
+            raise ValueError(f"rate is in bytes per second, at least 1, or None; not {self.rate!r}")
+        if self.at is not None and not 0.0 <= self.at < 1.0:
+            raise ValueError(f"at is a share of the body in [0, 1), or None; not {self.at!r}")
+        unknown = [name for name in self.script if name and name not in _SHARES]
+        if unknown:
+            raise ValueError(f"script holds {unknown[0]!r}; the faults are {', '.join(_SHARES)}, and '' for none")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON can hold them."""
+        return {**dataclasses.asdict(self), "script": list(self.script)}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Faults:
+        """The reverse of `to_dict`; fields that are left out have their defaults.
+
+        Raises:
+            ValueError: An unknown field, or a value that `Faults` refuses.
+        """
+        unknown = sorted(set(fields) - {field.name for field in dataclasses.fields(cls)})
+        if unknown:
+            raise ValueError(f"there is no fault {unknown[0]!r}; see streamrec.testing.faults.Faults")
+        try:
+            return cls(**fields)
+        except TypeError as exc:  # a string where a number is due
+            raise ValueError(f"a value of the wrong type: {exc}") from exc
+
+
+NO_FAULTS: Final = Faults(first_byte=0.0, jitter=0.0)
+"""Fair weather: no delay and no fault."""
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What happens to one request.
+
+    Args:
+        fault: The fault's name, or "".
+        at: Where in the body, as a share of its length in [0, 1).
+        delay: Seconds until the first byte of the answer.
+        slow: Whether this is a slow request.
+    """
+
+    fault: str
+    at: float
+    delay: float
+    slow: bool
+
+
+def decide(faults: Faults, kind: Kind, name: str, ordinal: int) -> Fate:
+    """Draws the fate of the request `ordinal` (from 0) of this kind for the object `name`.
+
+    >>> wet = Faults(seed=7, reset=0.5)
+    >>> decide(wet, "read", "bucket/key", 0) == decide(wet, "read", "bucket/key", 0)
+    True
+    >>> decide(Faults(script=("", "reset")), "read", "bucket/key", 1).fault
+    'reset'
+    """
+    draw = random.Random(f"{faults.seed}/{kind}/{ordinal}/{name}")  # a string is seeded by its SHA-512: stable
+    which, place, wait, sloth = (draw.random() for _ in range(4))  # always all four: no share moves another's draw
+    slow = sloth < faults.slow
+    delay = faults.slow_first_byte if slow else faults.first_byte + wait * faults.jitter
+    fault = _scripted(faults, kind, ordinal) if ordinal < len(faults.script) else _drawn(faults, kind, which)
+    return Fate(fault, place if faults.at is None else faults.at, delay, slow)
+
+
+def _scripted(faults: Faults, kind: Kind, ordinal: int) -> str:
+    name = faults.script[ordinal]
+    return name if name in FAULTS_OF[kind] else ""
+
+
+def _drawn(faults: Faults, kind: Kind, which: float) -> str:
+    edge = 0.0
+    for name in FAULTS_OF[kind]:
+        edge += getattr(faults, name)
+        if which < edge:
+            return name
+    return ""

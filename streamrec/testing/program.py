@@ -1,0 +1,159 @@
+"""Programs: how a store or a proxy runs in a process of its own, and how that is started from Python.
+
+A program prints its URL as the first line of its standard output, and ends when it is interrupted or
+terminated. With `--with-parent` it also ends when its standard input does: whoever holds the other end of
+that pipe has died (and so have the processes that were forked from it since).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Collection, Mapping
+from types import TracebackType
+from typing import Self
+
+from streamrec.testing.control import RemoteControl
+from streamrec.testing.faults import NO_FAULTS, Faults
+from streamrec.testing.faultserver import FaultServer
+from streamrec.testing.requestlog import Counters, Entry
+
+__all__ = ["ServerProcess", "run"]
+
+
+def run(name: str, needed: Mapping[str, str], make: Callable[[dict[str, str], Faults, int], FaultServer]) -> None:
+    """The main function of a program.
+
+    Args:
+        name: What the help calls it.
+        needed: Options that must be given, and what they mean.
+        make: Makes the server from the needed options, the faults and the port.
+    """
+    parser = argparse.ArgumentParser(prog=name)
+    for option, meaning in needed.items():
+        parser.add_argument(option, required=True, help=meaning)
+    parser.add_argument("--port", type=int, default=0, help="0, the default, lets the system choose")
+    parser.add_argument("--faults", default="", help="JSON of streamrec.testing.faults.Faults; none by default")
+    parser.add_argument("--with-parent", action="store_true", help="end when standard input ends")
+    given = vars(parser.parse_args())
+    faults = Faults.from_dict(json.loads(given["faults"])) if given["faults"] else NO_FAULTS
+    ending = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ending.set())
+    with make(given, faults, given["port"]) as server:
+        print(server.url, flush=True)
+        if given["with_parent"]:
+            threading.Thread(target=_until_eof, args=(ending,), daemon=True).start()
+        ending.wait()
+
+
+def _until_eof(ending: threading.Event) -> None:
+    with contextlib.suppress(OSError):
+        while os.read(0, 4096):
+            pass
+    ending.set()
+
+
+class ServerProcess:
+    """A store or a proxy in a process of its own, which dies with this one; a context manager that ends it.
+
+    Args:
+        module: "streamrec.testing.objectstore" or "streamrec.testing.proxy".
+        options: Its command line beside the faults, such as ("--root", directory).
+        faults: In force at the start.
+        cpus: The processors that it may run on (Linux); None is all.
+
+    Raises:
+        RuntimeError: It did not start; what it wrote went to standard error.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     with ServerProcess("streamrec.testing.objectstore", ("--root", root)) as store:
+    ...         store.faults = Faults(unavailable=1.0)
+    ...         store.faults.unavailable
+    1.0
+    """
+
+    def __init__(
+        self,
+        module: str,
+        options: Collection[str],
+        faults: Faults = NO_FAULTS,
+        cpus: Collection[int] | None = None,
+    ) -> None:
+        line = [
+            sys.executable,
+            "-m",
+            module,
+            *options,
+            "--with-parent",
+            "--faults",
+            json.dumps(faults.to_dict()),
+        ]
+        self._process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self.url = self._process.stdout.readline().strip()
+        if not self.url:
+            self.close()
+            raise RuntimeError(f"{module} ended with {self._process.returncode} before it served; see standard error")
+        if cpus is not None:
+            _pin(self._process.pid, cpus)
+        self._control = RemoteControl(self.url)
+
+    @property
+    def pid(self) -> int:
+        """The process, for measuring it."""
+        return self._process.pid
+
+    @property
+    def faults(self) -> Faults:
+        """The faults in force; can be set."""
+        return self._control.faults
+
+    @faults.setter
+    def faults(self, faults: Faults) -> None:
+        self._control.faults = faults
+
+    @property
+    def log(self) -> tuple[Entry, ...]:
+        """One entry for each request, in order."""
+        return self._control.log
+
+    @property
+    def counters(self) -> Counters:
+        """The sums over all requests that have ended."""
+        return self._control.counters
+
+    def clear(self) -> None:
+        """Forgets the log and the sums."""
+        self._control.clear()
+
+    def wait_idle(self, seconds: float = 5.0) -> bool:
+        """Waits until no answer is under way but stalled ones; whether that came true in time."""
+        return self._control.wait_idle(seconds)
+
+    def close(self) -> None:
+        """Ends the process and waits for it."""
+        with contextlib.suppress(BrokenPipeError):
+            self._process.communicate()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _pin(pid: int, cpus: Collection[int]) -> None:
+    """Threads that exist already stay where they are, so every one is moved."""
+    for task in os.listdir(f"/proc/{pid}/task"):
+        os.sched_setaffinity(int(task), cpus)

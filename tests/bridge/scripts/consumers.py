@@ -1,0 +1,194 @@
+"""What a consumer does and sees, in a process of its own."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+from support import MAIN, choose, endless, leftovers, say, until_alone, until_in
+
+from streamrec.bridge import Put, SyncIterator, iterate, loop, run
+from streamrec.errors import ClosedError, LoopThreadError
+
+TASKS: list[asyncio.Task[None]] = []
+
+
+async def numbers(put: Put[int]) -> None:
+    for number in range(5_000):
+        await put(number, 1)
+
+
+def leaves_by_break() -> None:
+    for item in iterate(endless(""), 1):
+        say(item)
+        break
+    run(until_alone)
+    say(leftovers())
+
+
+def leaves_by_exception() -> None:
+    try:
+        for item in iterate(endless(""), 1):
+            raise LookupError(item)
+    except LookupError as error:
+        run(until_alone)  # the cleanup has begun by itself; nobody waits for it
+        say(error)
+    say(leftovers())
+
+
+def with_block() -> None:
+    try:
+        with iterate(endless(""), 1) as iterator:
+            raise LookupError(next(iterator))
+    except LookupError as error:
+        say(error)
+    say(leftovers())
+
+
+def producer_never_waits() -> None:
+    """One that puts without end is cancelled although it never has to wait for the consumer."""
+
+    async def produce(put: Put[int]) -> None:
+        try:
+            while True:
+                await put(0, 0)
+        finally:
+            say("cleaned")
+
+    with iterate(produce, 1) as iterator:
+        say(next(iterator))
+    say(leftovers())
+
+
+def notebook() -> None:
+    """A cell of a notebook: the thread's own loop runs."""
+
+    async def cell() -> None:
+        say(sum(iterate(numbers, 10)) == sum(range(5_000)))
+        with iterate(endless(""), 1) as iterator:
+            say(next(iterator))
+        with iterate(endless(""), 1) as iterator:
+            say(await asyncio.to_thread(next, iterator))
+
+    asyncio.run(cell())
+    say(leftovers())
+
+
+def refusal(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except LoopThreadError as error:
+        return "refused" if "asyncio.to_thread" in str(error) else str(error)
+    return "not refused"
+
+
+def loop_thread() -> None:
+    iterator = iterate(endless(""), 1)
+
+    async def on_the_loop() -> list[str]:
+        calls: list[Callable[[], object]] = [
+            lambda: run(on_the_loop),
+            lambda: iterate(numbers, 1),
+            lambda: next(iterator),
+            iterator.close,
+        ]
+        return [refusal(call) for call in calls]
+
+    async def beside_the_loop() -> str:
+        return await asyncio.to_thread(next, iterator)
+
+    say(run(on_the_loop) == ["refused"] * 4)
+    say(run(beside_the_loop))
+    iterator.close()
+
+
+def zipped() -> None:
+    say(all(a == b for a, b in zip(iterate(numbers, 3), iterate(numbers, 1000), strict=True)))
+    say(leftovers())
+
+
+def collect(iterator: SyncIterator[int]) -> tuple[threading.Thread, list[int]]:
+    taken: list[int] = []
+    thread = threading.Thread(target=lambda: taken.extend(iterator))
+    thread.start()
+    return thread, taken
+
+
+def two_threads() -> None:
+    shared = iterate(numbers, 7)
+    apart = [iterate(numbers, 7), iterate(numbers, 7)]
+    (a, b, c, d) = [collect(iterator) for iterator in [shared, shared, *apart]]
+    for thread, _ in (a, b, c, d):
+        thread.join()
+    say(sorted(a[1] + b[1]) == list(range(5_000)))
+    say(c[1] == d[1] == list(range(5_000)))
+    say(leftovers())
+
+
+def closed_by_another_thread() -> None:
+    iterator = iterate(endless(""), 1)
+    next(iterator)
+
+    def close() -> None:
+        run(until_in, "take", MAIN)
+        iterator.close()
+
+    thread = threading.Thread(target=close)
+    thread.start()
+    try:
+        next(iterator)
+    except ClosedError:
+        say("told")
+    thread.join()
+    say(leftovers())
+
+
+def stopped_loop() -> None:
+    """Somebody stops the loop: those who wait are told, and the next use works."""
+
+    async def stop() -> None:
+        await until_in("take", MAIN)
+        asyncio.get_running_loop().stop()
+
+    async def stop_at_once() -> None:
+        asyncio.get_running_loop().stop()
+        await asyncio.Event().wait()
+
+    iterator = iterate(endless(""), 1)
+    next(iterator)
+    stopper = loop.loop_thread()
+    stopper.post(lambda: TASKS.append(stopper.loop.create_task(stop())))
+    for call in (lambda: next(iterator), lambda: run(stop_at_once)):
+        try:
+            call()
+        except ClosedError as error:
+            say("loop.stop()" in str(error))
+    stopper._gone.wait()
+    say(sum(iterate(numbers, 10)) == sum(range(5_000)))
+
+
+def exits_on_the_loop() -> None:
+    """SystemExit in the producer, or in a task beside it, does not take the loop with it."""
+
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    async def produce(put: Put[str]) -> None:
+        await put("first", 1)
+        try:
+            await asyncio.create_task(leave())
+        except SystemExit:
+            await put("caught", 1)
+        raise KeyboardInterrupt
+
+    iterator = iterate(produce, 1)
+    say(next(iterator))
+    say(next(iterator))
+    try:
+        next(iterator)
+    except KeyboardInterrupt:
+        say("delivered")
+    say(leftovers())
+
+
+if __name__ == "__main__":
+    choose(globals())

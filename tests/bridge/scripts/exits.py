@@ -1,0 +1,158 @@
+"""The interpreter ends while work is pending."""
+
+import asyncio
+import atexit
+import sys
+import threading
+
+if sys.argv[1] == "late":
+    atexit.register(lambda: use_late())  # before the bridge's own: runs after it
+
+from support import choose, endless, say, until_in
+
+from streamrec.bridge import Put, SyncIterator, iterate, run
+from streamrec.errors import ClosedError
+
+KEPT: list[SyncIterator[str]] = []
+
+
+def pending(how: str) -> None:
+    """Leave in one of the ways that there are, an iterator being under way."""
+    ready = threading.Event()
+    KEPT.append(iterate(endless("", ready.set), 1))
+    ready.wait()
+    say("leaving")
+    leave(how)
+
+
+def leave(how: str) -> None:
+    if how == "exit":
+        sys.exit(3)
+    if how == "exception":
+        raise LookupError("nobody catches this")
+    if how == "thread":
+        thread = threading.Thread(target=sys.exit, args=(5,))
+        thread.start()
+        thread.join()
+
+
+def blocked_daemon(how: str) -> None:
+    iterator = iterate(endless(""), 1)
+    next(iterator)
+
+    def consume() -> None:
+        for _ in iterator:
+            say("an item out of nowhere")
+        say("a cut stream taken for a whole one")
+
+    thread = threading.Thread(target=consume, daemon=True)
+    thread.start()
+    run(until_in, "take", thread)
+    say("leaving")
+    leave(how)
+
+
+def blocked_run() -> None:
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            say("cleaned")
+
+    thread = threading.Thread(target=run, args=(work,), daemon=True)
+    thread.start()
+    run(until_in, "wait", thread)
+    say("leaving")
+
+
+def working_thread() -> None:
+    """A thread that is no daemon goes on after the main thread's end, and gets everything."""
+
+    async def numbers(put: Put[int]) -> None:
+        await until_in("_shutdown")  # the interpreter joins its threads
+        for number in range(1_000):
+            await put(number, 1)
+
+    iterator = iterate(numbers, 10)
+    threading.Thread(target=lambda: say(sum(iterator))).start()
+    say("leaving")
+
+
+def hanging(how: str) -> None:
+    async def produce(put: Put[str]) -> None:
+        await put("first", 1)
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                say("deaf")
+
+    KEPT.append(iterate(produce, 1))
+    next(KEPT[0])
+    say("leaving")
+    leave(how)
+
+
+def failing_cleanup() -> None:
+    async def produce(put: Put[str]) -> None:
+        try:
+            await put("first", 1)
+            await asyncio.Event().wait()
+        finally:
+            raise OSError("no upload to abort")
+
+    KEPT.append(iterate(produce, 1))
+    next(KEPT[0])
+    say("leaving")
+
+
+def subtasks() -> None:
+    """Tasks that the producer started and forgot, and asynchronous generators, end as well."""
+
+    async def forgotten() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            say("task cleaned")
+
+    tasks = set()
+
+    async def produce(put: Put[str]) -> None:
+        tasks.add(asyncio.create_task(forgotten()))
+        await asyncio.sleep(0)
+        await put("first", 1)
+
+    say(*iterate(produce, 1))
+
+
+def use() -> None:
+    async def answer() -> int:
+        return 42
+
+    try:
+        say(run(answer))
+    except ClosedError as error:
+        say("exiting" in str(error))
+
+
+def late() -> None:
+    """Exit handlers: one that runs before the bridge's works as ever, those that run after it are told."""
+    KEPT.append(iterate(endless(""), 1))
+    next(KEPT[0])
+    atexit.register(use)
+    say("leaving")
+
+
+def use_late() -> None:
+    use()
+    KEPT[0].close()
+    try:
+        next(KEPT[0])
+    except ClosedError:
+        say("closed")
+
+
+if __name__ == "__main__":
+    choose(globals())

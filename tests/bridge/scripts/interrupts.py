@@ -1,0 +1,161 @@
+"""Ctrl-C, at every place where it can come."""
+
+import asyncio
+import os
+import random
+import signal
+import sys
+
+from support import MAIN, choose, endless, leftovers, say, until_alone, until_in
+
+from streamrec.bridge import Put, iterate, run
+from streamrec.errors import ClosedError
+
+
+def blocked_next() -> None:
+    iterator = iterate(endless(), 1)
+    try:
+        for item in iterator:
+            say(item)
+    except KeyboardInterrupt:
+        say("interrupted")
+    try:
+        next(iterator)
+    except ClosedError:
+        say("closed")
+    say(leftovers())
+
+
+def not_caught() -> None:
+    for item in iterate(endless(), 1):
+        say(item)
+
+
+def blocked_run() -> None:
+    async def work(word: str) -> None:
+        try:
+            await until_in("wait")
+            say(word)
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(100):
+                await asyncio.sleep(0)
+            say("cleaned")
+
+    try:
+        run(work, "ready")
+    except KeyboardInterrupt:
+        say("interrupted")
+    say(leftovers())
+
+
+def loop_body() -> None:
+    try:
+        with iterate(endless("body"), 1) as iterator:
+            for item in iterator:
+                say(item)
+                body()
+    except KeyboardInterrupt:
+        say("interrupted")
+    say(leftovers())
+
+
+def body() -> None:
+    sys.stdin.read()
+
+
+async def stubborn(put: Put[str]) -> None:
+    try:
+        await until_in("take")
+        say("ready")
+        await asyncio.Event().wait()
+    finally:
+        try:
+            await until_in("wait")
+            say("cleaning")
+            await asyncio.Event().wait()
+        finally:
+            say("cut short")
+
+
+def second() -> None:
+    try:
+        next(iterate(stubborn, 1))
+    except KeyboardInterrupt as interrupt:
+        say(f"interrupted {getattr(interrupt, '__notes__', [])}")
+    say(leftovers())
+
+
+async def deaf(put: Put[str]) -> None:
+    await until_in("take")
+    say("ready")
+    for heard in range(100):
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await until_in("wait")
+            say(f"heard {heard}")
+
+
+def left_behind() -> None:
+    try:
+        next(iterate(deaf, 1))
+    except KeyboardInterrupt as interrupt:
+        say(*getattr(interrupt, "__notes__", ["no note"]))
+    os._exit(0)
+
+
+def failing_cleanup() -> None:
+    async def produce(put: Put[str]) -> None:
+        try:
+            await until_in("take")
+            say("ready")
+            await asyncio.Event().wait()
+        finally:
+            raise OSError("no upload to abort")
+
+    try:
+        next(iterate(produce, 1))
+    except KeyboardInterrupt as interrupt:
+        say(*getattr(interrupt, "__notes__", ["no note"]))
+    say(leftovers())
+
+
+async def numbers(put: Put[int]) -> None:
+    for number in range(10_000):
+        await put(number, 1)
+
+
+def consume(turn: int) -> int:
+    """Consume until the interrupt; in turn with small and large queues, so that both sides get to sleep."""
+    last = -1
+    with iterate(numbers, 1 + 50 * (turn % 3)) as iterator:
+        for number in iterator:
+            if number != last + 1:
+                raise AssertionError(f"{number} after {last}")
+            last = number
+    return last
+
+
+def any_instruction() -> None:
+    """Interrupts at random moments, hundreds of them: nothing may hang, get lost or stay."""
+    seconds = random.Random(7)
+    interrupted = 0
+    for turn in range(300):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, seconds.uniform(0.0001, 0.01))
+            last = consume(turn)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            if last != 9_999:
+                raise AssertionError(f"ended at {last}")
+        except KeyboardInterrupt:
+            interrupted += 1
+        run(until_alone)
+    say("often" if interrupted > 100 else f"only {interrupted}")
+    say(leftovers())
+
+
+if __name__ == "__main__":
+    assert MAIN.ident is not None
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    choose(globals())

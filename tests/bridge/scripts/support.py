@@ -1,0 +1,96 @@
+"""What the scripts share."""
+
+import asyncio
+import logging
+import os
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+
+from streamrec.bridge import Put, run
+
+MAIN = threading.main_thread()
+SAID: set[str] = set()
+Producer = Callable[[Put[str]], Awaitable[None]]
+
+# asyncio's debug mode reports slow callbacks; on a busy machine these say nothing about the bridge.
+logging.getLogger("asyncio").addFilter(lambda record: not record.getMessage().startswith("Executing "))
+
+
+def say(line: object) -> None:
+    """Tell the test how far this process is, in one write."""
+    os.write(1, f"{line}\n".encode())
+    SAID.add(str(line))
+
+
+def choose(rows: Mapping[str, object]) -> None:
+    """Run the function that the command line names, with the rest of the command line."""
+    row = rows[sys.argv[1]]
+    assert callable(row)
+    row(*sys.argv[2:])
+
+
+async def others() -> int:
+    """Number of tasks on this loop besides the one that asks."""
+    return len(asyncio.all_tasks()) - 1
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what no event tells: the state of another thread, the end of all other tasks."""
+    while not condition():
+        await _turn()
+
+
+async def _turn() -> None:
+    await asyncio.sleep(0)
+
+
+async def until_alone() -> None:
+    """Wait until no other task runs on this loop."""
+    await until(lambda: len(asyncio.all_tasks()) == 1)
+
+
+async def until_in(function: str, thread: threading.Thread = MAIN) -> None:
+    """Wait until a thread is inside `function`, as its innermost Python call."""
+    await until(lambda: thread.ident is not None and innermost(thread.ident) == function)
+
+
+def innermost(ident: int) -> str:
+    """Name of the function that a thread is in."""
+    frame = sys._current_frames().get(ident)
+    return frame.f_code.co_name if frame is not None else ""
+
+
+def leftovers() -> str:
+    """What is left besides the main thread and the loop thread: "nothing", if all is well."""
+    threads = sorted({t.name for t in threading.enumerate()} - {MAIN.name, "streamrec-loop"})
+    loops = sum(t.name == "streamrec-loop" for t in threading.enumerate())
+    tasks = run(others)
+    return "nothing" if (threads, loops, tasks) == ([], 1, 0) else f"{threads} {loops} {tasks}"
+
+
+def endless(ready: str = "take", then: Callable[[], object] | None = None) -> Producer:
+    """A producer of one item that then waits for ever; its cleanup takes a while and says when it is done.
+
+    Args:
+        ready: Function in which the main thread must be, after it has said "first", before this one says
+            "ready"; "" neither waits nor says it.
+        then: Called before the wait.
+    """
+
+    async def produce(put: Put[str]) -> None:
+        try:
+            await put("first", 1)
+            if ready:
+                await until(lambda: "first" in SAID)
+                await until_in(ready)
+                say("ready")
+            if then is not None:
+                then()
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(100):
+                await asyncio.sleep(0)
+            say("cleaned")
+
+    return produce

@@ -1,0 +1,231 @@
+"""What run and iterate give: results, order, errors, the limit; all in this process."""
+
+import asyncio
+import gc
+import threading
+import traceback
+import weakref
+from contextvars import ContextVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamrec.bridge import Put, iterate, run
+from streamrec.errors import ClosedError
+
+VARIABLE = ContextVar("VARIABLE", default="nobody")
+
+
+async def three(put: Put[str]) -> None:
+    for item in "abc":
+        await put(item, 1)
+
+
+async def fails(put: Put[str]) -> None:
+    await three(put)
+    raise LookupError("after three")
+
+
+def test_run_returns_and_raises() -> None:
+    async def divide(a: int, b: int) -> float:
+        return a / b
+
+    assert run(divide, 6, 3) == 2
+    with pytest.raises(ZeroDivisionError) as caught:
+        run(divide, 1, 0)
+    assert "divide" in [entry.name for entry in traceback.extract_tb(caught.tb)]
+
+
+def test_run_takes_anything_that_returns_an_awaitable() -> None:
+    assert run(lambda: asyncio.sleep(0, "result")) == "result"
+
+
+def test_run_of_work_that_others_cancel_is_an_error() -> None:
+    async def cancels_itself() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.Event().wait()
+
+    with pytest.raises(ClosedError, match="cancelled from outside"):
+        run(cancels_itself)
+
+
+def test_the_end_stays_the_end() -> None:
+    iterator = iterate(three, 2)
+    assert list(iterator) == ["a", "b", "c"]
+    for _ in range(3):
+        assert next(iterator, "end") == "end"
+    iterator.close()
+    assert next(iterator, "end") == "end"
+
+
+def test_an_error_comes_once_after_all_items_with_its_traceback() -> None:
+    iterator = iterate(fails, 10)
+    assert [next(iterator) for _ in range(3)] == ["a", "b", "c"]
+    with pytest.raises(LookupError, match="after three") as caught:
+        next(iterator)
+    assert "fails" in [entry.name for entry in traceback.extract_tb(caught.tb)]
+    for _ in range(3):
+        assert next(iterator, "end") == "end"
+
+
+def test_an_error_before_the_first_await_is_delivered() -> None:
+    def not_even_async(put: Put[str]) -> "asyncio.Future[None]":
+        raise TypeError("called wrongly")
+
+    with pytest.raises(TypeError, match="called wrongly"):
+        next(iterate(not_even_async, 1))
+
+
+def test_after_close_next_is_an_error_and_close_has_no_effect() -> None:
+    iterator = iterate(three, 1)
+    assert next(iterator) == "a"
+    iterator.close()
+    iterator.close()
+    for _ in range(2):
+        with pytest.raises(ClosedError, match="was closed"):
+            next(iterator)
+
+
+def test_close_raises_what_the_cleanup_raised_once() -> None:
+    async def produce(put: Put[int]) -> None:
+        try:
+            await put(0, 1)
+            await asyncio.Event().wait()
+        finally:
+            raise OSError("no upload to abort")
+
+    iterator = iterate(produce, 1)
+    assert next(iterator) == 0
+    with pytest.raises(OSError, match="no upload to abort"):
+        iterator.close()
+    iterator.close()
+
+
+def test_put_after_close_is_refused() -> None:
+    refused = []
+
+    async def produce(put: Put[int]) -> None:
+        try:
+            await put(0, 1)
+            await asyncio.Event().wait()
+        finally:
+            try:
+                await put(1, 1)
+            except ClosedError as error:
+                refused.append(str(error))
+
+    with iterate(produce, 1) as iterator:
+        next(iterator)
+    assert len(refused) == 1
+
+
+def test_close_frees_what_is_queued() -> None:
+    class Chunk:
+        pass
+
+    chunks: list[weakref.ref[Chunk]] = []
+    full = threading.Event()
+
+    async def produce(put: Put[Chunk]) -> None:
+        for _ in range(3):
+            chunk = Chunk()
+            chunks.append(weakref.ref(chunk))
+            await put(chunk, 1)
+        del chunk
+        full.set()
+
+    iterator = iterate(produce, 3)
+    full.wait()
+    assert [chunk() is not None for chunk in chunks] == [True] * 3
+    iterator.close()
+    gc.collect()
+    assert [chunk() for chunk in chunks] == [None] * 3
+
+
+def test_a_limit_or_a_weight_out_of_range_is_refused() -> None:
+    async def produce(put: Put[int]) -> None:
+        await put(0, -1)
+
+    with pytest.raises(ValueError, match="limit is 0"):
+        iterate(three, 0)
+    with pytest.raises(ValueError, match="weight is -1"):
+        next(iterate(produce, 1))
+
+
+def test_context_variables_are_carried_and_not_changed() -> None:
+    async def produce(put: Put[str]) -> None:
+        await put(VARIABLE.get(), 1)
+        VARIABLE.set("loop")
+
+    token = VARIABLE.set("caller")
+    assert list(iterate(produce, 1)) == ["caller"]
+    assert VARIABLE.get() == "caller"
+    VARIABLE.reset(token)
+
+
+def test_the_time_that_the_consumer_waited_is_counted() -> None:
+    go = threading.Event()
+
+    async def late(put: Put[int]) -> None:
+        await asyncio.to_thread(go.wait)
+        await put(0, 1)
+        await put(1, 1)
+
+    iterator = iterate(late, 2)
+    assert iterator.waited == 0
+    threading.Timer(0.05, go.set).start()
+    assert list(iterator) == [0, 1]
+    assert iterator.waited >= 0.04
+
+
+@given(weights=st.lists(st.integers(0, 12), max_size=60), limit=st.integers(1, 10))
+def test_order_and_limit_hold_for_any_weights(weights: list[int], limit: int) -> None:
+    peaks = [0]
+    begin = threading.Event()
+
+    async def produce(put: Put[int]) -> None:
+        await asyncio.to_thread(begin.wait)
+        for index, weight in enumerate(weights):
+            await put(index, weight)
+            peaks.append(iterator.queued)
+
+    iterator = iterate(produce, limit)
+    begin.set()
+    assert list(iterator) == list(range(len(weights)))
+    assert max(peaks) <= max([limit, *weights])
+    assert iterator.queued == 0
+
+
+@given(counts=st.lists(st.integers(0, 150), min_size=1, max_size=4), limit=st.integers(1, 5))
+def test_several_tasks_may_put(counts: list[int], limit: int) -> None:
+    async def produce(put: Put[tuple[int, int]]) -> None:
+        async def part(task: int, count: int) -> None:
+            for number in range(count):
+                await put((task, number), 1)
+
+        async with asyncio.TaskGroup() as group:
+            for task, count in enumerate(counts):
+                group.create_task(part(task, count))
+
+    taken = list(iterate(produce, limit))
+    for task, count in enumerate(counts):
+        assert [number for owner, number in taken if owner == task] == list(range(count))
+    assert len(taken) == sum(counts)
+
+
+def test_an_item_heavier_than_the_limit_waits_for_an_empty_queue() -> None:
+    order: list[str] = []
+
+    async def produce(put: Put[str]) -> None:
+        await put("light", 1)
+        await put("heavy", 100)
+        order.append("heavy was put")
+
+    iterator = iterate(produce, 10)
+    run(asyncio.sleep, 0)
+    assert (iterator.queued, order) == (1, [])
+    assert list(iterator) == ["light", "heavy"]
+    assert order == ["heavy was put"]

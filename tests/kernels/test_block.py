@@ -1,0 +1,70 @@
+"""Blocks: memory that is used again, and never while anything can see it."""
+
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamrec.kernels import _native, reference
+
+SIZES = st.integers(0, 70_000) | st.integers(0, 9 << 20)
+
+
+@pytest.mark.parametrize("kernels", [_native, reference])
+@pytest.mark.parametrize("size", [0, 1, (64 << 10) - 1, 64 << 10, 100_000, 5 << 20])
+def test_is_writable_bytes(kernels: ModuleType, size: int) -> None:
+    block = kernels.allocate(size)
+    array = np.frombuffer(block, np.uint8) if size else np.empty(0, np.uint8)
+    assert memoryview(block).nbytes == len(block) == size
+    assert not memoryview(block).readonly
+    array[:] = 7
+    assert bytes(block) == b"\7" * size
+
+
+@pytest.mark.parametrize("kernels", [_native, reference])
+def test_wants_a_size(kernels: ModuleType) -> None:
+    with pytest.raises(ValueError, match="size is -1: wanted 0 or more"):
+        kernels.allocate(-1)
+    with pytest.raises(TypeError):
+        kernels.allocate("many")
+
+
+def test_memory_is_used_again() -> None:
+    first = np.frombuffer(_native.allocate(3 << 20), np.uint8)
+    address = first.ctypes.data
+    del first
+    again = np.frombuffer(_native.allocate((3 << 20) - 1), np.uint8)
+    assert again.ctypes.data == address
+
+
+def test_memory_that_anything_sees_is_not_used_again() -> None:
+    view = memoryview(_native.allocate(3 << 20))[5:6]
+    view[0] = 1
+    others = [np.frombuffer(_native.allocate(3 << 20), np.uint8) for _ in range(8)]
+    for other in others:
+        other[:] = 2
+    assert view[0] == 1
+
+
+@given(st.lists(SIZES, max_size=30), st.randoms(use_true_random=False))
+def test_living_blocks_never_overlap(sizes: list[int], random: object) -> None:
+    living: list[tuple[int, np.ndarray]] = []
+    for mark, size in enumerate(sizes):
+        array = np.frombuffer(_native.allocate(size), np.uint8) if size else np.empty(0, np.uint8)
+        array[:] = mark
+        living.append((mark, array))
+        if len(living) > 4:
+            living.pop(random.randrange(len(living)))  # type: ignore[attr-defined]
+        assert all((array == mark).all() for mark, array in living)
+
+
+def test_gathered_records_outlive_their_sources() -> None:
+    source = np.frombuffer(_native.allocate(1 << 20), np.uint8)
+    source[:] = 3
+    spans = np.array([[0, 1 << 19], [1 << 19, 1 << 20]], np.int64)
+    buffer, _ = _native.gather([source], None, spans)
+    del source
+    np.frombuffer(_native.allocate(1 << 20), np.uint8)[:] = 9
+    assert bytes(buffer) == b"\3" * (1 << 20)
