@@ -41,6 +41,8 @@ async def connect(source: Source, policy: RetryPolicy) -> LocalBackend:
 class LocalBackend:
     """The files of this machine."""
 
+    block_bytes = 4 << 20  # a hop to a thread costs about 0.2 ms, however much it reads
+
     async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
         """All of them on one page."""
         with _seam(prefix):
