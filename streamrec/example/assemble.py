@@ -57,7 +57,7 @@ def _column(buffer: Any, spans: Array, default: Array | None) -> BytesColumn:
     return BytesColumn(b"".join(joined), np.stack([ends[:-1], ends[1:]], axis=-1).reshape(spans.shape))
 
 
-def _positions(splits: Offsets) -> tuple[Offsets, Offsets, int]:
+def positions(splits: Offsets) -> tuple[Offsets, Offsets, int]:
     """Row and place in the row of each value, and the longest row."""
     lengths = np.diff(splits)
     rows = np.repeat(np.arange(len(lengths)), lengths)
@@ -65,20 +65,20 @@ def _positions(splits: Offsets) -> tuple[Offsets, Offsets, int]:
     return rows, places, int(lengths.max(initial=0))
 
 
-def _sparse(values: Values, columns: Iterable[Array], shape: Iterable[int]) -> SparseTensor:
+def sparse_tensor(values: Values, columns: Iterable[Array], shape: Iterable[int]) -> SparseTensor:
     indices = np.stack([np.asarray(column, dtype=np.int64) for column in columns], axis=1)
     return SparseTensor(indices, values, np.array(list(shape), dtype=np.int64))
 
 
 def batch_sparse(values: Values, splits: Offsets) -> SparseTensor:
     """A VarLenFeature of a batch: indices (example, place)."""
-    rows, places, longest = _positions(splits)
-    return _sparse(values, (rows, places), (len(splits) - 1, longest))
+    rows, places, longest = positions(splits)
+    return sparse_tensor(values, (rows, places), (len(splits) - 1, longest))
 
 
 def single_sparse(values: Values) -> SparseTensor:
     """A VarLenFeature of one example: indices (place)."""
-    return _sparse(values, (np.arange(len(values)),), (len(values),))
+    return sparse_tensor(values, (np.arange(len(values)),), (len(values),))
 
 
 def padded(values: Array, splits: Offsets, shape: tuple[int, ...], size: int, pad: Any) -> Array:
@@ -162,9 +162,7 @@ def batch_columns(plan: Plan, raws: list[Raw], count: int, buffer: Any) -> dict[
     """
     wrap = wrapper(buffer)
     triples = zip(plan.slots, plan.forms, raws, strict=True)
-    return combined(
-        plan, {slot.name: _batch_part(slot, form, raw, count, wrap) for slot, form, raw in triples}
-    )
+    return combined(plan, {slot.name: _batch_part(slot, form, raw, count, wrap) for slot, form, raw in triples})
 
 
 def single_columns(plan: Plan, raws: list[Raw], buffer: Any) -> dict[str, Column]:
@@ -226,7 +224,7 @@ def _merged(feature: SparseFeature, parts: dict[str, Part]) -> SparseTensor:
             )
         columns.append(key.values)
     shape = [*keys[0].dense_shape[:-1].tolist(), *feature.sizes]
-    tensor = _sparse(values.values, columns, shape)
+    tensor = sparse_tensor(values.values, columns, shape)
     if feature.already_sorted:
         return tensor
     order = np.lexsort(tensor.indices.T[::-1])

@@ -120,17 +120,14 @@ def default_array(value: Any, dtype: Dtype, shape: tuple[int, ...]) -> np.ndarra
     wanted = math.prod(shape)
     if len(flat) != wanted:
         raise FeatureError(
-            f"the default has {len(flat)} values and the shape {list(shape)} wants {wanted}; "
-            "give one for each element"
+            f"the default has {len(flat)} values and the shape {list(shape)} wants {wanted}; give one for each element"
         )
     if dtype is bytes:
         array = np.empty(len(flat), dtype=object)
         array[:] = [_as_bytes(item) for item in flat]
         return array.reshape(shape)
     for item in flat:
-        if not isinstance(
-            item, int if dtype is np.int64 else int | float
-        ):  # bool is an int, here as in TensorFlow
+        if not isinstance(item, int if dtype is np.int64 else int | float):  # bool is an int, here as in TensorFlow
             raise FeatureError(f"the default {item!r} is a {type(item).__name__}, no {dtype.__name__}")
     try:
         with np.errstate(over="ignore"):
@@ -270,9 +267,7 @@ class SparseFeature:
         size: int | Iterable[int],
         already_sorted: bool = False,
     ) -> None:
-        keys = (
-            index_key if isinstance(index_key, str) else tuple(_as_key(key, "index_key") for key in index_key)
-        )
+        keys = index_key if isinstance(index_key, str) else tuple(_as_key(key, "index_key") for key in index_key)
         if not keys:
             raise FeatureError("index_key is empty; name the feature that holds the positions")
         sizes = tuple(map(operator.index, size)) if isinstance(size, Iterable) else operator.index(size)
@@ -360,9 +355,7 @@ class RaggedFeature:
         validate: bool = False,
     ) -> None:
         if not isinstance(partitions, list | tuple) or not all(isinstance(p, PARTITIONS) for p in partitions):
-            raise TypeError(
-                f"partitions must be a list of RaggedFeature.RowSplits and its like, not {partitions!r}"
-            )
+            raise TypeError(f"partitions must be a list of RaggedFeature.RowSplits and its like, not {partitions!r}")
         if not isinstance(validate, bool):
             raise TypeError(f"validate must be a bool, not {validate!r}")
         if any(isinstance(p, RaggedFeature.UniformRowLength) and p.length < 1 for p in partitions):

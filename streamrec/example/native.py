@@ -96,9 +96,7 @@ def _strings(slot: Slot, block: Any, buffer: Any) -> Array:
     return strings
 
 
-def _failure(
-    found: tuple[int, int, int, int, int], slots: tuple[Slot, ...], lists: tuple[Slot, ...]
-) -> WalkError:
+def _failure(found: tuple[int, int, int, int, int], slots: tuple[Slot, ...], lists: tuple[Slot, ...]) -> WalkError:
     code, record, slot, count, in_lists = found
     part = lists if in_lists else slots
     return WalkError(Code(code), record, part[slot] if slot >= 0 else None, count)

@@ -131,9 +131,7 @@ def is_scalar(serialized: Any) -> bool:
 def single_record(serialized: Any, name: Any, joined: bool) -> tuple[Records, list[Any] | None]:
     """One message as a batch of one, and its name as a list of one."""
     if not is_scalar(serialized):
-        raise TypeError(
-            f"serialized is a {type(serialized).__name__}; one message is bytes, for more use a batch"
-        )
+        raise TypeError(f"serialized is a {type(serialized).__name__}; one message is bytes, for more use a batch")
     if name is not None and not isinstance(name, str | bytes):
         raise FeatureError(f"the name of one example is {name!r}; it must be a str")
     item = serialized.item() if isinstance(serialized, np.ndarray | np.generic) else serialized
@@ -164,8 +162,7 @@ def _listed(array: Any) -> list[Any]:
         raise FeatureError(f"serialized has the shape {list(array.shape)}; it must be a vector of messages")
     if getattr(array.dtype, "kind", "O") != "O" and len(array):
         raise TypeError(
-            f"serialized is an array of {array.dtype}; use an object array of bytes "
-            "('S' arrays drop trailing NULs)"
+            f"serialized is an array of {array.dtype}; use an object array of bytes ('S' arrays drop trailing NULs)"
         )
     items: list[Any] = array.tolist()
     return items

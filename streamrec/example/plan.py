@@ -163,9 +163,7 @@ class _Groups:
         for one, other in ((self.dense, self.sparse), (self.dense, self.ragged), (self.ragged, self.sparse)):
             shared = sorted(one.keys() & other.keys())
             if shared:
-                raise FeatureError(
-                    "two features want this key in different forms (dense, sparse, ragged)", shared[0]
-                )
+                raise FeatureError("two features want this key in different forms (dense, sparse, ragged)", shared[0])
 
 
 def _slot(name: str, form: Feature) -> Slot:

@@ -121,9 +121,7 @@ _BY_KIND = {
 }
 
 
-def partition_one(
-    values: Values | Rows, feature: RaggedFeature, partitions: dict[str, Splits]
-) -> Values | Rows:
+def partition_one(values: Values | Rows, feature: RaggedFeature, partitions: dict[str, Splits]) -> Values | Rows:
     """Splits one example's values.
 
     Args:

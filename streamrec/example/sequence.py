@@ -17,12 +17,12 @@ import numpy as np
 from streamrec.errors import FeatureError
 from streamrec.example.assemble import (
     Part,
-    _positions,
-    _sparse,
     batch_columns,
     combined,
     padded,
+    positions,
     single_columns,
+    sparse_tensor,
     wrapper,
 )
 from streamrec.example.columns import Column, Values
@@ -126,9 +126,7 @@ def parse_single_sequence_with(
     records, names = single_record(serialized, name, string_columns)
     features, steps = _walked(walker, records, plans, names, string_columns)
     buffer = records.buffer if string_columns else None
-    parts = {
-        slot.name: _single_part(slot, form, raw, buffer) for slot, form, raw in _triples(plans[1], steps)
-    }
+    parts = {slot.name: _single_part(slot, form, raw, buffer) for slot, form, raw in _triples(plans[1], steps)}
     lengths = {name: length.reshape(()) for name, length in _lengths(plans[1], steps).items()}
     return single_columns(plans[0], features, buffer), combined(plans[1], parts), lengths
 
@@ -157,9 +155,7 @@ def _triples(plan: Plan, raws: list[Raw]) -> list[tuple[Slot, Feature, Raw]]:
 
 
 def _lengths(plan: Plan, raws: list[Raw]) -> dict[str, Offsets]:
-    dense = [
-        (slot, raw) for slot, form, raw in _triples(plan, raws) if isinstance(form, FixedLenSequenceFeature)
-    ]
+    dense = [(slot, raw) for slot, form, raw in _triples(plan, raws) if isinstance(form, FixedLenSequenceFeature)]
     return {slot.name: np.diff(raw.splits) for slot, raw in dense if raw.splits is not None}
 
 
@@ -186,9 +182,9 @@ def _batch_part(slot: Slot, form: Feature, raw: Raw, buffer: Any) -> Part:
     if isinstance(form, RaggedFeature):
         dtype = form.row_splits_dtype
         return Rows(Rows(values, inner.astype(dtype)), outer.astype(dtype))
-    examples, steps, longest = _positions(outer)
-    rows, places, most = _positions(inner)
-    return _sparse(values, (examples[rows], steps[rows], places), (len(outer) - 1, longest, most))
+    examples, steps, longest = positions(outer)
+    rows, places, most = positions(inner)
+    return sparse_tensor(values, (examples[rows], steps[rows], places), (len(outer) - 1, longest, most))
 
 
 def _single_part(slot: Slot, form: Feature, raw: Raw, buffer: Any) -> Part:
@@ -200,5 +196,5 @@ def _single_part(slot: Slot, form: Feature, raw: Raw, buffer: Any) -> Part:
     values: Values = wrap(raw.values, slot.dtype, None)
     if isinstance(form, RaggedFeature):
         return Rows(values, inner.astype(form.row_splits_dtype))
-    rows, places, most = _positions(inner)
-    return _sparse(values, (rows, places), (len(inner) - 1, most))
+    rows, places, most = positions(inner)
+    return sparse_tensor(values, (rows, places), (len(inner) - 1, most))

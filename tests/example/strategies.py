@@ -114,9 +114,7 @@ def ragged(draw: Draw) -> Feature:
 var_len = st.builds(VarLenFeature, kinds)
 
 
-def descriptions(
-    *features: st.SearchStrategy[Feature], least: int = 1
-) -> st.SearchStrategy[dict[str, Feature]]:
+def descriptions(*features: st.SearchStrategy[Feature], least: int = 1) -> st.SearchStrategy[dict[str, Feature]]:
     """Keys and configurations, of the given sorts."""
     return st.dictionaries(keys, st.one_of(*features), min_size=least, max_size=4)
 
@@ -134,9 +132,7 @@ def wanted_kinds(features: Mapping[str, Feature]) -> dict[str, Any]:
             found |= dict.fromkeys(feature.index_keys, np.int64) | {feature.value_key: feature.dtype}
         elif isinstance(feature, RaggedFeature):
             found[feature.value_key or name] = feature.dtype
-            parts = [
-                part for part in feature.partitions if not isinstance(part, RaggedFeature.UniformRowLength)
-            ]
+            parts = [part for part in feature.partitions if not isinstance(part, RaggedFeature.UniformRowLength)]
             found |= {part.key: None for part in parts}
         else:
             found[name] = feature.dtype
@@ -148,9 +144,7 @@ def partition_values(draw: Draw) -> bytes:
     """Numbers that often are good splits, lengths or row ids."""
     numbers = draw(st.lists(st.integers(0, 4), max_size=4))
     form = draw(st.sampled_from(["any", "sorted", "from zero"]))
-    return wire.ints(
-        *(numbers if form == "any" else sorted(numbers) if form == "sorted" else [0, *sorted(numbers)])
-    )
+    return wire.ints(*(numbers if form == "any" else sorted(numbers) if form == "sorted" else [0, *sorted(numbers)]))
 
 
 @st.composite
@@ -220,9 +214,7 @@ def step_values(draw: Draw, kind: Any, config: Feature | None) -> bytes:
         made: bytes = draw(feature_values(kind, None))
         return made
     size = math.prod(config.shape)
-    return wire.feature(
-        kind, draw(st.lists(values_of(kind), min_size=size, max_size=size)), draw(st.booleans())
-    )
+    return wire.feature(kind, draw(st.lists(values_of(kind), min_size=size, max_size=size)), draw(st.booleans()))
 
 
 BYTES = [0, 1, 2, 8, 10, 13, 18, 26, 127, 128, 255]

@@ -89,9 +89,7 @@ def test_partitions_of_different_classes_differ() -> None:
 
 
 def test_defaults_of_other_kinds() -> None:
-    assert (
-        FixedLenFeature([], np.int64, np.float64(1.0)).default_value == 1
-    )  # NumPy's are cast, as in TensorFlow
+    assert FixedLenFeature([], np.int64, np.float64(1.0)).default_value == 1  # NumPy's are cast, as in TensorFlow
     assert FixedLenFeature([], np.int64, True).default_value == 1
     assert FixedLenFeature([], np.float32, 1).default_value == 1
     assert FixedLenFeature([], np.float32, np.float64(1e300)).default_value == float("inf")

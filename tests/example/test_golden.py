@@ -112,9 +112,7 @@ def in_order(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, A
     ],
     ids=["tutorial", "features", "ragged"],
 )
-def test_examples(
-    walker: Walker, file: str, features: dict[str, Feature], wanted: str, columns: bool
-) -> None:
+def test_examples(walker: Walker, file: str, features: dict[str, Feature], wanted: str, columns: bool) -> None:
     found = parse_examples_with(walker, payloads(file), features, None, columns)
     found = {name: materialised(column) for name, column in found.items()}
     assert_same_columns(found, in_order(found, expected(wanted)))

@@ -46,10 +46,7 @@ many = settings(
 KINDS = [bytes, np.float32, np.int64]
 DESCRIPTIONS: list[dict[str, Feature]] = [
     {key: VarLenFeature(KINDS[index % 3]) for index, key in enumerate("abcdefghi")},
-    {
-        key: FixedLenFeature([], KINDS[index % 3], ["1", 1, 1][index % 3])
-        for index, key in enumerate("abcdef")
-    },
+    {key: FixedLenFeature([], KINDS[index % 3], ["1", 1, 1][index % 3]) for index, key in enumerate("abcdef")},
     {key: FixedLenSequenceFeature([2], KINDS[index % 3], True) for index, key in enumerate("abcdefghi")},
 ]
 CORPUS = Path(__file__).parents[2] / "fuzz" / "corpus"

@@ -38,9 +38,7 @@ def twin(feature: Feature) -> Any:
     if isinstance(feature, FixedLenFeature):
         return tf.io.FixedLenFeature(feature.shape, kind, feature.default_value)
     if isinstance(feature, FixedLenSequenceFeature):
-        return tf.io.FixedLenSequenceFeature(
-            feature.shape, kind, feature.allow_missing, feature.default_value
-        )
+        return tf.io.FixedLenSequenceFeature(feature.shape, kind, feature.allow_missing, feature.default_value)
     if isinstance(feature, VarLenFeature):
         return tf.io.VarLenFeature(kind)
     if isinstance(feature, SparseFeature):
@@ -64,9 +62,7 @@ def arrays(column: Any) -> Any:
     if isinstance(column, tf.SparseTensor):
         return SparseTensor(column.indices.numpy(), values(column.values), column.dense_shape.numpy())
     if isinstance(column, tf.RaggedTensor):
-        return RaggedTensor(
-            values(column.flat_values), tuple(part.numpy() for part in column.nested_row_splits)
-        )
+        return RaggedTensor(values(column.flat_values), tuple(part.numpy() for part in column.nested_row_splits))
     return values(column)
 
 
