@@ -362,6 +362,7 @@ def test_names_must_fit() -> None:
         ({}, "describe at least one"),
         ({"x": FixedLenSequenceFeature([], np.int64)}, "allow_missing=True"),
         ({"x": "int64"}, "str where one of VarLenFeature"),
+        ({"x": ["int64"]}, "list where one of VarLenFeature"),
         ({3: VarLenFeature(np.int64)}, "no str"),
         ({"x": VarLenFeature(bytes), "s": SparseFeature("x", "v", bytes, 3)}, "different dtypes"),
         ({"x": VarLenFeature(bytes), "r": RaggedFeature(bytes, "x")}, "different forms"),
