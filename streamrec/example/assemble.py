@@ -26,7 +26,7 @@ from streamrec.example.plan import Plan
 from streamrec.example.ragged import Rows, partition_batch, partition_one
 from streamrec.example.walk import Array, Offsets, Raw, Slot
 
-__all__ = ["batch_columns", "padded", "single_columns"]
+__all__ = ["Part", "batch_columns", "combined", "padded", "positions", "single_columns", "sparse_tensor", "wrapper"]
 
 Part: TypeAlias = "Values | SparseTensor | Rows"
 """A column before features are combined: ragged ones are still Rows."""
@@ -57,7 +57,7 @@ def _column(buffer: Any, spans: Array, default: Array | None) -> BytesColumn:
     return BytesColumn(b"".join(joined), np.stack([ends[:-1], ends[1:]], axis=-1).reshape(spans.shape))
 
 
-def _positions(splits: Offsets) -> tuple[Offsets, Offsets, int]:
+def positions(splits: Offsets) -> tuple[Offsets, Offsets, int]:
     """Row and place in the row of each value, and the longest row."""
     lengths = np.diff(splits)
     rows = np.repeat(np.arange(len(lengths)), lengths)
@@ -65,20 +65,21 @@ def _positions(splits: Offsets) -> tuple[Offsets, Offsets, int]:
     return rows, places, int(lengths.max(initial=0))
 
 
-def _sparse(values: Values, columns: Iterable[Array], shape: Iterable[int]) -> SparseTensor:
+def sparse_tensor(values: Values, columns: Iterable[Array], shape: Iterable[int]) -> SparseTensor:
+    """A SparseTensor from one array of positions for each dimension."""
     indices = np.stack([np.asarray(column, dtype=np.int64) for column in columns], axis=1)
     return SparseTensor(indices, values, np.array(list(shape), dtype=np.int64))
 
 
 def batch_sparse(values: Values, splits: Offsets) -> SparseTensor:
     """A VarLenFeature of a batch: indices (example, place)."""
-    rows, places, longest = _positions(splits)
-    return _sparse(values, (rows, places), (len(splits) - 1, longest))
+    rows, places, longest = positions(splits)
+    return sparse_tensor(values, (rows, places), (len(splits) - 1, longest))
 
 
 def single_sparse(values: Values) -> SparseTensor:
     """A VarLenFeature of one example: indices (place)."""
-    return _sparse(values, (np.arange(len(values)),), (len(values),))
+    return sparse_tensor(values, (np.arange(len(values)),), (len(values),))
 
 
 def padded(values: Array, splits: Offsets, shape: tuple[int, ...], size: int, pad: Any) -> Array:
@@ -102,9 +103,8 @@ def padded(values: Array, splits: Offsets, shape: tuple[int, ...], size: int, pa
     return full.reshape(len(lengths), longest // size, *shape, *values.shape[1:])
 
 
-def _pad(form: FixedLenSequenceFeature, values: Array) -> Any:
-    if values.ndim == 2:  # spans
-        return -1
+def _pad(form: FixedLenSequenceFeature) -> Any:
+    """What shorter examples are padded with."""
     default = form.default_value
     while isinstance(default, tuple):  # one value, in any nesting
         default = default[0]
@@ -113,14 +113,11 @@ def _pad(form: FixedLenSequenceFeature, values: Array) -> Any:
     return default or 0
 
 
-def _dense_default(form: Feature, slot: Slot) -> Array | None:
-    if slot.default is not None:
-        return slot.default
-    default = form.default_value if isinstance(form, FixedLenSequenceFeature) else None
-    if default is None:
-        return None
-    text = _pad(form, np.empty(0)) if isinstance(form, FixedLenSequenceFeature) else default
-    return np.array(text, dtype=object)
+def _padded_part(slot: Slot, form: FixedLenSequenceFeature, raw: Raw, wrap: Wrap) -> Part:
+    assert raw.splits is not None
+    pad, spans = _pad(form), raw.values.ndim == 2
+    full = padded(raw.values, raw.splits, form.shape, slot.size, -1 if spans else pad)
+    return wrap(full, slot.dtype, np.array(pad, dtype=object) if spans else None)
 
 
 def _batch_part(slot: Slot, form: Feature, raw: Raw, count: int, wrap: Wrap) -> Part:
@@ -128,10 +125,9 @@ def _batch_part(slot: Slot, form: Feature, raw: Raw, count: int, wrap: Wrap) -> 
     if isinstance(form, FixedLenFeature):
         shaped = values.reshape(count, *form.shape, *values.shape[1:])
         return wrap(shaped, slot.dtype, slot.default)
-    assert splits is not None
     if isinstance(form, FixedLenSequenceFeature):
-        full = padded(values, splits, form.shape, slot.size, _pad(form, values))
-        return wrap(full, slot.dtype, _dense_default(form, slot))
+        return _padded_part(slot, form, raw, wrap)
+    assert splits is not None
     out = wrap(values, slot.dtype, None)
     if isinstance(form, RaggedFeature):
         return Rows(out, splits.astype(form.row_splits_dtype))
@@ -224,7 +220,7 @@ def _merged(feature: SparseFeature, parts: dict[str, Part]) -> SparseTensor:
             )
         columns.append(key.values)
     shape = [*keys[0].dense_shape[:-1].tolist(), *feature.sizes]
-    tensor = _sparse(values.values, columns, shape)
+    tensor = sparse_tensor(values.values, columns, shape)
     if feature.already_sorted:
         return tensor
     order = np.lexsort(tensor.indices.T[::-1])

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from streamrec.errors import StreamrecError
 from streamrec.kernels import NATIVE
 
 if NATIVE:
@@ -111,9 +112,12 @@ class BytesColumn:
 
         Raises:
             ValueError: A column of more than one dimension; reshape it first.
+            StreamrecError: The C extension was left out.
         """
         if len(self.shape) != 1:
             raise ValueError(f"Arrow arrays have one dimension, this column has {len(self.shape)}; reshape it")
+        if not NATIVE:
+            raise StreamrecError("Arrow's interface is part of the C extension, which STREAMREC_PURE=1 left out")
         return _native.arrow_binary(self.buffer, np.ascontiguousarray(self.spans))
 
 

@@ -210,6 +210,8 @@ class VarLenFeature:
 class FixedLenSequenceFeature:
     """Any number of arrays of one shape: a dense array of `[batch, longest, *shape]`, padded.
 
+    Padding takes memory for `batch` times the longest example: where lengths differ much, a RaggedFeature is better.
+
     Args:
         shape: Sizes of one step. The number of values must be a multiple of their product.
         dtype: `np.int64`, `np.float32` or `bytes` (or their TensorFlow or string names).

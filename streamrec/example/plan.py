@@ -11,6 +11,7 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -61,17 +62,25 @@ def plan_examples(features: Mapping[str, Feature], single: bool) -> Plan:
     """
     if not features:
         raise FeatureError("features is empty; describe at least one feature")
-    return _plan_examples(tuple(features.items()), single)
+    return _kept(_plan_examples, tuple(features.items()), single)
 
 
 def plan_context(features: Mapping[str, Feature] | None) -> Plan:
     """The plan for a SequenceExample's context: FixedLen-, VarLen- and RaggedFeature."""
-    return _plan_context(tuple((features or {}).items()))
+    return _kept(_plan_context, tuple((features or {}).items()))
 
 
 def plan_lists(features: Mapping[str, Feature] | None) -> Plan:
     """The plan for a SequenceExample's feature lists: FixedLenSequence-, VarLen- and RaggedFeature."""
-    return _plan_lists(tuple((features or {}).items()))
+    return _kept(_plan_lists, tuple((features or {}).items()))
+
+
+def _kept(make: functools._lru_cache_wrapper[Plan], *arguments: Any) -> Plan:
+    """The plan of a description that was seen before, or a new one."""
+    try:
+        return make(*arguments)
+    except TypeError:  # something unhashable, which is no configuration: making the plan says so
+        return make.__wrapped__(*arguments)
 
 
 @functools.lru_cache(maxsize=64)

@@ -17,12 +17,12 @@ import numpy as np
 from streamrec.errors import FeatureError
 from streamrec.example.assemble import (
     Part,
-    _positions,
-    _sparse,
     batch_columns,
     combined,
     padded,
+    positions,
     single_columns,
+    sparse_tensor,
     wrapper,
 )
 from streamrec.example.columns import Column, Values
@@ -182,9 +182,9 @@ def _batch_part(slot: Slot, form: Feature, raw: Raw, buffer: Any) -> Part:
     if isinstance(form, RaggedFeature):
         dtype = form.row_splits_dtype
         return Rows(Rows(values, inner.astype(dtype)), outer.astype(dtype))
-    examples, steps, longest = _positions(outer)
-    rows, places, most = _positions(inner)
-    return _sparse(values, (examples[rows], steps[rows], places), (len(outer) - 1, longest, most))
+    examples, steps, longest = positions(outer)
+    rows, places, most = positions(inner)
+    return sparse_tensor(values, (examples[rows], steps[rows], places), (len(outer) - 1, longest, most))
 
 
 def _single_part(slot: Slot, form: Feature, raw: Raw, buffer: Any) -> Part:
@@ -196,5 +196,5 @@ def _single_part(slot: Slot, form: Feature, raw: Raw, buffer: Any) -> Part:
     values: Values = wrap(raw.values, slot.dtype, None)
     if isinstance(form, RaggedFeature):
         return Rows(values, inner.astype(form.row_splits_dtype))
-    rows, places, most = _positions(inner)
-    return _sparse(values, (rows, places), (len(inner) - 1, most))
+    rows, places, most = positions(inner)
+    return sparse_tensor(values, (rows, places), (len(inner) - 1, most))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from streamrec.errors import FeatureError
 from streamrec.example import messages
 from streamrec.example.columns import RaggedTensor, SparseTensor
+from streamrec.example.encode import encode_examples
 from streamrec.example.features import (
     Feature,
     FixedLenFeature,
@@ -29,6 +30,7 @@ from streamrec.example.parse import (
     parse_single_with,
 )
 from streamrec.example.walk import Walker
+from streamrec.tfrecord.frames import Frames
 from tests.example import wire
 from tests.example.compare import assert_same_columns
 from tests.example.conftest import WALKERS
@@ -322,7 +324,8 @@ def test_every_form_of_serialized(walker: Walker) -> None:
     starts = ends - [len(record) for record in records]
     framed = b"".join(bytes(16) + record for record in records)
     frames = SimpleNamespace(buffer=framed, spans=np.stack([starts, ends], axis=1))
-    for serialized in (records, tuple(records), iter(records), objects, frames):
+    batch = encode_examples({"x": np.arange(3)})
+    for serialized in (records, tuple(records), iter(records), objects, frames, Frames.of(records), batch):
         assert parse(walker, serialized, INT)["x"].tolist() == [0, 1, 2]
     for scalar in (records[2], memoryview(records[2]), bytearray(records[2]), objects[2:].reshape(())):
         assert parse(walker, scalar, INT)["x"].item() == 2
@@ -359,6 +362,7 @@ def test_names_must_fit() -> None:
         ({}, "describe at least one"),
         ({"x": FixedLenSequenceFeature([], np.int64)}, "allow_missing=True"),
         ({"x": "int64"}, "str where one of VarLenFeature"),
+        ({"x": ["int64"]}, "list where one of VarLenFeature"),
         ({3: VarLenFeature(np.int64)}, "no str"),
         ({"x": VarLenFeature(bytes), "s": SparseFeature("x", "v", bytes, 3)}, "different dtypes"),
         ({"x": VarLenFeature(bytes), "r": RaggedFeature(bytes, "x")}, "different forms"),

@@ -1,11 +1,11 @@
 /* Columns out of Example and SequenceExample messages: what Python sees of decode_core.c.
  *
- * Arrays come from the caller wherever their size is known beforehand. What grows is handed over as a Block
- * (decode_block.c), without a copy.
+ * Arrays come from the caller wherever their size is known beforehand. What grows is handed over as a Result
+ * (decode_result.c), without a copy.
  */
 #include "native.h"
 
-#include "decode_block.h"
+#include "decode_result.h"
 #include "decode_core.h"
 #include "decode_varints.h"
 
@@ -279,7 +279,7 @@ columns_open(column_set *set, PyObject *capsule, PyObject *arrays, Py_ssize_t re
     return 0;
 }
 
-/* One entry for each slot: None for dense numbers, a Block of values, or for feature lists (values, inner). */
+/* One entry for each slot: None for dense numbers, a Result of values, or for feature lists (values, inner). */
 static PyObject *
 columns_result(column_set *set)
 {
@@ -288,7 +288,7 @@ columns_result(column_set *set)
         decode_column *column = &set->columns[slot];
         PyObject *entry = Py_None;
         if (set->part) {
-            PyObject *values = decode_block(&column->values), *inner = decode_block(&column->inner);
+            PyObject *values = decode_result(&column->values), *inner = decode_result(&column->inner);
             entry = values && inner ? PyTuple_Pack(2, values, inner) : NULL;
             Py_XDECREF(values);
             Py_XDECREF(inner);
@@ -297,7 +297,7 @@ columns_result(column_set *set)
             Py_INCREF(entry);
         }
         else {
-            entry = decode_block(&column->values);
+            entry = decode_result(&column->values);
         }
         if (entry == NULL || PyList_SetItem(list, (Py_ssize_t)slot, entry) < 0) {
             Py_CLEAR(list);

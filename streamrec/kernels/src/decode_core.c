@@ -35,17 +35,14 @@ failed(const task *work, int code, int64_t record, int64_t slot)
 }
 
 static int
-take_values(const matcher *match, decode_column *columns, int64_t record, extent all, int sequence,
+take_values(const matcher *match, decode_column *columns, int64_t record, const extent *all, int sequence,
             decode_failure *failure)
 {
     for (int64_t index = 0; index < match->plan->count; index++) {
         const decode_slot *slot = &match->plan->slots[index];
         decode_column *column = &columns[index];
         if (column->dense == NULL || slot->size != 1 || !take_scalar(slot, match->values[index], column->dense)) {
-            task work = {.slot = slot, .column = column, .sequence = sequence};
-            if (column->dense == NULL) {
-                set_limits(&work, &column->values, all, record);
-            }
+            task work = {.slot = slot, .column = column, .all = all, .sequence = sequence};
             int code = take_value(&work, match->values[index]);
             if (code != DECODE_OK) {
                 *failure = failed(&work, code, record, index);
@@ -75,7 +72,7 @@ start_columns(const decode_plan *plan, decode_column *columns)
 static extent
 measure(const decode_slice *records, int64_t count)
 {
-    extent all = {count, 0};
+    extent all = {count, 0, 0};
     for (int64_t record = 0; record < count; record++) {
         all.bytes += records[record].size;
     }
@@ -98,20 +95,20 @@ decode_examples(const decode_plan *plan, const decode_slice *records, int64_t co
             *failure = (decode_failure){code, record, slot, 0, 0};
             break;
         }
-        code = take_values(&match, columns, record, all, 0, failure);
+        code = take_values(&match, columns, record, &all, 0, failure);
+        all.seen += records[record].size;
     }
     matcher_close(&match);
     return code;
 }
 
 static int
-take_lists(const matcher *match, decode_column *columns, int64_t record, extent all, decode_failure *failure)
+take_lists(const matcher *match, decode_column *columns, int64_t record, const extent *all, decode_failure *failure)
 {
     for (int64_t index = 0; index < match->plan->count; index++) {
         decode_column *column = &columns[index];
         decode_slice list = match->values[index];
-        task work = {.slot = &match->plan->slots[index], .column = column, .sequence = 1};
-        set_limits(&work, &column->values, all, record);
+        task work = {.slot = &match->plan->slots[index], .column = column, .all = all, .sequence = 1};
         int code = DECODE_OK;
         if (list.data == NULL) {
             code = work.slot->required ? DECODE_MISSING : DECODE_OK;
@@ -135,7 +132,7 @@ start_lists(const decode_plan *plan, decode_column *columns)
 {
     int64_t zero = 0;
     for (int64_t slot = 0; slot < plan->count; slot++) {
-        task work = {.limit = 64};
+        task work = {0};
         if (!reserve(&columns[slot].inner, sizeof zero, &work)) {
             return DECODE_NO_MEMORY;
         }
@@ -164,8 +161,9 @@ decode_sequences(const decode_plan *context, const decode_plan *lists, const dec
             *failure = (decode_failure){code, record, -1, 0, 0};
             break;
         }
-        code = take_values(&features, context_columns, record, all, 1, failure);
-        code = code == DECODE_OK ? take_lists(&steps, list_columns, record, all, failure) : code;
+        code = take_values(&features, context_columns, record, &all, 1, failure);
+        code = code == DECODE_OK ? take_lists(&steps, list_columns, record, &all, failure) : code;
+        all.seen += records[record].size;
     }
     matcher_close(&features);
     matcher_close(&steps);

@@ -11,18 +11,40 @@
 
 #include <stdlib.h>
 
+/* A batch: its records, their bytes, and the bytes of the records before the present one. */
+typedef struct {
+    int64_t records;
+    int64_t bytes;
+    int64_t seen;
+} extent;
+
 /* What the decoding of one slot of one record needs to know. */
 typedef struct {
     const decode_slot *slot;
     decode_column *column;
-    int64_t expected; /* bytes that its buffer will hold in the end, as far as can be told */
-    int64_t limit;    /* bytes that its buffer can need at most */
-    int sequence;     /* whether the rules of a SequenceExample hold */
-    int64_t count;    /* out: values found */
-    int code;         /* out: why NULL was returned */
+    const extent *all; /* how much there is to come; NULL where nothing is known */
+    int sequence;      /* whether the rules of a SequenceExample hold */
+    int64_t count;     /* out: values found */
+    int code;          /* out: why NULL was returned */
 } task;
 
-/* Makes room for `more` bytes. It grows to what the records so far let expect, never beyond `limit`. */
+/* What a buffer will hold in the end, if all records are like those before: in proportion to their bytes, so that all
+ * buffers together stay in proportion to them too. Never above what the bytes can hold (8 for each of theirs), or
+ * the places of dense strings. */
+static int64_t
+expected_size(int64_t used, const task *work)
+{
+    const extent *all = work->all;
+    if (all == NULL || all->seen == 0) {
+        return 0;
+    }
+    int64_t places = work->slot->dense ? all->records * work->slot->size * (int64_t)sizeof(decode_slice) : 0;
+    int64_t limit = 8 * all->bytes + places;
+    double expected = (double)used * 1.125 * (double)all->bytes / (double)all->seen;
+    return expected < (double)limit ? (int64_t)expected : limit;
+}
+
+/* Makes room for `more` bytes. */
 static int
 reserve(decode_buffer *buffer, int64_t more, const task *work)
 {
@@ -30,16 +52,9 @@ reserve(decode_buffer *buffer, int64_t more, const task *work)
     if (DECODE_LIKELY(wanted <= buffer->capacity)) {
         return 1;
     }
-    int64_t capacity = buffer->capacity + buffer->capacity / 2 + 64;
-    if (capacity < work->expected) {
-        capacity = work->expected;
-    }
-    if (capacity > work->limit) {
-        capacity = work->limit;
-    }
-    if (capacity < wanted) {
-        capacity = wanted;
-    }
+    int64_t capacity = buffer->capacity / 2 * 3, expected = expected_size(buffer->used, work);
+    capacity = capacity < expected ? expected : capacity;
+    capacity = capacity < wanted ? wanted : capacity;
     uint8_t *data = realloc(buffer->data, (size_t)capacity);
     if (data == NULL) {
         return 0;
@@ -282,23 +297,6 @@ width_of(const decode_slot *slot)
     return slot->kind == DECODE_BYTES ? (int64_t)sizeof(decode_slice) : slot->kind == DECODE_FLOAT ? 4 : 8;
 }
 
-/* What is left of a batch: how many records, of how many bytes in all. */
-typedef struct {
-    int64_t records;
-    int64_t bytes;
-} extent;
-
-/* Sets what a buffer may grow to: in proportion to the records so far, and never above what the bytes of all
- * records can hold (8 bytes for each of theirs), or the defaults of dense strings. */
-static void
-set_limits(task *work, const decode_buffer *buffer, extent all, int64_t record)
-{
-    int64_t defaults = work->slot->dense ? all.records * work->slot->size * (int64_t)sizeof(decode_slice) : 0;
-    work->limit = 8 * all.bytes + defaults;
-    double expected = (double)(buffer->used + 64) * (double)all.records / (double)(record ? record : 1) * 1.125;
-    work->expected = expected < (double)work->limit ? (int64_t)expected : work->limit;
-}
-
 /* Decodes one step of a feature list. Returns where the next one starts: where the reading ended. */
 static const uint8_t *
 take_step(task *work, const uint8_t *at, const uint8_t *end)
@@ -340,7 +338,7 @@ take_steps(task *work, decode_slice list)
             return DECODE_COUNT;
         }
         int64_t values = column->values.used / width_of(work->slot);
-        task inner = {.limit = work->limit};
+        task inner = {0};
         if (!reserve(&column->inner, sizeof values, &inner)) {
             return DECODE_NO_MEMORY;
         }

@@ -1,10 +1,10 @@
-/* Block, and byte strings out of it.
+/* Result, and byte strings out of it.
  *
- * A Block owns memory from malloc and lends it through the buffer protocol, so that NumPy takes it without a copy.
- * Byte strings are a Block of decode_slices, pointers into the records: it must be turned into objects
+ * A Result owns memory from malloc and lends it through the buffer protocol, so that NumPy takes it without a copy.
+ * Byte strings are a Result of decode_slices, pointers into the records: it must be turned into objects
  * (decode_strings) or offsets (decode_spans) while the records live.
  */
-#include "decode_block.h"
+#include "decode_result.h"
 
 #include <stdlib.h>
 
@@ -12,59 +12,63 @@ typedef struct {
     PyObject_HEAD
     void *data;
     Py_ssize_t size;
-} Block;
+} Result;
 
 static void
-block_dealloc(PyObject *self)
+result_dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
-    free(((Block *)self)->data);
+    free(((Result *)self)->data);
     PyObject_Free(self);
     Py_DECREF(type);
 }
 
 static int
-block_getbuffer(PyObject *self, Py_buffer *view, int flags)
+result_getbuffer(PyObject *self, Py_buffer *view, int flags)
 {
     static char nothing[8];
-    Block *block = (Block *)self;
-    return PyBuffer_FillInfo(view, self, block->data ? block->data : nothing, block->size, 0, flags);
+    Result *result = (Result *)self;
+    return PyBuffer_FillInfo(view, self, result->data ? result->data : nothing, result->size, 0, flags);
 }
 
-static PyType_Slot block_slots[] = {
-    {Py_tp_dealloc, (void *)block_dealloc},
-    {Py_bf_getbuffer, (void *)block_getbuffer},
+static PyType_Slot result_slots[] = {
+    {Py_tp_dealloc, (void *)result_dealloc},
+    {Py_bf_getbuffer, (void *)result_getbuffer},
     {0, NULL},
 };
 
-static PyType_Spec block_spec = {
-    .name = "streamrec.kernels._native.Block",
-    .basicsize = sizeof(Block),
+static PyType_Spec result_spec = {
+    .name = "streamrec.kernels._native.DecodeResult",
+    .basicsize = sizeof(Result),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
-    .slots = block_slots,
+    .slots = result_slots,
 };
 
-/* Takes over the buffer's memory. Only much that was not used is given back: a shrunken block keeps malloc from
+/* Takes over the buffer's memory. Only much that was not used is given back: a shrunken one keeps malloc from
  * learning the size that the next batch will ask for, and each batch would fault in fresh pages. */
 PyObject *
-decode_block(decode_buffer *buffer)
+decode_result(decode_buffer *buffer)
 {
     static PyObject *type; /* made at the first call, under the GIL; it has no state */
-    if (type == NULL && (type = PyType_FromSpec(&block_spec)) == NULL) {
+    if (type == NULL && (type = PyType_FromSpec(&result_spec)) == NULL) {
         return NULL;
     }
-    Block *block = (Block *)PyType_GenericAlloc((PyTypeObject *)type, 0);
-    if (block == NULL) {
+    Result *result = (Result *)PyType_GenericAlloc((PyTypeObject *)type, 0);
+    if (result == NULL) {
         return NULL;
     }
-    if (buffer->used < buffer->capacity / 4 * 3 && buffer->used > 0) {
+    if (buffer->used == 0) {
+        free(buffer->data);
+        buffer->data = NULL;
+    }
+    else if (buffer->used < buffer->capacity / 4 * 3) {
         void *data = realloc(buffer->data, (size_t)buffer->used);
         buffer->data = data ? data : buffer->data;
     }
-    block->data = buffer->data;
-    block->size = (Py_ssize_t)buffer->used;
+    result->data = buffer->data;
+    result->size = (Py_ssize_t)buffer->used;
     *buffer = (decode_buffer){0};
-    return (PyObject *)block;
+    return (PyObject *)result;
 }
 
 static int
@@ -87,16 +91,16 @@ open_pair(PyObject *source, PyObject *target, Py_buffer *from, Py_buffer *to, si
 }
 
 PyDoc_STRVAR(strings_doc,
-             "decode_strings(block, array, defaults, /)\n--\n\n"
+             "decode_strings(result, array, defaults, /)\n--\n\n"
              "Fills an object array with bytes; slices of nothing take the tuple of defaults in turn.");
 
 static PyObject *
 strings(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *block, *array, *defaults;
+    PyObject *result, *array, *defaults;
     Py_buffer from, to;
-    if (!PyArg_ParseTuple(args, "OOO!", &block, &array, &PyTuple_Type, &defaults) ||
-        open_pair(block, array, &from, &to, sizeof(PyObject *)) < 0) {
+    if (!PyArg_ParseTuple(args, "OOO!", &result, &array, &PyTuple_Type, &defaults) ||
+        open_pair(result, array, &from, &to, sizeof(PyObject *)) < 0) {
         return NULL;
     }
     const decode_slice *slices = from.buf;
@@ -125,19 +129,19 @@ strings(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 PyDoc_STRVAR(spans_doc,
-             "decode_spans(block, buffer, array, /)\n--\n\n"
+             "decode_spans(result, buffer, array, /)\n--\n\n"
              "Fills an int64 array with start and end of each string in the buffer; -1 for slices of nothing.");
 
 static PyObject *
 spans_of(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *block, *source, *array;
+    PyObject *result, *source, *array;
     Py_buffer from, to, whole;
-    if (!PyArg_ParseTuple(args, "OOO", &block, &source, &array) ||
+    if (!PyArg_ParseTuple(args, "OOO", &result, &source, &array) ||
         PyObject_GetBuffer(source, &whole, PyBUF_SIMPLE) < 0) {
         return NULL;
     }
-    if (open_pair(block, array, &from, &to, 2 * sizeof(int64_t)) < 0) {
+    if (open_pair(result, array, &from, &to, 2 * sizeof(int64_t)) < 0) {
         PyBuffer_Release(&whole);
         return NULL;
     }
@@ -154,7 +158,7 @@ spans_of(PyObject *Py_UNUSED(module), PyObject *args)
     return Py_NewRef(Py_None);
 }
 
-PyMethodDef decode_block_methods[] = {
+PyMethodDef decode_result_methods[] = {
     {"decode_strings", strings, METH_VARARGS, strings_doc},
     {"decode_spans", spans_of, METH_VARARGS, spans_doc},
     {NULL, NULL, 0, NULL},
