@@ -208,6 +208,7 @@ def machine() -> dict[str, str]:
         "numpy": np.__version__,
         "tensorflow": tf.__version__,
         "crc32c": ", ".join(kernels.crc32c_implementations()),
+        "load_average": f"{os.getloadavg()[0]:.1f}",  # above 1, others disturbed this run
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }
 

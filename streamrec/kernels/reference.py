@@ -21,13 +21,16 @@ import operator
 import struct
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
 from streamrec.kernels.codes import BAD_LENGTH_CRC, BAD_PAYLOAD_CRC, OK, TOO_LONG, BytesLike, Int64s, Scan
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 __all__ = [
     "allocate",
@@ -135,7 +138,7 @@ def scan_frames(data: BytesLike, start: int, verify: bool, max_record_bytes: int
         position += wants
 
 
-def allocate(size: int) -> BytesLike:
+def allocate(size: int) -> Buffer:
     """Writable bytes of no particular content, for blocks of records.
 
     The native kernel uses the memory of blocks that are gone again, because fresh memory costs more than the
@@ -152,7 +155,7 @@ def allocate(size: int) -> BytesLike:
     return bytearray(size)
 
 
-def gather(buffers: Sequence[BytesLike], sources: Int64s | None, spans: Int64s) -> tuple[BytesLike, bytes]:
+def gather(buffers: Sequence[BytesLike], sources: Int64s | None, spans: Int64s) -> tuple[Buffer, bytes]:
     """Copies payloads from one or many buffers back to back into a new one.
 
     Args:

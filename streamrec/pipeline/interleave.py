@@ -50,7 +50,7 @@ class Interleave:
         self._block = turn.block
         self._next = turn.next_shard
         self.lanes: dict[int, Lane] = {slot.shard: Lane(slot) for slot in turn.slots if slot}
-        self._slots: list[Lane | None] = [slot and self.lanes[slot.shard] for slot in turn.slots]
+        self._slots: list[Lane | None] = [None if slot is None else self.lanes[slot.shard] for slot in turn.slots]
 
     def wanted(self, ahead: int) -> list[Lane]:
         """The lanes that should be fed, most urgent first: those in slots, and `ahead` of the shards after them."""

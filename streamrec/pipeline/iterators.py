@@ -110,12 +110,9 @@ class DatasetIterator(Generic[T]):
 
     def __next__(self) -> T:
         while True:
-            try:
-                element: T = next(self._run.elements)
-            except StopIteration:
-                self._run.enter(next(self._chunks))
-            else:
-                return element
+            for element in self._run.elements:  # at most one: an error below must not chain to a StopIteration
+                return element  # type: ignore[no-any-return]
+            self._run.enter(next(self._chunks))
 
     def state_dict(self) -> dict[str, Any]:
         """Where the next element comes from, as JSON: `dataset.iterate(state)` goes on exactly there."""
@@ -159,15 +156,12 @@ class AsyncDatasetIterator(Generic[T]):
 
     async def __anext__(self) -> T:
         while True:
-            try:
-                element: T = next(self._run.elements)
-            except StopIteration:
-                chunk = await self._queue.get()
-                if chunk is None:
-                    raise StopAsyncIteration from None
-                self._run.enter(chunk)
-            else:
-                return element
+            for element in self._run.elements:
+                return element  # type: ignore[no-any-return]
+            chunk = await self._queue.get()
+            if chunk is None:
+                raise StopAsyncIteration
+            self._run.enter(chunk)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the next element comes from, as JSON: `dataset.aiterate(state)` goes on exactly there."""
@@ -206,13 +200,8 @@ class ThreadedAsyncIterator(Generic[T]):
         return self
 
     async def __anext__(self) -> T:
-        try:
-            element: T = next(self._inner._run.elements)
-        except StopIteration:
-            return await self._next_of_next_chunk()
-        return element
-
-    async def _next_of_next_chunk(self) -> T:
+        for element in self._inner._run.elements:
+            return element  # type: ignore[no-any-return]
         element, found = await anyio.to_thread.run_sync(advance, self._inner, abandon_on_cancel=True)
         if not found:
             raise StopAsyncIteration

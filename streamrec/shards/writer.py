@@ -52,12 +52,11 @@ class ShardInfo:
 class _OpenShard:
     """One shard under way: its upload, its compressor, and the block of records that comes next."""
 
-    def __init__(self, path: str, upload: Upload, options: TFRecordOptions) -> None:
+    def __init__(self, path: str, upload: Upload, deflater: Deflater) -> None:
         self.path = path
         self.records = 0
         self._upload = upload
-        self._compressed = bool(options.compression_type)
-        self._deflater = Deflater(options)
+        self._deflater = deflater
         self._block: list[bytes] = []
         self._block_bytes = 0
         self._sent = 0
@@ -105,7 +104,7 @@ class _OpenShard:
 
     async def _send(self, batch: RecordBatch) -> None:
         framed = encode_records(batch)
-        if self._compressed:
+        if self._deflater.compresses:
             framed = await anyio.to_thread.run_sync(self._deflater.write, framed)
         await self._pass_on(framed)
 
@@ -260,8 +259,9 @@ class ShardWriter:
 
     async def _open(self) -> _OpenShard:
         path = self._pattern.format(shard=len(self.shards)) if self._numbered else self._pattern
+        deflater = Deflater(self._options)
         storage = await self._storages.at(path)
-        return _OpenShard(path, await storage.upload(path), self._options)
+        return _OpenShard(path, await storage.upload(path), deflater)
 
     async def _roll(self) -> None:
         if self._shard is not None:

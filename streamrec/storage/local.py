@@ -54,13 +54,13 @@ class LocalBackend:
     async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
         """Opens the file and stays with that one, even when its name moves to another."""
         with _seam(path, start, end):
-            file = await finish(_open(local_path(path), start))
+            file = await finish(_open(local_path(path), start), undo=_close)
         info = _info(path, os.fstat(file.fileno()))
         if version is not None and version != info.version:
-            await file.close()
+            await finish(file.close())
             raise changed(path, start, end)
         if start >= (info.size or 0):
-            await file.close()
+            await finish(file.close())
             return EmptyBody(info)
         return _LocalBody(file, info, start)
 
@@ -70,7 +70,7 @@ class LocalBackend:
         temporary = Path(temporary_name(str(final)))
         with _seam(path):
             await asyncio.to_thread(final.parent.mkdir, parents=True, exist_ok=True)
-            file = await finish(_open_new(temporary))
+            file = await finish(_open_new(temporary), undo=_close)
         return _LocalUpload(path, final, temporary, file)
 
     async def aclose(self) -> None:
@@ -127,6 +127,10 @@ class _LocalUpload:
         await self._file.close()
         await asyncio.to_thread(_put_in_place, self._temporary, self._final)
         return await asyncio.to_thread(os.stat, self._final)
+
+
+async def _close(file: Any) -> None:
+    await file.close()
 
 
 def local_path(url: str) -> Path:

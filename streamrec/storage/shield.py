@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import anyio
@@ -13,10 +13,14 @@ __all__ = ["finish"]
 T = TypeVar("T")
 
 
-async def finish(work: Coroutine[Any, Any, T]) -> T:
+async def finish(work: Coroutine[Any, Any, T], undo: Callable[[T], Awaitable[Any]] | None = None) -> T:
     """Runs something to its end, also when the caller is cancelled meanwhile; the cancellation follows then.
 
     Both kinds of cancellation are held back: that of anyio's scopes and that of `asyncio.Task.cancel`.
+
+    Args:
+        work: What must not be cut off half way.
+        undo: Called with its result where the caller was cancelled and will never see it (an open file, say).
     """
     task = asyncio.get_running_loop().create_task(work)
     cancelled: asyncio.CancelledError | None = None
@@ -27,7 +31,9 @@ async def finish(work: Coroutine[Any, Any, T]) -> T:
             except asyncio.CancelledError as error:
                 cancelled = error
     if cancelled is not None:
-        if not task.cancelled():
-            task.exception()  # looked at, so that nothing is logged: the cancellation takes precedence
+        failed = task.cancelled() or task.exception()  # looked at, so that nothing is logged
+        if undo is not None and not failed:
+            with anyio.CancelScope(shield=True):
+                await undo(task.result())
         raise cancelled
     return task.result()

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import sys
 import zlib
-from typing import TYPE_CHECKING, Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
 
 from streamrec import kernels
 from streamrec.errors import CorruptRecordError, MissingExtraError, TruncatedShardError
@@ -25,15 +26,8 @@ from streamrec.tfrecord.options import CompressionType, TFRecordOptions
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-try:
-    if sys.version_info >= (3, 14):
-        from compression import zstd
-    else:
-        from backports import zstd
-except ImportError:  # the `zstd` extra is not installed; zstd_module() says so when it is needed
-    zstd = None
-
-DAMAGE: tuple[type[Exception], ...] = (zlib.error,) if zstd is None else (zlib.error, zstd.ZstdError)
+ZSTD_PACKAGE = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+"""Python's own since 3.14; its backport is the `zstd` extra."""
 
 __all__ = ["DETECT_BYTES", "Deflater", "Inflater", "detect_compression"]
 
@@ -75,6 +69,8 @@ class _Member(Protocol):
     """One gzip member, zlib stream or zstd frame under way: what zlib and zstd have in common."""
 
     @property
+    def damage(self) -> type[Exception]: ...
+    @property
     def eof(self) -> bool: ...
     @property
     def unused_data(self) -> bytes: ...
@@ -83,6 +79,8 @@ class _Member(Protocol):
 
 
 class _ZlibMember:
+    damage = zlib.error
+
     def __init__(self, window_bits: int) -> None:
         self._stream = zlib.decompressobj(window_bits)
 
@@ -104,34 +102,36 @@ class _ZlibMember:
 class _ZstdMember:
     def __init__(self) -> None:
         module = zstd_module()
+        self.damage: type[Exception] = module.ZstdError
         self._stream = module.ZstdDecompressor(
             options={module.DecompressionParameter.window_log_max: ZSTD_WINDOW_LOG_MAX}
         )
 
     @property
     def eof(self) -> bool:
-        return self._stream.eof
+        return bool(self._stream.eof)
 
     @property
     def unused_data(self) -> bytes:
-        return self._stream.unused_data
+        return bytes(self._stream.unused_data)
 
     def inflate(self, data: Buffer, limit: int) -> bytes:
-        return self._stream.decompress(data, limit)
+        return bytes(self._stream.decompress(data, limit))
 
     def starved(self) -> bool:
-        return self._stream.needs_input
+        return bool(self._stream.needs_input)
 
 
-def zstd_module():  # type: ignore[no-untyped-def]
-    """The zstd implementation: Python 3.14's own, or its backport.
+def zstd_module() -> Any:
+    """The zstd implementation.
 
     Raises:
-        MissingExtraError: Neither is there.
+        MissingExtraError: It is not installed.
     """
-    if zstd is None:
-        raise MissingExtraError("this shard is compressed with zstd: pip install 'streamrec[zstd]'")
-    return zstd
+    try:
+        return import_module(ZSTD_PACKAGE)
+    except ImportError as error:
+        raise MissingExtraError("ZSTD shards need a package more: pip install 'streamrec[zstd]'") from error
 
 
 class Inflater:
@@ -198,7 +198,7 @@ class Inflater:
         self._between = False
         try:
             inflated = self._member.inflate(data, limit)
-        except DAMAGE as error:
+        except self._member.damage as error:
             raise CorruptRecordError(
                 f"the {self._type} stream is damaged about {self._consumed:,} compressed bytes in ({error}); "
                 "fetch or write the shard again",
@@ -229,7 +229,8 @@ class Deflater:
 
     def __init__(self, options: TFRecordOptions) -> None:
         self._flush_mode = zlib.Z_FULL_FLUSH if options.flush_mode is None else options.flush_mode
-        self._zlib = self._zstd = None
+        self._zlib: Any = None
+        self._zstd: Any = None
         level = options.compression_level
         if options.compression_type == "ZSTD":
             self._zstd = zstd_module().ZstdCompressor(level=3 if level in (None, -1) else level)
@@ -242,20 +243,25 @@ class Deflater:
                 zlib.Z_DEFAULT_STRATEGY if options.compression_strategy is None else options.compression_strategy,
             )
 
+    @property
+    def compresses(self) -> bool:
+        """Whether `write` is work enough for a thread of its own."""
+        return self._zlib is not None or self._zstd is not None
+
     def write(self, data: bytes) -> bytes:
         """Takes plain bytes; returns the compressed ones that are ready, often b""."""
         if self._zlib is not None:
-            return self._zlib.compress(data)
-        return self._zstd.compress(data) if self._zstd is not None else data
+            return bytes(self._zlib.compress(data))
+        return bytes(self._zstd.compress(data)) if self._zstd is not None else data
 
     def flush(self) -> bytes:
         """The compressed bytes of all that was written so far."""
         if self._zlib is not None:
-            return self._zlib.flush(self._flush_mode)
-        return self._zstd.flush(self._zstd.FLUSH_BLOCK) if self._zstd is not None else b""
+            return bytes(self._zlib.flush(self._flush_mode))
+        return bytes(self._zstd.flush(self._zstd.FLUSH_BLOCK)) if self._zstd is not None else b""
 
     def close(self) -> bytes:
         """The stream's last bytes."""
         if self._zlib is not None:
-            return self._zlib.flush(zlib.Z_FINISH)
-        return self._zstd.flush(self._zstd.FLUSH_FRAME) if self._zstd is not None else b""
+            return bytes(self._zlib.flush(zlib.Z_FINISH))
+        return bytes(self._zstd.flush(self._zstd.FLUSH_FRAME)) if self._zstd is not None else b""

@@ -71,7 +71,7 @@ class Framer:
         self._wants = HEADER_BYTES
         self._held: list[Buffer] = []
         self._held_bytes = 0
-        self._reserved: np.ndarray[tuple[int], np.dtype[np.uint8]] | None = None
+        self._reserved: memoryview | None = None
         self._error: StreamrecError | None = None
 
     @property
@@ -124,15 +124,14 @@ class Framer:
         """
         if self._error is not None:
             raise self._error
-        block = np.frombuffer(kernels.allocate(self._held_bytes + size), np.uint8)
-        view = memoryview(block)
+        block = memoryview(kernels.allocate(self._held_bytes + size))
         end = 0
         for piece in self._held:
             part = memoryview(piece).cast("B")
-            view[end : end + len(part)] = part
+            block[end : end + len(part)] = part
             end += len(part)
         self._reserved = block
-        return view[end:]
+        return block[end:]
 
     def commit(self, size: int) -> Frames:
         """The first `size` reserved bytes are filled: returns the records that they complete, as `feed`."""

@@ -162,7 +162,7 @@ class Joining:
         self._expected = records
         self._count = 0
         self._filled = 0
-        self._buffer = np.empty(0, np.uint8)
+        self._buffer = memoryview(b"")
         self._spans: list[Spans] = []
 
     def __len__(self) -> int:
@@ -180,7 +180,7 @@ class Joining:
         self._count += len(frames)
         if end > len(self._buffer):
             self._grow(end)
-        self._buffer[self._filled : end] = np.frombuffer(frames.buffer, np.uint8)[first:last]
+        self._buffer[self._filled : end] = memoryview(frames.buffer).cast("B")[first:last]
         self._spans.append(frames.spans + (self._filled - first))
         self._filled = end
 
@@ -193,7 +193,7 @@ class Joining:
         """Makes room for what is expected at the present length of records, and for half as much again later on."""
         likely = end * max(self._expected, self._count) // self._count
         size = likely + likely // 16 if not self._filled else max(likely, end + end // 2)
-        grown = np.frombuffer(kernels.allocate(size), np.uint8)
+        grown = memoryview(kernels.allocate(size))
         grown[: self._filled] = self._buffer[: self._filled]
         self._buffer = grown
 

@@ -11,6 +11,8 @@ import streamrec.kernels
 from streamrec.kernels import _native, reference
 
 STUB = Path(streamrec.kernels.__file__).with_name("_native.pyi")
+EXAMPLE_ROOM = ("decode_", "encode_examples", "arrow_")
+"""What belongs to streamrec.example: wrapped and twinned there."""
 
 
 def functions_of(module: ModuleType) -> set[str]:
@@ -27,7 +29,7 @@ def stubs() -> dict[str, list[tuple[str, str | None]]]:
     found = {}
     for node in ast.parse(STUB.read_text()).body:
         if isinstance(node, ast.FunctionDef):
-            names = [argument.arg for argument in node.args.args]
+            names = [argument.arg for argument in node.args.posonlyargs + node.args.args]
             values = [ast.unparse(value) for value in node.args.defaults]
             required = len(names) - len(values)
             found[node.name] = [(name, values[i - required] if i >= required else None) for i, name in enumerate(names)]
@@ -48,13 +50,13 @@ def test_the_stub_names_the_native_functions() -> None:
     assert set(stubs()) == functions_of(_native)
 
 
-@pytest.mark.parametrize("name", sorted(stubs()))
+@pytest.mark.parametrize("name", sorted(name for name in stubs() if not name.startswith(EXAMPLE_ROOM)))
 def test_the_same_parameters_everywhere(name: str) -> None:
     """Names, order and defaults."""
     assert parameters(getattr(_native, name)) == stubs()[name] == parameters(getattr(reference, name))
 
 
-@pytest.mark.parametrize("name", sorted(stubs()))
+@pytest.mark.parametrize("name", sorted(name for name in stubs() if not name.startswith(EXAMPLE_ROOM)))
 def test_the_package_has_the_native_function(name: str) -> None:
     """Without STREAMREC_PURE, the fast one runs."""
     assert streamrec.kernels.NATIVE

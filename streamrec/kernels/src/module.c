@@ -3,11 +3,16 @@
 #include "crc32c.h"
 #include "native.h"
 
-extern PyMethodDef block_methods[], crc32c_methods[], frames_methods[], gather_methods[];
+extern PyMethodDef block_methods[], crc32c_methods[], decode_arrow_methods[], decode_block_methods[],
+    decode_methods[], encode_methods[], frames_methods[], gather_methods[];
 
 static PyMethodDef *const families[] = {
     block_methods,
     crc32c_methods,
+    decode_arrow_methods,
+    decode_block_methods,
+    decode_methods,
+    encode_methods,
     frames_methods,
     gather_methods,
     NULL,

@@ -1,0 +1,159 @@
+"""Writing Examples against TensorFlow's Python path, as ratios measured in one run.
+
+Run it from the project's root, where TensorFlow is installed and nothing else keeps the machine busy:
+
+    python -m benchmarks.encode [--rounds 7]
+
+- TensorFlow: `tf.train.Example(features=...)` out of the tutorial's helpers, then `SerializeToString()`. Its
+  input is Python scalars and lists, made before the clock starts: the form that its messages take fastest.
+- encode_example: the same mapping, record by record.
+- encode_examples: columns (NumPy arrays, a RaggedTensor, lists of bytes) in batches of 1,024, one core. Its
+  bar is 10 times TensorFlow.
+
+The contenders take turns in each round, so that what disturbs the machine disturbs them alike; medians of the
+rounds count. Every record is checked, once, to be the same message as TensorFlow's. The result goes to
+results/encode.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.machine import describe, median, save
+from streamrec.example import RaggedTensor, encode_example, encode_examples
+
+BATCH = 1024
+BAR = 10.0
+WORDS = [b"cat", b"dog", b"chicken", b"horse", b"goat"]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The same records as columns and as one mapping each."""
+
+    name: str
+    columns: dict[str, Any]
+    rows: list[dict[str, Any]]
+    batches: int
+
+
+def workloads() -> list[Workload]:
+    """The five kinds of records that are measured."""
+    rng = np.random.default_rng(7)
+    tutorial = {
+        "feature0": rng.integers(0, 2, BATCH),
+        "feature1": rng.integers(0, 5, BATCH),
+        "feature2": [WORDS[i] for i in rng.integers(0, 5, BATCH)],
+        "feature3": rng.standard_normal(BATCH).astype(np.float32),
+    }
+    forty: dict[str, Any] = {f"int{i:02}": rng.integers(0, 2**31, BATCH) for i in range(20)}
+    forty |= {f"float{i:02}": rng.standard_normal(BATCH).astype(np.float32) for i in range(20)}
+    lengths = rng.integers(200, 1001, BATCH)
+    tokens = rng.integers(0, 50_000, lengths.sum())
+    ragged = RaggedTensor(tokens, (np.concatenate([[0], np.cumsum(lengths)]),))
+    dense = {f"dense{i}": rng.standard_normal((BATCH, 64)).astype(np.float32) for i in range(8)}
+    images = {"image": [rng.bytes(110_000) for _ in range(64)], "label": rng.integers(0, 1000, 64)}
+    return [
+        Workload("four scalar features", tutorial, rows_of(tutorial), 8),
+        Workload("forty scalar features", forty, rows_of(forty), 2),
+        Workload("one ragged int64 of 200 to 1,000", {"tokens": ragged}, ragged_rows(ragged), 2),
+        Workload("eight dense float[64]", dense, rows_of(dense), 2),
+        Workload("image of 110 kB and label", images, rows_of(images), 2),
+    ]
+
+
+def rows_of(columns: dict[str, Any]) -> list[dict[str, Any]]:
+    """Columns as one mapping a record, of Python values."""
+    lists = {name: column if isinstance(column, list) else column.tolist() for name, column in columns.items()}
+    return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
+
+
+def ragged_rows(ragged: RaggedTensor) -> list[dict[str, Any]]:
+    """A ragged column as one mapping a record."""
+    splits = ragged.nested_row_splits[0].tolist()
+    flat = np.asarray(ragged.flat_values).tolist()
+    return [{"tokens": flat[splits[i] : splits[i + 1]]} for i in range(len(splits) - 1)]
+
+
+def tf_feature(value: Any) -> Any:
+    """The tutorial's three helpers in one: the kind is that of the first value."""
+    values = value if isinstance(value, list) else [value]
+    if isinstance(values[0], bytes):
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+    if isinstance(values[0], float):
+        return tf.train.Feature(float_list=tf.train.FloatList(value=values))
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+
+
+def tf_record(row: dict[str, Any]) -> bytes:
+    """One record by TensorFlow."""
+    features = tf.train.Features(feature={name: tf_feature(value) for name, value in row.items()})
+    return bytes(tf.train.Example(features=features).SerializeToString())
+
+
+def seconds(work: Callable[[], Any], times: int) -> float:
+    """Wall time of one run."""
+    start = time.perf_counter()
+    for _ in range(times):
+        work()
+    return (time.perf_counter() - start) / times
+
+
+def check(load: Workload) -> None:
+    """All contenders write the same messages."""
+    for row, ours in zip(load.rows, encode_examples(load.columns), strict=True):
+        theirs = tf.train.Example.FromString(tf_record(row))
+        assert tf.train.Example.FromString(ours) == theirs
+        assert tf.train.Example.FromString(encode_example(row)) == theirs
+
+
+def measure(load: Workload, rounds: int) -> dict[str, Any]:
+    """One line of the result: records per second."""
+    check(load)
+    contenders: dict[str, Callable[[], Any]] = {
+        "tensorflow": lambda: [tf_record(row) for row in load.rows],
+        "encode_example": lambda: [encode_example(row) for row in load.rows],
+        "encode_examples": lambda: encode_examples(load.columns),
+    }
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, work in contenders.items():
+            times[name].append(seconds(work, load.batches * 10 if name == "encode_examples" else load.batches))
+    speeds = {name: median(len(load.rows) / taken for taken in values) for name, values in times.items()}
+    ratio = round(speeds["encode_examples"] / speeds["tensorflow"], 1)
+    return {
+        "records": load.name,
+        "records_per_second": speeds,
+        "ratio": ratio,
+        "ratio_record_by_record": round(speeds["encode_example"] / speeds["tensorflow"], 2),
+        "bar": BAR,
+        "met": ratio >= BAR,
+    }
+
+
+def main() -> None:
+    """Measures, prints and saves."""
+    parser = argparse.ArgumentParser(description="Writing Examples against TensorFlow's Python path.")
+    parser.add_argument("--rounds", type=int, default=7)
+    rounds = parser.parse_args().rounds
+    rows = [measure(load, rounds) for load in workloads()]
+    for row in rows:
+        print(f"{row['records']:34} {row['ratio']:8.1f} x, record by record {row['ratio_record_by_record']:.2f} x")
+        print("    " + ", ".join(f"{name} {speed:,.0f}/s" for name, speed in row["records_per_second"].items()))
+    load_now = round(os.getloadavg()[0], 1)
+    machine = describe("numpy", "protobuf", "tensorflow-cpu") | {"load": load_now, "rounds": rounds}
+    save("encode", {"machine": machine, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()

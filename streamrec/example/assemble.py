@@ -1,0 +1,231 @@
+"""From a walk's raw values to the arrays that TensorFlow returns: whole columns at a time, in NumPy.
+
+Nothing here looks at a message. The functions serve Examples and SequenceExamples, batches and single ones,
+and values of every kind; byte strings that were asked for as spans become BytesColumns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from streamrec.errors import FeatureError
+from streamrec.example.columns import BytesColumn, Column, SparseTensor, Values
+from streamrec.example.features import (
+    Dtype,
+    Feature,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+    SparseFeature,
+)
+from streamrec.example.plan import Plan
+from streamrec.example.ragged import Rows, partition_batch, partition_one
+from streamrec.example.walk import Array, Offsets, Raw, Slot
+
+__all__ = ["batch_columns", "padded", "single_columns"]
+
+Part: TypeAlias = "Values | SparseTensor | Rows"
+"""A column before features are combined: ragged ones are still Rows."""
+Wrap: TypeAlias = Callable[[Array, Dtype, Array | None], Values]
+"""Turns a walk's values into what the caller asked for; the default is for spans of -1."""
+
+
+def wrapper(buffer: Any) -> Wrap:
+    """How values leave: as they are, or as BytesColumns over `buffer` where that is not None."""
+    if buffer is None:
+        return lambda values, dtype, default: values
+    return lambda values, dtype, default: _column(buffer, values, default) if dtype is bytes else values
+
+
+def _column(buffer: Any, spans: Array, default: Array | None) -> BytesColumn:
+    """A column over `buffer`; over a copy of it where strings that are not in it must be filled in."""
+    missing = spans[..., 0] < 0
+    if not missing.any():
+        return BytesColumn(buffer, spans)
+    fill = np.broadcast_to(np.array(b"", dtype=object) if default is None else default, missing.shape)
+    spans = np.where(missing[..., None], 0, spans)
+    if not any(fill[missing].tolist()):
+        return BytesColumn(buffer, spans)
+    strings = BytesColumn(buffer, spans).to_numpy()
+    strings[missing] = fill[missing]
+    joined: list[bytes] = strings.reshape(-1).tolist()
+    ends = np.cumsum([0, *map(len, joined)])
+    return BytesColumn(b"".join(joined), np.stack([ends[:-1], ends[1:]], axis=-1).reshape(spans.shape))
+
+
+def _positions(splits: Offsets) -> tuple[Offsets, Offsets, int]:
+    """Row and place in the row of each value, and the longest row."""
+    lengths = np.diff(splits)
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    places = np.arange(splits[-1]) - np.repeat(splits[:-1], lengths)
+    return rows, places, int(lengths.max(initial=0))
+
+
+def _sparse(values: Values, columns: Iterable[Array], shape: Iterable[int]) -> SparseTensor:
+    indices = np.stack([np.asarray(column, dtype=np.int64) for column in columns], axis=1)
+    return SparseTensor(indices, values, np.array(list(shape), dtype=np.int64))
+
+
+def batch_sparse(values: Values, splits: Offsets) -> SparseTensor:
+    """A VarLenFeature of a batch: indices (example, place)."""
+    rows, places, longest = _positions(splits)
+    return _sparse(values, (rows, places), (len(splits) - 1, longest))
+
+
+def single_sparse(values: Values) -> SparseTensor:
+    """A VarLenFeature of one example: indices (place)."""
+    return _sparse(values, (np.arange(len(values)),), (len(values),))
+
+
+def padded(values: Array, splits: Offsets, shape: tuple[int, ...], size: int, pad: Any) -> Array:
+    """Rows of different lengths as one array.
+
+    Args:
+        values: All values; spans have one dimension more.
+        splits: Where each row starts and ends, in values; multiples of `size`.
+        shape: The shape of a step.
+        size: The number of values of a step.
+        pad: What stands behind the shorter rows.
+
+    Returns:
+        An array of `[rows, longest, *shape]`.
+    """
+    lengths = np.diff(splits)
+    longest = int(lengths.max(initial=0))
+    full = np.empty((len(lengths), longest, *values.shape[1:]), dtype=values.dtype)
+    full.fill(pad)  # np.full would drop the trailing NULs of bytes
+    full[np.arange(longest) < lengths[:, None]] = values
+    return full.reshape(len(lengths), longest // size, *shape, *values.shape[1:])
+
+
+def _pad(form: FixedLenSequenceFeature, values: Array) -> Any:
+    if values.ndim == 2:  # spans
+        return -1
+    default = form.default_value
+    while isinstance(default, tuple):  # one value, in any nesting
+        default = default[0]
+    if form.dtype is bytes:
+        return default.encode() if isinstance(default, str) else default or b""
+    return default or 0
+
+
+def _dense_default(form: Feature, slot: Slot) -> Array | None:
+    if slot.default is not None:
+        return slot.default
+    default = form.default_value if isinstance(form, FixedLenSequenceFeature) else None
+    if default is None:
+        return None
+    text = _pad(form, np.empty(0)) if isinstance(form, FixedLenSequenceFeature) else default
+    return np.array(text, dtype=object)
+
+
+def _batch_part(slot: Slot, form: Feature, raw: Raw, count: int, wrap: Wrap) -> Part:
+    values, splits = raw.values, raw.splits
+    if isinstance(form, FixedLenFeature):
+        shaped = values.reshape(count, *form.shape, *values.shape[1:])
+        return wrap(shaped, slot.dtype, slot.default)
+    assert splits is not None
+    if isinstance(form, FixedLenSequenceFeature):
+        full = padded(values, splits, form.shape, slot.size, _pad(form, values))
+        return wrap(full, slot.dtype, _dense_default(form, slot))
+    out = wrap(values, slot.dtype, None)
+    if isinstance(form, RaggedFeature):
+        return Rows(out, splits.astype(form.row_splits_dtype))
+    return batch_sparse(out, splits)
+
+
+def _single_part(slot: Slot, form: Feature, raw: Raw, wrap: Wrap) -> Part:
+    values = raw.values
+    if isinstance(form, FixedLenFeature):
+        return wrap(values.reshape((*form.shape, *values.shape[1:])), slot.dtype, slot.default)
+    if isinstance(form, FixedLenSequenceFeature):
+        return wrap(values.reshape(-1, *form.shape, *values.shape[1:]), slot.dtype, None)
+    out = wrap(values, slot.dtype, None)
+    return out if isinstance(form, RaggedFeature) else single_sparse(out)
+
+
+def batch_columns(plan: Plan, raws: list[Raw], count: int, buffer: Any) -> dict[str, Column]:
+    """The columns of a batch of `count` examples, or of their contexts.
+
+    Args:
+        plan: What was looked for.
+        raws: What was found, one for each slot.
+        count: The number of examples.
+        buffer: What spans of byte strings point into; None where strings are objects.
+
+    Raises:
+        FeatureError: Sparse positions or ragged partitions that don't fit their values.
+    """
+    wrap = wrapper(buffer)
+    triples = zip(plan.slots, plan.forms, raws, strict=True)
+    return combined(plan, {slot.name: _batch_part(slot, form, raw, count, wrap) for slot, form, raw in triples})
+
+
+def single_columns(plan: Plan, raws: list[Raw], buffer: Any) -> dict[str, Column]:
+    """The columns of one example or context, without a batch dimension; see `batch_columns`."""
+    wrap = wrapper(buffer)
+    triples = zip(plan.slots, plan.forms, raws, strict=True)
+    return combined(plan, {slot.name: _single_part(slot, form, raw, wrap) for slot, form, raw in triples})
+
+
+def combined(plan: Plan, parts: dict[str, Part]) -> dict[str, Column]:
+    """The columns of the features: sparse and ragged ones put together, helper keys left out.
+
+    The order is TensorFlow's: features that bear the name of a key stand where the key stood, others follow.
+    """
+    if not plan.composite:
+        return parts  # type: ignore[return-value]  # only RaggedFeatures give Rows
+    updates: dict[str, Column] = {}
+    for name, feature in plan.features.items():
+        try:
+            if isinstance(feature, SparseFeature):
+                updates[name] = _merged(feature, parts)
+            elif isinstance(feature, RaggedFeature):
+                updates[name] = _partitioned(feature, parts[feature.value_key or name], parts)
+        except FeatureError as error:
+            raise FeatureError(error.reason, name) from None
+    columns = {**parts, **updates}
+    return {name: column for name, column in columns.items() if name in plan.features}  # type: ignore[misc]
+
+
+def _partitioned(feature: RaggedFeature, part: Part, parts: dict[str, Part]) -> Column:
+    if isinstance(part, Rows):
+        rows = {name: other for name, other in parts.items() if isinstance(other, Rows)}
+        return partition_batch(part, feature, rows).tensor()
+    arrays = {name: other for name, other in parts.items() if isinstance(other, np.ndarray)}
+    assert not isinstance(part, SparseTensor)
+    column = partition_one(part, feature, arrays)
+    return column.tensor() if isinstance(column, Rows) else column
+
+
+def _merged(feature: SparseFeature, parts: dict[str, Part]) -> SparseTensor:
+    """One SparseTensor of positions and values.
+
+    As in TensorFlow, positions outside `size` stay as they are, and only the totals of positions and values
+    of the whole batch are compared. Values at equal positions keep their order (TensorFlow's order is
+    unspecified).
+    """
+    keys = [parts[key] for key in feature.index_keys]
+    values = parts[feature.value_key]
+    assert isinstance(values, SparseTensor)
+    assert isinstance(keys[0], SparseTensor)
+    columns: list[npt.NDArray[Any]] = list(keys[0].indices[:, :-1].T)
+    for name, key in zip(feature.index_keys, keys, strict=True):
+        assert isinstance(key, SparseTensor)
+        assert isinstance(key.values, np.ndarray)
+        if len(key.values) != len(values.values):
+            raise FeatureError(
+                f"found {len(key.values):,} positions in {name!r} where {len(values.values):,} values "
+                f"in {feature.value_key!r} want one each"
+            )
+        columns.append(key.values)
+    shape = [*keys[0].dense_shape[:-1].tolist(), *feature.sizes]
+    tensor = _sparse(values.values, columns, shape)
+    if feature.already_sorted:
+        return tensor
+    order = np.lexsort(tensor.indices.T[::-1])
+    return SparseTensor(tensor.indices[order], tensor.values[order], tensor.dense_shape)

@@ -1,0 +1,149 @@
+"""What parsing returns: SparseTensor, RaggedTensor, and BytesColumn for strings without a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from streamrec.kernels import NATIVE
+
+if NATIVE:
+    from streamrec.kernels import _native
+
+__all__ = ["BytesColumn", "Column", "RaggedTensor", "SparseTensor", "Values"]
+
+
+class BytesColumn:
+    """Byte strings that stay where they are: spans over the buffer that they were parsed from.
+
+    The column holds the whole buffer for as long as it lives. It is immutable; its strings are made when they
+    are asked for.
+
+    Args:
+        buffer: A C-contiguous buffer of bytes.
+        spans: int64 of shape `[*shape, 2]`: start and end of each string in `buffer`.
+
+    Raises:
+        ValueError: Spans of another shape, or that leave the buffer.
+
+    Example:
+        >>> column = BytesColumn(b"onetwothree", np.array([[0, 3], [3, 6], [6, 11]]))
+        >>> len(column), column[2], column[1:].to_numpy()
+        (3, b'three', array([b'two', b'three'], dtype=object))
+    """
+
+    __slots__ = ("buffer", "spans")
+
+    def __init__(self, buffer: Any, spans: npt.NDArray[np.int64]) -> None:
+        view = memoryview(buffer).cast("B")
+        spans = np.asarray(spans, dtype=np.int64)
+        if spans.ndim < 2 or spans.shape[-1] != 2:
+            raise ValueError(f"spans have the shape {spans.shape}; they must be [..., 2], start and end")
+        starts, ends = spans[..., 0], spans[..., 1]
+        if spans.size and (starts.min() < 0 or (ends < starts).any() or ends.max() > len(view)):
+            raise ValueError(f"a span leaves the buffer of {len(view):,} bytes or ends before it starts")
+        self.buffer = view
+        self.spans = spans
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array of strings."""
+        return self.spans.shape[:-1]
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """The number of bytes of each string, int64 of this shape."""
+        lengths: npt.NDArray[np.int64] = self.spans[..., 1] - self.spans[..., 0]
+        return lengths
+
+    def __len__(self) -> int:
+        """The size of the first dimension."""
+        return len(self.spans)
+
+    def __getitem__(self, index: Any) -> Any:
+        """One string as bytes, or a BytesColumn over the same buffer for whatever else NumPy can select."""
+        spans = self.spans[(*index, slice(None))] if isinstance(index, tuple) else self.spans[index]
+        if spans.ndim == 1:
+            return bytes(self.buffer[spans[0] : spans[1]])
+        return BytesColumn(self.buffer, spans)
+
+    def __iter__(self) -> Iterator[Any]:
+        """The strings, or the columns of the first dimension."""
+        return (self[index] for index in range(len(self)))
+
+    def __repr__(self) -> str:
+        """Shape and bytes, not the strings."""
+        return f"BytesColumn(shape={list(self.shape)}, bytes={int(self.lengths.sum()):,})"
+
+    def reshape(self, *shape: int) -> BytesColumn:
+        """The same strings in another shape."""
+        return BytesColumn(self.buffer, self.spans.reshape(*shape, 2))
+
+    def to_numpy(self) -> npt.NDArray[np.object_]:
+        """An object array of bytes of this shape: what parsing gives by default."""
+        array = np.empty(self.spans.size // 2, dtype=object)
+        array[:] = [bytes(self.buffer[start:end]) for start, end in self.spans.reshape(-1, 2).tolist()]
+        return array.reshape(self.shape)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        """NumPy's conversion; always a copy."""
+        if copy is False:
+            raise ValueError("a BytesColumn turns into an array of bytes by copying only")
+        return self.to_numpy() if dtype is None else self.to_numpy().astype(dtype)
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        """The strings as an Arrow large_binary array, through the Arrow PyCapsule interface.
+
+        Arrow wants strings one after the other, so they are copied, once.
+
+        Args:
+            requested_schema: Not heeded, as the interface allows; cast afterwards.
+
+        Returns:
+            The capsules `arrow_schema` and `arrow_array`; `pyarrow.array(column)` takes them.
+
+        Raises:
+            ValueError: A column of more than one dimension; reshape it first.
+        """
+        if len(self.shape) != 1:
+            raise ValueError(f"Arrow arrays have one dimension, this column has {len(self.shape)}; reshape it")
+        return _native.arrow_binary(self.buffer, np.ascontiguousarray(self.spans))
+
+
+Values: TypeAlias = "npt.NDArray[Any] | BytesColumn"
+"""Values of a column: int64, float32, an object array of bytes, or a BytesColumn where that was asked for."""
+
+
+class SparseTensor(NamedTuple):
+    """The values of a sparse array and where they stand.
+
+    Args:
+        indices: int64 of shape `[n, rank]`, in row-major order.
+        values: The n values.
+        dense_shape: int64 of shape `[rank]`.
+    """
+
+    indices: npt.NDArray[np.int64]
+    values: Values
+    dense_shape: npt.NDArray[np.int64]
+
+
+class RaggedTensor(NamedTuple):
+    """Values with one or more dimensions of rows that differ in length.
+
+    Args:
+        flat_values: All values, one after the other; more than one dimension where the innermost partitions
+            are uniform.
+        nested_row_splits: One array for each ragged dimension, outermost first: row i of a dimension goes
+            from split i to split i + 1 of the next one.
+    """
+
+    flat_values: Values
+    nested_row_splits: tuple[npt.NDArray[Any], ...]
+
+
+Column: TypeAlias = "Values | SparseTensor | RaggedTensor"
+"""What a feature is parsed into."""

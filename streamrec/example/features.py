@@ -1,0 +1,395 @@
+"""How a feature is to be parsed: TensorFlow's five feature configurations, with its names and arguments.
+
+Rules of this file:
+  - a configuration is a frozen value: lists become tuples and dtypes become one of `np.int64`, `np.float32`
+    and `bytes` when it is made, so it can be hashed, pickled and shared, and no later change can reach it;
+  - two configurations are equal only if they mean the same: plans are kept by them (the partitions are no
+    tuples, which would be equal across classes);
+  - what can be known to be wrong without data is refused here, when the configuration is made (TensorFlow
+    waits for the first call);
+  - the meaning of each class is TensorFlow's (tf.io, 2.21). What depends on data stands in parse.py and
+    sequence.py.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+
+from streamrec.errors import FeatureError
+
+__all__ = [
+    "Dtype",
+    "Feature",
+    "FixedLenFeature",
+    "FixedLenSequenceFeature",
+    "RaggedFeature",
+    "SparseFeature",
+    "VarLenFeature",
+]
+
+Dtype: TypeAlias = type[np.int64] | type[np.float32] | type[bytes]
+"""The three kinds of values that an Example holds: `np.int64`, `np.float32` and `bytes`."""
+
+_KINDS: Mapping[str, Dtype] = {
+    "int64": np.int64,
+    "float32": np.float32,
+    "string": bytes,
+    "bytes": bytes,
+    "object": bytes,
+}
+
+
+def as_dtype(dtype: object) -> Dtype:
+    """Turns a NumPy dtype, a TensorFlow DType, a Python type or a name into one of the three kinds.
+
+    Args:
+        dtype: `np.int64`, `np.float32` or `bytes`; or `"int64"`, `"float32"`, `"string"`, `"bytes"`; or
+            TensorFlow's `tf.int64`, `tf.float32`, `tf.string`; or Python's `int`, `float` (float32, as in
+            TensorFlow) and `str` (bytes).
+
+    Raises:
+        FeatureError: Any other dtype: an Example holds no other kinds.
+    """
+    if dtype is float:
+        return np.float32
+    if dtype is bytes or dtype is str:
+        return bytes
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None)  # np.dtype and tf.DType have one
+    if not isinstance(name, str):
+        name = _numpy_name(dtype)
+    kind = _KINDS.get("bytes" if name.startswith(("bytes", "str")) else name)
+    if kind is None:
+        raise FeatureError(
+            f"dtype {dtype!r} is not a kind that an Example holds; use np.int64, np.float32 or bytes "
+            "and convert after parsing"
+        )
+    return kind
+
+
+def _numpy_name(dtype: object) -> str:
+    try:
+        return str(np.dtype(cast(Any, dtype)).name)
+    except TypeError:
+        return repr(dtype)
+
+
+def _as_shape(shape: int | Iterable[Any], why: str) -> tuple[int, ...]:
+    """A tuple of sizes. `why` says what an unknown size would mean for the feature at hand."""
+    dims = tuple(shape) if isinstance(shape, Iterable) else (shape,)
+    if any(dim is None for dim in dims):
+        raise FeatureError(f"shape {list(dims)} has an unknown size; {why}")
+    sizes = tuple(operator.index(dim) for dim in dims)
+    if any(size < 0 for size in sizes):
+        raise FeatureError(f"shape {list(sizes)} has a negative size; {why}")
+    return sizes
+
+
+def _frozen(value: Any, dtype: Dtype) -> Any:
+    """Arrays and lists as nested tuples of Python scalars, so that a configuration holds nothing mutable.
+
+    Numbers of NumPy are cast to the feature's kind, as TensorFlow does: np.float64(1.0) is a default for
+    int64, the float 1.0 is not.
+    """
+    if hasattr(value, "numpy"):  # a TensorFlow tensor
+        value = value.numpy()
+    if isinstance(value, np.ndarray | np.generic):
+        numeric = value.dtype.kind in "biuf" and dtype is not bytes
+        with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, as in TensorFlow
+            value = value.astype(cast(Any, dtype)).tolist() if numeric else value.tolist()
+    return tuple(_frozen(item, dtype) for item in value) if isinstance(value, list | tuple) else value
+
+
+def default_array(value: Any, dtype: Dtype, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """The default of a feature as an array of `shape`; str becomes UTF-8 bytes, as in TensorFlow.
+
+    Args:
+        value: A scalar or nested tuples of scalars, with as many values as `shape` has elements.
+        dtype: The feature's kind; a float is no int64, as in TensorFlow.
+        shape: What the values are reshaped to.
+
+    Raises:
+        FeatureError: Another number of values, or values of another kind.
+    """
+    flat = list(_flatten(value))
+    wanted = math.prod(shape)
+    if len(flat) != wanted:
+        raise FeatureError(
+            f"the default has {len(flat)} values and the shape {list(shape)} wants {wanted}; give one for each element"
+        )
+    if dtype is bytes:
+        array = np.empty(len(flat), dtype=object)
+        array[:] = [_as_bytes(item) for item in flat]
+        return array.reshape(shape)
+    for item in flat:
+        if not isinstance(item, int if dtype is np.int64 else int | float):  # bool is an int, here as in TensorFlow
+            raise FeatureError(f"the default {item!r} is a {type(item).__name__}, no {dtype.__name__}")
+    try:
+        with np.errstate(over="ignore"):
+            return np.array(flat, dtype=dtype).reshape(shape)
+    except OverflowError as error:
+        raise FeatureError(f"the default {value!r} does not fit in {dtype.__name__}") from error
+
+
+def _flatten(value: Any) -> Iterable[Any]:
+    if isinstance(value, tuple):
+        for item in value:
+            yield from _flatten(item)
+    else:
+        yield value
+
+
+def _as_bytes(item: Any) -> bytes:
+    if isinstance(item, str):
+        return item.encode()
+    if isinstance(item, bytes):
+        return item
+    raise FeatureError(f"the default {item!r} is a {type(item).__name__}, no bytes")
+
+
+def _as_key(key: object, what: str) -> str:
+    if not isinstance(key, str) or not key:
+        raise FeatureError(f"{what} is {key!r}; it must be the name of a feature")
+    return key
+
+
+def _set(feature: object, **values: object) -> None:
+    """Stores the normal form of a frozen dataclass's fields, from its `__post_init__` only."""
+    for name, value in values.items():
+        object.__setattr__(feature, name, value)
+
+
+@dataclass(frozen=True)
+class FixedLenFeature:
+    """A feature with the same number of values in every example: a dense array of `[batch, *shape]`.
+
+    Args:
+        shape: Sizes of one example's array; `[]` for a scalar, 3 for `[3]`. The data must hold exactly their
+            product.
+        dtype: `np.int64`, `np.float32` or `bytes` (or their TensorFlow or string names).
+        default_value: Taken where the feature is missing or empty. A scalar for a scalar, else one value
+            for each element, in any nesting. None makes the feature required.
+
+    Example:
+        >>> FixedLenFeature([2], "float32", default_value=[0, 1]).default_value
+        (0, 1)
+    """
+
+    shape: tuple[int, ...]
+    dtype: Dtype
+    default_value: Any = None
+
+    def __init__(self, shape: int | Iterable[Any], dtype: object, default_value: Any = None) -> None:
+        sizes = _as_shape(shape, "use FixedLenSequenceFeature for a first dimension that varies")
+        kind = as_dtype(dtype)
+        _set(self, shape=sizes, dtype=kind, default_value=_frozen(default_value, kind))
+        if default_value is not None:
+            default_array(self.default_value, self.dtype, self.shape)
+
+
+@dataclass(frozen=True)
+class VarLenFeature:
+    """A feature with any number of values: a SparseTensor with the dense shape `[batch, longest]`.
+
+    Args:
+        dtype: `np.int64`, `np.float32` or `bytes` (or their TensorFlow or string names).
+    """
+
+    dtype: Dtype
+
+    def __init__(self, dtype: object) -> None:
+        _set(self, dtype=as_dtype(dtype))
+
+
+@dataclass(frozen=True)
+class FixedLenSequenceFeature:
+    """Any number of arrays of one shape: a dense array of `[batch, longest, *shape]`, padded.
+
+    Args:
+        shape: Sizes of one step. The number of values must be a multiple of their product.
+        dtype: `np.int64`, `np.float32` or `bytes` (or their TensorFlow or string names).
+        allow_missing: Must be true for `parse_example`. In a SequenceExample's feature lists it says whether
+            the list may be missing.
+        default_value: One value that pads shorter examples of a batch in `parse_example`; 0 or `b""` when
+            None. Feature lists are padded with 0 or `b""` always and take no default.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Dtype
+    allow_missing: bool = False
+    default_value: Any = None
+
+    def __init__(
+        self,
+        shape: int | Iterable[Any],
+        dtype: object,
+        allow_missing: bool = False,
+        default_value: Any = None,
+    ) -> None:
+        sizes = _as_shape(shape, "only the first dimension, the length, may vary, and it is not written down")
+        if 0 in sizes:
+            raise FeatureError(f"shape {list(sizes)} of one step holds no value; leave the zero out")
+        kind = as_dtype(dtype)
+        _set(self, shape=sizes, dtype=kind, allow_missing=bool(allow_missing))
+        _set(self, default_value=_frozen(default_value, kind))
+        if default_value is not None:
+            default_array(self.default_value, self.dtype, ())
+
+
+@dataclass(frozen=True)
+class SparseFeature:
+    """Values and their positions in two or more features: a SparseTensor of `[batch, *size]`.
+
+    Args:
+        index_key: The feature of int64 positions, or a list of one for each dimension.
+        value_key: The feature that holds the values; as many as there are positions.
+        dtype: `np.int64`, `np.float32` or `bytes` (or their TensorFlow or string names).
+        size: The dense size, or a list of one for each index key.
+        already_sorted: Whether the positions are in row-major order already, so that sorting is left out.
+    """
+
+    index_key: str | tuple[str, ...]
+    value_key: str
+    dtype: Dtype
+    size: int | tuple[int, ...]
+    already_sorted: bool = False
+
+    def __init__(
+        self,
+        index_key: str | Iterable[str],
+        value_key: str,
+        dtype: object,
+        size: int | Iterable[int],
+        already_sorted: bool = False,
+    ) -> None:
+        keys = index_key if isinstance(index_key, str) else tuple(_as_key(key, "index_key") for key in index_key)
+        if not keys:
+            raise FeatureError("index_key is empty; name the feature that holds the positions")
+        sizes = tuple(map(operator.index, size)) if isinstance(size, Iterable) else operator.index(size)
+        if isinstance(keys, str) != isinstance(sizes, int):
+            raise FeatureError(f"index_key {index_key!r} and size {size!r} must both be lists or neither")
+        if isinstance(keys, tuple) and isinstance(sizes, tuple) and len(keys) != len(sizes):
+            raise FeatureError(f"{len(keys)} index keys and {len(sizes)} sizes; give one size for each key")
+        value_key = _as_key(value_key, "value_key")
+        _set(self, index_key=keys, value_key=value_key, dtype=as_dtype(dtype), size=sizes)
+        _set(self, already_sorted=bool(already_sorted))
+
+    @property
+    def index_keys(self) -> tuple[str, ...]:
+        """The index keys as a tuple, also where one name was given."""
+        return (self.index_key,) if isinstance(self.index_key, str) else self.index_key
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes as a tuple, also where one was given."""
+        return (self.size,) if isinstance(self.size, int) else self.size
+
+
+@dataclass(frozen=True)
+class RaggedFeature:
+    """A feature with any number of values, split further by other features: a RaggedTensor.
+
+    Args:
+        dtype: `np.int64`, `np.float32` or `bytes` (or their TensorFlow or string names).
+        value_key: The feature that holds the values; by default the key that this configuration stands under.
+        partitions: How an example's values are split, from the outermost dimension to the innermost: any of
+            `RowSplits`, `RowLengths`, `RowStarts`, `RowLimits`, `ValueRowIds` (each with the key of an int64
+            feature) and `UniformRowLength` (with a length).
+        row_splits_dtype: `np.int32` (the default, as in TensorFlow) or `np.int64`.
+        validate: Whether to check that values and partitions fit.
+    """
+
+    @dataclass(frozen=True)
+    class RowSplits:
+        """Row i goes from split i to split i + 1."""
+
+        key: str
+
+    @dataclass(frozen=True)
+    class RowLengths:
+        """The length of each row."""
+
+        key: str
+
+    @dataclass(frozen=True)
+    class RowStarts:
+        """Where each row starts; the last ends with the values."""
+
+        key: str
+
+    @dataclass(frozen=True)
+    class RowLimits:
+        """Where each row ends; the first starts at 0."""
+
+        key: str
+
+    @dataclass(frozen=True)
+    class ValueRowIds:
+        """The row of each value, in ascending order."""
+
+        key: str
+
+    @dataclass(frozen=True)
+    class UniformRowLength:
+        """All rows are equally long."""
+
+        length: int
+
+    dtype: Dtype
+    value_key: str | None = None
+    partitions: tuple[Partition, ...] = ()
+    row_splits_dtype: type[np.int32] | type[np.int64] = np.int32
+    validate: bool = False
+
+    def __init__(
+        self,
+        dtype: object,
+        value_key: str | None = None,
+        partitions: list[Partition] | tuple[Partition, ...] = (),
+        row_splits_dtype: object = np.int32,
+        validate: bool = False,
+    ) -> None:
+        if not isinstance(partitions, list | tuple) or not all(isinstance(p, PARTITIONS) for p in partitions):
+            raise TypeError(f"partitions must be a list of RaggedFeature.RowSplits and its like, not {partitions!r}")
+        if not isinstance(validate, bool):
+            raise TypeError(f"validate must be a bool, not {validate!r}")
+        if any(isinstance(p, RaggedFeature.UniformRowLength) and p.length < 1 for p in partitions):
+            raise FeatureError("a UniformRowLength must be at least 1; leave the partition out")
+        key = None if value_key is None else _as_key(value_key, "value_key")
+        splits = _splits_dtype(row_splits_dtype)
+        _set(self, dtype=as_dtype(dtype), value_key=key, partitions=tuple(partitions))
+        _set(self, row_splits_dtype=splits, validate=validate)
+
+
+def _splits_dtype(dtype: object) -> type[np.int32] | type[np.int64]:
+    name = getattr(dtype, "name", None) or (dtype if isinstance(dtype, str) else _numpy_name(dtype))
+    if name == "int32":
+        return np.int32
+    if name == "int64":
+        return np.int64
+    raise FeatureError(f"row_splits_dtype is {dtype!r}; it must be np.int32 or np.int64")
+
+
+Partition: TypeAlias = (
+    RaggedFeature.RowSplits
+    | RaggedFeature.RowLengths
+    | RaggedFeature.RowStarts
+    | RaggedFeature.RowLimits
+    | RaggedFeature.ValueRowIds
+    | RaggedFeature.UniformRowLength
+)
+PARTITIONS = (
+    RaggedFeature.RowSplits,
+    RaggedFeature.RowLengths,
+    RaggedFeature.RowStarts,
+    RaggedFeature.RowLimits,
+    RaggedFeature.ValueRowIds,
+    RaggedFeature.UniformRowLength,
+)
+Feature: TypeAlias = FixedLenFeature | VarLenFeature | FixedLenSequenceFeature | SparseFeature | RaggedFeature
+"""Any of the five configurations."""

@@ -1,0 +1,174 @@
+"""The protobuf messages of TensorFlow's TFRecord files, without TensorFlow.
+
+`Example`, `SequenceExample` and what they are made of are real protobuf messages: `FromString`,
+`SerializeToString`, `WhichOneof`, the text and the JSON form work as on TensorFlow's own classes, and so does
+pickling. `TensorProto` is what `serialize_tensor` writes.
+
+Rules of this file:
+- The descriptors live in a pool of their own. The default pool holds one file of a name per process, and
+  TensorFlow (and others) bring `tensorflow/core/example/example.proto` too: whoever comes second with a file
+  that differs in one option fails at import. A private pool meets nobody, in any import order.
+- Field numbers, names and types are TensorFlow's (`tensorflow/core/example/{feature,example}.proto` and
+  `tensorflow/core/framework/{types,tensor_shape,tensor}.proto`), so bytes, text and JSON are the same as its.
+- `messages.pyi` beside this file gives the classes their static types.
+
+    >>> example = Example()
+    >>> example.features.feature["label"].int64_list.value.append(3)
+    >>> Example.FromString(example.SerializeToString()).features.feature["label"].WhichOneof("kind")
+    'int64_list'
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+__all__ = [
+    "BytesList",
+    "Example",
+    "Feature",
+    "FeatureList",
+    "FeatureLists",
+    "Features",
+    "FloatList",
+    "Int64List",
+    "SequenceExample",
+    "TensorProto",
+    "TensorShapeProto",
+]
+
+_PACKAGE: Final = "tensorflow"
+_Field = descriptor_pb2.FieldDescriptorProto
+_SCALARS: Final = {
+    "bool": _Field.TYPE_BOOL,
+    "bytes": _Field.TYPE_BYTES,
+    "double": _Field.TYPE_DOUBLE,
+    "float": _Field.TYPE_FLOAT,
+    "int32": _Field.TYPE_INT32,
+    "int64": _Field.TYPE_INT64,
+    "string": _Field.TYPE_STRING,
+    "uint32": _Field.TYPE_UINT32,
+    "uint64": _Field.TYPE_UINT64,
+}
+
+# One line a field: name, number, type. A leading "*" repeats it (numbers are packed, as proto3 packs them),
+# "map:T" is map<string, T>, "oneof:T" joins the oneof `kind`; other types are messages of the package.
+_FEATURE: Final = {
+    "BytesList": [("value", 1, "*bytes")],
+    "FloatList": [("value", 1, "*float")],
+    "Int64List": [("value", 1, "*int64")],
+    "Feature": [
+        ("bytes_list", 1, "oneof:BytesList"),
+        ("float_list", 2, "oneof:FloatList"),
+        ("int64_list", 3, "oneof:Int64List"),
+    ],
+    "Features": [("feature", 1, "map:Feature")],
+    "FeatureList": [("feature", 1, "*Feature")],
+    "FeatureLists": [("feature_list", 1, "map:FeatureList")],
+}
+_EXAMPLE: Final = {
+    "Example": [("features", 1, "Features")],
+    "SequenceExample": [("context", 1, "Features"), ("feature_lists", 2, "FeatureLists")],
+}
+_TENSOR_SHAPE: Final = {
+    "TensorShapeProto": [("dim", 2, "*TensorShapeProto.Dim"), ("unknown_rank", 3, "bool")],
+    "TensorShapeProto.Dim": [("size", 1, "int64"), ("name", 2, "string")],
+}
+# `dtype` is an enum in TensorFlow's file; an int32 has the same bytes and keeps numbers that are new to us.
+# Resource handles (14) and variants (15) hold no array; they pass as unknown fields.
+_TENSOR: Final = {
+    "TensorProto": [
+        ("dtype", 1, "int32"),
+        ("tensor_shape", 2, "TensorShapeProto"),
+        ("version_number", 3, "int32"),
+        ("tensor_content", 4, "bytes"),
+        ("float_val", 5, "*float"),
+        ("double_val", 6, "*double"),
+        ("int_val", 7, "*int32"),
+        ("string_val", 8, "*bytes"),
+        ("scomplex_val", 9, "*float"),
+        ("int64_val", 10, "*int64"),
+        ("bool_val", 11, "*bool"),
+        ("dcomplex_val", 12, "*double"),
+        ("half_val", 13, "*int32"),
+        ("uint32_val", 16, "*uint32"),
+        ("uint64_val", 17, "*uint64"),
+        ("float8_val", 18, "bytes"),
+    ],
+}
+
+
+def _add_map(message: descriptor_pb2.DescriptorProto, name: str, value: str) -> str:
+    """Adds the entry message that protobuf makes of a map<string, value>; returns its type name."""
+    entry = message.nested_type.add(name="".join(word.title() for word in name.split("_")) + "Entry")
+    entry.options.map_entry = True
+    _add_field(entry, "key", 1, "string")
+    _add_field(entry, "value", 2, value)
+    return f"*{message.name}.{entry.name}"
+
+
+def _add_field(message: descriptor_pb2.DescriptorProto, name: str, number: int, kind: str) -> None:
+    if kind.startswith("map:"):
+        kind = _add_map(message, name, kind.removeprefix("map:"))
+    field = message.field.add(name=name, number=number, label=_Field.LABEL_OPTIONAL)
+    if kind.startswith("*"):
+        field.label = _Field.LABEL_REPEATED
+        kind = kind.removeprefix("*")
+    if kind.startswith("oneof:"):
+        if not message.oneof_decl:
+            message.oneof_decl.add(name="kind")
+        field.oneof_index = 0
+        kind = kind.removeprefix("oneof:")
+    if kind in _SCALARS:
+        field.type = _SCALARS[kind]
+    else:
+        field.type = _Field.TYPE_MESSAGE
+        field.type_name = f".{_PACKAGE}.{kind}"
+
+
+def _file(
+    name: str, messages: dict[str, list[tuple[str, int, str]]], *dependencies: str
+) -> descriptor_pb2.FileDescriptorProto:
+    file = descriptor_pb2.FileDescriptorProto(name=name, package=_PACKAGE, syntax="proto3", dependency=dependencies)
+    for path, fields in messages.items():
+        outer, _, inner = path.partition(".")
+        siblings = file.message_type[-1].nested_type if inner else file.message_type
+        message = siblings.add(name=inner or outer)
+        for field in fields:
+            _add_field(message, *field)
+    return file
+
+
+def _pool() -> descriptor_pool.DescriptorPool:
+    example, framework = "tensorflow/core/example", "tensorflow/core/framework"
+    pool = descriptor_pool.DescriptorPool()
+    for file in (
+        _file(f"{example}/feature.proto", _FEATURE),
+        _file(f"{example}/example.proto", _EXAMPLE, f"{example}/feature.proto"),
+        _file(f"{framework}/tensor_shape.proto", _TENSOR_SHAPE),
+        _file(f"{framework}/tensor.proto", _TENSOR, f"{framework}/tensor_shape.proto"),
+    ):
+        pool.AddSerializedFile(file.SerializeToString())
+    return pool
+
+
+def _message_class(pool: descriptor_pool.DescriptorPool, name: str) -> Any:
+    """The class of one message, at home in this module so that pickle finds it."""
+    message = message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
+    message.__module__ = __name__
+    return message
+
+
+_POOL: Final = _pool()
+BytesList = _message_class(_POOL, "BytesList")
+FloatList = _message_class(_POOL, "FloatList")
+Int64List = _message_class(_POOL, "Int64List")
+Feature = _message_class(_POOL, "Feature")
+Features = _message_class(_POOL, "Features")
+FeatureList = _message_class(_POOL, "FeatureList")
+FeatureLists = _message_class(_POOL, "FeatureLists")
+Example = _message_class(_POOL, "Example")
+SequenceExample = _message_class(_POOL, "SequenceExample")
+TensorShapeProto = _message_class(_POOL, "TensorShapeProto")
+TensorProto = _message_class(_POOL, "TensorProto")

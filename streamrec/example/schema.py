@@ -1,0 +1,270 @@
+"""A feature description proposed from data: what `parse_example` needs to know and nobody wrote down.
+
+Rules of this file:
+- Only what was seen is said: kinds, how many values a record holds, how many records lack the feature.
+- The proposal parses every record that was looked at. One length everywhere gives a FixedLenFeature, with a
+  default where records lack it; lengths that differ give a RaggedFeature. Shapes beyond one dimension are not
+  in the data: an Example holds flat lists.
+- A feature with two kinds in the same data has no description; it is an error that names both.
+- Nothing is kept of the records but counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Literal
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from streamrec.errors import FeatureError
+from streamrec.example.features import (
+    Dtype,
+    Feature,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+)
+from streamrec.example.messages import Example, SequenceExample
+
+__all__ = ["FeatureSummary", "Schema", "infer_features"]
+
+_DTYPES: Mapping[str, Dtype] = {"bytes_list": bytes, "float_list": np.float32, "int64_list": np.int64}
+_CODE = {bytes: "bytes", np.float32: "np.float32", np.int64: "np.int64"}
+_DEFAULTS: Mapping[Dtype, Any] = {bytes: b"", np.float32: 0.0, np.int64: 0}
+
+
+@dataclass(frozen=True)
+class FeatureSummary:
+    """What was seen of one feature.
+
+    Args:
+        name: Its name.
+        dtype: `np.int64`, `np.float32` or `bytes`; None where it was never seen with a kind.
+        records: Records (steps, for a feature list) that were looked at.
+        present: Those that hold the feature with a kind.
+        shortest: The fewest values where it is present; 0 where it never was.
+        longest: The most values.
+        shortest_list: For a feature list: the fewest steps of a record; None for other features.
+        longest_list: The most steps; None for other features.
+    """
+
+    name: str
+    dtype: Dtype | None
+    records: int
+    present: int
+    shortest: int
+    longest: int
+    shortest_list: int | None = None
+    longest_list: int | None = None
+
+    @property
+    def missing_rate(self) -> float:
+        """The share of records without the feature, from 0 to 1."""
+        return 1 - self.present / self.records if self.records else 0.0
+
+    @property
+    def fixed(self) -> bool:
+        """Whether every record that has the feature holds the same number of values."""
+        return self.shortest == self.longest
+
+    @property
+    def proposal(self) -> Feature:
+        """The configuration that parses what was seen; bytes where no kind was seen."""
+        dtype = self.dtype or bytes
+        if self.longest_list is not None:
+            return self._proposal_of_list(dtype)
+        if not self.fixed or not self.longest:
+            return RaggedFeature(dtype)
+        shape = () if self.longest == 1 else (self.longest,)
+        if self.present == self.records:
+            return FixedLenFeature(shape, dtype)
+        default = _DEFAULTS[dtype] if not shape else [_DEFAULTS[dtype]] * self.longest
+        return FixedLenFeature(shape, dtype, default)
+
+    def _proposal_of_list(self, dtype: Dtype) -> Feature:
+        if self.fixed and self.longest and self.present == self.records:
+            shape = () if self.longest == 1 else (self.longest,)
+            return FixedLenSequenceFeature(shape, dtype, allow_missing=self.shortest_list == 0)
+        return RaggedFeature(dtype)
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Feature descriptions proposed from data. As a str: Python code to paste.
+
+    Args:
+        records: How many records were looked at.
+        summaries: What was seen of each feature (of the context, for SequenceExamples), by name.
+        list_summaries: The same for the feature lists; empty for Examples.
+    """
+
+    records: int
+    summaries: tuple[FeatureSummary, ...]
+    list_summaries: tuple[FeatureSummary, ...] = ()
+
+    @property
+    def features(self) -> dict[str, Feature]:
+        """What `parse_example` takes; for SequenceExamples the context features."""
+        return {summary.name: summary.proposal for summary in self.summaries}
+
+    @property
+    def sequence_features(self) -> dict[str, Feature]:
+        """What `parse_sequence_example` takes for the feature lists; empty for Examples."""
+        return {summary.name: summary.proposal for summary in self.list_summaries}
+
+    def __str__(self) -> str:
+        if not self.list_summaries:
+            return _code("features", self.summaries)
+        lists = _code("sequence_features", self.list_summaries)
+        return _code("context_features", self.summaries) + "\n" + lists
+
+
+def _code(variable: str, summaries: tuple[FeatureSummary, ...]) -> str:
+    lines = [f"    {item.name!r}: {_constructor(item.proposal)},  # {_remark(item)}" for item in summaries]
+    return "\n".join([f"{variable} = {{", *lines, "}"])
+
+
+def _constructor(feature: Feature) -> str:
+    if isinstance(feature, FixedLenFeature):
+        default = "" if feature.default_value is None else f", {_listed(feature.default_value)}"
+        return f"FixedLenFeature({list(feature.shape)}, {_CODE[feature.dtype]}{default})"
+    if isinstance(feature, FixedLenSequenceFeature):
+        missing = ", allow_missing=True" if feature.allow_missing else ""
+        return f"FixedLenSequenceFeature({list(feature.shape)}, {_CODE[feature.dtype]}{missing})"
+    return f"RaggedFeature({_CODE[feature.dtype]})"
+
+
+def _listed(default: Any) -> str:
+    """A default as code; that of many values as a product."""
+    return f"[{default[0]!r}] * {len(default)}" if isinstance(default, tuple) else repr(default)
+
+
+def _remark(item: FeatureSummary) -> str:
+    if item.dtype is None:
+        return "never seen with a kind; say which one it has"
+    span = f"{item.longest:,}" if item.fixed else f"{item.shortest:,} to {item.longest:,}"
+    values = "value" if item.fixed and item.longest == 1 else "values"
+    steps = "" if item.longest_list is None else f" a step, {item.shortest_list:,} to {item.longest_list:,} steps"
+    missing = f", missing in {item.missing_rate:.1%}" if item.present < item.records else ""
+    return f"{span} {values}{steps}{missing}"
+
+
+@dataclass
+class _Counter:
+    """One feature while records go by."""
+
+    name: str
+    dtype: Dtype | None = None
+    present: int = 0
+    lengths: set[int] = field(default_factory=set)
+
+    def see(self, message: Any, record: int) -> None:
+        kind = message.WhichOneof("kind")
+        if kind is None:
+            return
+        dtype = _DTYPES[kind]
+        if self.dtype not in (None, dtype):
+            assert self.dtype is not None
+            raise FeatureError(
+                f"{_CODE[dtype]} where {_CODE[self.dtype]} was seen in the records before; one description "
+                "cannot parse both: write the data anew with one kind",
+                self.name,
+                record,
+            )
+        self.dtype = dtype
+        self.present += 1
+        self._see_length(len(getattr(message, kind).value))
+
+    def _see_length(self, length: int) -> None:
+        if len(self.lengths) == 2:  # the least and the most are enough
+            self.lengths = {min(*self.lengths, length), max(*self.lengths, length)}
+        else:
+            self.lengths.add(length)
+
+    def summary(self, records: int, lists: tuple[int, int] | None = None) -> FeatureSummary:
+        shortest, longest = (min(self.lengths), max(self.lengths)) if self.lengths else (0, 0)
+        bounds = lists or (None, None)
+        return FeatureSummary(self.name, self.dtype, records, self.present, shortest, longest, *bounds)
+
+
+@dataclass
+class _ListCounter:
+    """One feature list while records go by."""
+
+    steps: _Counter
+    count: int = 0
+    seen: int = 0
+    shortest: int = 2**63 - 1
+    longest: int = 0
+
+    def see(self, message: Any, record: int) -> None:
+        self.seen += 1
+        self.count += len(message.feature)
+        self.shortest = min(self.shortest, len(message.feature))
+        self.longest = max(self.longest, len(message.feature))
+        for step in message.feature:
+            self.steps.see(step, record)
+
+    def summary(self, records: int) -> FeatureSummary:
+        shortest = 0 if self.seen < records else self.shortest
+        return self.steps.summary(self.count, (shortest, self.longest))
+
+
+def infer_features(
+    records: Iterable[bytes],
+    *,
+    sample: int | None = None,
+    kind: Literal["example", "sequence_example"] = "example",
+) -> Schema:
+    """Proposes feature descriptions from serialized records.
+
+    Args:
+        records: Serialized Examples, such as Frames or any iterable of bytes.
+        sample: How many records to look at, from the first on; None for all. What the others hold is unknown.
+        kind: What the records are.
+
+    Returns:
+        The proposal: `schema.features` for `parse_example`, `print(schema)` for code to paste. Features are
+        in the order of their names. Without a record it is empty.
+
+    Raises:
+        FeatureError: A record that is no such message, or a feature with two kinds.
+
+    Example:
+        >>> from streamrec.example.encode import encode_example
+        >>> print(infer_features([encode_example({"label": i, "words": ["a"] * i}) for i in range(3)]))
+        features = {
+            'label': FixedLenFeature([], np.int64),  # 1 value
+            'words': RaggedFeature(bytes),  # 1 to 2 values, missing in 33.3%
+        }
+    """
+    if sample is not None and sample < 0:
+        raise ValueError(f"sample is {sample}; it must not be negative")
+    features: dict[str, _Counter] = {}
+    lists: dict[str, _ListCounter] = {}
+    count = 0
+    for record, data in enumerate(islice(records, sample)):
+        message: Any = _parse(data, kind, record)
+        count += 1
+        top = message.context if kind == "sequence_example" else message.features
+        for name, feature in top.feature.items():
+            features.setdefault(name, _Counter(name)).see(feature, record)
+        if kind == "sequence_example":
+            for name, steps in message.feature_lists.feature_list.items():
+                lists.setdefault(name, _ListCounter(_Counter(name))).see(steps, record)
+    return Schema(
+        count,
+        tuple(features[name].summary(count) for name in sorted(features)),
+        tuple(lists[name].summary(count) for name in sorted(lists)),
+    )
+
+
+def _parse(data: bytes, kind: str, record: int) -> Example | SequenceExample:
+    message = SequenceExample if kind == "sequence_example" else Example
+    try:
+        return message.FromString(data)
+    except DecodeError as error:
+        raise FeatureError(f"{len(data)} bytes that are no {message.__name__}: {error}", None, record) from error

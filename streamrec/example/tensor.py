@@ -1,0 +1,289 @@
+"""Tensors as bytes, as `tf.io.serialize_tensor` writes them and `tf.io.parse_tensor` reads them.
+
+Rules of this file:
+- What is written is TensorFlow's TensorProto, byte for byte: numbers as `tensor_content` in little-endian
+  order, strings in `string_val`.
+- What is read is all that TensorFlow reads: also the typed fields (`float_val`, `half_val`, ...), whose last
+  value fills the rest of the shape; zero or `b""` where there is none; more values than elements are ignored.
+- A message may declare any shape, so filling is bounded: a few bytes never become more than `max_fill_bytes`.
+  Bytes that are there are never refused for their number.
+- bfloat16, the float8 and the int4 kinds are ml_dtypes'. (TensorFlow itself writes none of the last two.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from google.protobuf.message import DecodeError
+
+from streamrec.errors import FeatureError, MissingExtraError
+from streamrec.example.messages import TensorProto, TensorShapeProto
+
+with contextlib.suppress(ImportError):  # where it is installed, this registers its dtypes' names with NumPy
+    import ml_dtypes  # noqa: F401
+
+__all__ = ["parse_tensor", "serialize_tensor", "tensor_dtype"]
+
+_STRING: Final = 7
+_NUMBERS: Final = {
+    "float32": 1,
+    "float64": 2,
+    "int32": 3,
+    "uint8": 4,
+    "int16": 5,
+    "int8": 6,
+    "complex64": 8,
+    "int64": 9,
+    "bool": 10,
+    "bfloat16": 14,
+    "uint16": 17,
+    "complex128": 18,
+    "float16": 19,
+    "uint32": 22,
+    "uint64": 23,
+    "float8_e5m2": 24,
+    "float8_e4m3fn": 25,
+    "float8_e4m3fnuz": 26,
+    "float8_e4m3b11fnuz": 27,
+    "float8_e5m2fnuz": 28,
+    "int4": 29,
+    "uint4": 30,
+    "int2": 31,
+    "uint2": 32,
+}
+_NAMES: Final = {number: name for name, number in _NUMBERS.items()}
+# The field that holds a dtype's values where they don't stand in tensor_content; float8s have float8_val.
+_FIELDS: Final = {
+    "float32": "float_val",
+    "float64": "double_val",
+    "complex64": "scomplex_val",
+    "int64": "int64_val",
+    "bool": "bool_val",
+    "bfloat16": "half_val",
+    "complex128": "dcomplex_val",
+    "float16": "half_val",
+    "uint32": "uint32_val",
+    "uint64": "uint64_val",
+}
+
+
+def tensor_dtype(dtype: object) -> np.dtype[Any]:
+    """The NumPy dtype of a dtype, a Python type, a name or a TensorFlow DType; object for strings.
+
+    Raises:
+        FeatureError: TensorFlow has no such dtype.
+        MissingExtraError: It is one of ml_dtypes', which is not installed.
+    """
+    if dtype in (bytes, str):
+        return np.dtype(object)
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None)
+    if not isinstance(name, str):
+        name = _numpy_name(dtype)
+    if name in ("string", "bytes", "object") or name.startswith(("bytes", "str")):
+        return np.dtype(object)
+    if name not in _NUMBERS:
+        raise FeatureError(f"dtype {dtype!r} is none that TensorFlow's tensors have; convert to one of theirs")
+    return _numpy_dtype(name)
+
+
+def _numpy_name(dtype: Any) -> str:
+    try:
+        return str(np.dtype(dtype).name)
+    except TypeError as error:
+        raise FeatureError(f"{dtype!r} where a dtype is wanted; give np.float32, 'int64', bytes ...") from error
+
+
+def _numpy_dtype(name: str) -> np.dtype[Any]:
+    try:
+        return np.dtype(name)
+    except TypeError as error:
+        raise MissingExtraError(f"{name} needs the package ml_dtypes; pip install ml_dtypes") from error
+
+
+def serialize_tensor(tensor: Any) -> bytes:
+    """Serializes an array as TensorFlow's TensorProto.
+
+    Args:
+        tensor: An array of any shape and byte order; an array, a list or a scalar of bytes and str (as
+            UTF-8); or Python numbers in any nesting, which become int32 (int64 where they need it) and
+            float32, as in TensorFlow.
+
+    Returns:
+        The bytes that `tf.io.serialize_tensor` gives.
+
+    Raises:
+        FeatureError: A dtype that TensorFlow lacks, a ragged list, or what is no array.
+
+    Example:
+        >>> parse_tensor(serialize_tensor(np.eye(2, dtype=np.float16)), np.float16)
+        array([[1., 0.],
+               [0., 1.]], dtype=float16)
+    """
+    array = _tensor_array(tensor)
+    if array.dtype.kind not in "OSUT":
+        name = array.dtype.name
+        if name not in _NUMBERS:
+            raise FeatureError(f"{name} values where a dtype of TensorFlow's is wanted; convert them first")
+        little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        return TensorProto(
+            dtype=_NUMBERS[name], tensor_shape=_shape_message(array), tensor_content=little.tobytes()
+        ).SerializeToString()
+    strings = [_string(item) for item in array.ravel().tolist()]
+    return TensorProto(dtype=_STRING, tensor_shape=_shape_message(array), string_val=strings).SerializeToString()
+
+
+def _tensor_array(tensor: Any) -> npt.NDArray[Any]:
+    if isinstance(tensor, np.ndarray | np.generic):
+        return np.asarray(tensor)
+    try:
+        array = np.asarray(tensor)
+        if array.dtype.kind in "SU":  # which pads with NULs: take the strings as they are
+            return np.array(tensor, dtype=object)
+    except Exception as error:  # whatever a foreign tensor raises when it gives no array
+        found = type(tensor).__name__
+        raise FeatureError(f"a {found} gives no array of one dtype: {error}; convert it") from error
+    if hasattr(tensor, "dtype"):
+        return array
+    if array.dtype == np.float64:
+        return array.astype(np.float32)
+    bounds = np.iinfo(np.int32)
+    fits = array.dtype == np.int64 and (not array.size or bounds.min <= array.min() <= array.max() <= bounds.max)
+    return array.astype(np.int32) if fits else array
+
+
+def _shape_message(array: npt.NDArray[Any]) -> TensorShapeProto:
+    return TensorShapeProto(dim=[TensorShapeProto.Dim(size=size) for size in array.shape])
+
+
+def _string(item: object) -> bytes:
+    if isinstance(item, bytes):
+        return item
+    if isinstance(item, str):
+        return item.encode()
+    raise FeatureError(f"a {type(item).__name__} in an object array where bytes or str is wanted; convert it")
+
+
+def parse_tensor(serialized: Any, out_type: object, *, max_fill_bytes: int = 2**28) -> npt.NDArray[Any]:
+    """Parses a TensorProto, whoever wrote it.
+
+    Args:
+        serialized: Its bytes.
+        out_type: The dtype that it must have: NumPy's, TensorFlow's, a name, or `bytes` for strings.
+        max_fill_bytes: The most memory that is filled with repeated values, where the message holds fewer
+            than its shape has elements. 256 MiB by default.
+
+    Returns:
+        A new array of the message's shape; an object array of bytes for strings.
+
+    Raises:
+        FeatureError: The bytes are no TensorProto, hold another dtype, or don't fit the declared shape.
+    """
+    if isinstance(serialized, np.ndarray) and serialized.ndim == 0:
+        serialized = serialized.item()
+    if not isinstance(serialized, bytes | bytearray | memoryview):
+        raise FeatureError(f"a {type(serialized).__name__} where the bytes of one tensor are wanted")
+    dtype = tensor_dtype(out_type)
+    try:
+        message = TensorProto.FromString(bytes(serialized))
+    except DecodeError as error:
+        raise FeatureError(f"{len(serialized)} bytes that are no TensorProto: {error}") from error
+    wanted = _STRING if dtype.kind == "O" else _NUMBERS[dtype.name]
+    if message.dtype != wanted:
+        found = "string" if message.dtype == _STRING else _NAMES.get(message.dtype, f"dtype {message.dtype}")
+        raise FeatureError(f"a {found} tensor where {_NAMES.get(wanted, 'string')} is wanted; ask for its dtype")
+    shape = _shape(message)
+    values = _strings(message, shape) if wanted == _STRING else _numbers(message, dtype, shape)
+    try:
+        return _filled(values, math.prod(shape), max_fill_bytes).reshape(shape)
+    except ValueError as error:  # NumPy's own bounds: 64 dimensions, 2^63 bytes
+        raise FeatureError(f"the shape {_short(shape)} is beyond what an array can have: {error}") from error
+
+
+def _shape(message: TensorProto) -> tuple[int, ...]:
+    shape = tuple(dim.size for dim in message.tensor_shape.dim)
+    if any(size < 0 for size in shape):
+        raise FeatureError(f"the shape {_short(shape)} has a negative size where a full shape is wanted")
+    return shape
+
+
+def _short(shape: tuple[int, ...]) -> str:
+    return str(list(shape)) if len(shape) <= 8 else f"{list(shape[:8])} and {len(shape) - 8} more sizes"
+
+
+def _numbers(message: TensorProto, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """The values that the message holds, flat; exactly as many as elements if they are in tensor_content."""
+    content = message.tensor_content
+    if not content:
+        return _typed(message, dtype)
+    if not math.prod(shape):  # TensorFlow does not look at the content of an empty tensor
+        return np.empty(0, dtype)
+    if len(content) != math.prod(shape) * dtype.itemsize:
+        raise FeatureError(
+            f"{len(content)} bytes of content where the shape {_short(shape)} of {dtype.name} wants "
+            f"{math.prod(shape) * dtype.itemsize}; the tensor is damaged"
+        )
+    if dtype == np.bool_ and max(content) > 1:
+        raise FeatureError("content with bytes over 1 where bool is wanted; the tensor is damaged")
+    return np.frombuffer(content, dtype.newbyteorder("<")).astype(dtype)
+
+
+def _typed(message: TensorProto, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    if dtype.name.startswith("float8"):
+        return np.frombuffer(message.float8_val, dtype)
+    field = getattr(message, _FIELDS.get(dtype.name, "int_val"))
+    if dtype.kind == "c":
+        parts = np.array(field, np.float32 if dtype == np.complex64 else np.float64)
+        return parts[: len(parts) // 2 * 2].view(dtype)
+    if dtype.name in ("float16", "bfloat16"):
+        return np.array(field, np.int32).astype(np.uint16).view(dtype)
+    if dtype.name not in _FIELDS:
+        return np.array(field, np.int32).astype(dtype)
+    return np.array(field, dtype)
+
+
+def _strings(message: TensorProto, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    content, count = message.tensor_content, math.prod(shape)
+    items = _string_list(content, count) if content and count else list(message.string_val)
+    array = np.empty(len(items), dtype=object)
+    array[:] = items
+    return array
+
+
+def _string_list(content: bytes, count: int) -> list[bytes]:
+    """Strings in tensor_content: the varint length of each one, then all of them joined."""
+    lengths: list[int] = []
+    at = 0
+    while len(lengths) < min(count, len(content)):
+        length = shift = 0
+        while at < len(content) and content[at] >= 0x80 and shift < 28:
+            length |= (content[at] & 0x7F) << shift
+            at, shift = at + 1, shift + 7
+        if at == len(content):
+            break
+        lengths.append(length | content[at] << shift)
+        at += 1
+    if len(lengths) != count or sum(lengths) != len(content) - at:
+        raise FeatureError(f"content that holds no {count} strings; the tensor is damaged")
+    ends = np.cumsum([at, *lengths]).tolist()
+    return [content[start:end] for start, end in pairwise(ends)]
+
+
+def _filled(values: npt.NDArray[Any], count: int, max_fill_bytes: int) -> npt.NDArray[Any]:
+    """Exactly `count` values: the last one repeats, zero or `b""` where there is none, as in TensorFlow."""
+    if count <= len(values):
+        return values[:count].copy()
+    if count * values.dtype.itemsize > max_fill_bytes:
+        raise FeatureError(
+            f"{len(values)} values where the shape wants {count}: repeating the last one takes "
+            f"{count * values.dtype.itemsize:,} bytes, and at most {max_fill_bytes:,} are filled; "
+            "pass max_fill_bytes if the tensor is right"
+        )
+    empty = b"" if values.dtype.kind == "O" else 0
+    filled = np.full(count, values[-1] if len(values) else empty, dtype=values.dtype)
+    filled[: len(values)] = values
+    return filled

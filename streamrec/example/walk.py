@@ -1,0 +1,187 @@
+"""The seam between bytes and columns: what a walk over the records' wire bytes is asked for and gives back.
+
+Two walkers keep this contract: the native one (native.py, in C) and the readable one (reference.py). All that
+can be done on whole columns (padding, sparse positions, ragged partitions) is done above, once, in NumPy.
+
+Contract of a walk:
+  - each record is looked at once, in order; the first failure ends the walk with a `WalkError`;
+  - which bytes are accepted, and what they mean, is TensorFlow's reading of the wire format (the docstring of
+    reference.py has the rules), for damaged bytes too;
+  - a dense slot gives `size` values for each record, where the record has none its default;
+  - any other slot gives all values joined, and where each record's values end;
+  - bytes are `bytes` objects in object arrays, or, on request, spans over the buffer: int64 of shape `[n,
+    2]`, start and end, -1 and -1 where a default stands.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from streamrec.errors import FeatureError
+from streamrec.example.features import Dtype
+
+Array: TypeAlias = npt.NDArray[Any]
+Offsets: TypeAlias = npt.NDArray[np.int64]
+
+
+class Records(NamedTuple):
+    """The serialized messages: bytes objects, or spans over one buffer. Exactly one of the two is not None.
+
+    Args:
+        items: A tuple of bytes.
+        buffer: A C-contiguous buffer of bytes.
+        spans: int64 of shape `[n, 2]`, start and end of each message in `buffer`.
+    """
+
+    items: tuple[bytes, ...] | None
+    buffer: Any = None
+    spans: Offsets | None = None
+
+    def __len__(self) -> int:
+        """The number of messages."""
+        return len(self.items if self.items is not None else self.spans)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, eq=False)
+class Slot:
+    """One key to look for.
+
+    Args:
+        name: The key.
+        dtype: The kind of values wanted.
+        dense: Whether each record has exactly `size` values. If not, any multiple of `size`.
+        size: Values of one record (dense), or of one step (a feature list, a padded feature).
+        default: What a dense slot gets where the record has none, `size` values; None makes it required.
+        required: Whether a record without the key is a failure.
+        empty_counts: Whether a Feature without any kind hides an earlier one of the same key. Among duplicate
+            keys the last one counts; TensorFlow passes over empty ones for dense features, and for all
+            features of a single example.
+        shape: The shape of one record or step, for messages.
+    """
+
+    name: str
+    dtype: Dtype
+    dense: bool = False
+    size: int = 1
+    default: Array | None = None
+    required: bool = False
+    empty_counts: bool = False
+    shape: tuple[int, ...] = ()
+
+    @property
+    def kind(self) -> int:
+        """The number of the wanted list's field in a Feature message: 1 bytes, 2 float, 3 int64."""
+        return {bytes: 1, np.float32: 2, np.int64: 3}[self.dtype]
+
+
+class Raw(NamedTuple):
+    """One slot's values, as the walk found them.
+
+    Args:
+        values: All values joined: int64, float32, or bytes (see the contract).
+        splits: int64, one more than there are records: where each record's values (in a feature list, its
+            steps) start and end. None for a dense slot.
+        inner: int64, one more than there are steps: where each step's values start and end. None except in
+            feature lists.
+    """
+
+    values: Array
+    splits: Offsets | None = None
+    inner: Offsets | None = None
+
+
+class Code(enum.IntEnum):
+    """Why a walk ended. The numbers are those of decode_core.h."""
+
+    MESSAGE = 1  # the record is no Example
+    KIND = 2  # a Feature that holds another kind than the one wanted
+    LIST = 3  # a Feature whose list of values is damaged
+    COUNT = 4  # another number of values than the shape wants
+    MISSING = 5  # no such key, and no default
+
+
+class WalkError(Exception):
+    """The first thing that a walk could not accept; parse.py turns it into a FeatureError.
+
+    Args:
+        code: What is wrong.
+        record: Index of the record.
+        slot: The slot, or None where no feature is to blame.
+        found: The kind's field number (KIND; 0 is none of the three) or the number of values (COUNT).
+    """
+
+    def __init__(self, code: Code, record: int, slot: Slot | None = None, found: int = 0) -> None:
+        super().__init__(code, record, slot, found)
+        self.code = code
+        self.record = record
+        self.slot = slot
+        self.found = found
+
+    def reason(self) -> str:
+        """What was found where what was wanted, and what to do."""
+        slot = self.slot
+        if self.code is Code.MESSAGE or slot is None:
+            return "the bytes are no serialized message; was the record read whole, and is it the right type?"
+        wanted = slot.dtype.__name__
+        if self.code is Code.KIND:
+            found = {1: "bytes", 2: "float32", 3: "int64"}.get(self.found, "an unknown kind of")
+            return f"found {found} values where {wanted} is wanted; change the feature's dtype"
+        if self.code is Code.LIST:
+            return f"the {wanted} values are damaged; write the record again"
+        if self.code is Code.COUNT:
+            multiple = "" if slot.dense else "a multiple of "
+            shape = list(slot.shape)
+            return f"found {self.found:,} values where the shape {shape} wants {multiple}{slot.size:,}"
+        advice = "give a default_value, or allow_missing=True in a feature list"
+        return f"found nothing where {slot.size:,} {wanted} values are wanted; {advice}"
+
+    def error(self, names: Sequence[str | bytes] | None) -> FeatureError:
+        """The error for the user; `names` are the examples' names, if he gave any."""
+        name = names[self.record] if names is not None else None
+        text = name.decode(errors="replace") if isinstance(name, bytes) else name
+        return FeatureError(self.reason(), self.slot.name if self.slot else None, self.record, text)
+
+
+class Walker(Protocol):
+    """Both walkers' surface."""
+
+    def examples(self, records: Records, slots: tuple[Slot, ...], spans: bool) -> list[Raw]:
+        """Walks over Example messages.
+
+        Args:
+            records: The messages; with `spans`, over one buffer.
+            slots: What to look for; no two with one name.
+            spans: Whether byte strings are wanted as spans over the buffer.
+
+        Returns:
+            One Raw for each slot.
+
+        Raises:
+            WalkError: The first record that TensorFlow would refuse.
+        """
+        ...
+
+    def sequences(
+        self, records: Records, context: tuple[Slot, ...], lists: tuple[Slot, ...], spans: bool
+    ) -> tuple[list[Raw], list[Raw]]:
+        """Walks over SequenceExample messages.
+
+        Args:
+            records: The messages; with `spans`, over one buffer.
+            context: What to look for in the context.
+            lists: What to look for in the feature lists.
+            spans: Whether byte strings are wanted as spans over the buffer.
+
+        Returns:
+            One Raw for each slot of the context, and one for each of the lists.
+
+        Raises:
+            WalkError: The first record that TensorFlow would refuse.
+        """
+        ...

@@ -1,0 +1,53 @@
+"""How the tests of parsing compare columns: dtypes, shapes, values and the order of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from streamrec.example.columns import BytesColumn, RaggedTensor, SparseTensor
+
+
+def assert_same_columns(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Both hold the same columns in the same order."""
+    assert list(found) == list(wanted)
+    for name, column in wanted.items():
+        assert_same(found[name], column, name)
+
+
+def assert_same(found: Any, wanted: Any, name: str) -> None:
+    """Both are the same array, SparseTensor or RaggedTensor."""
+    assert type(found) is type(wanted), name
+    if isinstance(wanted, SparseTensor):
+        for part, value in wanted._asdict().items():
+            assert_same_array(getattr(found, part), value, f"{name}.{part}")
+    elif isinstance(wanted, RaggedTensor):
+        assert len(found.nested_row_splits) == len(wanted.nested_row_splits), name
+        assert_same_array(found.flat_values, wanted.flat_values, name)
+        for level, (one, other) in enumerate(zip(found.nested_row_splits, wanted.nested_row_splits, strict=True)):
+            assert_same_array(one, other, f"{name}.splits{level}")
+    else:
+        assert_same_array(found, wanted, name)
+
+
+def assert_same_array(found: Any, wanted: Any, name: str) -> None:
+    """Both are the same array; a NaN equals a NaN."""
+    assert isinstance(found, np.ndarray), name
+    assert found.dtype == wanted.dtype, name
+    assert found.shape == wanted.shape, name
+    if found.dtype == object:
+        assert all(isinstance(item, bytes) for item in found.flat), name
+    np.testing.assert_array_equal(found, wanted, err_msg=name)
+
+
+def materialised(column: Any) -> Any:
+    """The same column with BytesColumns turned into object arrays."""
+    if isinstance(column, BytesColumn):
+        return column.to_numpy()
+    if isinstance(column, SparseTensor):
+        return column._replace(values=materialised(column.values))
+    if isinstance(column, RaggedTensor):
+        return column._replace(flat_values=materialised(column.flat_values))
+    return column

@@ -1,0 +1,122 @@
+"""The messages are TensorFlow's on the wire, in text and in JSON, and share a process with anybody."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+from google.protobuf import json_format, text_format
+
+from streamrec.example import messages
+from streamrec.example.messages import (
+    BytesList,
+    Example,
+    Feature,
+    FeatureList,
+    FeatureLists,
+    Features,
+    FloatList,
+    Int64List,
+    SequenceExample,
+)
+
+FOREIGN = """
+from google.protobuf import descriptor_pb2, descriptor_pool
+for name in "feature", "example":
+    file = descriptor_pb2.FileDescriptorProto(
+        name=f"tensorflow/core/example/{name}.proto", package="tensorflow", syntax="proto3"
+    )
+    message = file.message_type.add(name={"feature": "Feature", "example": "Example"}[name])
+    message.field.add(name="other", number=7, type=5, label=1)
+    descriptor_pool.Default().AddSerializedFile(file.SerializeToString())
+"""
+TENSORFLOW = "import tensorflow as tf; assert tf.train.Example.FromString(b'') == tf.train.Example()"
+OURS = """
+from streamrec.example.messages import Example
+example = Example()
+example.features.feature["a"].int64_list.value.append(1)
+assert Example.FromString(example.SerializeToString()) == example
+"""
+BOTH = """
+example = Example()
+example.features.feature["a"].bytes_list.value.append(b"x")
+theirs = tf.train.Example.FromString(example.SerializeToString())
+assert theirs.features.feature["a"].bytes_list.value[0] == b"x"
+"""
+
+
+def run(*parts: str) -> None:
+    done = subprocess.run([sys.executable, "-c", "\n".join(parts)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def make() -> Example:
+    return Example(
+        features=Features(
+            feature={
+                "label": Feature(int64_list=Int64List(value=[-1, 2])),
+                "name": Feature(bytes_list=BytesList(value=[b"\x00\xff"])),
+                "score": Feature(float_list=FloatList(value=[0.5])),
+                "none": Feature(),
+            }
+        )
+    )
+
+
+def make_sequence() -> SequenceExample:
+    steps = [Feature(int64_list=Int64List(value=[1])), Feature()]
+    return SequenceExample(
+        context=make().features,
+        feature_lists=FeatureLists(feature_list={"steps": FeatureList(feature=steps)}),
+    )
+
+
+def test_wire_format() -> None:
+    example = Example(features=Features(feature={"a": Feature(int64_list=Int64List(value=[1, 300]))}))
+    assert example.SerializeToString() == b"\n\x0e\n\x0c\n\x01a\x12\x07\x1a\x05\n\x03\x01\xac\x02"
+
+
+@pytest.mark.parametrize("message", [make(), make_sequence()], ids=["example", "sequence"])
+def test_round_trips(message: Example | SequenceExample) -> None:
+    kind = type(message)
+    assert kind.FromString(message.SerializeToString()) == message
+    assert text_format.Parse(text_format.MessageToString(message), kind()) == message
+    assert json_format.Parse(json_format.MessageToJson(message), kind()) == message
+    assert pickle.loads(pickle.dumps(message)) == message
+
+
+def test_which_oneof() -> None:
+    kinds = {name: feature.WhichOneof("kind") for name, feature in make().features.feature.items()}
+    assert kinds == {"label": "int64_list", "name": "bytes_list", "score": "float_list", "none": None}
+
+
+def test_unpacked_numbers_parse() -> None:
+    assert list(Int64List.FromString(b"\x08\x01\x08\x02").value) == [1, 2]
+
+
+def test_names_are_tensorflows() -> None:
+    names = {getattr(messages, name).DESCRIPTOR.full_name for name in messages.__all__}
+    assert names == {f"tensorflow.{name}" for name in messages.__all__}
+
+
+@pytest.mark.parametrize("first", ["foreign", "ours"])
+def test_a_foreign_file_of_the_same_name(first: str) -> None:
+    run(FOREIGN, OURS) if first == "foreign" else run(OURS, FOREIGN)
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("first", ["tensorflow", "ours"])
+def test_tensorflow_in_the_same_process(first: str) -> None:
+    pytest.importorskip("tensorflow")
+    run(TENSORFLOW, OURS, BOTH) if first == "tensorflow" else run(OURS, TENSORFLOW, BOTH)
+
+
+@pytest.mark.peer
+def test_tensorflow_has_the_same_fields() -> None:
+    tf = pytest.importorskip("tensorflow")
+    for name in set(messages.__all__) - {"TensorProto", "TensorShapeProto"}:
+        ours, theirs = (getattr(home, name).DESCRIPTOR for home in (messages, tf.train))
+        for field, other in zip(ours.fields, theirs.fields, strict=True):
+            assert (field.name, field.number, field.type) == (other.name, other.number, other.type)

@@ -1,0 +1,124 @@
+"""What infer_features proposes, and that it parses what it was inferred from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamrec.errors import FeatureError
+from streamrec.example.encode import encode_example, encode_sequence_example, float_feature
+from streamrec.example.features import FixedLenFeature, FixedLenSequenceFeature, RaggedFeature
+from streamrec.example.schema import Schema, infer_features
+
+RECORDS = [
+    encode_example(
+        {
+            "label": i,
+            "box": np.ones(4) * i,
+            "words": ["a"] * i,
+            "kindless": [],
+            **({"maybe": 0.5, "pair": [1, 2]} if i else {}),
+        }
+    )
+    for i in range(4)
+]
+
+
+def test_features() -> None:
+    assert infer_features(RECORDS).features == {
+        "box": FixedLenFeature([4], np.float32),
+        "kindless": RaggedFeature(bytes),
+        "label": FixedLenFeature([], np.int64),
+        "maybe": FixedLenFeature([], np.float32, 0.0),
+        "pair": FixedLenFeature([2], np.int64, [0, 0]),
+        "words": RaggedFeature(bytes),
+    }
+
+
+def test_summaries() -> None:
+    schema = infer_features(iter(RECORDS))
+    assert schema.records == 4
+    words = next(item for item in schema.summaries if item.name == "words")
+    assert (words.shortest, words.longest, words.present, words.fixed) == (1, 3, 3, False)
+    assert words.missing_rate == 0.25
+    assert (words.dtype, schema.summaries[1].dtype) == (bytes, None)
+
+
+def test_code_to_paste_is_the_proposal() -> None:
+    schema = infer_features(RECORDS)
+    names: dict[str, Any] = {"np": np, "FixedLenFeature": FixedLenFeature, "RaggedFeature": RaggedFeature}
+    exec(str(schema), names)
+    assert names["features"] == schema.features
+    assert "'pair': FixedLenFeature([2], np.int64, [0] * 2),  # 2 values, missing in 25.0%" in str(schema)
+    assert "'kindless': RaggedFeature(bytes),  # never seen with a kind" in str(schema)
+
+
+def test_sample_and_nothing() -> None:
+    assert infer_features(RECORDS, sample=1).features.keys() == {"box", "kindless", "label", "words"}
+    assert infer_features(RECORDS, sample=0) == infer_features([]) == Schema(0, ())
+    assert str(infer_features([])) == "features = {\n}"
+    with pytest.raises(ValueError, match="sample is -1"):
+        infer_features(RECORDS, sample=-1)
+
+
+def test_empty_lists_are_ragged() -> None:
+    typed = encode_example({"x": float_feature([])})
+    assert infer_features([typed, typed]).features == {"x": RaggedFeature(np.float32)}
+
+
+def test_sequence_examples() -> None:
+    records = [
+        encode_sequence_example(
+            {"id": 1},
+            {
+                "frames": np.ones((steps, 2)),
+                "words": [["a"] * step for step in range(steps)],
+                **({"rare": [3]} if steps > 1 else {}),
+            },
+        )
+        for steps in (1, 3)
+    ]
+    schema = infer_features(records, kind="sequence_example")
+    assert schema.features == {"id": FixedLenFeature([], np.int64)}
+    assert schema.sequence_features == {
+        "frames": FixedLenSequenceFeature([2], np.float32),
+        "rare": FixedLenSequenceFeature([], np.int64, allow_missing=True),
+        "words": RaggedFeature(bytes),
+    }
+    names: dict[str, Any] = {
+        "np": np,
+        "FixedLenFeature": FixedLenFeature,
+        "FixedLenSequenceFeature": FixedLenSequenceFeature,
+        "RaggedFeature": RaggedFeature,
+    }
+    exec(str(schema), names)
+    assert (names["context_features"], names["sequence_features"]) == (
+        schema.features,
+        schema.sequence_features,
+    )
+    assert "2 values a step, 1 to 3 steps" in str(schema)
+
+
+def test_refusals() -> None:
+    with pytest.raises(FeatureError, match=r"record 1, feature 'x': np\.float32 where np\.int64 was seen"):
+        infer_features([encode_example({"x": 1}), encode_example({"x": 0.5})])
+    with pytest.raises(FeatureError, match="record 1: 1 bytes that are no Example"):
+        infer_features([b"", b"\xff"])
+
+
+@pytest.mark.peer
+def test_tensorflow_parses_with_the_proposal() -> None:
+    tf = pytest.importorskip("tensorflow")
+    path = str(Path(__file__).parent.parent / "golden" / "tutorial.tfrecord")
+    records = list(tf.data.TFRecordDataset(path).as_numpy_iterator())
+    features = infer_features(records).features
+    theirs = {
+        name: tf.io.FixedLenFeature(item.shape, tf.as_dtype(item.dtype) if item.dtype is not bytes else tf.string)
+        for name, item in features.items()
+        if isinstance(item, FixedLenFeature)
+    }
+    parsed = tf.io.parse_example(records, theirs)
+    assert set(parsed) == set(features) == {"feature0", "feature1", "feature2", "feature3"}

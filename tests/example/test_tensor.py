@@ -1,0 +1,208 @@
+"""Tensors as TensorFlow writes them: against its own bytes, and against what damage may do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamrec.errors import FeatureError
+from streamrec.example.messages import TensorProto, TensorShapeProto
+from streamrec.example.tensor import parse_tensor, serialize_tensor, tensor_dtype
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "tensors"
+NUMBERS = [path.stem for path in sorted(GOLDEN.glob("*.npy")) if not path.stem.endswith(".bits")]
+EXTENSIONS = [
+    ml_dtypes.bfloat16,
+    ml_dtypes.float8_e5m2,
+    ml_dtypes.float8_e4m3fn,
+    ml_dtypes.int4,
+    ml_dtypes.uint4,
+]
+
+
+def message(dtype: int, shape: list[int], **fields: Any) -> bytes:
+    dims = [TensorShapeProto.Dim(size=size) for size in shape]
+    return TensorProto(dtype=dtype, tensor_shape=TensorShapeProto(dim=dims), **fields).SerializeToString()
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_golden_numbers(name: str) -> None:
+    array, serialized = np.load(GOLDEN / f"{name}.npy"), (GOLDEN / f"{name}.pb").read_bytes()
+    assert serialize_tensor(array) == serialized
+    parsed = parse_tensor(serialized, array.dtype)
+    assert parsed.dtype == array.dtype
+    np.testing.assert_array_equal(parsed, array, strict=True)
+
+
+def test_golden_bfloat16() -> None:
+    array = np.load(GOLDEN / "bfloat16_4x2.bits.npy").view(ml_dtypes.bfloat16)
+    serialized = (GOLDEN / "bfloat16_4x2.pb").read_bytes()
+    assert serialize_tensor(array) == serialized
+    assert parse_tensor(serialized, "bfloat16").tobytes() == array.tobytes()
+
+
+def test_golden_strings() -> None:
+    serialized = (GOLDEN / "string_3.pb").read_bytes()
+    strings: list[str | bytes] = [b"", b"a\x00b", "snö"]
+    assert serialize_tensor(strings) == serialize_tensor(np.array(strings, object)) == serialized
+    assert parse_tensor(serialized, bytes).tolist() == [b"", b"a\x00b", "snö".encode()]
+
+
+def test_byte_order_and_layout_do_not_matter() -> None:
+    array = np.arange(6, dtype=">i4").reshape(2, 3)
+    native = np.arange(6, dtype=np.int32).reshape(2, 3)
+    assert serialize_tensor(array) == serialize_tensor(native)
+    assert serialize_tensor(native.T) == serialize_tensor(np.ascontiguousarray(native.T))
+
+
+@pytest.mark.parametrize("dtype", EXTENSIONS)
+def test_extension_dtypes_round_trip(dtype: Any) -> None:
+    array = np.array([[1, 2], [3, 0]]).astype(dtype)
+    parsed = parse_tensor(serialize_tensor(array), dtype)
+    assert parsed.dtype == array.dtype
+    assert parsed.tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("out_type", "serialized", "values"),
+    [
+        ("int32", message(3, [5], int_val=[1, 2]), [1, 2, 2, 2, 2]),
+        ("int32", message(3, [3]), [0, 0, 0]),
+        ("int32", message(3, [2], int_val=[1, 2, 3, 4]), [1, 2]),
+        ("int32", message(3, [0, 4], int_val=[1]), []),
+        ("int32", message(3, [1], tensor_content=b"\x01\0\0\0", int_val=[9]), [1]),
+        ("int16", message(5, [2], int64_val=[1]), [0, 0]),
+        ("uint8", message(4, [2], int_val=[300, -1]), [44, 255]),
+        ("uint32", message(22, [3], uint32_val=[1, 2**32 - 1]), [1, 2**32 - 1, 2**32 - 1]),
+        ("uint64", message(23, [1], uint64_val=[2**64 - 1]), [2**64 - 1]),
+        ("int64", message(9, [2], int64_val=[-5]), [-5, -5]),
+        ("float16", message(19, [3], half_val=[0x3C00, 0x4000]), [1, 2, 2]),
+        ("bfloat16", message(14, [2], half_val=[0x3F80]), [1, 1]),
+        ("float32", message(1, [2], float_val=[0.5]), [0.5, 0.5]),
+        ("float64", message(2, [2], double_val=[0.1]), [0.1, 0.1]),
+        ("complex64", message(8, [3], scomplex_val=[1, 2, 3, 4]), [1 + 2j, 3 + 4j, 3 + 4j]),
+        ("complex64", message(8, [2], scomplex_val=[1, 2, 3]), [1 + 2j, 1 + 2j]),
+        ("complex128", message(18, [1], dcomplex_val=[1]), [0]),
+        ("bool", message(10, [3], bool_val=[True, False]), [True, False, False]),
+        ("float8_e5m2", message(24, [3], float8_val=b"\x3c\x40"), [1, 2, 2]),
+        ("int4", message(29, [3], int_val=[1, -2]), [1, -2, -2]),
+        (bytes, message(7, [3], string_val=[b"a", b"b"]), [b"a", b"b", b"b"]),
+        (bytes, message(7, [2]), [b"", b""]),
+        (bytes, message(7, [2], tensor_content=b"\x01\x02abc"), [b"a", b"bc"]),
+        (bytes, message(7, [1], tensor_content=b"\x80\x01" + bytes(128)), [bytes(128)]),
+    ],
+)
+def test_typed_values_fill_the_shape(out_type: Any, serialized: bytes, values: list[Any]) -> None:
+    assert parse_tensor(serialized, out_type).ravel().tolist() == values
+
+
+def test_shapes_and_unknown_fields() -> None:
+    assert parse_tensor(message(3, [], int_val=[1]), np.int32).shape == ()
+    assert parse_tensor(b"\x08\x03", np.int32).shape == ()
+    unknown = TensorProto(dtype=3, tensor_shape=TensorShapeProto(unknown_rank=True), int_val=[1])
+    assert parse_tensor(unknown.SerializeToString(), np.int32) == 1
+    assert parse_tensor(message(3, [1], int_val=[1], version_number=99) + b"\xaa\x06\x01x", "int32").tolist() == [1]
+    assert parse_tensor(np.array(message(3, [0]), dtype=object), np.int32).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("out_type", "serialized", "words"),
+    [
+        ("int32", message(1, [1], float_val=[1]), "a float32 tensor where int32 is wanted"),
+        ("int32", message(7, [1]), "a string tensor where int32"),
+        (bytes, message(3, [1]), "a int32 tensor where string"),
+        ("int32", message(103, [1]), "a dtype 103 tensor where int32"),
+        ("int32", b"", "a dtype 0 tensor"),
+        ("int32", b"\xff", "1 bytes that are no TensorProto"),
+        (
+            "int32",
+            message(3, [3], tensor_content=b"\x01\0\0\0"),
+            r"4 bytes of content where .* \[3\] of int32 wants 12",
+        ),
+        ("int32", message(3, [1], tensor_content=bytes(8)), "8 bytes of content where"),
+        ("bool", message(10, [2], tensor_content=b"\x02\x00"), "bytes over 1 where bool"),
+        ("bool", message(10, [3], tensor_content=b"\x00\x02\x00"), "bytes over 1 where bool"),
+        ("int32", message(3, [-1], int_val=[1]), "negative size"),
+        (
+            "int8",
+            message(6, [2**40], int_val=[1]),
+            "1 values where the shape wants 1099511627776.*max_fill_bytes",
+        ),
+        (bytes, message(7, [2**40]), "0 values where the shape wants"),
+        ("int32", message(3, [2**40, 2**40]), "0 values where the shape wants"),
+        ("int32", message(3, [0, 2**62, 2**62]), "beyond what an array can have"),
+        ("int32", message(3, [1] * 300, int_val=[1]), r"and 292 more sizes is beyond what an array can have"),
+        (bytes, message(7, [3], tensor_content=b"\x01\x01ab"), "holds no 3 strings"),
+        (bytes, message(7, [2], tensor_content=b"\x01\x02ab"), "holds no 2 strings"),
+        (bytes, message(7, [2], tensor_content=b"\x80"), "holds no 2 strings"),
+        (bytes, message(7, [2**60], tensor_content=b"\x80\x01"), "holds no"),
+    ],
+)
+def test_damage(out_type: Any, serialized: bytes, words: str) -> None:
+    with pytest.raises(FeatureError, match=words):
+        parse_tensor(serialized, out_type)
+
+
+def test_fill_limit_is_the_callers() -> None:
+    serialized = message(6, [100], int_val=[7])
+    assert parse_tensor(serialized, np.int8, max_fill_bytes=100).sum() == 700
+    with pytest.raises(FeatureError, match="at most 99 are filled"):
+        parse_tensor(serialized, np.int8, max_fill_bytes=99)
+
+
+@given(
+    st.binary(max_size=60),
+    st.sampled_from(["int32", "bool", "bfloat16", "complex64", "string", "float8_e5m2"]),
+)
+def test_any_bytes_parse_or_raise(data: bytes, out_type: str) -> None:
+    try:
+        parsed = parse_tensor(data, out_type, max_fill_bytes=2**16)
+    except FeatureError:
+        return
+    assert parsed.nbytes <= 2**16 + len(data) * 16
+
+
+@given(st.data(), st.sampled_from(NUMBERS))
+def test_damaged_tensors_parse_or_raise(draw: st.DataObject, name: str) -> None:
+    good = bytearray((GOLDEN / f"{name}.pb").read_bytes())
+    good[draw.draw(st.integers(0, len(good) - 1))] = draw.draw(st.integers(0, 255))
+    cut = good[: draw.draw(st.integers(0, len(good)))]
+    for data in (good, cut):
+        try:
+            parsed = parse_tensor(data, name.partition("_")[0], max_fill_bytes=2**16)
+        except FeatureError:
+            continue
+        assert parsed.nbytes <= 2**16 + len(data) * 16
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (np.array(["2020"], "M8[D]"), r"datetime64\[D\] values"),
+        (np.array([1], np.longdouble), "values where a dtype of TensorFlow's"),
+        (np.array([1, "a"], object), "a int in an object array"),
+        ([[1], [1, 2]], "a list gives no array"),
+        (object(), "a object in an object array"),
+        (None, "a NoneType in an object array"),
+    ],
+)
+def test_serialize_refusals(value: Any, words: str) -> None:
+    with pytest.raises(FeatureError, match=words):
+        serialize_tensor(value)
+
+
+def test_dtypes() -> None:
+    assert tensor_dtype(bytes) == tensor_dtype("string") == tensor_dtype(np.dtype("S3")) == np.dtype(object)
+    assert tensor_dtype(float) == np.float64
+    assert tensor_dtype(np.dtype(">f4")) == np.float32
+    for bad in ("datetime64", "nonsense", 3):
+        with pytest.raises(FeatureError):
+            tensor_dtype(bad)
+    with pytest.raises(FeatureError, match="a int where the bytes"):
+        parse_tensor(3, np.int32)
