@@ -12,9 +12,10 @@ __all__ = ["without_interrupts"]
 
 @contextmanager
 def without_interrupts() -> Iterator[None]:
-    """Lets a Ctrl-C wait until the block is done: `with without_interrupts(): stack.enter_context(server())`.
+    """Lets a Ctrl-C wait until the block is done; a second one does not wait.
 
-    Otherwise it could come when the server runs and the stack does not know it yet. A second one does not wait.
+    In `with without_interrupts(): stack.enter_context(server())` it could otherwise come when the server runs and
+    the stack does not know it yet.
     """
     held: list[int] = []
 

@@ -38,9 +38,7 @@ def encode(images: Images, labels: Labels, first_id: int) -> streamrec.EncodedBa
         first_id: The first record's number.
     """
     ids = np.arange(first_id, first_id + len(images))
-    return streamrec.encode_examples(
-        {"image": [image.tobytes() for image in images], "label": labels, "id": ids}
-    )
+    return streamrec.encode_examples({"image": [image.tobytes() for image in images], "label": labels, "id": ids})
 
 
 def parse(frames: streamrec.Frames) -> tuple[Images, Labels]:
@@ -56,21 +54,21 @@ class Tally:
 
     Attributes:
         records: How many records.
-        bytes: How many bytes they take in a shard.
+        size: How many bytes they take in a shard.
         checksum: The sum of the records' CRC-32, which is zlib's and not the one that TFRecord uses.
     """
 
     records: int = 0
-    bytes: int = 0
+    size: int = 0
     checksum: int = 0
 
     def add(self, records: Iterable[bytes]) -> None:
         """Counts a batch of records."""
         for record in records:
             self.records += 1
-            self.bytes += len(record) + FRAME_BYTES
+            self.size += len(record) + FRAME_BYTES
             self.checksum += zlib.crc32(record)
 
     def times(self, epochs: int) -> Tally:
         """The tally of reading everything `epochs` times."""
-        return Tally(self.records * epochs, self.bytes * epochs, self.checksum * epochs)
+        return Tally(self.records * epochs, self.size * epochs, self.checksum * epochs)

@@ -39,14 +39,14 @@ def check_all_came_back(what: str, written: Tally, read: Tally) -> None:
     if read != written:
         raise LostRecordsError(
             f"{what}: all {read.records:,} records were read, but not as they were written: checksum "
-            f"{read.checksum:x} of {read.bytes:,} bytes where {written.checksum:x} of {written.bytes:,} was wanted"
+            f"{read.checksum:x} of {read.size:,} bytes where {written.checksum:x} of {written.size:,} was wanted"
         )
 
 
 def rows(result: Result) -> list[tuple[str, str]]:
     """The table's rows. MB and GB are powers of ten."""
     run = result.trained
-    gigabytes = run.tally.bytes / 1e9
+    gigabytes = run.tally.size / 1e9
     records = run.tally.records + result.tested.records
 
     def per_gigabyte(seconds: float) -> str:
@@ -54,11 +54,17 @@ def rows(result: Result) -> list[tuple[str, str]]:
 
     return [
         ("records", f"{run.tally.records:,} in {result.epochs} epochs of {result.shards} shards, all as written"),
-        ("MB/s", f"{run.tally.bytes / 1e6 / run.wall:,.0f}  ({gigabytes:.2f} GB in {run.wall:.1f} s)"),
+        ("MB/s", f"{run.tally.size / 1e6 / run.wall:,.0f}  ({gigabytes:.2f} GB in {run.wall:.1f} s)"),
         ("CPU-s per GB", f"{per_gigabyte(run.streaming_cpu)} to stream and verify"),
-        ("", f"{per_gigabyte(run.parsing_cpu)} to parse, {per_gigabyte(run.learning_cpu)} to learn, "
-            f"{per_gigabyte(run.checking_cpu)} for checksums"),
-        ("peak memory", f"{megabytes(run.memory)}  ({megabytes(run.memory_before)} before, budget {megabytes(BUDGET)})"),
+        (
+            "",
+            f"{per_gigabyte(run.parsing_cpu)} to parse, {per_gigabyte(run.learning_cpu)} to learn, "
+            f"{per_gigabyte(run.checking_cpu)} for checksums",
+        ),
+        (
+            "peak memory",
+            f"{megabytes(run.memory)}  ({megabytes(run.memory_before)} before, budget {megabytes(BUDGET)})",
+        ),
         ("waited for data", f"{run.waited / run.wall:.0%} of the training loop's time"),
         ("CRCs checked", f"{records * CRCS_PER_RECORD:,}  ({'native' if NATIVE else 'plain Python'} kernels)"),
         ("accuracy", f"{result.accuracy:.1%} of {result.tested.records:,} held-out images"),

@@ -80,7 +80,7 @@ def learnt(console: Console, job: Job, written: dict[str, Tally], epochs: int) -
     classifier = Classifier()
     expected = written["train"].times(epochs)
     title = f"training on them, {epochs} times over"
-    with progress(console, title, expected.bytes) as show, threadpool_limits(1):  # one core for the arithmetic
+    with progress(console, title, expected.size) as show, threadpool_limits(1):  # one core for the arithmetic
         trained = train(classifier, f"{job.url}/train-*.tfrecord", job.storage_options, epochs, show)
     check_all_came_back("training", expected, trained.tally)
     accuracy, tested = evaluate(classifier, f"{job.url}/test-*.tfrecord", job.storage_options)

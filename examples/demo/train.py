@@ -22,8 +22,6 @@ BUDGET = 96 << 20  # bytes that may be under way: fetched, waiting for their tur
 RECENT = 0.9  # how much of the accuracy that is shown is older than the last batch
 
 
-
-
 @dataclass(slots=True)
 class Trained:
     """What a training run took. Times are in seconds.
@@ -59,9 +57,7 @@ def records_of(url: str, storage_options: Mapping[str, Any]) -> streamrec.Datase
     return dataset.with_options(memory_budget=BUDGET)
 
 
-def train(
-    classifier: Classifier, url: str, storage_options: Mapping[str, Any], epochs: int, show: Show
-) -> Trained:
+def train(classifier: Classifier, url: str, storage_options: Mapping[str, Any], epochs: int, show: Show) -> Trained:
     """Trains on everything `epochs` times over; `show` hears the bytes so far and the accuracy after each batch."""
     dataset = records_of(url, storage_options).repeat(epochs).batch(BATCH)
     run = Trained(memory_before=peak_memory())
@@ -70,7 +66,7 @@ def train(
     with dataset.iterate() as batches:
         for frames in batches:
             accuracy += (1 - RECENT) * (learn(classifier, frames, run) - accuracy)
-            show(run.tally.bytes, f"accuracy {accuracy:.2f}")
+            show(run.tally.size, f"accuracy {accuracy:.2f}")
         run.waited = batches.waited
     run.wall, run.cpu = time.perf_counter() - started, time.process_time() - cpu_started
     run.memory = peak_memory()

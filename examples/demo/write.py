@@ -39,9 +39,9 @@ async def write_set(job: Job, name: str, shards: int, shard_records: int) -> Non
         while drawn := await asyncio.to_thread(next, images, None):
             records = encode(*drawn, first_id=tally.records)
             await writer.write_batch(records)
-            before = tally.bytes
+            before = tally.size
             tally.add(records)
-            say({"bytes": tally.bytes - before})
+            say({"bytes": tally.size - before})
     say({"set": name, "shards": len(writer.shards), "tally": asdict(tally)})
 
 
