@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ __all__ = ["HELD_OUT_SHARDS", "Job", "JobError", "planned", "run_job"]
 
 HELD_OUT_SHARDS = 2
 HELD_OUT_SHARE = 0.05
-RECORD_BYTES = SIDE * SIDE + 68  # the image, the label, the id, the features' names, the framing
+RECORD_BYTES = SIDE * SIDE + 64  # the image, the label, the id, the features' names, the framing
 
 
 class JobError(Exception):
@@ -97,7 +97,7 @@ def running_writer(job: Job) -> Iterator[subprocess.Popen[str]]:
     ) as writer:
         try:
             assert writer.stdin is not None
-            with writer.stdin as stdin:
+            with suppress(BrokenPipeError), writer.stdin as stdin:  # its exit status tells of a process that died
                 json.dump(asdict(job), stdin)
             yield writer
         finally:
