@@ -39,12 +39,13 @@ WORDS = [b"cat", b"dog", b"chicken", b"horse", b"goat"]
 
 @dataclass(frozen=True)
 class Workload:
-    """The same records as columns and as one mapping each."""
+    """The same records as columns and as one mapping each, and what limits us where the bar is missed."""
 
     name: str
     columns: dict[str, Any]
     rows: list[dict[str, Any]]
     batches: int
+    limit: str = ""
 
 
 def workloads() -> list[Workload]:
@@ -68,7 +69,7 @@ def workloads() -> list[Workload]:
         Workload("forty scalar features", forty, rows_of(forty), 2),
         Workload("one ragged int64 of 200 to 1,000", {"tokens": ragged}, ragged_rows(ragged), 2),
         Workload("eight dense float[64]", dense, rows_of(dense), 2),
-        Workload("image of 110 kB and label", images, rows_of(images), 2),
+        Workload("image of 110 kB and label", images, rows_of(images), 2, "memory: the bytes are copied once"),
     ]
 
 
@@ -138,6 +139,7 @@ def measure(load: Workload, rounds: int) -> dict[str, Any]:
         "ratio_record_by_record": round(speeds["encode_example"] / speeds["tensorflow"], 2),
         "bar": BAR,
         "met": ratio >= BAR,
+        "note": "" if ratio >= BAR else load.limit,
     }
 
 

@@ -7,8 +7,8 @@ Run it from the project's root, where TensorFlow is installed and nothing else k
 Each kind of records is measured in two ways, in batches of 1,024.
 
 From a file in the page cache to columns; the bars count here, because that is how AUTOTUNE is used:
-- streamrec: the file is read a batch at a time, `scan_frames` checks all CRCs, `parse_example` takes the spans;
-  one thread on one core. Where there are byte strings, with and without `string_columns`.
+- streamrec: the file is read a batch at a time, `scan_frames` checks all CRCs, `parse_example` takes the
+  spans; one thread on one core. Where there are byte strings, with and without `string_columns`.
 - TensorFlow: `TFRecordDataset(path).batch(1024).map(parse_example, AUTOTUNE).prefetch(AUTOTUNE)`, with its
   own buffer size and with 8 MiB, on all cores; the faster counts.
 - tfrecord (vahidk; `pip install tfrecord`, left out if it is not there): `example_loader` on one core,
@@ -16,8 +16,8 @@ From a file in the page cache to columns; the bars count here, because that is h
 
 Parsing alone, the records in memory (no bars):
 - streamrec: `parse_example` on spans over one buffer, one core.
-- TensorFlow: `tf.io.parse_example` on a ready string tensor, on all cores: called eagerly, as a `tf.function`,
-  and mapped by `tf.data` with AUTOTUNE; the fastest counts.
+- TensorFlow: `tf.io.parse_example` on a ready string tensor, on all cores: called eagerly, as a
+  `tf.function`, and mapped by `tf.data` with AUTOTUNE; the fastest counts.
 
 The contenders take turns in each round, so that what disturbs the machine disturbs them alike; medians of the
 rounds count.

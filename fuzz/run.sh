@@ -2,7 +2,7 @@
 # Fuzzes the decoder for SECONDS (600 unless given) with libFuzzer, ASan and UBSan: sh fuzz/run.sh [SECONDS]
 #
 # Starts from fuzz/corpus; new inputs go to build/fuzz/corpus, findings to build/fuzz. Ends with the status of the
-# fuzzer: not 0 if any input crashes, hangs for 10 seconds, or needs more than 512 MiB.
+# fuzzer: not 0 if any input crashes, hangs for 10 seconds, or needs more than 1 GiB.
 set -eu
 cd "$(dirname "$0")/.."
 CLANG=${CLANG:-clang}
@@ -13,5 +13,5 @@ fi
 mkdir -p build/fuzz/corpus
 "$CLANG" -std=c11 -g -O1 -fno-omit-frame-pointer -fsanitize=fuzzer,address,undefined \
     -fno-sanitize-recover=undefined -o build/fuzz/decode fuzz/fuzz_decode.c streamrec/kernels/src/decode_core.c
-build/fuzz/decode -max_total_time="${1:-600}" -timeout=10 -rss_limit_mb=512 -malloc_limit_mb=64 -max_len=4096 \
+build/fuzz/decode -max_total_time="${1:-600}" -timeout=10 -rss_limit_mb=1024 -malloc_limit_mb=64 -max_len=4096 \
     -artifact_prefix=build/fuzz/ -print_final_stats=1 build/fuzz/corpus fuzz/corpus

@@ -26,6 +26,8 @@ class BytesColumn:
         buffer: A C-contiguous buffer of bytes.
         spans: int64 of shape `[*shape, 2]`: start and end of each string in `buffer`.
 
+    A scalar feature of a single example is a column of shape `[]`; `column[()]` is its string.
+
     Raises:
         ValueError: Spans of another shape, or that leave the buffer.
 
@@ -40,7 +42,7 @@ class BytesColumn:
     def __init__(self, buffer: Any, spans: npt.NDArray[np.int64]) -> None:
         view = memoryview(buffer).cast("B")
         spans = np.asarray(spans, dtype=np.int64)
-        if spans.ndim < 2 or spans.shape[-1] != 2:
+        if spans.ndim < 1 or spans.shape[-1] != 2:
             raise ValueError(f"spans have the shape {spans.shape}; they must be [..., 2], start and end")
         starts, ends = spans[..., 0], spans[..., 1]
         if spans.size and (starts.min() < 0 or (ends < starts).any() or ends.max() > len(view)):
@@ -60,8 +62,10 @@ class BytesColumn:
         return lengths
 
     def __len__(self) -> int:
-        """The size of the first dimension."""
-        return len(self.spans)
+        """The size of the first dimension; a scalar has none (TypeError), as in NumPy."""
+        if not self.shape:
+            raise TypeError("a scalar BytesColumn has no length")
+        return self.shape[0]
 
     def __getitem__(self, index: Any) -> Any:
         """One string as bytes, or a BytesColumn over the same buffer for whatever else NumPy can select."""

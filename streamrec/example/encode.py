@@ -56,12 +56,15 @@ class EncodedBatch(Sequence[bytes]):
     """Serialized records in one buffer: a sequence of bytes, and what a writer takes without unpacking it.
 
     Args:
-        buffer: All records, one after the other.
+        buffer: All records, one after the other, read-only.
         spans: int64 of shape `[records, 2]`: start and end of each record in `buffer`. Read-only.
     """
 
-    buffer: bytes
+    buffer: bytes | memoryview
     spans: npt.NDArray[np.int64]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EncodedBatch, (bytes(self.buffer), self.spans)
 
     def __len__(self) -> int:
         return len(self.spans)
@@ -74,11 +77,12 @@ class EncodedBatch(Sequence[bytes]):
         if isinstance(index, slice):
             return EncodedBatch(self.buffer, self.spans[index])
         start, end = self.spans[index].tolist()
-        return self.buffer[start:end]
+        return bytes(memoryview(self.buffer)[start:end])
 
     def __iter__(self) -> Iterator[bytes]:
+        view = memoryview(self.buffer)
         for start, end in self.spans.tolist():
-            yield self.buffer[start:end]
+            yield bytes(view[start:end])
 
 
 def bytes_feature(value: Any) -> Feature:
@@ -148,7 +152,8 @@ def encode_example(
     for name, value in features.items():
         kind, data = to_values(value, declared.get(name), name)
         packed.append((_key(name), kind, data, None, len(data)))
-    return _run(packed, 1, deterministic)[0]
+    record: bytes = _run(packed, 1, deterministic)[0]
+    return record
 
 
 def encode_examples(
@@ -179,7 +184,7 @@ def encode_examples(
     made = to_columns(columns, kinds)
     packed: list[_Packed] = [(_key(col.name), col.kind, col.values, col.spans, col.splits) for col in made]
     buffer, spans = _run(packed, made[0].rows if made else 0, deterministic)
-    return EncodedBatch(buffer, np.frombuffer(spans, dtype="<i8").reshape(-1, 2))
+    return EncodedBatch(memoryview(buffer).toreadonly(), np.frombuffer(spans, dtype="<i8").reshape(-1, 2))
 
 
 def encode_sequence_example(
@@ -247,7 +252,7 @@ def _key(name: Any) -> bytes:
         raise FeatureError("the name has no UTF-8 form; rename the feature", name) from error
 
 
-def _run(packed: list[_Packed], rows: int, deterministic: bool) -> tuple[bytes, bytes]:
+def _run(packed: list[_Packed], rows: int, deterministic: bool) -> tuple[Any, bytes]:
     """The records' bytes and spans, by the kernel."""
     if deterministic:
         packed.sort(key=lambda column: column[0])

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -350,7 +350,7 @@ class RaggedFeature:
         self,
         dtype: object,
         value_key: str | None = None,
-        partitions: list[Partition] | tuple[Partition, ...] = (),
+        partitions: Sequence[Partition] = (),
         row_splits_dtype: object = np.int32,
         validate: bool = False,
     ) -> None:

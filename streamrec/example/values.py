@@ -14,7 +14,7 @@ Rules of this file:
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -296,24 +296,6 @@ def _int64_leaves(numbers: Sequence[int], name: str | None) -> npt.NDArray[np.in
 def _float_leaves(leaves: Sequence[Any], name: str | None) -> npt.NDArray[np.float32]:
     try:
         numbers = np.array(leaves, dtype=np.float64)
-    except OverflowError as error:
-        raise FeatureError("an int too large for any float where float32 is wanted", name) from error
-    return _to_floats(numbers)
-
-
-def _int64_leaves(leaves: Iterable[int], name: str | None) -> npt.NDArray[np.int64]:
-    numbers = list(leaves)  # Python's: NumPy would wrap its own uint64 silently
-    try:
-        return np.array(numbers, dtype=_LITTLE_INT64)
-    except OverflowError as error:
-        found = next(number for number in numbers if not _INT64.min <= number <= _INT64.max)
-        bounds = f"{_INT64.min} to {_INT64.max}"
-        raise FeatureError(f"the int {found} where int64 is wanted, which goes from {bounds}", name) from error
-
-
-def _float_leaves(leaves: Iterable[float], name: str | None) -> npt.NDArray[np.float32]:
-    try:
-        numbers = np.array(list(leaves), dtype=np.float64)
     except OverflowError as error:
         raise FeatureError("an int too large for any float where float32 is wanted", name) from error
     return _to_floats(numbers)

@@ -112,6 +112,8 @@ class AsyncFsBackend:
 
 
 class _RangesBody:
+    keeps_time = False
+
     def __init__(self, backend: AsyncFsBackend, info: ObjectInfo, start: int, stop: int) -> None:
         self.info = info
         self._backend = backend

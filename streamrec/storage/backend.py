@@ -3,9 +3,9 @@
 Rules that every backend keeps:
 
 * A verb makes **one** attempt. It never retries, and it has the retries of its client switched off.
-* A verb waits as long as the client waits. Time limits are kept above, once for all backends, by
-  cancelling the attempt; a cancelled verb lets go of its connection and never touches the caller's
-  buffer again.
+* A verb waits as long as the client waits. Time limits are kept above, once for all backends, by cancelling
+  the attempt (but see `Body.keeps_time`). A cancelled verb lets go of its connection and never touches the
+  caller's buffer again.
 * Foreign exceptions stop here: what may succeed if tried again is `faults.TransientError`, all else is one of
   the final errors of `streamrec.errors`, raised `from` the original, with the path and the byte range.
 * Bytes that were not asked for never reach the caller: a range that the server got wrong is a fault.
@@ -39,6 +39,13 @@ class ObjectInfo:
 
 class Body(Protocol):
     """The bytes of one response."""
+
+    @property
+    def keeps_time(self) -> bool:
+        """Whether `readinto` fails by itself when nothing comes for the policy's `stall_timeout`.
+
+        Where it does not, the stream sets a limit around each call, which costs more than a socket's own.
+        """
 
     @property
     def info(self) -> ObjectInfo:
@@ -116,6 +123,7 @@ class EmptyBody:
     """A body of no bytes: the range begins at or after the end of the object."""
 
     info: ObjectInfo
+    keeps_time: bool = True
 
     async def readinto(self, buffer: memoryview) -> int:
         """Always 0."""

@@ -18,6 +18,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Protocol, TypeVar
 
+from streamrec.errors import ClosedError
 from streamrec.storage.backend import Backend, ObjectInfo
 from streamrec.storage.retry import RetryPolicy, attempt
 from streamrec.storage.stream import open_stream
@@ -57,6 +58,7 @@ class Storage:
     def __init__(self, backend: Backend, retry: RetryPolicy | None = None) -> None:
         self._backend = backend
         self._retry = retry or RetryPolicy()
+        self._closed = False
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         """All objects whose URL begins with `prefix`, in the order of their paths.
@@ -105,6 +107,7 @@ class Storage:
             StorageError: The store failed for good.
         """
         _check_range(start, end)
+        self._check_open(path)
         return await open_stream(self._backend, self._retry, path, start, end, version)
 
     async def read_range(self, path: str, start: int, end: int, version: str | None = None) -> bytes:
@@ -155,10 +158,17 @@ class Storage:
         return Upload(sink, self._retry, path, part_size, parallel)
 
     async def aclose(self) -> None:
-        """Closes the client. Streams and uploads must be closed before."""
+        """Closes the client. Streams and uploads must be closed before; later calls are a ClosedError."""
+        self._closed = True
         await self._backend.aclose()
 
+    def _check_open(self, path: str) -> None:
+        """A client that is used after its end would quietly open connections that nobody closes."""
+        if self._closed:
+            raise ClosedError(f"{path}: the storage is closed; ask new Storages for it")
+
     async def _attempt(self, path: str, call: Callable[[], Awaitable[T]], doing: str) -> T:
+        self._check_open(path)
         return await attempt(self._retry, path, call, doing)
 
 

@@ -26,7 +26,7 @@ from streamrec.errors import NotFoundError, StorageError
 from streamrec.storage.backend import Body, EmptyBody, ObjectInfo, PartSink
 from streamrec.storage.faults import Cause, TransientError, changed
 from streamrec.storage.fsspec_options import Source, build
-from streamrec.storage.http_body import AiohttpBody, check_answer, range_header, seam, size_in
+from streamrec.storage.http_body import AiohttpBody, check_answer, client_timeout, range_header, seam, size_in
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.shield import finish
 from streamrec.storage.urls import split_object, split_prefix
@@ -42,7 +42,7 @@ async def connect(source: Source, policy: RetryPolicy) -> GcsBackend:
     session = {"auto_decompress": False, **(source.option("session_kwargs") or {})}  # the bytes as they are stored
     filesystem = build(GCSFileSystem, source, keep_class=False, session_kwargs=session)
     await filesystem._set_session()
-    return GcsBackend(filesystem, aiohttp.ClientTimeout(total=None, sock_connect=policy.connect_timeout))
+    return GcsBackend(filesystem, client_timeout(policy))
 
 
 class GcsBackend:

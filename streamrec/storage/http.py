@@ -18,7 +18,7 @@ from streamrec.errors import UnsupportedOperationError
 from streamrec.storage.backend import Body, EmptyBody, ObjectInfo, PartSink
 from streamrec.storage.faults import Cause, TransientError, changed
 from streamrec.storage.fsspec_options import Source, build
-from streamrec.storage.http_body import AiohttpBody, check_answer, range_header, seam, size_in
+from streamrec.storage.http_body import AiohttpBody, check_answer, client_timeout, range_header, seam, size_in
 from streamrec.storage.retry import RetryPolicy
 
 __all__ = ["HttpBackend", "connect"]
@@ -26,8 +26,7 @@ __all__ = ["HttpBackend", "connect"]
 
 async def connect(source: Source, policy: RetryPolicy) -> HttpBackend:
     """Makes a session in the running loop. `client_kwargs` go to it, other options to every request."""
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=policy.connect_timeout)
-    client = {"timeout": timeout, "auto_decompress": False, **(source.option("client_kwargs") or {})}
+    client = {"timeout": client_timeout(policy), "auto_decompress": False, **(source.option("client_kwargs") or {})}
     filesystem = build(HTTPFileSystem, source, client_kwargs=client)
     await filesystem.set_session()
     return HttpBackend(filesystem)

@@ -15,8 +15,9 @@ from streamrec.errors import StorageError
 from streamrec.storage.backend import ObjectInfo
 from streamrec.storage.faults import Cause, TransientError, from_status, http_body_range, retry_after_seconds
 from streamrec.storage.landing import Landing, land
+from streamrec.storage.retry import RetryPolicy
 
-__all__ = ["AiohttpBody", "check_answer", "range_header", "seam", "size_in", "translate"]
+__all__ = ["AiohttpBody", "check_answer", "client_timeout", "range_header", "seam", "size_in", "translate"]
 
 _NOTHING = memoryview(b"")
 
@@ -32,6 +33,8 @@ class AiohttpBody:
     """
 
     __slots__ = ("_end", "_landing", "_left", "_response", "_start", "_unseen", "info")
+
+    keeps_time = False  # aiohttp's own limit ends where a landing begins
 
     def __init__(self, response: aiohttp.ClientResponse, info: ObjectInfo, start: int, end: int | None) -> None:
         self.info = info
@@ -84,6 +87,11 @@ def _plain_length(response: aiohttp.ClientResponse) -> int:
     """Bytes of a body that comes as it is; 0 where nobody knows, or where aiohttp must decode it."""
     encoded = "Transfer-Encoding" in response.headers or "Content-Encoding" in response.headers
     return 0 if encoded else int(response.headers.get("Content-Length", 0))
+
+
+def client_timeout(policy: RetryPolicy) -> aiohttp.ClientTimeout:
+    """The limits of a session: connect, and a silent socket. The others are kept around each request."""
+    return aiohttp.ClientTimeout(total=None, sock_connect=policy.connect_timeout, sock_read=policy.stall_timeout)
 
 
 def range_header(start: int, end: int | None) -> dict[str, str]:

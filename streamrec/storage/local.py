@@ -78,6 +78,8 @@ class LocalBackend:
 
 
 class _LocalBody:
+    keeps_time = True
+
     def __init__(self, file: Any, info: ObjectInfo, position: int) -> None:
         self.info = info
         self._file = file
@@ -88,9 +90,14 @@ class _LocalBody:
         with _seam(self.info.path, self._position):
             count = int(await finish(self._file.readinto(buffer)))
         self._position += count
-        if count == 0 and self.info.size is not None and self._position < self.info.size:
-            raise changed(self.info.path, self._position)  # cut off under our hands
+        if count == 0 or self._position == self.info.size:
+            self._check_unchanged()
         return count
+
+    def _check_unchanged(self) -> None:
+        """The file that we hold open may have been written to, or cut off."""
+        if _info(self.info.path, os.fstat(self._file.fileno())).version != self.info.version:
+            raise changed(self.info.path, self._position)
 
     async def aclose(self) -> None:
         """Closes the file."""

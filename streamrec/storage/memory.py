@@ -71,6 +71,8 @@ class MemoryBackend:
 
 
 class _MemoryBody:
+    keeps_time = True
+
     def __init__(self, file: Any, info: ObjectInfo, start: int, stop: int) -> None:
         self.info = info
         self._file = file

@@ -20,6 +20,7 @@ from streamrec.storage.backend import Backend
 from streamrec.storage.base import Storage
 from streamrec.storage.fsspec_options import Source
 from streamrec.storage.retry import RetryPolicy
+from streamrec.storage.shield import finish
 
 __all__ = ["Storages", "protocol_of"]
 
@@ -109,7 +110,7 @@ class Storages:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closed = True
-        await self._stack.aclose()
+        await finish(self._stack.aclose())  # also in a scope that is cancelled: nothing stays open
 
     async def _make(self, protocol: str) -> Storage:
         connect = await asyncio.to_thread(_load, protocol, self._filesystem)  # an import takes up to a second

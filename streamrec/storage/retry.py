@@ -38,7 +38,9 @@ class RetryPolicy:
         backoff_cap: Ceiling of all waits in seconds.
         connect_timeout: Seconds for a connection to be made.
         first_byte_timeout: Seconds from the connection to the head of the response.
-        stall_timeout: Seconds that a body may stand still.
+        stall_timeout: Seconds that a body may stand still; a socket that is silent for so long is given up
+            before the head of the response too.
+        complete_timeout: Seconds for the store to put the parts of an upload together.
         budget: Seconds from the first failure, without progress since, after which no further attempt
             begins. A wait that the server asks for and that does not fit in is not begun either.
         upload_rate: Bytes per second that an upload must reach at the least; sets the time limit of a part.
@@ -50,6 +52,7 @@ class RetryPolicy:
     connect_timeout: float = 5.0
     first_byte_timeout: float = 15.0
     stall_timeout: float = 20.0
+    complete_timeout: float = 120.0
     budget: float = 45.0
     upload_rate: float = 256 * 1024
 
@@ -141,7 +144,7 @@ async def attempt(
     call: Callable[[], Awaitable[T]],
     doing: str,
     *,
-    nbytes: int = 0,
+    limit: float | None = None,
     start: int | None = None,
     end: int | None = None,
 ) -> T:
@@ -152,7 +155,7 @@ async def attempt(
         path: The object's URL, for errors.
         call: Makes one attempt.
         doing: What it does, in a word or two, for errors.
-        nbytes: How many bytes it sends: each attempt's time limit grows with them.
+        limit: Seconds for each attempt; None: the policy's limit for a request that sends nothing.
         start: First byte of the range, for errors.
         end: One past the last byte, for errors.
 
@@ -160,8 +163,9 @@ async def attempt(
         StorageError: Final, or not passed within the policy.
     """
     failures = Failures(policy, path)
+    seconds = policy.request_timeout() if limit is None else limit
     while True:
         try:
-            return await within(policy.request_timeout(nbytes), call(), doing)
+            return await within(seconds, call(), doing)
         except TransientError as fault:
             await failures.wait(fault, start, end)

@@ -59,7 +59,7 @@ def _client_config(source: Source, policy: RetryPolicy) -> dict[str, Any]:
         "retries": {"total_max_attempts": 1, "mode": "standard"},
         "max_pool_connections": 128,
         "connect_timeout": policy.connect_timeout,
-        "read_timeout": 2 * max(policy.first_byte_timeout, policy.stall_timeout),  # ours fires first
+        "read_timeout": policy.stall_timeout,  # of a body; heads have ours, around each request
         "response_checksum_validation": "when_required",  # some servers send the whole object's on a 206
     }
     client = source.option("client_kwargs") or {}

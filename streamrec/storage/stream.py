@@ -96,30 +96,29 @@ class ResumingStream:
         if not buffer or self.position == self._stop:
             return 0
         try:
-            return await self._read(buffer)
+            while True:
+                try:
+                    body = self._body or await self._connect()
+                    reading = body.readinto(buffer)
+                    if not body.keeps_time:
+                        reading = within(self._policy.stall_timeout, reading, "reading")
+                    count = await reading
+                    self._check_end(count)
+                    break
+                except TransientError as fault:
+                    await self._drop()
+                    await self._failures.wait(fault, self.position, self._end)
         except BaseException:
             await self.aclose()
             raise
+        self.position += count
+        self._failures.progress()
+        return count
 
     async def aclose(self) -> None:
         """Frees the connection. May be called twice, and with bytes left."""
         self._closed = True
         await self._drop()
-
-    async def _read(self, buffer: memoryview) -> int:
-        while True:
-            try:
-                body = self._body or await self._connect()
-                count = await within(self._policy.stall_timeout, body.readinto(buffer), "reading")
-                self._check_end(count)
-            except TransientError as fault:
-                await self._drop()
-                await self._failures.wait(fault, self.position, self._end)
-            else:
-                if count:
-                    self.position += count
-                    self._failures.progress()
-                return count
 
     async def _connect(self) -> Body:
         """Sends one request from where we are, and pins what the answer tells."""

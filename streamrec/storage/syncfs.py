@@ -127,6 +127,8 @@ class _File:
 
 
 class _FileBody:
+    keeps_time = False
+
     def __init__(self, backend: SyncFsBackend, file: _File, info: ObjectInfo, start: int, stop: int | None) -> None:
         self.info = info
         self._backend = backend

@@ -89,7 +89,8 @@ class Upload:
         if self._tasks:
             await asyncio.wait(self._tasks)
         self._check()
-        info = await attempt(self._policy, self.path, self._sink.complete, "completing an upload")
+        policy = self._policy
+        info = await attempt(policy, self.path, self._sink.complete, "completing", limit=policy.complete_timeout)
         self._closed = True
         return info
 
@@ -150,8 +151,9 @@ class Upload:
         start = index * self._part_size
         end = start + len(data)
         call = partial(self._sink.put_part, index, start, data, last)
+        limit = self._policy.request_timeout(len(data))
         try:
-            await attempt(self._policy, self.path, call, "storing a part", nbytes=len(data), start=start, end=end)
+            await attempt(self._policy, self.path, call, "storing a part", limit=limit, start=start, end=end)
         except Exception as error:
             self._error = self._error or error
         finally:

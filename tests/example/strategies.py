@@ -52,7 +52,8 @@ def rarely(draw: Draw, one_in: int) -> bool:
 
 def values_of(kind: Any) -> st.SearchStrategy[Any]:
     """Values of a kind, the extremes among them."""
-    return st.sampled_from({np.int64: NUMBERS, np.float32: REALS, bytes: STRINGS}[kind])
+    choices: dict[Any, list[Any]] = {np.int64: NUMBERS, np.float32: REALS, bytes: STRINGS}
+    return st.sampled_from(choices[kind])
 
 
 @st.composite

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import pickle
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -22,8 +24,9 @@ from streamrec.example.parse import parse_example
 from streamrec.example.rows import to_columns
 from streamrec.example.values import to_values
 from streamrec.kernels import _native
+from streamrec.tfrecord import encode_records
 
-Encode = Callable[..., tuple[int, int, int, bytes | None, bytes | None]]
+Encode = Callable[..., tuple[int, int, int, Any, bytes | None]]
 KERNELS: dict[str, Encode] = {
     "native": _native.encode_examples,
     "reference": encode_reference.encode_examples,
@@ -157,7 +160,8 @@ def test_batches_are_sequences() -> None:
     assert list(batch[::2]) == [batch[0], batch[2], batch[4]]
     assert batch[4] in batch
     assert not batch.spans.flags.writeable
-    assert batch.buffer == b"".join(batch)
+    assert encode_records(batch) == encode_records(list(batch))
+    assert bytes(batch.buffer) == b"".join(batch)
     with pytest.raises(IndexError):
         batch[5]
 
@@ -249,6 +253,38 @@ def test_both_kernels_report_the_place(kernel: Encode) -> None:
 def test_the_native_kernel_refuses_wrong_arguments(column: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         _native.encode_examples((column,), 2)
+
+
+def test_large_batches_equal_their_records() -> None:
+    rng = np.random.default_rng(1)
+    numbers, blobs = rng.integers(-(2**62), 2**62, (500, 20)), [rng.bytes(200) for _ in range(500)]
+    batch = encode_examples({"a": numbers, "b": blobs})
+    wanted = [encode_example({"a": row, "b": blob}) for row, blob in zip(numbers, blobs, strict=True)]
+    assert list(batch) == wanted
+    assert batch[499] == wanted[499]
+    assert memoryview(batch.buffer).readonly
+    assert list(pickle.loads(pickle.dumps(batch))) == wanted
+
+
+def test_columns_that_change_meanwhile_never_crash() -> None:
+    values, splits = np.zeros(40_000, np.int64), np.arange(0, 40_001, 4)
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            values[:] = 2**62
+            splits[1:-1:3] = 40_000
+            values[:] = 1
+            splits[:] = np.arange(0, 40_001, 4)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        codes = {_native.encode_examples(((b"x", 3, values, None, splits),), 10_000)[0] for _ in range(50)}
+    finally:
+        stop.set()
+        writer.join()
+    assert codes <= {0, 1, 4}
 
 
 def test_records_beyond_protobufs_limit() -> None:

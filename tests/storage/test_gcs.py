@@ -10,7 +10,7 @@ from gcsfs.core import GCSFileSystem
 from streamrec.errors import NotFoundError, StorageError
 from streamrec.storage import Storage
 from streamrec.testing.servers import Store
-from tests.storage.contract import DATA, PART, Place, StorageTests, read_all
+from tests.storage.contract import DATA, PART, Place, ReadingTests, StorageTests, kill_while_writing, read_all
 
 
 class TestGcs(StorageTests):
@@ -36,6 +36,10 @@ class TestGcs(StorageTests):
                 await upload.write(data[start : start + 777_777])
         assert await read_all(await storage.stream(path)) == data
 
+    async def test_a_killed_process_leaves_no_object(self, storage: Storage, place: Place, path: str) -> None:
+        kill_while_writing(path, place.options, PART)
+        await self.check_nothing_is_left(storage, path)
+
     async def test_a_missing_bucket(self, storage: Storage) -> None:
         path = f"gs://no-such-bucket-{uuid4().hex}/name"
         for call in (storage.stat(path), storage.stream(path), anext(aiter(storage.list(path)))):
@@ -55,7 +59,7 @@ class TestGcs(StorageTests):
             await storage.stream(path + "-gone", 5, version=version)
 
 
-class TestTheUsersOwn(StorageTests):
+class TestTheUsersOwn(ReadingTests):
     @pytest.fixture
     def place(self, gcs_store: Store) -> Place:
         own = GCSFileSystem(**gcs_store.options, skip_instance_cache=True)

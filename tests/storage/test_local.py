@@ -1,17 +1,15 @@
 """Local files."""
 
-# ruff: noqa: ASYNC221, ASYNC240 (a test may block its own loop)
+# ruff: noqa: ASYNC230, ASYNC240 (a test may block its own loop)
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from streamrec.errors import ObjectChangedError, PermissionDeniedError, StorageError
 from streamrec.storage import Storage
-from tests.storage.contract import DATA, PART, Place, StorageTests, read_all
+from tests.storage.contract import DATA, PART, Place, StorageTests, kill_while_writing, read_all
 
 
 class TestPlainPaths(StorageTests):
@@ -46,10 +44,19 @@ class TestPlainPaths(StorageTests):
             await storage.upload("/proc/1/streamrec-test")
 
     async def test_a_killed_process_leaves_no_object(self, storage: Storage, path: str) -> None:
-        done = subprocess.run([sys.executable, "-c", KILLED, path], check=False)
-        assert done.returncode == -9
-        assert [info async for info in storage.list(path)] == []
+        kill_while_writing(path, {}, PART)
+        await super().check_nothing_is_left(storage, path)
         assert [info async for info in storage.list(str(Path(path).parent) + "/")] == []
+
+    async def test_a_file_that_is_written_to_while_read(self, storage: Storage, path: str) -> None:
+        await self.put(storage, path, DATA)
+        stream = await storage.stream(path)
+        await stream.readinto(memoryview(bytearray(PART)))
+        with open(path, "r+b") as file:
+            file.write(b"other")
+        os.utime(path, ns=(1, 1))
+        with pytest.raises(ObjectChangedError):
+            await read_all(stream)
 
     async def test_the_mode_follows_the_umask(self, storage: Storage, path: str) -> None:
         await self.put(storage, path, DATA)
@@ -63,18 +70,6 @@ class TestPlainPaths(StorageTests):
         assert [info.path async for info in storage.list("train-")] == ["train-1"]
         assert [info.path async for info in storage.list("sub/")] == ["sub/train-2"]
         assert await storage.read_range("sub/train-2", 5, 10) == DATA[5:10]
-
-
-KILLED = """
-import asyncio, os, signal, sys
-from streamrec.storage import Storages
-async def main(path):
-    async with Storages() as storages:
-        upload = await (await storages.at(path)).upload(path, part_size=1 << 18)
-        await upload.write(bytes(1 << 20))
-        os.kill(os.getpid(), signal.SIGKILL)
-asyncio.run(main(sys.argv[1]))
-"""
 
 
 class TestFileUrls(StorageTests):

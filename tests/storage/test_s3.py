@@ -11,7 +11,7 @@ from s3fs import S3FileSystem
 from streamrec.errors import NotFoundError, PermissionDeniedError, StorageError
 from streamrec.storage import Storage, Storages
 from streamrec.testing.servers import Store
-from tests.storage.contract import DATA, QUICK, Place, StorageTests, read_all
+from tests.storage.contract import DATA, QUICK, Place, ReadingTests, StorageTests, kill_while_writing, read_all
 
 PART = 5 << 20
 
@@ -48,6 +48,10 @@ class TestS3(StorageTests):
                 await upload.write(data[start : start + 777_777])
         assert await read_all(await storage.stream(path)) == data
 
+    async def test_a_killed_process_leaves_no_object(self, storage: Storage, place: Place, path: str) -> None:
+        kill_while_writing(path, place.options, PART)
+        await StorageTests.check_nothing_is_left(self, storage, path)
+
     async def test_a_missing_bucket(self, storage: Storage) -> None:
         path = f"s3://no-such-bucket-{uuid4().hex}/key"
         for call in (storage.stat(path), storage.stream(path), anext(aiter(storage.list(path)))):
@@ -79,14 +83,11 @@ class TestS3(StorageTests):
                 await stream.aclose()
 
 
-class TestTheUsersOwn(StorageTests):
+class TestTheUsersOwn(ReadingTests):
     @pytest.fixture
     def place(self, s3_store: Store) -> Place:
         own = S3FileSystem(**s3_store.options, skip_instance_cache=True)
         return Place(f"{s3_store.url}/{uuid4().hex}", filesystem=own)
-
-    def part_size(self) -> int:
-        return PART
 
 
 def client(storage: Storage) -> Any:

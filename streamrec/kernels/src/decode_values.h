@@ -255,7 +255,7 @@ take_value(task *work, decode_slice value)
 static inline int
 take_scalar(const decode_slot *slot, decode_slice value, void *out)
 {
-    const uint8_t *data = value.data, *end = data + value.size;
+    const uint8_t *data = value.data;
     if (value.size < 5 || data[0] != (slot->kind << 3 | 2) || data[1] != value.size - 2 || data[2] != DELIMITED_1 ||
         data[3] != value.size - 4 || value.size >= 0x80) {
         return 0;
@@ -269,7 +269,7 @@ take_scalar(const decode_slot *slot, decode_slice value, void *out)
         memcpy(out, &number, sizeof number);
         return 1;
     }
-    if (slot->kind != DECODE_INT64 || read_varint(data + 4, end, &number) != end) {
+    if (slot->kind != DECODE_INT64 || read_varint(data + 4, data + value.size, &number) != data + value.size) {
         return 0;
     }
     memcpy(out, &number, sizeof number);

@@ -12,7 +12,7 @@
  *  - The wire format is protobuf's, with TensorFlow's field numbers: Example.features = 1, Features.feature = 1
  *    (map: key = 1, value = 2), Feature.{bytes,float,int64}_list = {1,2,3}, list.value = 1, numbers packed.
  */
-#include "native.h"
+#include "block.h"
 #include <limits.h>
 #include <string.h>
 
@@ -481,6 +481,19 @@ failed(failure fail)
     return Py_BuildValue("iLLOO", fail.code, (long long)fail.record, (long long)fail.column, Py_None, Py_None);
 }
 
+/* What the records go into: bytes for one record, which the caller hands out as they are; for large batches a
+ * Block, whose memory is used again. Fresh pages cost more than filling them. */
+static PyObject *
+output_buffer(Py_ssize_t rows, Py_ssize_t size, char **memory)
+{
+    int reused = rows > 1 && size >= BLOCK_SMALLEST;
+    PyObject *buffer = reused ? block_new(size) : PyBytes_FromStringAndSize(NULL, size);
+    if (buffer != NULL) {
+        *memory = reused ? (char *)block_memory(buffer) : PyBytes_AsString(buffer);
+    }
+    return buffer;
+}
+
 /* Both passes; the output's bytes objects are made between them, when their size is known. */
 static PyObject *
 run_job(job *work, Py_ssize_t rows)
@@ -502,12 +515,12 @@ run_job(job *work, Py_ssize_t rows)
         Py_DECREF(spans);
         return failed(fail);
     }
-    PyObject *buffer = PyBytes_FromStringAndSize(NULL, rows > 0 ? (Py_ssize_t)bounds[2 * rows - 1] : 0);
+    char *out;
+    PyObject *buffer = output_buffer(rows, rows > 0 ? (Py_ssize_t)bounds[2 * rows - 1] : 0, &out);
     if (buffer == NULL) {
         Py_DECREF(spans);
         return NULL;
     }
-    char *out = PyBytes_AsString(buffer);
     Py_BEGIN_ALLOW_THREADS
     code = write_records(work->cols, work->columns, rows, work->sizes, bounds, out, &fail);
     Py_END_ALLOW_THREADS

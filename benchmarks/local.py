@@ -1,0 +1,109 @@
+"""The whole way from a local file: `for frames in TFRecordDataset(path).batch(1024)` beside tf.data's.
+
+    python -m benchmarks.local [--rounds 5]
+
+Both read the same file from the page cache, check every CRC32C and give batches of 1,024 records to a `for`
+loop; in turn, each in a process of its own on one core, after one pass that is not counted. tf.data runs at
+what is its best on one core: no AUTOTUNE threads to feed, no `as_numpy` copies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import streamrec
+from benchmarks.machine import describe, median, save
+from streamrec import Frames, encode_records
+
+SIZES = {84: (3_000_000, 40), 680: (600_000, 12), 110_000: (4_000, 2.5)}
+"""Record length: number of records, and the ratio to reach."""
+
+
+def main() -> None:
+    """Runs the comparison, or one side of it as a child process."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        print(json.dumps(child(*arguments.child)))
+        return
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for size, (count, bar) in SIZES.items():
+            path = write(Path(folder) / f"{size}.tfrecord", size, count)
+            rows.append(row(path, size, bar, arguments.rounds))
+            print("{record_bytes:>7} B: x{ratio} of tf.data (bar x{bar})  {note}".format(**rows[-1]), flush=True)
+    save("local", {"machine": describe("tensorflow-cpu", "numpy"), "rounds": arguments.rounds, "rows": rows})
+
+
+def write(path: Path, size: int, count: int) -> str:
+    """A file of random records of one length."""
+    starts = np.arange(count, dtype=np.int64) * size
+    payloads = np.random.default_rng(0).bytes(count * size)
+    path.write_bytes(encode_records(Frames(payloads, np.stack([starts, starts + size], axis=1))))
+    return str(path)
+
+
+def row(path: str, size: int, bar: float, rounds: int) -> dict[str, Any]:
+    """Both sides in turn; the ratio of neighbours in time, and its median."""
+    pairs = [(spawn("tensorflow", path), spawn("streamrec", path)) for _ in range(rounds)]
+    theirs, ours = median(a for a, _ in pairs), median(b for _, b in pairs)
+    return {
+        "record_bytes": size,
+        "ratio": median(b / a for a, b in pairs),
+        "bar": bar,
+        "tensorflow_mb_s": theirs,
+        "streamrec_mb_s": ours,
+        "note": f"{ours:.0f} MB/s beside {theirs:.0f} MB/s",
+    }
+
+
+def spawn(side: str, path: str) -> float:
+    """MB/s of one side, in a fresh process."""
+    command = [sys.executable, "-m", "benchmarks.local", "--child", side, path]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"})
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return float(json.loads(done.stdout))
+
+
+def child(side: str, path: str) -> float:
+    """MB/s of the second and third pass, the better one."""
+    os.sched_setaffinity(0, {0})
+    read = read_by_tensorflow if side == "tensorflow" else read_by_streamrec
+    read(path)
+    return max(os.path.getsize(path) / timed(read, path) / 1e6 for _ in range(2))
+
+
+def timed(read: Any, path: str) -> float:
+    """Seconds of one pass."""
+    start = time.perf_counter()
+    read(path)
+    return time.perf_counter() - start
+
+
+def read_by_streamrec(path: str) -> int:
+    """The loop that a user writes."""
+    return sum(len(frames) for frames in streamrec.TFRecordDataset(path).batch(1024))
+
+
+def read_by_tensorflow(path: str) -> int:
+    """The same with tf.data."""
+    import tensorflow as tf
+
+    return sum(int(batch.shape[0]) for batch in tf.data.TFRecordDataset(path).batch(1024))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""The native walker against its readable twin, on any bytes: the same columns, or the same failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from streamrec.errors import FeatureError
+from streamrec.example.features import (
+    Feature,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+    VarLenFeature,
+)
+from streamrec.example.parse import parse_examples_with
+from streamrec.example.plan import plan_context, plan_examples, plan_lists
+from streamrec.example.reference import ReferenceWalker
+from streamrec.example.sequence import parse_sequences_with
+from streamrec.example.walk import Walker
+from streamrec.kernels import _native
+from tests.example.compare import assert_same, materialised
+from tests.example.conftest import WALKERS
+from tests.example.strategies import (
+    context_descriptions,
+    damaged,
+    example_descriptions,
+    examples,
+    list_descriptions,
+    makes_sense,
+    sequences,
+)
+from tests.example.wire import example, field, ints, strings, varint
+
+many = settings(
+    max_examples=400,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+)
+KINDS = [bytes, np.float32, np.int64]
+DESCRIPTIONS: list[dict[str, Feature]] = [
+    {key: VarLenFeature(KINDS[index % 3]) for index, key in enumerate("abcdefghi")},
+    {key: FixedLenFeature([], KINDS[index % 3], ["1", 1, 1][index % 3]) for index, key in enumerate("abcdef")},
+    {key: FixedLenSequenceFeature([2], KINDS[index % 3], True) for index, key in enumerate("abcdefghi")},
+]
+CORPUS = Path(__file__).parents[2] / "fuzz" / "corpus"
+
+
+def outcome(parse: Callable[[Walker], Any], walker: Walker) -> Any:
+    """The columns, or the message of the error."""
+    try:
+        return parse(walker)
+    except FeatureError as error:
+        return str(error)
+
+
+def check(parse: Callable[[Walker], Any]) -> None:
+    """Both walkers give the same."""
+    wanted, found = (outcome(parse, walker) for walker in WALKERS.values())
+    if isinstance(wanted, str) or isinstance(found, str):
+        assert found == wanted
+        return
+    for part, other in zip(found, wanted, strict=True) if isinstance(wanted, tuple) else [(found, wanted)]:
+        assert list(part) == list(other)
+        for name in other:
+            assert_same(materialised(part[name]), materialised(other[name]), name)
+
+
+@many
+@given(st.data())
+def test_damaged_examples(data: st.DataObject) -> None:
+    features = data.draw(example_descriptions)
+    assume(makes_sense(lambda: plan_examples(features, single=False)))
+    records = [data.draw(damaged(record)) for record in data.draw(st.lists(examples(features), max_size=2))]
+    columns = data.draw(st.booleans())
+    check(lambda walker: parse_examples_with(walker, records, features, None, columns))
+
+
+@many
+@given(st.data())
+def test_damaged_sequences(data: st.DataObject) -> None:
+    context, lists = data.draw(context_descriptions), data.draw(list_descriptions)
+    assume((context or lists) and makes_sense(lambda: (plan_context(context), plan_lists(lists))))
+    messages = sequences(context, lists)
+    records = [data.draw(damaged(record)) for record in data.draw(st.lists(messages, max_size=2))]
+    columns = data.draw(st.booleans())
+    check(lambda walker: parse_sequences_with(walker, records, context, lists, None, columns))
+
+
+def parser(record: bytes, features: dict[str, Feature], columns: bool = False) -> Callable[[Walker], Any]:
+    """Parses one record as a batch, on a walker."""
+    return lambda walker: parse_examples_with(walker, [record], features, None, columns)
+
+
+def parse_bytes(record: bytes, columns: bool) -> None:
+    """Any bytes as an Example and as a SequenceExample, on some descriptions."""
+    for features in DESCRIPTIONS:
+        check(parser(record, features, columns))
+    context, steps, lists = DESCRIPTIONS[1], DESCRIPTIONS[2], DESCRIPTIONS[0]
+    check(lambda walker: parse_sequences_with(walker, [record], context, lists, None, columns))
+    check(lambda walker: parse_sequences_with(walker, [record], lists, steps, None, columns))
+
+
+@many
+@given(st.binary(max_size=60), st.booleans())
+def test_any_bytes(record: bytes, columns: bool) -> None:
+    parse_bytes(record, columns)
+
+
+@pytest.mark.parametrize("path", sorted(CORPUS.iterdir()), ids=lambda path: path.name[:8])
+def test_the_fuzzers_corpus(path: Path) -> None:
+    """What the fuzzer of the C code found worth keeping; its first two bytes are not part of a record."""
+    parse_bytes(path.read_bytes()[2:], columns=False)
+
+
+numbers = st.integers(0, 2**64 - 1) | st.integers(0, 300) | st.integers(0, 2**15)
+
+
+@given(st.lists(numbers, max_size=300), st.binary(max_size=12), st.integers(0, 320), st.booleans())
+def test_runs_of_varints(values: list[int], tail: bytes, room: int, pext: bool) -> None:
+    """Both ways of reading runs, beyond the room and with damage behind, agree with the twin."""
+    data = b"".join(map(varint, values)) + tail
+    array = np.full(room, 77, dtype=np.int64)
+    count = _native.decode_varints(data, array, pext)
+    assume(count != -2)  # no fast PEXT on this processor
+    record = example(("x", field(3, field(1, data))))
+    wanted = outcome(parser(record, {"x": RaggedFeature(np.int64)}), ReferenceWalker())
+    if isinstance(wanted, str):
+        assert count == -1
+        return
+    flat = wanted["x"].flat_values
+    assert count == len(flat)
+    shown = min(count, room)
+    assert array[:shown].tolist() == flat[:shown].tolist()
+    assert (array[shown:] == 77).all() or room >= 64
+
+
+def test_keys_in_changing_orders() -> None:
+    """Keys are guessed from their last order; a wrong guess must not matter."""
+    rng = np.random.default_rng(3)
+    names = [f"key{index}" for index in range(30)] + [f"other{index}" for index in range(100)]
+    records = []
+    for _ in range(300):
+        chosen = rng.permutation(len(names))[: rng.integers(1, len(names))]
+        records.append(example(*((names[index], ints(int(index))) for index in chosen)))
+    features: dict[str, Feature] = {name: FixedLenFeature([], np.int64, -1) for name in names[:30]}
+    check(lambda walker: parse_examples_with(walker, records, features, None, False))
+
+
+@pytest.mark.parametrize("sizes", [[200_000, *[1] * 50], [1] * 50 + [200_000], [0] * 500, [3000] * 60])
+def test_lists_of_very_different_lengths(sizes: list[int]) -> None:
+    """Buffers grow by what the records so far let expect; that must not matter either."""
+    records = [example(("i", ints(*range(size))), ("s", strings(*[b"ab"] * size))) for size in sizes]
+    features: dict[str, Feature] = {"i": RaggedFeature(np.int64), "s": RaggedFeature(bytes)}
+    found = parse_examples_with(WALKERS["native"], records, features, None, False)
+    assert found["i"].flat_values.tolist() == [n for size in sizes for n in range(size)]  # type: ignore[union-attr]
+    assert np.diff(found["s"].nested_row_splits[0]).tolist() == sizes  # type: ignore[union-attr]
