@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from examples.demo.interrupts import without_interrupts
-from examples.demo.job import planned
+from examples.demo.job import JobError, planned, run_job
 from examples.demo.model import Classifier
 from examples.demo.records import SIDE, Tally, encode, parse
 from examples.demo.report import LostRecordsError, check_all_came_back
@@ -125,6 +125,26 @@ def test_without_room_it_says_how_much_is_wanted(tmp_path: Path) -> None:
         said, _ = process.communicate()
     assert process.returncode == 1
     assert re.search(r"GB free where .* GB are needed; .*--megabytes", said)
+
+
+def test_a_job_is_written_as_planned(tmp_path: Path) -> None:
+    job = planned(str(tmp_path), {}, 1_000_000, 3)
+    done: list[int] = []
+    tallies = run_job(job, lambda so_far, note: done.append(so_far))
+    assert tallies["train"].records == 3 * job.shard_records
+    assert tallies["test"].records == 2 * job.held_out_records
+    sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    names = [f"train-{number:05d}.tfrecord" for number in range(3)]
+    assert sorted(sizes) == ["test-00000.tfrecord", "test-00001.tfrecord", *names]
+    assert sum(sizes[name] for name in names) == tallies["train"].size
+    assert sum(sizes.values()) == done[-1]
+
+
+def test_a_writer_that_fails_is_told_of(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(JobError, match="ended with status 1"):
+        run_job(planned(str(tmp_path / "file" / "images"), {}, 1_000_000, 1), lambda so_far, note: None)
+    assert "writing failed" in capfd.readouterr().err
 
 
 def test_a_record_holds_what_was_put_in() -> None:
