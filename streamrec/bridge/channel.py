@@ -8,6 +8,7 @@ What holds:
   sleeps: the loop wakes a consumer that found the queue empty; a consumer wakes a `put` that waits, and
   only when half of the limit is free, so that a full queue of small items costs one wake-up for many. An
   emptied queue always wakes it.
+- Items go out together at the loop's next turn: what one step of a task puts wakes a sleeping consumer once.
 - `put` gives way to the loop's other tasks now and then, so that a producer that never waits can be
   cancelled.
 - After a cancellation, and after the end, `put` raises ClosedError: there is nobody to wait for.
@@ -73,6 +74,7 @@ class Channel(Generic[T]):
         self._order = asyncio.Lock()  # several puts that wait: first come, first served
         self._vacancy: asyncio.Future[None] | None = None
         self._puts = 0
+        self._outbox: list[tuple[T, int]] = []  # put, and not visible to the consumer before the next turn
         self._shut = False
 
     @property
@@ -136,13 +138,21 @@ class Channel(Generic[T]):
     def ended(self, error: BaseException | None) -> None:
         """Queue the end behind all items."""
         self._shut = True
+        self._send()
         self._entries.put(End(error))
 
     def _append(self, item: T, weight: int) -> None:
         if self._shut:
             raise ClosedError(NOBODY)
         self._weight_in += weight
-        self._entries.put((item, weight))
+        if not self._outbox:
+            asyncio.get_running_loop().call_soon(self._send)
+        self._outbox.append((item, weight))
+
+    def _send(self) -> None:
+        outbox, self._outbox = self._outbox, []
+        for entry in outbox:
+            self._entries.put(entry)
 
     def _fits(self, weight: int) -> bool:
         queued = self._weight_in - self._weight_out

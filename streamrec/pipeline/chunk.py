@@ -75,7 +75,7 @@ def weigh(elements: Iterable[Any]) -> int:
 
 def weigh_one(element: Any) -> int:
     if isinstance(element, Frames):
-        return element.nbytes + element.spans.nbytes
+        return abs(element.extent) + element.spans.nbytes
     if isinstance(element, np.ndarray):
         return element.nbytes + (sum(map(len, element.flat)) if element.dtype == object else 0) + OBJECT_BYTES
     if isinstance(element, bytes | bytearray | str):

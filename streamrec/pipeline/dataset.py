@@ -29,7 +29,6 @@ __all__ = ["Dataset", "TFRecordDataset"]
 T = TypeVar("T", covariant=True)
 
 PREFETCH_BYTES = 64 << 20
-BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +130,7 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
     Args:
         filenames: A URL or path, a pattern (`gs://b/train-*.tfrecord`, `{00000..00127}`), or a list of them.
         compression_type: None to detect (TensorFlow's None means none); "", "GZIP", "ZLIB" or "ZSTD".
-        buffer_size: Bytes of a shard that are framed at a time; None for 1 MiB.
+        buffer_size: Bytes of a shard that are framed at a time; None for what its storage does best.
         num_parallel_reads: How many shards are interleaved, in TensorFlow's order; None for one after the other.
         cycle_length: The same under `interleave`'s name.
         block_length: Records from one shard before the next has its turn.
@@ -151,7 +150,7 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
     shards = Shards(
         tuple(listed(filenames)),
         Plan(cycle_length or num_parallel_reads or 1, block_length, deterministic),
-        ReadOptions(compression_type, verify, max_record_bytes, buffer_size or BLOCK_BYTES),
+        ReadOptions(compression_type, verify, max_record_bytes, buffer_size),
         storage_options,
         filesystem,
         retry or RetryPolicy(),

@@ -19,6 +19,7 @@ class Lane:
         error: What ended it, or None; it waits for the records before it.
         available: Records that have arrived and were not taken.
         held_bytes: Bytes of the blocks that hold them.
+        limit_bytes: How many it should hold; it may always hold one block.
     """
 
     def __init__(self, start: Arrival) -> None:
@@ -28,6 +29,8 @@ class Lane:
         self.error: Exception | None = None
         self.available = 0
         self.held_bytes = 0
+        self.limit_bytes = 0
+        self._last_bytes = 0
         self._record = start.place.record
         self._end = start.place.offset
         self._version = start.place.version
@@ -35,15 +38,21 @@ class Lane:
         self._blocks: deque[Frames] = deque()
         self._used = 0
 
-    def opened(self, version: str | None, compression: str) -> None:
-        """The shard is open: what it turned out to be."""
-        self._version, self._compression = version, compression
+    def opened(self, version: str | None, compression: str, limit_bytes: int) -> None:
+        """The shard is open: what it turned out to be, and how much of it may be held."""
+        self._version, self._compression, self.limit_bytes = version, compression, limit_bytes
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another block like the last one fits."""
+        return not self.available or self.held_bytes + self._last_bytes <= self.limit_bytes
 
     def push(self, frames: Frames) -> None:
         """A block arrived."""
         self._blocks.append(frames)
         self.available += len(frames)
-        self.held_bytes += memoryview(frames.buffer).nbytes
+        self._last_bytes = memoryview(frames.buffer).nbytes
+        self.held_bytes += self._last_bytes
         self._end = frames.offset(len(frames))
 
     def mark(self) -> LaneMark:

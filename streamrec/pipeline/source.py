@@ -25,12 +25,15 @@ from streamrec.pipeline.interleave import Interleave, Plan
 from streamrec.pipeline.lane import Lane
 from streamrec.pipeline.turn import Turn
 from streamrec.shards import ReadOptions, ShardReader, find_shards
-from streamrec.storage import RetryPolicy, Storages
+from streamrec.storage import RetryPolicy, Storage, Storages
 
 __all__ = ["Shards", "read_shards"]
 
 LANE_BYTES = 4 << 20
 """How much one shard is fetched ahead of its turn, if the budget allows: more would only leave the caches."""
+
+LEAST_BLOCK_BYTES = 64 << 10
+"""Blocks are no smaller than this, however small the budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ class Feeds:
         self._storages = storages
         self._paths = paths
         self._tasks = tasks
-        self._limit = min(LANE_BYTES, budget // min(shards.plan.cycle_length + shards.ahead, len(paths)))
+        self._share = budget // min(shards.plan.cycle_length + shards.ahead, len(paths))
         self._started: set[int] = set()
         self._arrived = anyio.Event()
         self._waiting: dict[Lane, anyio.Event] = {}
@@ -104,7 +107,7 @@ class Feeds:
 
     def wake(self) -> None:
         """Records were taken: lanes that have room again may go on."""
-        for lane in [lane for lane in self._waiting if self._has_room(lane)]:
+        for lane in [lane for lane in self._waiting if lane.has_room]:
             self._waiting.pop(lane).set()
 
     async def arrival(self) -> None:
@@ -123,22 +126,28 @@ class Feeds:
 
     async def _fetch(self, lane: Lane) -> None:
         path = self._paths[lane.shard]
-        start = lane.start
-        options = self._options
-        if start.compression is not None:
-            options = replace(options, compression_type=start.compression)
-        reader = await ShardReader.open(await self._storages.at(path), path, options, start.place)
+        storage = await self._storages.at(path)
+        options = self._options_for(lane, storage)
+        reader = await ShardReader.open(storage, path, options, lane.start.place)
         try:
-            lane.opened(reader.info.version, reader.compression_type)
+            lane.opened(reader.info.version, reader.compression_type, min(self._share, lane_bytes(reader.block_bytes)))
             while (frames := await reader.read()) is not None:
                 lane.push(frames)
                 self._arrived.set()
-                if not self._has_room(lane):
+                if not lane.has_room:
                     room = self._waiting[lane] = anyio.Event()
                     await room.wait()
         finally:
             with anyio.CancelScope(shield=True):
                 await reader.aclose()
 
-    def _has_room(self, lane: Lane) -> bool:
-        return not lane.available or lane.held_bytes + self._options.block_bytes <= self._limit
+    def _options_for(self, lane: Lane, storage: Storage) -> ReadOptions:
+        """How one shard is read: blocks that leave room for two within its share, and the compression if known."""
+        block = min(self._options.block_bytes or storage.block_bytes, max(self._share // 2, LEAST_BLOCK_BYTES))
+        compression = self._options.compression_type if lane.start.compression is None else lane.start.compression
+        return replace(self._options, block_bytes=block, compression_type=compression)
+
+
+def lane_bytes(block_bytes: int) -> int:
+    """How much a lane may hold, for blocks of a size: two at the least, so that one fills while one is taken."""
+    return max(LANE_BYTES, 2 * block_bytes)

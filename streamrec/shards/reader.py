@@ -2,7 +2,7 @@
 
 Rules:
 - Bytes land in blocks of our own (`Framer.reserve`), are framed where they landed, and never copied again.
-- Blocks grow from 64 KiB to `block_bytes`, so that the first record comes with the first bytes. A record that
+- Blocks grow from 64 KiB to their full size, so that the first record comes with the first bytes. A record that
   is longer than a block gets room step by step, as its bytes arrive: a length alone allocates nothing.
 - Records that came before damage, or before the network failed for good, are returned first; the error comes
   from the next read.
@@ -35,7 +35,6 @@ from streamrec.tfrecord import (
 __all__ = ["ReadOptions", "ShardPlace", "ShardReader", "open_shard"]
 
 FIRST_BLOCK_BYTES = 64 << 10
-BLOCK_BYTES = 1 << 20
 GROWTH_BYTES = 16 << 20
 INFLATE_INPUT_BYTES = 256 << 10
 
@@ -48,17 +47,18 @@ class ReadOptions:
         compression_type: None to detect; "", "GZIP", "ZLIB" or "ZSTD".
         verify: Check each record's CRC32C; the lengths' are always checked.
         max_record_bytes: A longer record is taken for corruption.
-        block_bytes: How much of a shard is framed at a time, and the unit of its buffers.
+        block_bytes: How much of a shard is framed at a time, and the unit of its buffers; None for what its
+            storage does best.
     """
 
     compression_type: str | None = None
     verify: bool = True
     max_record_bytes: int = MAX_RECORD_BYTES
-    block_bytes: int = BLOCK_BYTES
+    block_bytes: int | None = None
 
     def __post_init__(self) -> None:
         check_compression_type(self.compression_type)
-        if self.block_bytes < 1:
+        if self.block_bytes is not None and self.block_bytes < 1:
             raise ValueError(f"block_bytes={self.block_bytes} must be at least 1")
 
 
@@ -138,19 +138,23 @@ class ShardReader:
         path: The shard's URL.
         info: Size and version, as the store told them when the shard was opened.
         compression_type: How the shard turned out to be compressed.
+        block_bytes: How much is framed at a time.
     """
 
     path: str
     info: ObjectInfo
     compression_type: CompressionType
 
-    def __init__(self, path: str, options: ReadOptions, place: ShardPlace, stream: ByteStream) -> None:
+    def __init__(
+        self, path: str, options: ReadOptions, place: ShardPlace, stream: ByteStream, block_bytes: int
+    ) -> None:
         self.path = path
         self.info = stream.info
         self._options = options
         self._place = place
         self._stream = stream
-        self._block_bytes = min(FIRST_BLOCK_BYTES, options.block_bytes)
+        self.block_bytes = block_bytes
+        self._room_bytes = min(FIRST_BLOCK_BYTES, block_bytes)
         self._error: StreamrecError | None = None
         self._ended = False
         self._framer = Framer(
@@ -171,7 +175,7 @@ class ShardReader:
         start = place.offset if plain else 0
         stream = await storage.stream(path, start, None, place.version)
         try:
-            reader = cls(path, options, place, stream)
+            reader = cls(path, options, place, stream, options.block_bytes or storage.block_bytes)
             await reader._begin(plain)
         except BaseException:
             with anyio.CancelScope(shield=True):
@@ -279,8 +283,8 @@ class ShardReader:
 
     def _room(self) -> int:
         """Bytes to make room for: a block, or what the next record is known to want, in growing steps."""
-        block = self._block_bytes
-        self._block_bytes = min(block * 4, self._options.block_bytes)
+        block = self._room_bytes
+        self._room_bytes = min(block * 4, self.block_bytes)
         missing = self._framer.wants - self._framer.held
         return max(block, min(missing, max(self._framer.held, GROWTH_BYTES)))
 
@@ -295,7 +299,7 @@ async def open_shard(
     filesystem: AbstractFileSystem | None = None,
     retry: RetryPolicy | None = None,
     max_record_bytes: int = MAX_RECORD_BYTES,
-    block_bytes: int = BLOCK_BYTES,
+    block_bytes: int | None = None,
 ) -> AsyncIterator[ShardReader]:
     """Opens one shard: `async with streamrec.open_shard(url) as shard: async for record in shard: ...`.
 
@@ -307,7 +311,7 @@ async def open_shard(
         filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
         retry: What happens when the network fails; see RetryPolicy.
         max_record_bytes: A longer record is taken for corruption; default 1 GiB.
-        block_bytes: How much is framed at a time; default 1 MiB.
+        block_bytes: How much is framed at a time; None for what the storage does best.
 
     Raises:
         NotFoundError, PermissionDeniedError, StorageError: It cannot be opened.

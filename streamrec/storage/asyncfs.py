@@ -15,7 +15,7 @@ import fsspec
 from fsspec.asyn import AsyncFileSystem
 
 from streamrec.storage import generic
-from streamrec.storage.backend import Body, EmptyBody, ObjectInfo, PartSink
+from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
 from streamrec.storage.faults import Cause, TransientError
 from streamrec.storage.fsspec_options import Source, build
 from streamrec.storage.retry import RetryPolicy
@@ -44,6 +44,8 @@ class AsyncFsBackend:
     Args:
         filesystem: Made for the running loop.
     """
+
+    block_bytes = BLOCK_BYTES
 
     def __init__(self, filesystem: AsyncFileSystem) -> None:
         self._fs = filesystem

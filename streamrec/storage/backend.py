@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Backend", "Body", "EmptyBody", "ObjectInfo", "PartSink"]
+__all__ = ["BLOCK_BYTES", "Backend", "Body", "EmptyBody", "ObjectInfo", "PartSink"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,18 @@ class PartSink(Protocol):
         """Frees what the store holds of it. May be called at any time, and twice."""
 
 
+BLOCK_BYTES = 1 << 20
+"""How much of a remote object is worth a buffer at a time."""
+
+
 class Backend(Protocol):
-    """One kind of store, one attempt per verb."""
+    """One kind of store, one attempt per verb.
+
+    Attributes:
+        block_bytes: How much is best read at a time: what each read costs beside its bytes decides.
+    """
+
+    block_bytes: int
 
     async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
         """One page of the objects whose URL begins with `prefix`, in any order, and the next page's token.

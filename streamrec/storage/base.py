@@ -60,6 +60,11 @@ class Storage:
         self._retry = retry or RetryPolicy()
         self._closed = False
 
+    @property
+    def block_bytes(self) -> int:
+        """How much of an object is best read at a time, in bytes."""
+        return self._backend.block_bytes
+
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         """All objects whose URL begins with `prefix`, in the order of their paths.
 

@@ -23,7 +23,7 @@ from gcsfs.core import GCSFileSystem
 from yarl import URL
 
 from streamrec.errors import NotFoundError, StorageError
-from streamrec.storage.backend import Body, EmptyBody, ObjectInfo, PartSink
+from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
 from streamrec.storage.faults import Cause, TransientError, changed
 from streamrec.storage.fsspec_options import Source, build
 from streamrec.storage.http_body import AiohttpBody, check_answer, client_timeout, range_header, seam, size_in
@@ -52,6 +52,8 @@ class GcsBackend:
         filesystem: An asynchronous GCSFileSystem whose session was made in the running loop.
         timeout: aiohttp's time limits for each request.
     """
+
+    block_bytes = BLOCK_BYTES
 
     def __init__(self, filesystem: GCSFileSystem, timeout: aiohttp.ClientTimeout) -> None:
         self._fs = filesystem

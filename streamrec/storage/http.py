@@ -15,7 +15,7 @@ import aiohttp
 from fsspec.implementations.http import HTTPFileSystem
 
 from streamrec.errors import UnsupportedOperationError
-from streamrec.storage.backend import Body, EmptyBody, ObjectInfo, PartSink
+from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
 from streamrec.storage.faults import Cause, TransientError, changed
 from streamrec.storage.fsspec_options import Source, build
 from streamrec.storage.http_body import AiohttpBody, check_answer, client_timeout, range_header, seam, size_in
@@ -38,6 +38,8 @@ class HttpBackend:
     Args:
         filesystem: An asynchronous HTTPFileSystem whose session was made in the running loop.
     """
+
+    block_bytes = BLOCK_BYTES
 
     def __init__(self, filesystem: HTTPFileSystem) -> None:
         self._fs = filesystem

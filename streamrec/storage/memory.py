@@ -13,7 +13,7 @@ from typing import Any
 from fsspec.implementations.memory import MemoryFileSystem
 
 from streamrec.errors import NotFoundError
-from streamrec.storage.backend import Body, EmptyBody, ObjectInfo, PartSink
+from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
 from streamrec.storage.faults import changed
 from streamrec.storage.fsspec_options import Source
 from streamrec.storage.retry import RetryPolicy
@@ -32,6 +32,8 @@ class MemoryBackend:
     Args:
         filesystem: fsspec's, any instance.
     """
+
+    block_bytes = BLOCK_BYTES
 
     def __init__(self, filesystem: MemoryFileSystem) -> None:
         self._fs = filesystem

@@ -23,7 +23,7 @@ from s3fs import S3FileSystem
 
 from streamrec.errors import ObjectChangedError, PermissionDeniedError, StorageError
 from streamrec.storage import http_body
-from streamrec.storage.backend import Body, EmptyBody, ObjectInfo, PartSink
+from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
 from streamrec.storage.faults import (
     Cause,
     TransientError,
@@ -75,6 +75,8 @@ class S3Backend:
     Args:
         filesystem: An asynchronous S3FileSystem whose session was made in the running loop.
     """
+
+    block_bytes = BLOCK_BYTES
 
     def __init__(self, filesystem: S3FileSystem) -> None:
         self._fs = filesystem

@@ -15,7 +15,7 @@ import anyio.to_thread
 import fsspec
 
 from streamrec.storage import generic
-from streamrec.storage.backend import Body, EmptyBody, ObjectInfo, PartSink
+from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
 from streamrec.storage.faults import Cause, TransientError
 from streamrec.storage.fsspec_options import Source
 from streamrec.storage.retry import RetryPolicy
@@ -46,6 +46,8 @@ class SyncFsBackend:
     Args:
         filesystem: Any; it must bear calls from several threads.
     """
+
+    block_bytes = BLOCK_BYTES
 
     def __init__(self, filesystem: fsspec.AbstractFileSystem) -> None:
         self._fs = filesystem

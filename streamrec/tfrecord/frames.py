@@ -119,6 +119,11 @@ class Frames(Sequence[bytes]):
         """Bytes of all payloads together."""
         return int((self.spans[:, 1] - self.spans[:, 0]).sum())
 
+    @property
+    def extent(self) -> int:
+        """Bytes from the first payload's start to the last one's end: `nbytes` and little more, at no cost."""
+        return int(self.spans[-1, 1]) - int(self.spans[0, 0]) if len(self.spans) else 0
+
     def compact(self) -> Frames:
         """The same records in a buffer of their own, back to back."""
         buffer, spans = kernels.gather([self.buffer], None, np.ascontiguousarray(self.spans))
