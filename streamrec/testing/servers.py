@@ -78,7 +78,7 @@ def seaweedfs(bucket: str = "streamrec") -> Iterator[Store]:
     flags = [f"-{name}={port}" for name, port in zip(names, ports, strict=True)]
     flags += ["-dir=.", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-admin.ui=false", "-webdav=false"]
     flags += ["-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false"]
-    command = [str(_program("bin/weed")), "mini", *flags]
+    command = [str(_program("bin/weed")), "-logtostderr", "mini", *flags]  # else it logs into /tmp, and leaves it
     credentials = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
     options = {
         "endpoint_url": endpoint,

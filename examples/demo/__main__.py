@@ -1,0 +1,17 @@
+"""`python -m examples.demo`; `make demo` installs what it needs first."""
+
+import sys
+from importlib.util import find_spec
+
+NEEDED = {"numpy": "numpy", "rich": "rich", "s3fs": "s3fs", "sklearn": "scikit-learn"}
+MISSING = [package for module, package in NEEDED.items() if find_spec(module) is None]
+
+if MISSING:
+    sys.exit(
+        f"the demo needs {', '.join(MISSING)}, which {sys.executable} lacks: "
+        f"type `make demo`, or `{sys.executable} -m pip install {' '.join(MISSING)}`"
+    )
+
+from examples.demo.run import main  # noqa: E402 - what it imports was looked for first
+
+sys.exit(main())

@@ -1,0 +1,103 @@
+"""The reading half: shards on S3 into a training loop, while the next are fetched."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import streamrec
+from examples.demo.model import Classifier
+from examples.demo.records import Tally, parse
+from examples.demo.show import Show
+
+__all__ = ["BUDGET", "Trained", "evaluate", "train"]
+
+BATCH = 512
+PARALLEL_READS = 16
+BUDGET = 96 << 20  # bytes that may be under way: fetched, waiting for their turn, or waiting for the loop
+RECENT = 0.9  # how much of the accuracy that is shown is older than the last batch
+
+
+@dataclass(slots=True)
+class Trained:
+    """What a training run took. Times are in seconds.
+
+    Attributes:
+        tally: The records that came, all epochs together.
+        wall: From the first request to the last step.
+        waited: How much of it the loop waited for data.
+        cpu: Processor time of the whole process: fetching, verifying, batching, and the loop's own.
+        checking_cpu, parsing_cpu, learning_cpu: The loop's own, by what it did.
+        memory_before, memory: The process's greatest resident memory, in bytes, before the run and after it.
+    """
+
+    tally: Tally = field(default_factory=Tally)
+    wall: float = 0.0
+    waited: float = 0.0
+    cpu: float = 0.0
+    checking_cpu: float = 0.0
+    parsing_cpu: float = 0.0
+    learning_cpu: float = 0.0
+    memory_before: int = 0
+    memory: int = 0
+
+    @property
+    def streaming_cpu(self) -> float:
+        """Processor time of streaming alone: from the socket to verified batches of records."""
+        return self.cpu - self.checking_cpu - self.parsing_cpu - self.learning_cpu
+
+
+def records_of(url: str, storage_options: Mapping[str, Any]) -> streamrec.Dataset[bytes]:
+    """The records of all shards that match, sixteen shards at a time, in the same order every time."""
+    dataset = streamrec.TFRecordDataset(url, num_parallel_reads=PARALLEL_READS, storage_options=storage_options)
+    return dataset.with_options(memory_budget=BUDGET)
+
+
+def train(classifier: Classifier, url: str, storage_options: Mapping[str, Any], epochs: int, show: Show) -> Trained:
+    """Trains on everything `epochs` times over; `show` hears the bytes so far and the accuracy after each batch."""
+    dataset = records_of(url, storage_options).repeat(epochs).batch(BATCH)
+    run = Trained(memory_before=peak_memory())
+    accuracy = 0.0
+    started, cpu_started = time.perf_counter(), time.process_time()
+    with dataset.iterate() as batches:
+        for frames in batches:
+            accuracy += (1 - RECENT) * (learn(classifier, frames, run) - accuracy)
+            show(run.tally.size, f"accuracy {accuracy:.2f}")
+        run.waited = batches.waited
+    run.wall, run.cpu = time.perf_counter() - started, time.process_time() - cpu_started
+    run.memory = peak_memory()
+    return run
+
+
+def learn(classifier: Classifier, frames: streamrec.Frames, run: Trained) -> float:
+    """One batch: counted and summed, parsed, learnt from. Returns the share of it that was right before."""
+    begun = time.thread_time()
+    run.tally.add(frames)
+    checked = time.thread_time()
+    images, labels = parse(frames)
+    parsed = time.thread_time()
+    right = classifier.learn(images, labels)
+    run.checking_cpu += checked - begun
+    run.parsing_cpu += parsed - checked
+    run.learning_cpu += time.thread_time() - parsed
+    return right
+
+
+def evaluate(classifier: Classifier, url: str, storage_options: Mapping[str, Any]) -> tuple[float, Tally]:
+    """The share of the held-out images that the classifier gets right, and what was read for it."""
+    tally, right = Tally(), 0
+    for frames in records_of(url, storage_options).batch(BATCH):
+        tally.add(frames)
+        images, labels = parse(frames)
+        right += int((classifier.predict(images) == labels).sum())
+    return right / max(tally.records, 1), tally
+
+
+def peak_memory() -> int:
+    """The greatest resident memory of this process so far, in bytes."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

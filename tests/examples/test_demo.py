@@ -1,0 +1,197 @@
+"""The demo as a person runs it: a small one to its end, one that is interrupted, and what it says when it cannot.
+
+Each runs in a process of its own with a temporary directory of its own. Its output is read to the end, which comes
+when the last process that holds it is gone: the demo and the process that writes for it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from examples.demo.interrupts import without_interrupts
+from examples.demo.job import JobError, planned, run_job
+from examples.demo.model import Classifier
+from examples.demo.records import SIDE, Tally, encode, parse
+from examples.demo.report import LostRecordsError, check_all_came_back
+from streamrec import Frames
+
+ROOT = Path(__file__).parents[2]
+GONE_SECONDS = 20  # far more than it takes, and far less than a server that stays
+
+
+@contextmanager
+def running(temporary: Path, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """The demo, with both of its outputs in one pipe."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "examples.demo", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(temporary), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def read_until(process: subprocess.Popen[str], pattern: str) -> str:
+    """The output as far as the first line with this in it."""
+    assert process.stdout is not None
+    said = ""
+    for line in process.stdout:
+        said += line
+        if re.search(pattern, line):
+            return said
+    raise AssertionError(f"no line had {pattern!r}:\n{said}")
+
+
+def assert_nothing_is_left(temporary: Path, said: str) -> None:
+    """The server does not answer any more, and no file of it is there."""
+    port = re.search(r"http://127\.0\.0\.1:(\d+)", said)
+    assert port is not None
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(port[1])), timeout=5)
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_small_demo_ends_with_its_table(tmp_path: Path) -> None:
+    with running(tmp_path, "--megabytes", "12", "--shards", "4", "--epochs", "3") as process:
+        said, _ = process.communicate()
+    assert process.returncode == 0, said
+    table = dict(re.findall(r"^│ (\S.*?) +│ (.+?) +│$", said, re.MULTILINE))
+    job = planned("s3://demo/images", {}, 12_000_000, 4)
+    records, tested = 3 * 4 * job.shard_records, 2 * job.held_out_records
+    assert table["records"] == f"{records:,} in 3 epochs of 4 shards, all as written"
+    assert table["CRCs checked"].startswith(f"{2 * (records + tested):,}  ")
+    assert table["accuracy"].endswith(f" of {tested:,} held-out images")
+    assert float(table["accuracy"].split("%")[0]) > 30  # by chance it would be 10
+    assert float(table["MB/s"].split()[0].replace(",", "")) > 0
+    assert float(table["CPU-s per GB"].split()[0]) > 0
+    assert 0 <= int(table["waited for data"].split("%")[0]) <= 100
+    assert int(table["peak memory"].split(" MB")[0]) > 50
+    assert_nothing_is_left(tmp_path, said)
+
+
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [
+        ("^SeaweedFS", signal.SIGINT),
+        ("^writing", signal.SIGINT),
+        (r"^ +\d+ %$", signal.SIGINT),
+        ("^training", signal.SIGINT),
+        (r"\d+ % accuracy", signal.SIGINT),
+        (r"\d+ % accuracy", signal.SIGTERM),
+    ],
+)
+def test_an_interrupt_leaves_nothing(tmp_path: Path, moment: str, number: signal.Signals) -> None:
+    with running(tmp_path, "--megabytes", "12", "--shards", "4", "--epochs", "40") as process:
+        said = read_until(process, moment)
+        interrupted = time.monotonic()
+        process.send_signal(number)
+        rest, _ = process.communicate()
+        took = time.monotonic() - interrupted
+    assert process.returncode == 128 + signal.SIGINT, said + rest
+    assert "stopped" in rest
+    assert "Traceback" not in rest
+    assert took < GONE_SECONDS
+    assert_nothing_is_left(tmp_path, said)
+
+
+def test_without_servers_it_says_what_to_type(tmp_path: Path) -> None:
+    with running(tmp_path, STREAMREC_SERVERS=str(tmp_path / "nowhere")) as process:
+        said, _ = process.communicate()
+    assert process.returncode == 1
+    assert "make servers" in said
+    assert "Traceback" not in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_room_it_says_how_much_is_wanted(tmp_path: Path) -> None:
+    with running(tmp_path, "--megabytes", "100000000") as process:
+        said, _ = process.communicate()
+    assert process.returncode == 1
+    assert re.search(r"GB free where .* GB are needed; .*--megabytes", said)
+
+
+def test_a_job_is_written_as_planned(tmp_path: Path) -> None:
+    job = planned(str(tmp_path), {}, 1_000_000, 3)
+    done: list[int] = []
+    tallies = run_job(job, lambda so_far, note: done.append(so_far))
+    assert tallies["train"].records == 3 * job.shard_records
+    assert tallies["test"].records == 2 * job.held_out_records
+    sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    names = [f"train-{number:05d}.tfrecord" for number in range(3)]
+    assert sorted(sizes) == ["test-00000.tfrecord", "test-00001.tfrecord", *names]
+    assert sum(sizes[name] for name in names) == tallies["train"].size
+    assert sum(sizes.values()) == done[-1]
+
+
+def test_a_writer_that_fails_is_told_of(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(JobError, match="ended with status 1"):
+        run_job(planned(str(tmp_path / "file" / "images"), {}, 1_000_000, 1), lambda so_far, note: None)
+    assert "writing failed" in capfd.readouterr().err
+
+
+def test_a_record_holds_what_was_put_in() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (5, SIDE, SIDE), dtype=np.uint8)
+    labels = np.arange(5)
+    parsed_images, parsed_labels = parse(Frames.of(list(encode(images, labels, first_id=7))))
+    np.testing.assert_array_equal(parsed_images, images)
+    np.testing.assert_array_equal(parsed_labels, labels)
+
+
+def test_tallies_heed_every_record_and_no_order() -> None:
+    forward, backward, other = Tally(), Tally(), Tally()
+    forward.add([b"one", b"two"])
+    backward.add([b"two", b"one"])
+    other.add([b"one", b"too"])
+    assert forward == backward
+    assert forward.times(2) == Tally(4, 2 * (6 + 2 * 16), 2 * forward.checksum)
+    check_all_came_back("here", forward, backward)
+    with pytest.raises(LostRecordsError, match="here: all 2 records were read, but not as they were written"):
+        check_all_came_back("here", forward, other)
+    with pytest.raises(LostRecordsError, match="here: 2 records were read where 4 were written"):
+        check_all_came_back("here", forward.times(2), forward)
+
+
+def test_the_gradients_are_those_of_the_loss() -> None:
+    """Learning the same few images over and over gets all of them right."""
+    random = np.random.default_rng(0)
+    images = random.integers(0, 256, (20, SIDE, SIDE), dtype=np.uint8)
+    labels = np.arange(20) % 10
+    classifier = Classifier(hidden=32)
+    for _ in range(300):
+        classifier.learn(images, labels)
+    np.testing.assert_array_equal(classifier.predict(images), labels)
+
+
+def test_an_interrupt_waits_for_what_is_being_started() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), without_interrupts():
+        signal.raise_signal(signal.SIGINT)
+        done.append("started")
+    assert done == ["started"]
+
+
+def test_a_second_interrupt_does_not_wait() -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), without_interrupts():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("the second interrupt was held back, too")
+    assert signal.getsignal(signal.SIGINT) is handler
