@@ -12,6 +12,7 @@ TENSORFLOW ?= tensorflow-cpu==2.21.0
 EXTRAS := dev,s3,gcs,http,zstd,cli
 PIP := -m pip install --quiet --disable-pip-version-check
 TESTS ?=
+SECONDS_OF_FUZZING ?= 600
 
 export STREAMREC_SERVERS ?= $(CURDIR)/$(SERVERS)
 
@@ -21,6 +22,7 @@ help:
 	@sed -n '1,4p' Makefile | cut -c3-
 	@echo "  make check    lint, types and structure"
 	@echo "  make sanitize the kernels' tests under AddressSanitizer and UBSan"
+	@echo "  make fuzz     ten minutes of fuzzing the decoder (needs clang)"
 	@echo "  make bench    the comparisons in benchmarks/ (needs PEERS=1)"
 
 demo: client servers
@@ -38,8 +40,11 @@ check: client
 sanitize: client
 	PYTHON=$(CURDIR)/$(CLIENT)/bin/python sh tests/kernels/run_sanitized.sh
 
+fuzz:
+	sh fuzz/run.sh $(SECONDS_OF_FUZZING)
+
 bench: client servers peers
-	$(CLIENT)/bin/python -m benchmarks
+	for name in kernels local stream encode parse; do $(CLIENT)/bin/python -m benchmarks.$$name || exit 1; done
 
 client: $(CLIENT)/.done
 servers: $(SERVERS)/.done
