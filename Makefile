@@ -38,7 +38,7 @@ check: client
 	$(CLIENT)/bin/python -m pytest -q tests/test_structure.py
 
 sanitize: client
-	PYTHON=$(CURDIR)/$(CLIENT)/bin/python sh tests/kernels/run_sanitized.sh
+	sh tests/kernels/run_sanitized.sh $(CURDIR)/$(CLIENT)/bin/python
 
 fuzz:
 	sh fuzz/run.sh $(SECONDS_OF_FUZZING)
