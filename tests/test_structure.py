@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from google.protobuf.message import Message
 
 import streamrec
 
@@ -100,7 +101,9 @@ def test_all_is_exact() -> None:
     }
     assert public == set(streamrec.__all__)
     for name in streamrec.__all__:
-        assert getattr(streamrec, name).__doc__, f"{name} has no docstring"
+        value = getattr(streamrec, name)
+        generated = isinstance(value, type) and issubclass(value, Message)  # messages.pyi documents these
+        assert generated or value.__doc__, f"{name} has no docstring"
 
 
 def test_import_is_light() -> None:
