@@ -7,7 +7,7 @@ Run it from the project's root, where TensorFlow is installed and nothing else k
 Each kind of records is measured in two ways, in batches of 1,024.
 
 From a file in the page cache to columns; the bars count here, because that is how AUTOTUNE is used:
-- streamrec: the file is read 8 MiB at a time, `scan_frames` checks all CRCs, `parse_example` takes the spans in
+- streamrec: the file is read 1 to 8 MiB at a time, `scan_frames` checks all CRCs, `parse_example` takes the spans in
   batches of up to 1,024; one thread on one core. Byte strings come with and without `string_columns`.
 - TensorFlow: `TFRecordDataset(path).batch(1024).map(parse_example, AUTOTUNE).prefetch(AUTOTUNE)`, with its
   own buffer size and with 8 MiB, on all cores, and once more in batches of 64; the fastest counts. For
@@ -175,10 +175,10 @@ def framed(records: list[bytes]) -> tuple[bytes, Any]:
 
 
 def read_sizes(records: list[bytes], batches: int) -> list[int]:
-    """The bytes of each read of a file: as many whole records as 8 MiB hold, if possible in whole batches."""
+    """The bytes of each read of a file: whole records, in whole batches where 8 MiB hold one; 1 MiB or more."""
     lengths = np.array([len(record) + 16 for record in records] * batches)
-    count = max(1, (8 << 20) // int(lengths.max()))
-    count = count // BATCH * BATCH if count > BATCH else count
+    batch = int(lengths[:BATCH].sum())
+    count = BATCH * max(1, (1 << 20) // batch) if batch <= 8 << 20 else (8 << 20) // int(lengths.max())
     sizes: list[int] = np.add.reduceat(lengths, np.arange(0, len(lengths), count)).tolist()
     return sizes
 
