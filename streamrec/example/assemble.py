@@ -43,14 +43,16 @@ def wrapper(buffer: Any) -> Wrap:
 
 def _column(buffer: Any, spans: Array, default: Array | None) -> BytesColumn:
     """A column over `buffer`; over a copy of it where strings that are not in it must be filled in."""
+    if default is None:
+        return BytesColumn.parsed(buffer, spans)
     missing = spans[..., 0] < 0
     if not missing.any():
-        return BytesColumn(buffer, spans)
-    fill = np.broadcast_to(np.array(b"", dtype=object) if default is None else default, missing.shape)
+        return BytesColumn.parsed(buffer, spans)
+    fill = np.broadcast_to(default, missing.shape)
     spans = np.where(missing[..., None], 0, spans)
     if not any(fill[missing].tolist()):
-        return BytesColumn(buffer, spans)
-    strings = BytesColumn(buffer, spans).to_numpy()
+        return BytesColumn.parsed(buffer, spans)
+    strings = BytesColumn.parsed(buffer, spans).to_numpy()
     strings[missing] = fill[missing]
     joined: list[bytes] = strings.reshape(-1).tolist()
     ends = np.cumsum([0, *map(len, joined)])

@@ -51,6 +51,14 @@ class BytesColumn:
         self.buffer = view
         self.spans = spans
 
+    @classmethod
+    def parsed(cls, buffer: Any, spans: npt.NDArray[np.int64]) -> BytesColumn:
+        """A column of spans that a walk found in `buffer`: they need no check."""
+        column = cls.__new__(cls)
+        column.buffer = memoryview(buffer).cast("B")
+        column.spans = spans
+        return column
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the array of strings."""

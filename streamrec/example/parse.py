@@ -4,6 +4,7 @@ What TensorFlow 2.21 does is the specification, down to the order of the results
 names; `string_columns` is our own. Where TensorFlow raises InvalidArgumentError, ValueError or TypeError for
 data or for a description, FeatureError (a ValueError) is raised here. Known differences, all of them where
 TensorFlow leaves things open or breaks:
+  - an empty list is a batch of no examples (TensorFlow takes `[]` for float32 and refuses it);
   - values of a SparseFeature at equal positions keep their order (TensorFlow's sort is not stable);
   - more unpacked floats than a FixedLenFeature's shape holds are an error (TensorFlow writes them past the
     end of its array before it raises);

@@ -18,7 +18,9 @@ READ_BLOCKS(const uint8_t *at, const uint8_t *end, int64_t *out, int64_t room, i
             at += BLOCK;
             continue;
         }
-        for (; ends != 0; ends &= ends - 1) {
+        int left = __builtin_popcountll(ends);
+#pragma GCC unroll 4
+        for (; left > 0; left--, ends &= ends - 1) {
             const uint8_t *stop = block + __builtin_ctzll(ends) + 1;
             if (DECODE_LIKELY(stop - at <= 8)) {
                 out[found++] = JOIN(load_word(at), stop - at);

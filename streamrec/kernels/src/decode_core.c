@@ -41,7 +41,7 @@ take_values(const matcher *match, decode_column *columns, int64_t record, const 
     for (int64_t index = 0; index < match->plan->count; index++) {
         const decode_slot *slot = &match->plan->slots[index];
         decode_column *column = &columns[index];
-        if (column->dense == NULL || slot->size != 1 || !take_scalar(slot, match->values[index], column->dense)) {
+        if (!take_single(slot, match->values[index], column)) {
             task work = {.slot = slot, .column = column, .all = all, .sequence = sequence};
             int code = take_value(&work, match->values[index]);
             if (code != DECODE_OK) {

@@ -291,6 +291,33 @@ take_scalar(const decode_slot *slot, decode_slice value, void *out)
     return 1;
 }
 
+/* The same for a single byte string, if there is room for it: its place is kept. */
+static inline int
+take_string(decode_slice value, decode_buffer *values)
+{
+    const uint8_t *data = value.data;
+    if (value.size < 4 || value.size >= 0x80 || data[0] != DELIMITED_1 || data[1] != value.size - 2 ||
+        data[2] != DELIMITED_1 || data[3] != value.size - 4 ||
+        values->capacity - values->used < (int64_t)sizeof(decode_slice)) {
+        return 0;
+    }
+    decode_slice string = {data + 4, value.size - 4};
+    memcpy(values->data + values->used, &string, sizeof string);
+    values->used += sizeof string;
+    return 1;
+}
+
+/* Whether the slot's value had the usual form of a single one, and was taken. */
+static inline int
+take_single(const decode_slot *slot, decode_slice value, decode_column *column)
+{
+    if (slot->size != 1 || !slot->dense) {
+        return 0;
+    }
+    return column->dense != NULL ? take_scalar(slot, value, column->dense)
+                                 : slot->kind == DECODE_BYTES && take_string(value, &column->values);
+}
+
 static int64_t
 width_of(const decode_slot *slot)
 {

@@ -21,12 +21,19 @@ enum { BLOCK = 64, BLOCK_READ = BLOCK + 8 /* a value that ends within a block is
 static inline uint64_t
 varint_ends(const uint8_t *block)
 {
-    uint64_t ends = 0;
-    for (int word = 0; word < BLOCK / 8; word++) {
-        uint64_t high = (~load_word(block + 8 * word) & 0x8080808080808080ULL) >> 7;
-        ends |= (high * 0x0102040810204080ULL >> 56) << (8 * word);
+    uint64_t inside = 0;
+#ifdef __SSE2__
+    for (int part = 0; part < BLOCK / 16; part++) {
+        __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)(block + 16 * part));
+        inside |= (uint64_t)(uint32_t)_mm_movemask_epi8(bytes) << (16 * part);
     }
-    return ends;
+#else
+    for (int word = 0; word < BLOCK / 8; word++) {
+        uint64_t high = (load_word(block + 8 * word) & 0x8080808080808080ULL) >> 7;
+        inside |= (high * 0x0102040810204080ULL >> 56) << (8 * word);
+    }
+#endif
+    return ~inside;
 }
 
 /* Drops the high bit of each of the first `size` bytes, 1 to 8, and closes the gaps. */
@@ -48,7 +55,7 @@ join_with_masks(uint64_t word, int64_t size)
 #ifdef DECODE_HAS_PEXT
 #define READ_BLOCKS read_blocks_with_pext
 #define JOIN(word, size) ((int64_t)_pext_u64(_bzhi_u64(word, (unsigned)(8 * (size))), 0x7F7F7F7F7F7F7F7FULL))
-#define TARGET __attribute__((target("bmi,bmi2")))
+#define TARGET __attribute__((target("bmi,bmi2,popcnt")))
 #include "decode_blocks.h"
 #endif
 
