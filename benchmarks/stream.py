@@ -16,7 +16,6 @@ import argparse
 import asyncio
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -175,8 +174,9 @@ def child(side: str, urls: list[str], options: dict[str, Any], batch: int, check
 
 
 def peak_mb() -> float:
-    """This process's greatest resident memory so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    """This process's greatest resident memory so far. (`ru_maxrss` would begin with that of its parent.)"""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
 
 
 def read_by_streamrec(urls: list[str], options: dict[str, Any], batch: int, check: bool) -> tuple[int, int]:

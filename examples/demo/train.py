@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import streamrec
@@ -99,5 +100,8 @@ def evaluate(classifier: Classifier, url: str, storage_options: Mapping[str, Any
 
 def peak_memory() -> int:
     """The greatest resident memory of this process so far, in bytes."""
+    status = Path("/proc/self/status")
+    if status.exists():  # Linux: `ru_maxrss` would begin with that of the process which started this one
+        return int(status.read_text().partition("VmHWM:")[2].split()[0]) * 1024
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

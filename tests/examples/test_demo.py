@@ -82,7 +82,7 @@ def test_a_small_demo_ends_with_its_table(tmp_path: Path) -> None:
     assert float(table["MB/s"].split()[0].replace(",", "")) > 0
     assert float(table["CPU-s per GB"].split()[0]) > 0
     assert 0 <= int(table["waited for data"].split("%")[0]) <= 100
-    assert int(table["peak memory"].split(" MB")[0]) > 50
+    assert int(table["peak memory"].split(" MB")[0].replace(",", "")) > 50
     assert_nothing_is_left(tmp_path, said)
 
 
