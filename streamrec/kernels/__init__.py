@@ -25,6 +25,7 @@ __all__ = [
     "crc32c_with",
     "encode_frames",
     "gather",
+    "interleave",
     "masked_crc32c",
     "scan_frames",
 ]
@@ -47,6 +48,7 @@ if NATIVE:
             crc32c_with,
             encode_frames,
             gather,
+            interleave,
             masked_crc32c,
             scan_frames,
         )
@@ -60,6 +62,7 @@ else:
         crc32c_with,
         encode_frames,
         gather,
+        interleave,
         masked_crc32c,
         scan_frames,
     )

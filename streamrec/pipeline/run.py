@@ -26,7 +26,7 @@ from streamrec.pipeline.chunk import Chunk, Position, Positions
 from streamrec.pipeline.description import Chain, Prefetch, Repeat
 from streamrec.pipeline.queue import ByteQueue
 from streamrec.pipeline.source import Shards, read_shards
-from streamrec.pipeline.stages import Step, window
+from streamrec.pipeline.stages import Batch, Step, window
 
 __all__ = ["Put", "chunks_of", "produce"]
 
@@ -48,9 +48,10 @@ async def chunks_of(chain: Chain, position: Position | None, budget: int) -> Asy
     offload = any(stage.offload for stage in chain.stages)
     failure: Exception | None = None
     if not position.get("ended") and not any(step.done for step in steps):
-        async with aclosing(source_of(chain, position.get("source"), budget)) as source:
+        skip = position.get("skip", 0)
+        async with aclosing(source_of(chain, position.get("source"), budget, skip)) as source:
             try:
-                async for chunk in skipping(source, position.get("skip", 0)):
+                async for chunk in skipping(source, skip):
                     chunks, failure = await through(push(steps, chunk), offload)
                     for out in chunks:
                         yield out
@@ -65,11 +66,13 @@ async def chunks_of(chain: Chain, position: Position | None, budget: int) -> Asy
         raise failure
 
 
-def source_of(chain: Chain, state: Mapping[str, Any] | None, budget: int) -> AsyncGenerator[Chunk]:
-    """The chunks of a chain's source."""
+def source_of(chain: Chain, state: Mapping[str, Any] | None, budget: int, skip: int) -> AsyncGenerator[Chunk]:
+    """The chunks of a chain's source; `skip` elements will be dropped of them."""
     match chain.source:
         case Shards() as shards:
-            return read_shards(shards, state, budget)
+            first = chain.stages[0] if chain.stages else None
+            batch = first.batch_size if isinstance(first, Batch) else 1
+            return read_shards(shards, state, budget, batch, skip)
         case Repeat() as repeat:
             return repeated(repeat, state or {"epoch": 0}, budget)
         case Prefetch() as prefetch:

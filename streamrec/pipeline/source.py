@@ -29,8 +29,12 @@ from streamrec.storage import RetryPolicy, Storage, Storages
 
 __all__ = ["Shards", "read_shards"]
 
-LANE_BYTES = 4 << 20
+LANE_BYTES = 6 << 20
 """How much one shard is fetched ahead of its turn, if the budget allows: more would only leave the caches."""
+
+ALONE_BLOCKS = 2
+"""How many blocks' worth is framed at a time where no other shard's records come in between: these go through the
+pipeline without a copy, save for the batches that straddle two of them."""
 
 LEAST_BLOCK_BYTES = 64 << 10
 """Blocks are no smaller than this, however small the budget."""
@@ -53,18 +57,22 @@ class Shards:
         return max(2, self.plan.cycle_length // 4)
 
 
-async def read_shards(shards: Shards, state: Mapping[str, Any] | None, budget: int) -> AsyncGenerator[Chunk]:
+async def read_shards(
+    shards: Shards, state: Mapping[str, Any] | None, budget: int, batch: int = 1, skip: int = 0
+) -> AsyncGenerator[Chunk]:
     """The records of all shards, a chunk at a time.
 
     Args:
         shards: Which.
         state: Where to go on, from a chunk's positions; None for the start.
         budget: Bytes that may be held at a time.
+        batch: How many records make a batch behind this: chunks end between two where that costs nothing.
+        skip: How many records precede the first batch.
     """
     async with Storages(shards.storage_options, filesystem=shards.filesystem, retry=shards.retry) as storages:
         paths = await find_shards(storages, shards.filenames)
         turn = Turn.from_json(state) if state is not None else None
-        interleave = Interleave(shards.plan, len(paths), turn)
+        interleave = Interleave(shards.plan, len(paths), turn, batch=batch, skip=skip)
         async with background() as tasks:
             feeds = Feeds(shards, storages, paths, tasks, budget)
             async for chunk in interleaved(interleave, feeds):
@@ -93,6 +101,7 @@ class Feeds:
         self._storages = storages
         self._paths = paths
         self._tasks = tasks
+        self._blocks = ALONE_BLOCKS if shards.plan.cycle_length == 1 or len(paths) == 1 else 1
         self._share = budget // min(shards.plan.cycle_length + shards.ahead, len(paths))
         self._started: set[int] = set()
         self._arrived = anyio.Event()
@@ -143,7 +152,8 @@ class Feeds:
 
     def _options_for(self, lane: Lane, storage: Storage) -> ReadOptions:
         """How one shard is read: blocks that leave room for two within its share, and the compression if known."""
-        block = min(self._options.block_bytes or storage.block_bytes, max(self._share // 2, LEAST_BLOCK_BYTES))
+        wanted = self._options.block_bytes or storage.block_bytes * self._blocks
+        block = min(wanted, max(self._share // 2, LEAST_BLOCK_BYTES))
         compression = self._options.compression_type if lane.start.compression is None else lane.start.compression
         return replace(self._options, block_bytes=block, compression_type=compression)
 

@@ -84,7 +84,7 @@ class PartSink(Protocol):
         """Frees what the store holds of it. May be called at any time, and twice."""
 
 
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 2 << 20
 """How much of a remote object is worth a buffer at a time."""
 
 

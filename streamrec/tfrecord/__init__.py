@@ -3,7 +3,7 @@
 from streamrec.tfrecord.compression import DETECT_BYTES, Deflater, Inflater, detect_compression
 from streamrec.tfrecord.encoder import RecordBatch, encode_record, encode_records
 from streamrec.tfrecord.framer import MAX_RECORD_BYTES, Framer
-from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, Frames, Joining, concat
+from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, Frames, Joining, as_spans, concat
 from streamrec.tfrecord.options import CompressionType, TFRecordOptions, check_compression_type
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Joining",
     "RecordBatch",
     "TFRecordOptions",
+    "as_spans",
     "check_compression_type",
     "concat",
     "detect_compression",

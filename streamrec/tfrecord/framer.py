@@ -21,7 +21,7 @@ import numpy as np
 
 from streamrec import kernels
 from streamrec.errors import CorruptRecordError, StreamrecError, TruncatedShardError
-from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, Frames
+from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, Frames, as_spans
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -168,7 +168,7 @@ class Framer:
     def _scan(self, data: Buffer, size: int) -> Frames:
         """Frames all of `data`, which begins at `position`; holds over what follows the last whole record."""
         spans, end, code, wants = kernels.scan_frames(data, 0, self._verify, self._max_record_bytes)
-        frames = Frames(data, np.frombuffer(spans, np.int64).reshape(-1, 2), self._position)
+        frames = Frames(data, as_spans(spans), self._position)
         self._position += end
         self._record += len(frames)
         self._wants = wants
