@@ -20,6 +20,7 @@ __all__ = [
     "TOO_LONG",
     "Scan",
     "allocate",
+    "arrow_binary",
     "crc32c",
     "crc32c_implementations",
     "crc32c_with",
@@ -42,6 +43,7 @@ if NATIVE:
     try:
         from streamrec.kernels._native import (
             allocate,
+            arrow_binary,
             crc32c,
             crc32c_implementations,
             crc32c_with,
@@ -55,6 +57,7 @@ if NATIVE:
 else:
     from streamrec.kernels.reference import (
         allocate,
+        arrow_binary,
         crc32c,
         crc32c_implementations,
         crc32c_with,
