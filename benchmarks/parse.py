@@ -418,8 +418,8 @@ def note_of(workload: Workload, ratio: float) -> str:
     if workload.name.startswith("image"):
         return "the copy of each string into a fresh bytes object is what it takes: memory and its page faults"
     if workload.name.startswith("ragged"):
-        return "over a third is reading and CRCs, of 8 bytes written for each value; TensorFlow had all cores"
-    return "a third is Python once a batch and a bytes object a string; TensorFlow had all cores, on one see the next row"
+        return "reading and CRCs take a quarter, 8 bytes written for each value the rest; TensorFlow had all cores"
+    return "a batch in Python and a bytes object for a string take a third; TensorFlow had all cores, see the next row"
 
 
 def show(row: Row) -> None:

@@ -57,7 +57,7 @@ def _compiled(slot: Slot) -> tuple[bytes, int, bool, int, bytes | None, bool, bo
 
 def _arrays(slots: tuple[Slot, ...], count: int) -> tuple[Any, ...]:
     """For each slot the array that the walk fills: dense numbers, or splits; None for dense byte strings."""
-    return tuple(_array(slot, count) for slot in slots)
+    return tuple([_array(slot, count) for slot in slots])
 
 
 def _array(slot: Slot, count: int) -> Array | None:
