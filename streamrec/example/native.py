@@ -26,7 +26,11 @@ class NativeWalker:
         if isinstance(found, tuple):
             raise _failure(found, slots, ())
         buffer = records.buffer if spans else None
-        return [_raw(*column, buffer) for column in zip(slots, arrays, found, strict=True)]
+        columns = zip(slots, arrays, found, strict=True)
+        return [
+            Raw(array) if block is None else _raw(slot, array, block, buffer)  # None: dense numbers, in their array
+            for slot, array, block in columns
+        ]
 
     def sequences(
         self, records: Records, context: tuple[Slot, ...], lists: tuple[Slot, ...], spans: bool

@@ -36,7 +36,7 @@ from tests.example.strategies import (
     makes_sense,
     sequences,
 )
-from tests.example.wire import example, field, ints, strings, varint
+from tests.example.wire import example, feature, field, ints, strings, varint
 
 many = settings(
     max_examples=400,
@@ -148,6 +148,36 @@ def test_ways_of_reading_runs() -> None:
     """The plain way is everywhere; whoever names another way than there is gets -2."""
     assert ways[0] == 0
     assert _native.decode_varints(b"\1", np.empty(1, np.int64), 3) == -2
+
+
+@st.composite
+def single_values(draw: Callable[[st.SearchStrategy[Any]], Any], kind: Any) -> bytes:
+    """A Feature of one value, of any size; at times of another kind, of none or of two."""
+    choices = {
+        np.int64: st.integers(0, 2**64 - 1) | st.integers(0, 300) | st.integers(0, 63).map(lambda bit: 1 << bit),
+        np.float32: st.floats(width=32),
+        bytes: st.integers(0, 140).map(bytes),
+    }
+    if draw(st.integers(0, 9)) == 9:
+        kind = draw(st.sampled_from(KINDS))
+    count = draw(st.sampled_from([1, 1, 1, 1, 1, 1, 1, 0, 2]))
+    return feature(kind, draw(st.lists(choices[kind], min_size=count, max_size=count)), draw(st.integers(0, 9)) < 9)
+
+
+@many
+@given(st.data(), st.booleans())
+def test_single_values_in_their_usual_form(data: st.DataObject, columns: bool) -> None:
+    """They go into their columns at once: under keys of any length, twice, missing, in any order, damaged."""
+    lengths = data.draw(st.lists(st.integers(0, 30) | st.integers(90, 130), min_size=1, max_size=4, unique=True))
+    kinds = {"k" * length: data.draw(st.sampled_from(KINDS)) for length in lengths}
+    entries = st.sampled_from(list(kinds)).flatmap(lambda key: st.tuples(st.just(key), single_values(kinds[key])))
+    usual = st.tuples(*(st.tuples(st.just(key), single_values(kinds[key])) for key in kinds))
+    records = [example(*data.draw(usual | st.lists(entries, max_size=6))) for _ in range(data.draw(st.integers(1, 4)))]
+    if data.draw(st.integers(0, 3)) == 3:
+        records[-1] = data.draw(damaged(records[-1]))
+    defaults = {bytes: b"none", np.float32: 0.5, np.int64: -1}
+    features: dict[str, Feature] = {key: FixedLenFeature([], kind, defaults[kind]) for key, kind in kinds.items()}
+    check(lambda walker: parse_examples_with(walker, records, features, None, columns))
 
 
 def test_keys_in_changing_orders() -> None:
