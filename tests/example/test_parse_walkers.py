@@ -180,6 +180,22 @@ def test_single_values_in_their_usual_form(data: st.DataObject, columns: bool) -
     check(lambda walker: parse_examples_with(walker, records, features, None, columns))
 
 
+@pytest.mark.parametrize("length", [0, 1, 2, 3, 7, 8, 9, 10, 11, 16, 17, 24, 30, 110])
+@pytest.mark.parametrize(("kind", "value"), [(np.int64, 300), (np.int64, 5), (np.float32, 0.5), (bytes, b"abc")])
+def test_every_byte_of_a_usual_entry_counts(kind: Any, value: Any, length: int) -> None:
+    """Any change of one byte makes the same difference to both walkers, though the entry was expected."""
+    key = "abcdefghij" * 11
+    good = example((key[:length], feature(kind, [value])), ("other", ints(1)))
+    features: dict[str, Feature] = {
+        key[:length]: FixedLenFeature([], kind, {bytes: b"none", np.float32: 9, np.int64: 9}[kind]),
+        "other": FixedLenFeature([], np.int64, 0),
+    }
+    for place in range(len(good)):
+        for change in (1, 2, 0x80, 0xFF):
+            records = [good, good[:place] + bytes([good[place] ^ change]) + good[place + 1 :], good]
+            check(lambda walker, records=records: parse_examples_with(walker, records, features, None, False))  # type: ignore[misc]
+
+
 def test_keys_in_changing_orders() -> None:
     """Keys are guessed from their last order; a wrong guess must not matter."""
     rng = np.random.default_rng(3)
