@@ -448,7 +448,8 @@ def main() -> None:
             rows.append(row)
     packages = ["numpy", "tensorflow-cpu"] + ["tfrecord"] * any("example_loader" in row.peer for row in rows)
     cores = {"streamrec_and_tfrecord": 1, "tensorflow": os.cpu_count()}
-    machine = describe(*packages) | {"cores_used": cores, "rounds": options.rounds}
+    load = round(os.getloadavg()[0], 1)  # of the run's own last minute: at least one, above two on two cores is others
+    machine = describe(*packages) | {"cores_used": cores, "load": load, "rounds": options.rounds}
     save("parse", {"machine": machine, "rows": [asdict(row) for row in rows]})
 
 
