@@ -21,7 +21,7 @@ export STREAMREC_SERVERS ?= $(CURDIR)/$(SERVERS)
 help:
 	@sed -n '1,4p' Makefile | cut -c3-
 	@echo "  make check    lint, types and structure"
-	@echo "  make sanitize the kernels' tests under AddressSanitizer and UBSan"
+	@echo "  make sanitize the tests of kernels and parsing under AddressSanitizer and UBSan"
 	@echo "  make fuzz     ten minutes of fuzzing the decoder (needs clang)"
 	@echo "  make bench    the comparisons in benchmarks/ (needs PEERS=1)"
 

@@ -20,6 +20,7 @@ __all__ = [
     "TOO_LONG",
     "Scan",
     "allocate",
+    "arrow_binary",
     "crc32c",
     "crc32c_implementations",
     "crc32c_with",
@@ -43,6 +44,7 @@ if NATIVE:
     try:
         from streamrec.kernels._native import (
             allocate,
+            arrow_binary,
             crc32c,
             crc32c_implementations,
             crc32c_with,
@@ -57,6 +59,7 @@ if NATIVE:
 else:
     from streamrec.kernels.reference import (
         allocate,
+        arrow_binary,
         crc32c,
         crc32c_implementations,
         crc32c_with,

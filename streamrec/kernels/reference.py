@@ -27,6 +27,7 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
+from streamrec.errors import StreamrecError
 from streamrec.kernels.codes import BAD_LENGTH_CRC, BAD_PAYLOAD_CRC, OK, TOO_LONG, BytesLike, Int64s, Scan
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "allocate",
+    "arrow_binary",
     "crc32c",
     "crc32c_implementations",
     "crc32c_with",
@@ -338,3 +340,8 @@ def _integer(value: int, limit: int) -> int:
     if not 0 <= index <= limit:
         raise ValueError(f"wanted an integer from 0 to {limit}, found {index!r}")
     return index
+
+
+def arrow_binary(buffer: Buffer, spans: Int64s, /) -> tuple[object, object]:
+    """Refuses: Arrow's C structs are made in C only."""
+    raise StreamrecError("Arrow's interface is part of the C extension, which STREAMREC_PURE=1 left out")

@@ -135,6 +135,22 @@ class Frames(Sequence[bytes]):
         buffer, spans = kernels.gather([self.buffer], None, np.ascontiguousarray(self.spans))
         return Frames(buffer, as_spans(spans))
 
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        """The records as an Arrow large_binary array, through the Arrow PyCapsule interface.
+
+        Arrow wants them back to back, so they are copied, once: `pyarrow.array(frames)`.
+
+        Args:
+            requested_schema: Not heeded, as the interface allows; cast afterwards.
+
+        Returns:
+            The capsules `arrow_schema` and `arrow_array`.
+
+        Raises:
+            StreamrecError: The C extension was left out.
+        """
+        return kernels.arrow_binary(self.buffer, np.ascontiguousarray(self.spans))
+
     def _slice(self, index: slice) -> Frames:
         first, last, step = index.indices(len(self.spans))
         if step != 1:
