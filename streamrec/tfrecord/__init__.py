@@ -4,6 +4,7 @@ from streamrec.tfrecord.compression import DETECT_BYTES, Deflater, Inflater, det
 from streamrec.tfrecord.encoder import RecordBatch, encode_record, encode_records
 from streamrec.tfrecord.framer import MAX_RECORD_BYTES, Framer
 from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, Frames, Joining, concat
+from streamrec.tfrecord.loss import Loss, OnError, check_on_error
 from streamrec.tfrecord.options import CompressionType, TFRecordOptions, check_compression_type
 
 __all__ = [
@@ -17,9 +18,12 @@ __all__ = [
     "Frames",
     "Inflater",
     "Joining",
+    "Loss",
+    "OnError",
     "RecordBatch",
     "TFRecordOptions",
     "check_compression_type",
+    "check_on_error",
     "concat",
     "detect_compression",
     "encode_record",
