@@ -1,9 +1,9 @@
 """Shards with damage at random places, and which records it touched: what the tests of recovery compare with.
 
 **Touched**: a record of whose bytes, from the first of its header to the last of its footer, at least one was changed
-or taken out, or between whose bytes others were put. Bytes put between two records touch neither of them. Where the same bytes
-could also have been taken out or put in a little before or behind (taking one of two equal neighbours), which ones were
-touched is not defined; such edits are left out here.
+or taken out, or between whose bytes others were put. Bytes put between two records touch neither of them. Where the
+same bytes could also have been taken out or put in a little before or behind (taking one of two equal neighbours), which
+ones were touched is not defined; such edits are left out here.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def random_case(seed: int, payloads_only: bool = False) -> Case:
     rng = np.random.default_rng(seed)
     records = records_of(rng, int(rng.integers(1, 13)))
     starts = starts_of(records)
-    edits = []
+    edits: list[Edit] = []
     for _ in range(int(rng.integers(1, 4))):
         size = int(rng.choice([1, 2, 5, 30, 300]))
         start = int(rng.integers(0, starts[-1]))
