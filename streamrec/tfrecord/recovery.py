@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from streamrec import kernels
 from streamrec.errors import CorruptRecordError, StreamrecError, TruncatedShardError
+from streamrec.tfrecord.compression import is_record_header
 from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES
 from streamrec.tfrecord.loss import Loss, OnError
 from streamrec.tfrecord.resync import search
@@ -165,8 +166,8 @@ class Walk:
         left = len(self.data) - behind
         if left < HEADER_BYTES:
             return not left and not self._covers(behind) if self.final else None
-        position, _ = kernels.find_header(self.data[behind : behind + HEADER_BYTES], 0, False, sys.maxsize)
-        return position == 0 and not self._covers(behind)
+        leads = is_record_header(bytes(self.data[behind : behind + HEADER_BYTES]))
+        return leads and not self._covers(behind)
 
     def _covers(self, end: int) -> bool:
         """Whether whole records lie behind `at` that end at `end`."""

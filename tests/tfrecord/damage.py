@@ -2,8 +2,8 @@
 
 **Touched**: a record of whose bytes, from the first of its header to the last of its footer, at least one was changed
 or taken out, or between whose bytes others were put. Bytes put between two records touch neither of them. Where the
-same bytes could also have been taken out or put in a little before or behind (taking one of two equal neighbours), which
-ones were touched is not defined; such edits are left out here.
+same bytes could also have been taken out or put in a little before or behind (taking one of two equal neighbours),
+which ones were touched is not defined; such edits are left out here.
 """
 
 from __future__ import annotations
