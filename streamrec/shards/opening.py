@@ -55,7 +55,7 @@ class Opened:
     info: ObjectInfo
     compression_type: CompressionType
     place: ShardPlace
-    head: bytes = b""
+    head: bytes | bytearray = b""
     end: int | None = None
     piece_stream: PieceStream | None = None
     empty: bool = False

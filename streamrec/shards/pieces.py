@@ -106,7 +106,7 @@ class Begun:
 
     stream: PieceStream
     position: int
-    head: bytes | None
+    head: bytes | bytearray | None
 
 
 async def begin_piece(storage: Storage, path: str, piece: Piece, max_record_bytes: int) -> Begun:
@@ -157,7 +157,7 @@ class _Beginning:
             elif start.wants:
                 wants = max(start.wants, FIRST_BYTES)
             else:
-                return Begun(self._stream, self._position, bytes(self._data))
+                return Begun(self._stream, self._position, self._data)
 
     async def _read(self, size: int) -> bool:
         """Reads until `size` bytes are there; True at the end of the shard."""

@@ -57,6 +57,7 @@ class ShardReader:
         self.block_bytes = block_bytes
         self._options = options
         self._opened = opened
+        self._stream = opened.stream
         self._room_bytes = min(FIRST_BLOCK_BYTES, block_bytes)
         self._losses = Losses(options.on_loss)
         self._error: StreamrecError | None = None
@@ -72,7 +73,7 @@ class ShardReader:
             max_skipped=options.max_skipped,
             end=opened.end,
         )
-        self._ahead: bytes | None = opened.head
+        self._ahead: bytes | bytearray | None = opened.head
 
     @classmethod
     async def open(
@@ -136,7 +137,7 @@ class ShardReader:
     async def aclose(self) -> None:
         """Closes the connection; reading afterwards raises ClosedError. Closing twice is fine."""
         self._error = self._error or ClosedError(f"{self.path}: this shard was closed; open it again to read it")
-        await self._opened.stream.aclose()
+        await self._stream.aclose()
 
     async def _next(self) -> Frames:
         """The records of one step, maybe none. An error waits in `_error` for the next read."""

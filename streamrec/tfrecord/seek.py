@@ -3,9 +3,9 @@
 A reader of a piece that begins in the middle of a record sees that record's payload first, and a payload may hold
 whole records itself (a TFRecord file that is stored as a record). What tells them apart is what follows: the shard's
 own records follow one another to its end; the run of those within a payload breaks off where the payload ends, at the
-latest before its CRC. So a start is settled when records have followed one another for SETTLE_BYTES, or to the end of
-the shard. If the run breaks off before, this file cannot tell a payload's end from damage; the one who can
-read what lies before the start can (see `shards.pieces`).
+latest before its CRC. So a start is settled when whole records have followed one another for SETTLE_BYTES, or to the
+end of the shard. If the run breaks off before, this file cannot tell a payload's end from damage; whoever can read
+what lies before the start can (see `shards.pieces`).
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def find_start(data: Buffer, max_record_bytes: int, final: bool) -> Start:
     at, wants = kernels.find_header(data, 0, False, max_record_bytes)
     if wants == HEADER_BYTES:
         return Start(size) if final else Start(at, wants)
-    spans, end, code, wants = kernels.scan_frames(data, at, True, max_record_bytes)
+    _, end, code, wants = kernels.scan_frames(data, at, True, max_record_bytes)
     if code != kernels.OK or (final and end < size):
         return Start(at, breaks=end)
-    if final or (spans and size - at >= SETTLE_BYTES):
+    if final or end - at >= SETTLE_BYTES:
         return Start(at)
     return Start(at, max(SETTLE_BYTES, end - at + wants))
 
