@@ -74,6 +74,17 @@ def test_a_right_crc_over_a_wrong_length_among_many_places(kernels: ModuleType) 
     assert kernels.find_header(data, 0, True, LIMIT) == (15, 216)
 
 
+@limits
+@pytest.mark.parametrize("before", [0, 3, 64, 130])
+def test_the_length_whose_crc_is_zero(kernels: ModuleType, limit: int, before: int) -> None:
+    """Among zeros, which are passed over elsewhere: the only length below 4 GiB with a masked CRC32C of zero."""
+    length = 0x0DE7AA85
+    assert header(length)[8:] == bytes(4)
+    data = bytes(before) + header(length) + bytes(200)
+    assert kernels.find_header(data, 0, True, limit) == (before, 16 + length)
+    assert kernels.find_header(bytes(300) + frame(b""), 0, True, limit) == (300, 16)
+
+
 @pytest.mark.parametrize("filler", [b"\0", b"\xff", b"\0\0\0\1", b"\1\0\0\0\0\0\0\0"])
 def test_at_every_distance(kernels: ModuleType, filler: bytes) -> None:
     """Stretches that are passed over end before the record, in it and behind it."""
