@@ -3,9 +3,9 @@
 A piece has the records whose headers begin in it. The reader of the piece before reads on to the end of its last
 record; this one passes that record's rest over and begins at the first header. `tfrecord.seek` finds it, and says
 when a run of records breaks off too soon to be believed. Only then this file reads what lies before the start, back to
-where the longest record could begin: if a record begins there that spans the whole run, and ends where another
-header begins, the run lay in its payload, and reading begins where it ends. If there is none, the run is the
-shard's own, and what breaks it off is damage, which is told as such.
+where the longest record could begin: if a record begins there that spans the whole run, the run lay in its payload,
+and reading begins where that record ends. If there is none, the run is the shard's own, and what breaks it off is
+damage, which is told as such.
 
 So on an undamaged shard every record comes once, wherever the cuts are and whatever payloads hold, but for one case: a
 record that holds a TFRecord stream in which records follow one another for more than SETTLE_BYTES behind a cut. Its
@@ -24,7 +24,7 @@ import anyio
 
 from streamrec.shards.options import Piece
 from streamrec.storage import ByteStream, ObjectInfo, Storage
-from streamrec.tfrecord import HEADER_BYTES, find_start, is_record_header, spanning
+from streamrec.tfrecord import HEADER_BYTES, find_start, is_record, is_record_header, spanning
 
 __all__ = ["Begun", "PieceStream", "begin_piece"]
 
@@ -186,18 +186,24 @@ class _Beginning:
         self._drop(position - self._position)
 
     async def _behind_span(self, reach: int) -> int | None:
-        """The end of a record that begins before the piece and holds all up to `reach`; None if there is none."""
-        last = self._piece.start
+        """The end of a record that begins before the piece and holds all up to `reach`; None if there is none.
+
+        It ends where another one begins. One whose payload is good counts before a nearer one whose is not: a payload
+        may hold a piece of a TFRecord file too, and the last length in such a piece leads anywhere.
+        """
+        last, step = self._piece.start, BACK_BYTES
         first = max(0, last - self._max_record_bytes - HEADER_BYTES)
-        step = BACK_BYTES
+        second_best: int | None = None
         while last > first:
             here = max(first, last - step)
             data = await self._range(here, last + HEADER_BYTES - 1)
-            for end in spanning(data, reach - here, self._max_record_bytes):
+            for begin, end in spanning(data, reach - here, self._max_record_bytes):
                 if await self._leads_on(here + end):
-                    return here + end
+                    if is_record(await self._range(here + begin, here + end)):
+                        return here + end
+                    second_best = second_best or here + end
             last, step = here, min(2 * step, MOST_BACK_BYTES)
-        return None
+        return second_best
 
     async def _leads_on(self, end: int) -> bool:
         """Whether another record begins where one ends, or the shard ends there."""

@@ -6,7 +6,7 @@ from streamrec.tfrecord.framer import MAX_RECORD_BYTES, Framer
 from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, Frames, Joining, concat
 from streamrec.tfrecord.loss import Loss, OnError, check_on_error
 from streamrec.tfrecord.options import CompressionType, TFRecordOptions, check_compression_type
-from streamrec.tfrecord.seek import SETTLE_BYTES, Start, find_start, spanning
+from streamrec.tfrecord.seek import SETTLE_BYTES, Start, find_start, is_record, spanning
 
 __all__ = [
     "DETECT_BYTES",
@@ -32,6 +32,7 @@ __all__ = [
     "encode_record",
     "encode_records",
     "find_start",
+    "is_record",
     "is_record_header",
     "spanning",
 ]

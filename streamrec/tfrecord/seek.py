@@ -10,6 +10,7 @@ what lies before the start can (see `shards.pieces`).
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,10 +20,12 @@ from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["SETTLE_BYTES", "Start", "find_start", "spanning"]
+__all__ = ["SETTLE_BYTES", "Start", "find_start", "is_record", "spanning"]
 
 SETTLE_BYTES = 1 << 20
 """How far records must follow one another before the first of them is believed to be the shard's own."""
+
+SPAN_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +66,28 @@ def find_start(data: Buffer, max_record_bytes: int, final: bool) -> Start:
     return Start(at, max(SETTLE_BYTES, end - at + wants))
 
 
-def spanning(data: Buffer, reach: int, max_record_bytes: int) -> list[int]:
-    """Where records end that begin in `data` and may hold all up to `reach` in their payloads; the nearest first.
+def is_record(data: Buffer) -> bool:
+    """Whether these bytes are one whole good record."""
+    spans, end, _, _ = kernels.scan_frames(data, 0, True, sys.maxsize)
+    return len(spans) == SPAN_BYTES and end == memoryview(data).nbytes
+
+
+def spanning(data: Buffer, reach: int, max_record_bytes: int) -> list[tuple[int, int]]:
+    """Start and end of the records that begin in `data` and may hold all up to `reach`; the nearest first.
 
     Args:
         data: Bytes from before a start.
         reach: A place at or behind the end of what they may hold, counted from the start of `data`.
         max_record_bytes: A longer length is none.
     """
-    ends = []
+    found = []
     within = memoryview(data).cast("B")[: reach + FOOTER_BYTES - 1]
     at, wants = kernels.find_header(within, 0, False, max_record_bytes)
     while wants != HEADER_BYTES:
         _, at, code, wants = kernels.scan_frames(within, at, True, max_record_bytes)
         if code == kernels.OK and wants > HEADER_BYTES and at + wants >= reach + FOOTER_BYTES:
-            ends.append(at + wants)
+            found.append((at, at + wants))
         if at + 1 >= len(within):
             break
         at, wants = kernels.find_header(within, at + 1, False, max_record_bytes)
-    return ends[::-1]
+    return found[::-1]

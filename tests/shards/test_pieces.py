@@ -75,6 +75,33 @@ async def test_payloads_that_hold_records(records: list[bytes], tmp_path: Path) 
         assert await pieces(url, range(size, ends, size)) == records, size
 
 
+def deceiving(rng: np.random.Generator, depth: int) -> bytes:
+    """A payload of TFRecord files, of pieces of them, of zeros and noise, down to a depth."""
+    parts = []
+    for kind in rng.integers(0, 5, int(rng.integers(0, 4))).tolist():
+        if kind == 0 or depth == 0:
+            parts.append(rng.bytes(int(rng.integers(0, 30))))
+        elif kind == 1:
+            parts.append(bytes(int(rng.integers(0, 30))))
+        else:
+            inner = encode_records([deceiving(rng, depth - 1) for _ in range(int(rng.integers(0, 4)))])
+            first, last = sorted(rng.integers(0, len(inner) + 1, 2).tolist()) if kind == 3 else (0, len(inner))
+            parts.append(inner[first:last])
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize("first", [0, 5_000, 7_300])
+async def test_payloads_that_deceive(first: int) -> None:
+    """Among these seeds are some whose inner lengths lead, by accident, to where a record begins."""
+    for seed in range(first, first + 500):
+        rng = np.random.default_rng(seed)
+        records = [deceiving(rng, 3) for _ in range(int(rng.integers(1, 7)))]
+        data = encode_records(records)
+        url = put("memory://deceiving/x", data)
+        cuts = sorted(rng.integers(0, len(data) + 1, int(rng.integers(1, 4))).tolist())
+        assert await pieces(url, cuts) == records, (seed, cuts)
+
+
 @pytest.mark.parametrize("size", [30_000, 65_000, 300_000, 900_000])
 async def test_longer_payloads_that_hold_records(place: str, size: int) -> None:
     """Up to SETTLE_BYTES, however the reads fall; what stands before the cut is longer than one look back."""
