@@ -30,6 +30,8 @@ __all__ = ["Begun", "PieceStream", "begin_piece"]
 
 SLACK_BYTES = 64 << 10
 FIRST_BYTES = 64 << 10
+LONG_BYTES = 16 << 20
+"""A record that is longer is not waited for: it is believed if another one begins where it ends."""
 BACK_BYTES = 1 << 20
 MOST_BACK_BYTES = 16 << 20
 
@@ -151,20 +153,22 @@ class _Beginning:
             ended = final and not self._data
             if ended or (self._piece.end is not None and self._position >= self._piece.end):
                 return Begun(self._stream, self._position, None)
-            if reach is not None and (behind := await self._behind_span(reach)) is not None:
-                await self._go_to(behind)
-                wants = FIRST_BYTES
-            elif start.wants:
+            if 0 < start.wants <= LONG_BYTES:
                 wants = max(start.wants, FIRST_BYTES)
-            else:
+                continue
+            settled = reach is None or (start.wants and await self._leads_on(self._position + start.wants))
+            behind = None if settled or reach is None else await self._behind_span(reach)
+            if behind is None:
                 return Begun(self._stream, self._position, self._data)
+            await self._go_to(behind)
+            wants = FIRST_BYTES
 
     async def _read(self, size: int) -> bool:
         """Reads until `size` bytes are there; True at the end of the shard."""
         filled = len(self._data)
         missing = size - filled
         while missing > 0:
-            room = self._stream.room(missing, missing)
+            room = self._stream.room(min(missing, max(filled, FIRST_BYTES)), missing)
             self._data += bytes(room)
             with memoryview(self._data) as view:
                 count = await self._stream.readinto(view[filled : filled + room])

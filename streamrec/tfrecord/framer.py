@@ -55,7 +55,7 @@ class Framer:
 
     Examples:
         >>> framer = Framer()
-        >>> data = bytes.fromhex("0300000000000000a47fb3b8") + b"cat" + bytes.fromhex("e68f93a6")
+        >>> data = bytes.fromhex("0300000000000000b099490e") + b"cat" + bytes.fromhex("86fdd16f")
         >>> len(framer.feed(data[:5])), framer.wants
         (0, 12)
         >>> list(framer.feed(data[5:]))

@@ -35,7 +35,8 @@ class Start:
     Args:
         at: The first header, or the first place that may still be one.
         wants: How many bytes from there on are wanted before more can be said; 0 for none.
-        breaks: Where the run of records from `at` on breaks off, too soon to tell why; None where it does not.
+        breaks: Where the run of records from `at` on breaks off, too soon to tell why; with `wants`, where the record
+            begins that is not all there, and may never be; None where a run goes on.
     """
 
     at: int
@@ -63,7 +64,7 @@ def find_start(data: Buffer, max_record_bytes: int, final: bool) -> Start:
         return Start(at, breaks=end)
     if final or end - at >= SETTLE_BYTES:
         return Start(at)
-    return Start(at, max(SETTLE_BYTES, end - at + wants))
+    return Start(at, max(SETTLE_BYTES, end - at + wants), end)
 
 
 def is_record(data: Buffer) -> bool:

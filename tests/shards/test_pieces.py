@@ -115,6 +115,26 @@ async def test_longer_payloads_that_hold_records(place: str, size: int) -> None:
         assert await pieces(url, [cut]) == records, cut
 
 
+@pytest.mark.parametrize("length", [1 << 30, 20 << 20])
+async def test_a_length_that_stands_in_a_payload_is_not_waited_for(place: str, length: int) -> None:
+    """Neither a gigabyte, nor with room made for it."""
+    stale = encode_record(length.to_bytes(8, "little"))[12:]
+    records = [b"first", b"#" * 30 + stale + b"#" * 30, *[b"%d" % i * 1_000 for i in range(10_000)]]
+    url = put(f"{place}/x", encode_records(records))
+    async with Storages() as storages:
+        storage = Watching(await storages.at(url))
+        reader = await ShardReader.open(storage, url, ReadOptions(""), piece=Piece(40, 3_000))
+        assert [record async for record in reader] == records[2:5]
+        await reader.aclose()
+    assert sum(end - start for start, end in storage.ranges if end is not None) < 4 * SETTLE_BYTES
+
+
+async def test_records_that_are_longer_than_is_waited_for(place: str) -> None:
+    records = [b"first", bytes(20 << 20), bytes(18 << 20), b"last"]
+    url = put(f"{place}/x", encode_records(records))
+    assert await pieces(url, [5, 25 << 20]) == records
+
+
 async def test_a_run_of_inner_records_beyond_measure_is_told_as_damage(place: str) -> None:
     """The one case that the search cannot know: an error, where it breaks off."""
     inner = encode_records([bytes([i % 251]) * 997 for i in range(2 * SETTLE_BYTES // 1013)])
