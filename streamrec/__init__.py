@@ -63,7 +63,7 @@ from streamrec.example import (
 from streamrec.pipeline import AsyncDatasetIterator, Dataset, DatasetIterator, TFRecordDataset
 from streamrec.shards import ShardInfo, ShardReader, ShardWriter, TFRecordWriter, open_shard
 from streamrec.storage import RetryPolicy
-from streamrec.tfrecord import Framer, Frames, TFRecordOptions, encode_record, encode_records
+from streamrec.tfrecord import Framer, Frames, Loss, TFRecordOptions, encode_record, encode_records
 
 __all__ = [
     "AsyncDatasetIterator",
@@ -87,6 +87,7 @@ __all__ = [
     "Framer",
     "Frames",
     "Int64List",
+    "Loss",
     "MissingExtraError",
     "NotFoundError",
     "ObjectChangedError",

@@ -40,6 +40,7 @@ __all__ = [
     "crc32c_implementations",
     "crc32c_with",
     "encode_frames",
+    "find_header",
     "gather",
     "interleave",
     "masked_crc32c",
@@ -139,6 +140,44 @@ def scan_frames(data: BytesLike, start: int, verify: bool, max_record_bytes: int
             return _packed(spans), position, code, wants
         spans.append((position + _HEADER.size, position + wants - _FOOTER.size))
         position += wants
+
+
+def find_header(data: BytesLike, start: int, verify: bool, max_record_bytes: int) -> tuple[int, int]:
+    """Finds the next record where the last one's end is not known, place by place.
+
+    A header is a length of at most `max_record_bytes` and its right CRC: twelve bytes that are none by chance pass
+    once in 2^66 places. A record whose payload is not all there is found too, and its CRC left to the caller.
+
+    Args:
+        data: Bytes of a TFRecord stream.
+        start: Where to begin.
+        verify: Whether the payload's CRC must be right too, where the payload is all there.
+        max_record_bytes: A longer length is none.
+
+    Returns:
+        position: Where the header begins; if there is none, the first place whose twelve bytes are not all there.
+        wants: How many bytes from `position` on the record has; 12 if there is no header.
+
+    Raises:
+        ValueError: `start` is outside of `data`, or an argument is negative.
+
+    >>> frames = encode_frames(b"helloworld", np.array([[0, 5], [5, 10]]))
+    >>> find_header(frames, 1, True, 1000), find_header(frames, 22, True, 1000)
+    ((21, 21), (31, 12))
+    """
+    content = _bytes(data)
+    begin = _integer(start, sys.maxsize)
+    limit = _integer(max_record_bytes, sys.maxsize)
+    if begin > len(content):
+        raise ValueError(f"start is {begin}, beyond the {len(content)} bytes of data")
+    stop = max(begin, len(content) - _HEADER.size + 1)
+    for position in range(begin, stop):
+        length, length_crc = _HEADER.unpack_from(content, position)
+        if length <= limit and masked_crc32c(content[position : position + 8]) == length_crc:
+            code, wants = _look_at(content, position, verify, limit)
+            if code == OK:
+                return position, wants
+    return stop, _HEADER.size
 
 
 def allocate(size: int) -> Buffer:
