@@ -9,7 +9,7 @@ SERVERS := .venv-servers
 PEERS ?= 0
 TORCH ?= torch==2.13.0
 TENSORFLOW ?= tensorflow-cpu==2.21.0
-EXTRAS := dev,s3,gcs,http,zstd,cli
+EXTRAS := dev,s3,gcs,http,obstore,zstd,cli
 PIP := -m pip install --quiet --disable-pip-version-check
 TESTS ?=
 SECONDS_OF_FUZZING ?= 600
