@@ -26,7 +26,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import obstore
@@ -52,8 +52,12 @@ Store = S3Store | GCSStore
 PAGE: Final = 1_000
 """Objects of a page of a listing: as many as one request brings."""
 
-CHUNK: Final = 1 << 18
-"""Bytes of a body that come out of obstore at once, at the least; so many are lost when a connection breaks."""
+CHUNK: Final = 1
+"""Bytes of a body that come out of obstore at once, at the least: with 1 it hands out what it has received.
+
+More would cost no less (its reads are large where the bytes come fast), and what it holds back to fill a
+chunk is lost when the connection breaks: a body that breaks again and again would make no progress.
+"""
 
 _IMPORTED_IN: Final = os.getpid()
 _GRACE: Final = 0.002
@@ -155,7 +159,8 @@ class ObstoreBackend:
         """Lets go of all clients, and waits until none of their threads is in Python."""
         self._listings.clear()
         self._stores.clear()
-        await asyncio.to_thread(_settle)
+        for pause in _pauses():
+            await asyncio.sleep(pause)
 
     def store(self, bucket: str, *, tries: bool = False) -> Store:
         """The client for a bucket.
@@ -237,20 +242,28 @@ class ObstoreBody:
         self._left = memoryview(b"")
 
 
-def _settle() -> None:
-    """Waits until no thread of obstore's runs Python code, one second at the most.
+def _in_python() -> bool:
+    """Whether a thread of obstore's runs Python code: one that has a frame, and that `threading` does not know."""
+    known = {thread.ident for thread in threading.enumerate()}
+    return not sys._current_frames().keys() <= known
 
-    These threads are not Python's own: `threading` does not know them. What one of them does is to wake an
-    event loop, by a write during which it lets go of the interpreter; from there it must come back before the
-    interpreter ends. One that was told of a cancellation is about to look in: it gets two milliseconds.
+
+def _pauses() -> Iterator[float]:
+    """How long to wait, again and again, until no thread of obstore's is in Python; a second at the most.
+
+    What such a thread does there is to wake an event loop, by a write during which it lets go of the
+    interpreter: it must come back from there before the interpreter ends. One that was told of a cancellation
+    is about to look in and has no frame yet: the first pause is for it.
     """
     deadline = time.monotonic() + _PATIENCE
-    time.sleep(_GRACE)
-    while time.monotonic() < deadline:
-        known = {thread.ident for thread in threading.enumerate()}
-        if sys._current_frames().keys() <= known:
-            return
-        time.sleep(_GRACE)
+    yield _GRACE
+    while _in_python() and time.monotonic() < deadline:
+        yield _GRACE
 
 
-atexit.register(_settle)
+def _at_exit() -> None:
+    for pause in _pauses():
+        time.sleep(pause)
+
+
+atexit.register(_at_exit)

@@ -59,7 +59,9 @@ def _translate(error: Exception, path: str, start: int | None, end: int | None) 
         return StorageError(f"obstore cannot name this key ({said}): leave out backend='obstore'", path, start, end)
     if kind := _KIND.search(detail):
         return TransientError(_CAUSES.get(kind[1] or kind[2], Cause.BROKEN), said)
-    if "UnexpectedRange" in detail or "NotPartial" in detail:
+    if "NotPartial" in detail:
+        return TransientError(Cause.WRONG_RANGE, "a 200 with all bytes where some were wanted")
+    if "UnexpectedRange" in detail:
         return TransientError(Cause.WRONG_RANGE, said)
     return StorageError(f"obstore failed ({said})", path, start, end)
 

@@ -160,7 +160,7 @@ def _gcs_token(token: Any) -> dict[str, Any]:
     if token in (None, "google_default", "cloud"):
         return {}
     if token == "anon":
-        return {"skip_signature": True}
+        return {"skip_signature": True, "bearer_token": "anonymous"}  # it would look for a token to write with
     if isinstance(token, Mapping):
         return {"service_account_key": json.dumps(dict(token))}
     if isinstance(token, str) and token.endswith(".json"):
