@@ -3,11 +3,16 @@
 The writer takes bytes and gives no parts, so what was handed to it cannot be handed to it again: after an
 error the upload is over, and can only be aborted. It holds the part that fills and up to `PARALLEL` on their
 way.
+
+What it cannot do is to abort once it was asked to end: where the very last part, or the completion, is not
+stored in all its tries, a part may stay behind, unseen, until the bucket's lifecycle rule takes it away. All
+parts but the last are waited for before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import obstore
@@ -17,6 +22,7 @@ from streamrec.errors import StorageError
 from streamrec.storage.backend import ObjectInfo
 from streamrec.storage.faults import TransientError, give_up
 from streamrec.storage.obstore_errors import seam
+from streamrec.storage.shield import finish
 
 if TYPE_CHECKING:
     from obstore import AsyncWritableFile
@@ -55,7 +61,7 @@ class ObstoreUpload:
         self._only: bytes | None = None
         self._writer: AsyncWritableFile | None = None
         self._size = 0
-        self._closed = False
+        self._ending = False
         self._broken = False
 
     async def put_part(self, index: int, offset: int, data: bytes, last: bool) -> None:
@@ -68,7 +74,9 @@ class ObstoreUpload:
                 self._tries(), self._key, buffer_size=len(data), max_concurrency=PARALLEL
             )
         if data:
-            await self._finally(self._writer.write(data), offset, offset + len(data))
+            writing = self._step(partial(self._writer.write, data), offset, offset + len(data))
+            # One of the first two starts the upload: cut off half way, nobody would know what to abort.
+            await (finish(writing) if index <= 1 else writing)
         self._size = offset + len(data)
 
     async def complete(self) -> ObjectInfo:
@@ -77,10 +85,11 @@ class ObstoreUpload:
             with seam(self._path):
                 await obstore.put_async(self._single, self._key, self._only, use_multipart=False)
             self._size = len(self._only)
-        elif not self._closed:
+        elif self._broken or not self._ending:
             assert self._writer is not None, "the last part comes before complete"
-            await self._finally(self._writer.close())
-            self._closed = True
+            await self._step(self._writer.flush)
+            self._ending = True
+            await self._step(self._writer.close)
         info = await self._stat()
         if info.size != self._size:
             raise StorageError(
@@ -92,20 +101,21 @@ class ObstoreUpload:
         """Frees the parts."""
         self._only = None
         writer, self._writer = self._writer, None
-        if writer is not None and not self._closed:
+        if writer is not None and not self._ending:
             stop = InterruptedError("the upload is aborted")
             with seam(self._path):
                 await writer.__aexit__(type(stop), stop, None)
 
-    async def _finally(self, step: Awaitable[object], start: int | None = None, end: int | None = None) -> None:
+    async def _step(
+        self, call: Callable[[], Awaitable[object]], start: int | None = None, end: int | None = None
+    ) -> None:
         """One step of the writer, whose failure is final: it was tried again inside."""
         if self._broken:
-            step.close()  # type: ignore[attr-defined]
             raise StorageError("a part could not be stored in time: abort this upload and write it again", self._path)
         self._broken = True
         try:
             with seam(self._path, start, end):
-                await step
+                await call()
         except TransientError as fault:
             raise give_up(fault, 1, self._path, start, end) from fault
         self._broken = False

@@ -14,13 +14,15 @@ from uuid import uuid4
 import pytest
 
 from streamrec import encode_records
-from streamrec.errors import NotFoundError, PermissionDeniedError, StorageError
+from streamrec.errors import NotFoundError, PermissionDeniedError, StorageError, ThrottledError
 from streamrec.storage import RetryPolicy, Storage, Storages
 from streamrec.storage.obstore_options import settings
 from streamrec.testing.faults import Faults
 from streamrec.testing.proxy import FaultProxy
 from streamrec.testing.servers import Store, seaweedfs
 from tests.storage.contract import DATA, QUICK, Place, ReadingTests, StorageTests, kill_while_writing, read_all
+from tests.storage.faultproxy import Fault, Request, status
+from tests.storage.faultproxy import FaultProxy as OneByOne
 from tests.storage.test_s3 import PART
 
 
@@ -68,6 +70,23 @@ class TestS3(StorageTests):
                         await upload.write(data[start : start + 777_777])
                 assert proxy.counters.peak_in_flight in (2, 3)
                 assert await read_all(await storage.stream(path)) == data
+
+    @pytest.mark.parametrize("refused", ["uploads", "partNumber=2", "uploadId"])
+    async def test_what_cannot_be_stored_is_aborted(self, s3_store: Store, path: str, refused: str) -> None:
+        def choose(request: Request) -> Fault | None:
+            return status("503 Slow Down") if refused in request.path and request.method in ("PUT", "POST") else None
+
+        async with OneByOne(s3_store.endpoint, choose) as proxy:
+            options = {**through_obstore(s3_store), "endpoint_url": proxy.url}
+            async with Storages(options, retry=QUICK) as storages:
+                storage = await storages.at(path)
+                with pytest.raises(ThrottledError):
+                    await self.put_parts(storage, path)
+                await self.check_nothing_is_left(storage, path)
+
+    async def put_parts(self, storage: Storage, path: str) -> None:
+        async with await storage.upload(path, part_size=PART) as upload:
+            await upload.write(bytes(3 * PART))
 
     async def test_a_killed_process_leaves_no_object(self, storage: Storage, place: Place, path: str) -> None:
         kill_while_writing(path, place.options, PART)
