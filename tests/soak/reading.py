@@ -7,7 +7,7 @@ slow. Each round draws anew from its seed, reads everything through `TFRecordDat
 
 * All records come, byte for byte, in the order in which the same dataset reads the same shards from disk.
 * No request asks for bytes that were delivered, but for those of the one that it replaces: it begins at the
-  byte that a broken body had reached, and each broken body is followed up once. A second request beside a
+  byte that the reader had of a broken body, and each broken body is followed up once. A second request beside a
   slow one (a hedge) begins where that began or had come to.
 * Every fault was met, so that the round says something.
 """
@@ -110,7 +110,7 @@ class Soak:
         assert self._proxy.wait_idle(), f"{where}: a request is under way after the last record"
         entries = [entry for entry in self._proxy.log if entry.kind == "read"]
         wrong = unjustified(entries)
-        assert not wrong, f"{where}: {len(wrong)} requests for bytes that were delivered, the first: {wrong[0]}"
+        assert not wrong, f"{where}: {len(wrong)} requests without a cause, the first: {_story(wrong[0], entries)}"
         self.report.rounds += 1
         self.report.records += count
         self.report.requests += len(entries)
@@ -131,8 +131,9 @@ def unjustified(entries: Iterable[Entry]) -> list[Entry]:
     """Requests that ask for bytes which nobody lost.
 
     The first request for an object, and one that begins where another's bytes end by its own plan, need no
-    cause. Any other needs an earlier one that nobody followed up yet: it begins at the byte which that one had
-    reached when it broke, or lies within what a slow one sent.
+    cause. Any other needs an earlier one that broke (or was slow) and that nobody followed up yet: it begins
+    where that one was broken off. The log says what was sent; the connection may have died with the last of
+    it unread, so it may begin before that byte, but never before the broken request's own first.
 
     >>> first = Entry(0, 0.0, 0, "read", "GET", "/b/k", "b/k", promised=10, sent=4, status=200, fault="reset")
     >>> rest = replace(first, range="bytes=4-", start=4, promised=6, sent=6, status=206, fault="")
@@ -154,6 +155,16 @@ def unjustified(entries: Iterable[Entry]) -> list[Entry]:
     return wrong
 
 
+def _story(wrong: Entry, entries: Iterable[Entry]) -> str:
+    """All requests for an object, a line each."""
+    of_one = [entry for entry in entries if entry.object == wrong.object]
+    return f"{wrong.range} of {wrong.object}\n" + "\n".join(
+        f"  {old.began:.3f} {old.range or 'all'}: {old.status}, {old.sent:,} of {old.promised:,} bytes {old.fault}"
+        f"{' slow' if old.slow else ''}{' <- this one' if old is wrong else ''}"
+        for old in of_one
+    )
+
+
 def _asked(entry: Entry) -> int:
     """The first byte that was asked for."""
     return int(entry.range.removeprefix("bytes=").partition("-")[0] or 0)
@@ -167,7 +178,7 @@ def _lost(entry: Entry) -> bool:
 def _explains(entry: Entry, start: int) -> bool:
     """Whether a request gives a reason for one that begins at `start`."""
     reached = _asked(entry) + (entry.sent if entry.status in (200, 206) else 0)
-    return (_lost(entry) and start == reached) or (entry.slow and _asked(entry) <= start <= reached)
+    return (_lost(entry) or entry.slow) and _asked(entry) <= start <= reached
 
 
 def _digest(paths: Sequence[str], **options: Any) -> tuple[int, str]:
