@@ -7,7 +7,7 @@ Every cell is one process that reads one object of 4 MB from a simulated store o
 from a script: the same in each run. The clients are as they come, in their default settings: s3fs and gcsfs
 by `fs.open(url).read()`, obstore by `obstore.get(store, key).bytes()`, streamrec by a `TFRecordDataset` (where
 reading begins in the middle: a stream of its storage). What was read is compared with what is stored. A cell
-that has not ended after a minute is left there.
+that has not ended after 90 s is left there.
 
 The data goes to results/faults.json, the tables to docs/faults.md.
 """

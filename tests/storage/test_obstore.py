@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from streamrec import encode_records
-from streamrec.errors import NotFoundError, PermissionDeniedError, StorageError, ThrottledError
+from streamrec.errors import MissingExtraError, NotFoundError, PermissionDeniedError, StorageError, ThrottledError
 from streamrec.storage import RetryPolicy, Storage, Storages
 from streamrec.storage.obstore_options import settings
 from streamrec.testing.faults import Faults
@@ -236,6 +236,14 @@ async def test_other_backends_cannot_be_chosen() -> None:
 async def put(url: str, options: dict[str, Any], records: list[bytes]) -> None:
     async with Storages(options) as storages, await (await storages.at(url)).upload(url) as upload:
         await upload.write(encode_records(records))
+
+
+async def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    monkeypatch.delitem(sys.modules, "streamrec.storage.obstore", raising=False)
+    async with Storages({"backend": "obstore"}) as storages:
+        with pytest.raises(MissingExtraError, match=r"streamrec\[obstore\]"):
+            await storages.at("s3://b/k")
 
 
 LEFT_OPEN = """
