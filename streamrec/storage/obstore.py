@@ -11,7 +11,8 @@ It lists and uploads faster than s3fs and gcsfs, for less of the processor. Its 
 * **Retries.** They are off where a verb is one request. See `obstore_options` for where it is not.
 * **Names.** It cannot name keys that hold an empty segment ("a//b"), a "." or a "..": these are an error. A
   directory's marker ("dir/") within what is listed passes for an empty object ("dir").
-* **Listing.** Its prefixes are whole directories, so that "s3://b/dir/train-" lists "dir/" and leaves out the rest.
+* **Listing.** Its prefixes are whole directories, so that "s3://b/dir/train-" lists "dir/", from shortly before the
+  prefix to a page behind it, and leaves out the rest.
 * **Retry-After** is not told by it, so it is not kept.
 
 Versions are etags on S3, pinned with If-Match, and generations on GCS.
@@ -107,16 +108,21 @@ class ObstoreBackend:
             found = await anext(listing, None)
         if found is None:
             return (), None
+        infos = [
+            self._info(f"{scheme}://{bucket}/{meta['path']}", meta) for meta in found if meta["path"].startswith(key)
+        ]
+        if not infos and min(meta["path"] for meta in found) > key:  # what begins alike lies together in every order
+            return (), None
         token = str(next(self._numbers))
         self._listings[token] = listing
-        infos = (self._info(f"{scheme}://{bucket}/{meta['path']}", meta) for meta in found)
-        return [info for info in infos if info.path.startswith(prefix)], token
+        return infos, token
 
     def _list(self, prefix: str, bucket: str, key: str) -> ListStream[Sequence[ObjectMeta]]:
         if bucket.endswith("--x-s3"):
             raise StorageError("obstore cannot list a directory bucket: leave out backend='obstore'", prefix)
         directory = key.rpartition("/")[0]
-        return obstore.list(self.store(bucket, tries=True), directory or None, chunk_size=PAGE)
+        before = key[:-1] if len(key) > len(directory) + 2 else None  # all that begins with the key comes after it
+        return obstore.list(self.store(bucket, tries=True), directory or None, offset=before, chunk_size=PAGE)
 
     async def stat(self, path: str) -> ObjectInfo:
         """A HEAD."""

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -18,6 +19,7 @@ from streamrec.errors import MissingExtraError, NotFoundError, PermissionDeniedE
 from streamrec.storage import RetryPolicy, Storage, Storages
 from streamrec.storage.obstore_options import settings
 from streamrec.testing.faults import Faults
+from streamrec.testing.objectstore import ObjectStore
 from streamrec.testing.proxy import FaultProxy
 from streamrec.testing.servers import Store, seaweedfs
 from tests.storage.contract import DATA, QUICK, Place, ReadingTests, StorageTests, kill_while_writing, read_all
@@ -59,6 +61,14 @@ class TestS3(StorageTests):
         for name in names:
             await self.put(storage, name, b"")
         assert [info.path async for info in storage.list(f"{path}/")] == names
+
+    async def test_any_prefix(self, storage: Storage, path: str) -> None:
+        names = [f"{path}/{name}" for name in (*self.LISTED, "b", "b-12/3", "train-1", "train-x/2", "train", "u")]
+        for name in names:
+            await self.put(storage, name, b"1")
+        for prefix in ("", "b", "b-", "b-1", "b/", "b/1", "c", "c/", "c/x", "t", "train", "train-", "train-x/", "v"):
+            found = [info.path async for info in storage.list(f"{path}/{prefix}")]
+            assert found == sorted(name for name in names if name.startswith(f"{path}/{prefix}"))
 
     async def test_parts_in_flight_are_bounded(self, s3_store: Store, path: str) -> None:
         data = os.urandom(10 * PART + 11)
@@ -128,6 +138,17 @@ class TestS3(StorageTests):
                 assert [info async for info in storage.list(path)] == []
             assert proxy.counters.requests == 3
 
+    async def test_a_listing_ends_behind_its_prefix(self, tmp_path: Path) -> None:
+        (tmp_path / "bucket" / "dir").mkdir(parents=True)
+        for number in range(4_000):
+            (tmp_path / "bucket" / "dir" / f"{number:05}").touch()
+        with ObjectStore(tmp_path) as store:
+            async with Storages({"endpoint_url": store.url, "anon": True, "backend": "obstore"}) as storages:
+                storage = await storages.at("s3://bucket")
+                found = [info.path async for info in storage.list("s3://bucket/dir/0110")]
+            assert found == [f"s3://bucket/dir/0110{last}" for last in range(10)]
+            assert store.counters.by_kind == {"list": 2}
+
 
 class TestGcs(ReadingTests):
     @pytest.fixture
@@ -146,7 +167,8 @@ class TestGcs(ReadingTests):
             await self.put(storage, name, b"1")
         assert [info.path async for info in storage.list(f"{path}/")] == sorted(names)
         assert [info.path async for info in storage.list(f"{path}/b/1")] == [f"{path}/b/1", f"{path}/b/10"]
-        for info in [info async for info in storage.list(f"{path}/c")]:
+        assert [info.path async for info in storage.list(f"{path}/b-")] == [f"{path}/b-1"]
+        for info in [info async for info in storage.list(f"{path}/c/")]:
             assert info == replace(await storage.stat(info.path), version=None)  # its listings have no generation
 
 
