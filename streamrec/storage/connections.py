@@ -28,7 +28,7 @@ from streamrec.storage.ranges import LEAST_RANGE, Pace, Terms, range_bytes
 
 __all__ = ["BUFFER_BYTES", "MOST_OPEN", "Connections", "Seat"]
 
-BUFFER_BYTES: Final = 64 << 20
+BUFFER_BYTES: Final = 96 << 20
 """Default bytes that ranges may hold ahead of their turn."""
 
 MOST_OPEN: Final = 64
@@ -113,6 +113,11 @@ class Connections:
         return Pace(_middle(self._rates, usual.rate), _middle(self._latencies, usual.latency))
 
     @property
+    def reserved(self) -> int:
+        """Bytes that all streams hold, or have asked for, ahead of their turn."""
+        return self._reserved
+
+    @property
     def target(self) -> int:
         """How many connections should be at work in all."""
         return self._climb.target
@@ -133,10 +138,11 @@ class Connections:
     def terms(self, seat: Seat) -> Terms:
         """What a stream may use now."""
         moving = self._moving()
-        connections = self._climb.target // moving
+        budget = self._budget // moving
+        connections = min(self._climb.target // moving, budget * 4 // (LEAST_RANGE * 5))
         if connections < 2 or seat.taken < (PROOF_BESIDE if moving > 1 else PROOF_ALONE):
             return ONE
-        return Terms(connections, range_bytes(self.pace, connections, self._budget // moving))
+        return Terms(connections, range_bytes(self.pace, connections, budget))
 
     def reserve(self, seat: Seat, nbytes: int) -> bool:
         """Takes bytes of the budget, for a range ahead of its turn; False where they are not to be had now."""

@@ -215,7 +215,7 @@ class _Piece:
             then: Called when it has arrived, or as much of it as there is room for.
         """
         self._landing, self._room = True, room
-        self.task = asyncio.get_running_loop().create_task(self._land(then))
+        self.task = asyncio.get_running_loop().create_task(self._land(then), name="streamrec range")
 
     async def aclose(self) -> None:
         """Frees its connection; its task is over by now."""

@@ -63,13 +63,14 @@ def range_bytes(pace: Pace, connections: int, budget: int) -> int:
     Args:
         pace: What one connection gives.
         connections: How many ranges are under way at a time.
-        budget: Bytes that all of them may hold; a quarter more ranges than connections fit in.
+        budget: Bytes that all of them may hold; a quarter more ranges than connections fit in, if so many of the
+            least size do.
 
     >>> range_bytes(Pace(60e6, 0.04), 16, 256 << 20) >> 20, range_bytes(Pace(60e6, 0.04), 16, 100 << 20) >> 20
     (9, 5)
     """
     wanted = min(max(int(LATENCIES * pace.rate * pace.latency), LEAST_RANGE), MOST_RANGE)
-    return max(FIRST_RANGE, min(wanted, budget * 4 // (connections * 5)) >> 20 << 20)
+    return max(LEAST_RANGE, min(wanted, budget * 4 // (connections * 5)) >> 20 << 20)
 
 
 class RangePlan:
