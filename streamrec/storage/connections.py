@@ -26,7 +26,7 @@ from typing import Final
 from streamrec.storage.climb import Climb
 from streamrec.storage.ranges import LEAST_RANGE, Pace, Terms, range_bytes
 
-__all__ = ["BUFFER_BYTES", "MOST_OPEN", "Connections", "Seat"]
+__all__ = ["BUFFER_BYTES", "MOST_OPEN", "Budget", "Connections", "Seat"]
 
 BUFFER_BYTES: Final = 96 << 20
 """Default bytes that ranges may hold ahead of their turn."""
@@ -50,6 +50,32 @@ ONE: Final = Terms(1, LEAST_RANGE)
 LEAST_WINDOW: Final = 0.1
 WINDOW_LATENCIES: Final = 3
 REMEMBERED: Final = 32
+
+
+class Budget:
+    """Bytes that may be held ahead of their turn, in all.
+
+    Args:
+        limit: So many.
+
+    Attributes:
+        held: Bytes that were taken and not given back.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+
+    def take(self, nbytes: int) -> bool:
+        """Takes bytes; False, and none taken, where they are not to be had now."""
+        if self.held + nbytes > self.limit:
+            return False
+        self.held += nbytes
+        return True
+
+    def give(self, nbytes: int) -> None:
+        """Gives bytes back."""
+        self.held -= nbytes
 
 
 class Seat:
@@ -89,16 +115,18 @@ class Connections:
         budget: Bytes that all streams together may hold ahead of their turn.
         climb: The search for the number of connections.
         clock: Seconds that only grow.
+
+    Attributes:
+        budget: What is left of it tells who else may hold something.
     """
 
     def __init__(
         self, budget: int = BUFFER_BYTES, climb: Climb | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.clock = clock
-        self._budget = budget
+        self.budget = Budget(budget)
         self._climb = climb or Climb()
         self._seats: set[Seat] = set()
-        self._reserved = 0
         self._ahead = 0
         self._latencies: deque[float] = deque(maxlen=REMEMBERED)
         self._rates: deque[float] = deque(maxlen=REMEMBERED)
@@ -111,11 +139,6 @@ class Connections:
         """What one connection gives, as measured; an object store's usual figures until then."""
         usual = Pace()
         return Pace(_middle(self._rates, usual.rate), _middle(self._latencies, usual.latency))
-
-    @property
-    def reserved(self) -> int:
-        """Bytes that all streams hold, or have asked for, ahead of their turn."""
-        return self._reserved
 
     @property
     def target(self) -> int:
@@ -138,7 +161,7 @@ class Connections:
     def terms(self, seat: Seat) -> Terms:
         """What a stream may use now."""
         moving = self._moving()
-        budget = self._budget // moving
+        budget = self.budget.limit // moving
         connections = min(self._climb.target // moving, budget * 4 // (LEAST_RANGE * 5))
         if connections < 2 or seat.taken < (PROOF_BESIDE if moving > 1 else PROOF_ALONE):
             return ONE
@@ -146,18 +169,17 @@ class Connections:
 
     def reserve(self, seat: Seat, nbytes: int) -> bool:
         """Takes bytes of the budget, for a range ahead of its turn; False where they are not to be had now."""
-        share = self._budget // self._moving()
-        if seat.reserved + nbytes > share or self._reserved + nbytes > self._budget:
+        share = self.budget.limit // self._moving()
+        if seat.reserved + nbytes > share or not self.budget.take(nbytes):
             self._short = True
             return False
         seat.reserved += nbytes
-        self._reserved += nbytes
         return True
 
     def release(self, seat: Seat, nbytes: int) -> None:
         """Gives reserved bytes back: their consumer has them, or nobody wants them."""
         seat.reserved -= nbytes
-        self._reserved -= nbytes
+        self.budget.give(nbytes)
 
     def asked(self) -> None:
         """A request beside a stream's first one begins."""

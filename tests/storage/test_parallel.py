@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,7 @@ def test_every_byte_once_and_in_order(seed: int, broken: float, start: int, end:
 
         def watch() -> None:
             nonlocal most
-            most = max(most, connections.reserved)
+            most = max(most, connections.budget.held)
 
         backend.watch = watch
         stream = await opened(backend, connections, start, end)
@@ -81,7 +82,7 @@ def check_requests(backend: Scattered, start: int, end: int | None, broken: floa
     given = sorted((asked.start, asked.start + asked.given) for asked in backend.log if asked.given)
     assert given[0][0] == start
     assert given[-1][1] == min(len(DATA), end or len(DATA))
-    assert all(first[1] == second[0] for first, second in zip(given, given[1:]))
+    assert all(first[1] == second[0] for first, second in pairwise(given))
     assert len(given) > 3
     if not broken:
         assert len(backend.log) == len(given)
@@ -164,7 +165,7 @@ async def test_a_stream_without_a_budget_goes_on_alone() -> None:
     connections = Connections(0)
     stream = await opened(Scattered(DATA), connections)
     assert await read_all(stream) == DATA
-    assert connections.reserved == 0
+    assert connections.budget.held == 0
 
 
 async def test_an_object_without_a_version_is_not_split() -> None:
@@ -229,7 +230,7 @@ async def test_over_http_in_any_weather(simulated: ObjectStore, storages: Storag
     assert await read_all(stream, MIB) == DATA
     asked = [entry for entry in simulated.log if entry.method == "GET"]
     assert len(asked) > 4
-    assert storages.connections.reserved == 0
+    assert storages.connections.budget.held == 0
 
 
 async def test_an_object_that_is_replaced_by_a_shorter_one(

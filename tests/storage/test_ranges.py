@@ -1,6 +1,7 @@
 """Parallel ranges, the pure part: what is asked for, how many at a time, and who gets how many."""
 
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -45,7 +46,7 @@ def test_each_byte_is_asked_for_once_whatever_arrives_first(start: int, length: 
         if reached[number] == spans[number].stop:
             del reached[number]
     assert spans[0].start == start
-    assert all(first.stop == second.start for first, second in zip(spans, spans[1:]))
+    assert all(first.stop == second.start for first, second in pairwise(spans))
     assert spans[-1].stop == stop
 
 
@@ -109,7 +110,7 @@ def test_the_climb_rests_longer_and_longer() -> None:
         climb.measured(1e9)
         if climb.target > START:
             tried.append(index)
-    waits = [second - first for first, second in zip(tried, tried[1:])]
+    waits = [second - first for first, second in pairwise(tried)]
     assert waits == sorted(waits)
     assert waits[-1] > 60
 
