@@ -1,6 +1,6 @@
 """One shard = storage x tfrecord: reading, writing, and which shards a name means."""
 
-from streamrec.shards.listing import find_shards
+from streamrec.shards.listing import Listing, find_shards
 from streamrec.shards.patterns import Filenames, expand_braces
 from streamrec.shards.reader import ReadOptions, ShardPlace, ShardReader, open_shard
 from streamrec.shards.tfrecord_writer import TFRecordWriter
@@ -8,6 +8,7 @@ from streamrec.shards.writer import ShardInfo, ShardWriter
 
 __all__ = [
     "Filenames",
+    "Listing",
     "ReadOptions",
     "ShardInfo",
     "ShardPlace",

@@ -115,6 +115,7 @@ class AsyncFsBackend:
 
 class _RangesBody:
     keeps_time = False
+    splits = False
 
     def __init__(self, backend: AsyncFsBackend, info: ObjectInfo, start: int, stop: int) -> None:
         self.info = info

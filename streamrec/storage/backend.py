@@ -48,6 +48,10 @@ class Body(Protocol):
         """
 
     @property
+    def splits(self) -> bool:
+        """Whether other ranges of the object may be asked for at the same time, and make it faster."""
+
+    @property
     def info(self) -> ObjectInfo:
         """The whole object's size and version, as this response tells them."""
 
@@ -134,6 +138,7 @@ class EmptyBody:
 
     info: ObjectInfo
     keeps_time: bool = True
+    splits: bool = False
 
     async def readinto(self, buffer: memoryview) -> int:
         """Always 0."""

@@ -77,7 +77,8 @@ class HttpBackend:
         except BaseException:
             answer.close()
             raise
-        return AiohttpBody(answer, info, start, end)
+        ranges = answer.status == 206 or answer.headers.get("Accept-Ranges") == "bytes"
+        return AiohttpBody(answer, info, start, end, splits=ranges)
 
     async def aclose(self) -> None:
         """Closes the session."""

@@ -82,6 +82,7 @@ class LocalBackend:
 
 class _LocalBody:
     keeps_time = True
+    splits = False
 
     def __init__(self, file: Any, info: ObjectInfo, position: int) -> None:
         self.info = info

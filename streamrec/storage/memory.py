@@ -74,6 +74,7 @@ class MemoryBackend:
 
 class _MemoryBody:
     keeps_time = True
+    splits = False
 
     def __init__(self, file: Any, info: ObjectInfo, start: int, stop: int) -> None:
         self.info = info

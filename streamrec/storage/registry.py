@@ -18,6 +18,7 @@ import fsspec
 from streamrec.errors import ClosedError, MissingExtraError
 from streamrec.storage.backend import Backend
 from streamrec.storage.base import Storage
+from streamrec.storage.connections import BUFFER_BYTES, Connections
 from streamrec.storage.fsspec_options import Source
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.shield import finish
@@ -72,6 +73,10 @@ class Storages:
         filesystem: Your own fsspec filesystem, for all URLs. An async one is made again from its arguments,
             in the running loop; any other is used as it is.
         retry: When to try again and when to give up.
+        buffer_bytes: How much all streams together may hold of large objects ahead of what was read.
+
+    Attributes:
+        connections: What all streams share.
     """
 
     def __init__(
@@ -80,7 +85,9 @@ class Storages:
         *,
         filesystem: fsspec.AbstractFileSystem | None = None,
         retry: RetryPolicy | None = None,
+        buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
+        self.connections = Connections(buffer_bytes)
         self._options = dict(storage_options or {})
         self._backend = self._options.pop("backend", None)
         _check_backend(self._backend, filesystem)
@@ -120,7 +127,7 @@ class Storages:
             _load, protocol, self._filesystem, self._backend
         )  # an import takes up to a second
         backend = await connect(Source(protocol, self._options, self._filesystem), self._retry)
-        storage = Storage(backend, self._retry)
+        storage = Storage(backend, self._retry, self.connections)
         self._stack.push_async_callback(storage.aclose)
         return storage
 

@@ -130,6 +130,7 @@ class _File:
 
 class _FileBody:
     keeps_time = False
+    splits = False
 
     def __init__(self, backend: SyncFsBackend, file: _File, info: ObjectInfo, start: int, stop: int | None) -> None:
         self.info = info
