@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "kernels": {"errors"},
     "tfrecord": {"errors", "kernels"},
     "example": {"errors", "kernels"},
-    "storage": {"errors"},
+    "storage": {"errors", "kernels"},
     "bridge": {"errors"},
     "shards": {"errors", "tfrecord", "storage", "bridge"},
     "pipeline": {"errors", "kernels", "tfrecord", "example", "storage", "shards", "bridge"},
