@@ -6,7 +6,9 @@
   its size and CRC32C, which the answer tells, are compared again. What differs is deleted, that generation and
   no other, and is an IntegrityError.
 * Only where there is none (`overwrite=False`): `ifGenerationMatch=0`. fake-gcs-server 1.52 keeps it for objects
-  of one part only; for others there is nothing but the look before the upload begins.
+  of one part only; for others there is nothing but the look before the upload begins. Such an object carries a
+  mark of its upload (metadata `streamrec-upload`), so that after a lost answer a writer knows its own object from
+  an equal one.
 * A writer that is killed leaves a session that nobody can list and nobody sees; the store drops it after a week.
 
 Source: cloud.google.com/storage/docs/resumable-uploads and .../data-validation.
@@ -34,6 +36,7 @@ from streamrec.storage.urls import split_object
 
 __all__ = ["Client", "GcsUpload"]
 
+MARK: Final = "streamrec-upload"
 _RESUME: Final = 308  # "Resume Incomplete": more bytes are wanted
 
 
@@ -70,6 +73,7 @@ class GcsUpload:
         self._client = client
         self._path = path
         self._overwrite = overwrite
+        self._mark = None if overwrite else secrets.token_hex(16)
         self._place = f"/upload/storage/v1/b/{quote(bucket, safe='')}/o"
         self._session: str | None = None
         self._doubt = False
@@ -117,26 +121,25 @@ class GcsUpload:
     async def _insert(self, sent: Sent, data: bytes) -> None:
         """Object and checksum in one request."""
         query = {"uploadType": "multipart", "name": self._key, **self._condition()}
-        metadata = {"name": self._key, "contentType": "application/octet-stream", "crc32c": encoded(sent.crc32c)}
+        metadata = {**self._resource(), "crc32c": encoded(sent.crc32c)}
         boundary = secrets.token_hex(16)
         headers = {"Content-Type": f"multipart/related; boundary={boundary}"}
         body = _related(boundary, metadata, data)
-        doubt, self._doubt = self._doubt, True
         try:
             with seam(self._path):
                 async with await self._client.send("POST", self._place, query, headers, body) as answer:
                     await check(answer, self._path)
                     self._done = await read_json(answer)
         except ObjectChangedError as error:  # a 412 can only mean ifGenerationMatch=0 here
-            there = await self._there() if doubt else None
-            if there is None or _difference(sent, there) is not None:
+            there = await self._there()
+            if there is None or there.get("metadata", {}).get(MARK) != self._mark:
                 raise exists(self._path) from error
-            self._done = there  # the attempt without an answer had succeeded
+            self._done = there  # an attempt without an answer had succeeded
 
     async def _create(self) -> None:
         query = {"uploadType": "resumable", "name": self._key, **self._condition()}
         headers = {"X-Upload-Content-Type": "application/octet-stream", "Content-Type": "application/json"}
-        body = json.dumps({"name": self._key}).encode()
+        body = json.dumps(self._resource()).encode()
         with self._taken(), seam(self._path):
             async with await self._client.send("POST", self._place, query, headers, body) as answer:
                 await check(answer, self._path)
@@ -200,6 +203,11 @@ class GcsUpload:
             async with await self._client.send("DELETE", place, {"ifGenerationMatch": generation}) as answer:
                 await check(answer, self._path)
 
+    def _resource(self) -> dict[str, Any]:
+        """What the object is to be, its bytes aside."""
+        mark = {} if self._mark is None else {"metadata": {MARK: self._mark}}
+        return {"name": self._key, "contentType": "application/octet-stream", **mark}
+
     def _condition(self) -> dict[str, str]:
         return {} if self._overwrite else {"ifGenerationMatch": "0"}
 
@@ -220,7 +228,7 @@ def _span(there: int, stop: int, whole: Sent | None) -> dict[str, str]:
     return {"Content-Range": span, **checksum}
 
 
-def _related(boundary: str, metadata: Mapping[str, str], data: bytes) -> bytes:
+def _related(boundary: str, metadata: Mapping[str, Any], data: bytes) -> bytes:
     """A multipart/related body: metadata, then content."""
     head = (
         f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{json.dumps(metadata)}\r\n"

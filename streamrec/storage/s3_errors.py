@@ -14,16 +14,20 @@ from streamrec.errors import PermissionDeniedError, StorageError, UnsupportedOpe
 from streamrec.storage import http_body
 from streamrec.storage.faults import Cause, TransientError, from_status, retry_after_seconds
 
-__all__ = ["NoSuchUploadError", "PastTheEndError", "seam"]
+__all__ = ["BadDigestError", "NoSuchUploadError", "PastTheEndError", "seam"]
 
 _FOREIGN = (boto.BotoCoreError, boto.ClientError, ResponseParserError, aiohttp.ClientError, OSError)
 _DAMAGED_CODES = frozenset(
-    {"BadDigest", "InvalidDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch", "IncompleteBody"}
+    {"InvalidDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch", "IncompleteBody"}
 )
 
 
 class PastTheEndError(StorageError):
     """A 416."""
+
+
+class BadDigestError(TransientError):
+    """What arrived has not the checksum that came with it."""
 
 
 class NoSuchUploadError(StorageError):
@@ -83,6 +87,8 @@ def _from_answer(
         return PastTheEndError(message, path, start, end)
     if code == "NoSuchUpload":
         return NoSuchUploadError(_ENDED.format(message), path, start, end)
+    if code == "BadDigest":
+        return BadDigestError(Cause.DAMAGED, f"{code}: {message}")
     if code in _DAMAGED_CODES:
         return TransientError(Cause.DAMAGED, f"{code}: {message}")
     if status in (405, 501):

@@ -10,8 +10,12 @@
 * **The last to begin wins.** S3 tells nothing of a multipart upload but its key, so nobody can see whether its
   writer lives. Whoever begins an upload aborts all unfinished ones to *that very key*: those of killed writers,
   so that they can run again, and that of a writer who still lives, whose next request then fails and says why.
-  So two writers never race for a name. Uploads to other keys are left alone.
+  Two that begin in the same moment may both go on; the object is that of the last to complete, whole. Uploads
+  to other keys are left alone.
 * Only where there is none (`overwrite=False`): `If-None-Match: *` on the last request. AWS and SeaweedFS keep it.
+  Such an object carries a mark of its upload (metadata `streamrec-upload`), so that after a lost answer a
+  writer knows its own object from an equal one. (aiohttp sends a PUT again by itself where a connection that
+  was used before breaks, so a first attempt may be a second one.)
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import hashlib
 import io
 import logging
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -38,14 +43,15 @@ from streamrec.errors import (
 )
 from streamrec.storage.backend import ObjectInfo, Sent
 from streamrec.storage.checksums import encoded
-from streamrec.storage.faults import Cause, TransientError, exists
-from streamrec.storage.s3_errors import NoSuchUploadError, seam
+from streamrec.storage.faults import exists
+from streamrec.storage.s3_errors import BadDigestError, NoSuchUploadError, seam
 from streamrec.storage.shield import finish
 from streamrec.storage.urls import split_object
 
 __all__ = ["Leftovers", "S3Upload", "StoredPart", "difference"]
 
 MAX_PARTS: Final = 10_000
+MARK: Final = "streamrec-upload"
 
 _MD5 = re.compile(r'"?([0-9a-f]{32})"?')
 _LOG = logging.getLogger(__name__)
@@ -169,6 +175,7 @@ class S3Upload:
         self._leftovers = leftovers
         self._path = path
         self._overwrite = overwrite
+        self._mark = None if overwrite else secrets.token_hex(16)
         self._place = {"Bucket": bucket, "Key": key}
         self._id: str | None = None
         self._asked = False  # for an id, without an answer
@@ -211,11 +218,12 @@ class S3Upload:
         doubt, self._doubt = self._doubt, True
         try:
             done = await (self._complete_parts(sent) if self._only is None else self._put_only(sent))
-        except (ObjectChangedError, NoSuchUploadError) as error:  # a 412 can only mean If-None-Match here
-            refused = exists(self._path) if isinstance(error, ObjectChangedError) else error
+        except ObjectChangedError as error:  # a 412 can only mean If-None-Match here
+            return await self._completed_before(sent, exists(self._path), error)
+        except NoSuchUploadError as error:
             if not doubt:
-                raise refused from error
-            return await self._completed_before(sent, refused)
+                raise
+            return await self._completed_before(sent, error, error)
         return await self._check(sent, done.get("ETag"))
 
     async def abort(self) -> None:
@@ -240,7 +248,11 @@ class S3Upload:
         self._asked = True
         with seam(self._path):
             made = await self._fs._call_s3(
-                "create_multipart_upload", ChecksumAlgorithm="CRC32C", ChecksumType="FULL_OBJECT", **self._place
+                "create_multipart_upload",
+                ChecksumAlgorithm="CRC32C",
+                ChecksumType="FULL_OBJECT",
+                **self._marked(),
+                **self._place,
             )
         self._id = made["UploadId"]
         self._checks_whole = made.get("ChecksumType") == "FULL_OBJECT"
@@ -252,6 +264,7 @@ class S3Upload:
                 Body=io.BytesIO(self._only or b""),
                 ChecksumCRC32C=encoded(sent.crc32c),
                 **self._condition(),
+                **self._marked(),
                 **self._place,
             )
         return done
@@ -269,17 +282,16 @@ class S3Upload:
                     **self._condition(),
                     **self._place,
                 )
-        except TransientError as fault:
-            if fault.cause is not Cause.DAMAGED:
-                raise
+        except BadDigestError as fault:  # all parts were right when they arrived
             raise IntegrityError(f"the store refused the parts ({fault.reason}): write it again", self._path) from fault
         return done
 
-    async def _completed_before(self, sent: Sent, refused: StorageError) -> ObjectInfo:
-        """The request failed after one without an answer: did that succeed? The object tells."""
+    async def _completed_before(self, sent: Sent, refused: StorageError, cause: StorageError) -> ObjectInfo:
+        """The request failed, perhaps after one without an answer: did that succeed? The object tells."""
         head = await self._head()
-        if head is None or difference(sent, self._ordered(), head) is not None:
-            raise refused
+        ours = head is not None and (self._mark is None or head.get("Metadata", {}).get(MARK) == self._mark)
+        if head is None or not ours or difference(sent, self._ordered(), head) is not None:
+            raise refused from cause
         return ObjectInfo(self._path, sent.size, head.get("ETag"))
 
     async def _check(self, sent: Sent, etag: str | None) -> ObjectInfo:
@@ -309,6 +321,13 @@ class S3Upload:
 
     def _ordered(self) -> list[StoredPart]:
         return [self._parts[index] for index in sorted(self._parts)]
+
+    def _marked(self) -> dict[str, Any]:
+        """The mark, beside the metadata that the user wants."""
+        if self._mark is None:
+            return {}
+        theirs = self._fs.s3_additional_kwargs.get("Metadata") or {}
+        return {"Metadata": {**theirs, MARK: self._mark}}
 
     def _condition(self) -> dict[str, str]:
         return {} if self._overwrite else {"IfNoneMatch": "*"}
