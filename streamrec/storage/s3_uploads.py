@@ -4,6 +4,7 @@
   object's size and CRC32C go with the completion, so a store that can (`FULL_OBJECT` checksums: AWS, SeaweedFS)
   refuses before anything is visible. Afterwards a HEAD is compared with what was sent: size, and the best that
   the store tells of CRC32C (whole, or composed of the parts') and etag (`difference`).
+  That is a HEAD for each object, beside the listing that the last rule but one needs.
 * What differs is deleted, under its etag, so that nothing else is; then it is an IntegrityError.
 * An answer that is lost leaves a doubt. The request is made again, and where it fails because the first one had
   succeeded, the object tells: if it is what was sent, it is ours. In doubt nothing is deleted.
@@ -21,13 +22,10 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import io
 import logging
-import re
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Final
 
 from s3fs import S3FileSystem
@@ -44,72 +42,17 @@ from streamrec.errors import (
 from streamrec.storage.backend import ObjectInfo, Sent
 from streamrec.storage.checksums import encoded
 from streamrec.storage.faults import exists
+from streamrec.storage.s3_checks import StoredPart, difference, is_md5
 from streamrec.storage.s3_errors import BadDigestError, NoSuchUploadError, seam
 from streamrec.storage.shield import finish
 from streamrec.storage.urls import split_object
 
-__all__ = ["Leftovers", "S3Upload", "StoredPart", "difference"]
+__all__ = ["Leftovers", "S3Upload"]
 
 MAX_PARTS: Final = 10_000
 MARK: Final = "streamrec-upload"
 
-_MD5 = re.compile(r'"?([0-9a-f]{32})"?')
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredPart:
-    """What is known of one part.
-
-    Attributes:
-        etag: As the store gave it.
-        crc32c: Of the bytes that were sent.
-        checked: Whether the store compared it.
-        md5: Whether the etag was found to be the MD5 of the bytes; looked at for the first part only.
-    """
-
-    etag: str
-    crc32c: int
-    checked: bool
-    md5: bool = False
-
-
-def difference(sent: Sent, parts: Sequence[StoredPart], head: Mapping[str, Any]) -> str | None:
-    """What tells the object in the store from what was sent; None where nothing does.
-
-    The checksum of a multipart upload is that of the whole, or that of its parts' checksums; its etag is the
-    MD5 of its parts' MD5s where the store's etags are MD5s. Source: "Checking object integrity in Amazon S3".
-
-    Args:
-        sent: What was sent.
-        parts: Its parts, in order; none where it went in one request.
-        head: The answer to HEAD, with the checksum where the store has one.
-    """
-    if head["ContentLength"] != sent.size:
-        return f"it has {head['ContentLength']:,} bytes where {sent.size:,} were sent"
-    found = head.get("ChecksumCRC32C")
-    if found is not None:
-        wanted = _composed(parts) if "-" in found else encoded(sent.crc32c)
-        return None if found == wanted else f"its CRC32C is {found} where {wanted} was sent"
-    etag, made = str(head.get("ETag", "")).strip('"'), _etag(parts)
-    own = head.get("ServerSideEncryption", "AES256") != "AES256" or "SSECustomerAlgorithm" in head
-    if made is None or own or not re.fullmatch(rf"[0-9a-f]{{32}}-{len(parts)}", etag):
-        return None
-    return None if etag == made else f"its etag is {etag} where the parts make {made}"
-
-
-def _composed(parts: Sequence[StoredPart]) -> str:
-    crc32c = kernels.crc32c(b"".join(part.crc32c.to_bytes(4, "big") for part in parts))
-    return f"{encoded(crc32c)}-{len(parts)}"
-
-
-def _etag(parts: Sequence[StoredPart]) -> str | None:
-    """The etag that the parts make, where they are known to be MD5s."""
-    digests = [_MD5.fullmatch(part.etag) for part in parts]
-    if not digests or not parts[0].md5 or None in digests:
-        return None
-    joined = b"".join(bytes.fromhex(digest[1]) for digest in digests if digest)
-    return f"{hashlib.md5(joined, usedforsecurity=False).hexdigest()}-{len(parts)}"
 
 
 class Leftovers:
@@ -210,7 +153,7 @@ class S3Upload:
                 **self._place,
             )
         checked = "ChecksumCRC32C" in part
-        md5 = index == 0 and not checked and await asyncio.to_thread(_is_md5, part["ETag"], data)
+        md5 = index == 0 and not checked and await asyncio.to_thread(is_md5, part["ETag"], data)
         self._parts[index] = StoredPart(part["ETag"], crc32c, checked, md5)
 
     async def complete(self, sent: Sent) -> ObjectInfo:
@@ -337,8 +280,3 @@ def _listed(index: int, part: StoredPart) -> dict[str, Any]:
     """A part in the list that completes an upload; with its checksum where the store keeps one."""
     checksum = {"ChecksumCRC32C": encoded(part.crc32c)} if part.checked else {}
     return {"PartNumber": index + 1, "ETag": part.etag, **checksum}
-
-
-def _is_md5(etag: str, data: bytes) -> bool:
-    found = _MD5.fullmatch(etag)
-    return found is not None and found[1] == hashlib.md5(data, usedforsecurity=False).hexdigest()

@@ -18,7 +18,7 @@ from streamrec.kernels import crc32c
 from streamrec.storage import RetryPolicy, Storage, Storages
 from streamrec.storage.backend import Sent
 from streamrec.storage.checksums import encoded
-from streamrec.storage.s3_uploads import StoredPart, difference
+from streamrec.storage.s3_checks import StoredPart, difference
 from streamrec.testing.servers import Store
 from tests.storage.contract import read_all
 from tests.storage.faultproxy import Fault, FaultProxy, Request, status
