@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
 from urllib.parse import quote
 
@@ -167,9 +167,10 @@ class GcsUpload:
         """
         try:
             there = await self._put({"Content-Range": "bytes */*"}, b"")
-        except NotFoundError:
-            self._ours = False
-            self._done = await self._client.metadata(self._path)
+        except NotFoundError as error:
+            self._ours, self._done = False, await self._there()
+            if self._done is None:
+                raise StorageError("the store no longer knows this upload: write it again", self._path) from error
             there = int(self._done["size"])
         if self._done is not None and (whole is None or there != whole.size):
             raise StorageError(f"the store ended this upload at {there:,} bytes: write it again", self._path)
@@ -198,8 +199,9 @@ class GcsUpload:
             return None
 
     async def _remove(self, generation: str) -> None:
+        """Removes what we made; gone or replaced is fine."""
         place = "/storage/v1" + resource(self._path)
-        with seam(self._path):
+        with suppress(NotFoundError, ObjectChangedError), seam(self._path):
             async with await self._client.send("DELETE", place, {"ifGenerationMatch": generation}) as answer:
                 await check(answer, self._path)
 

@@ -26,6 +26,7 @@ import io
 import logging
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from s3fs import S3FileSystem
@@ -41,7 +42,7 @@ from streamrec.errors import (
 )
 from streamrec.storage.backend import ObjectInfo, Sent
 from streamrec.storage.checksums import encoded
-from streamrec.storage.faults import exists
+from streamrec.storage.faults import Cause, TransientError, exists
 from streamrec.storage.s3_checks import StoredPart, difference, is_md5
 from streamrec.storage.s3_errors import BadDigestError, NoSuchUploadError, seam
 from streamrec.storage.shield import finish
@@ -240,7 +241,9 @@ class S3Upload:
     async def _check(self, sent: Sent, etag: str | None) -> ObjectInfo:
         """Compares; what differs and is ours goes."""
         head = await self._head()
-        if head is None or (etag is not None and head.get("ETag") != etag):
+        if head is None:
+            raise TransientError(Cause.SERVER, "the object was completed and is not there")
+        if etag is not None and head.get("ETag") != etag:
             raise ObjectChangedError("somebody else wrote this name at the same time: use one writer", self._path)
         reason = difference(sent, self._ordered(), head)
         if reason is not None:
@@ -249,9 +252,9 @@ class S3Upload:
         return ObjectInfo(self._path, sent.size, head.get("ETag"))
 
     async def _remove(self, etag: str | None) -> None:
-        """Removes what we made; without an etag nobody could say that it is ours."""
+        """Removes what we made; without an etag nobody could say that it is ours. Gone or replaced is fine."""
         if etag is not None:
-            with seam(self._path):
+            with suppress(NotFoundError, ObjectChangedError), seam(self._path):
                 await self._fs._call_s3("delete_object", IfMatch=etag, **self._place)
 
     async def _head(self) -> Mapping[str, Any] | None:

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 
-from streamrec.errors import IntegrityError, NotFoundError, ObjectChangedError, StorageTimeoutError
+from streamrec.errors import IntegrityError, NotFoundError, ObjectChangedError, StorageError, StorageTimeoutError
 from streamrec.kernels import crc32c
 from streamrec.storage import RetryPolicy, Storage, Storages
 from streamrec.storage.backend import Sent
@@ -299,6 +299,14 @@ async def test_gcs_an_upload_that_the_store_forgot_is_not_taken_for_what_lies_th
     with pytest.raises(ObjectChangedError, match="write again"):
         await gcs.write()
     assert await gcs.stored() == older
+
+
+async def test_gcs_an_upload_that_the_store_forgot(gcs: Through) -> None:
+    faults = iter([status("503 Busy"), status("404 Gone")])
+    gcs.proxy.choose = lambda request: next(faults, None) if "content-range" in request.headers else None
+    with pytest.raises(StorageError, match="no longer knows this upload"):
+        await gcs.write()
+    await gcs.check_gone()
 
 
 def part(data: bytes, checked: bool, md5: bool) -> StoredPart:
