@@ -127,6 +127,7 @@ async def verify(
     Raises:
         NotFoundError: There is no such manifest.
         ManifestError: What is there is no manifest.
+        UnsupportedOperationError: The store cannot be listed (plain HTTP), and there may be more than one shard.
         StorageError: The store failed, and retrying did not help.
     """
     async with Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy()) as storages:
