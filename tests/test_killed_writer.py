@@ -9,4 +9,4 @@ from tests.soak.writing import soak
 def test_a_killed_writer_leaves_nothing_partial_and_can_run_again(request: pytest.FixtureRequest, kind: str) -> None:
     store = None if kind == "local" else request.getfixturevalue(kind)
     seen = soak(kind.removesuffix("_store"), kills=4, seed=4, store=store)
-    assert seen.rounds == 4
+    assert seen.killed == 4

@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import multiprocessing
 import random
+import signal
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -144,6 +145,7 @@ class Soak:
         process.join(seconds)
         process.kill()
         process.join()
+        assert process.exitcode in (0, -signal.SIGKILL), f"the writer ended with {process.exitcode}"
         return bool(process.exitcode)
 
     def _check_whole(self, versions: list[int]) -> int:
@@ -186,17 +188,17 @@ def soak(kind: str, kills: int, seed: int, store: Store | None = None) -> Seen:
 
     Args:
         kind: "s3" (SeaweedFS), "gcs" (fake-gcs-server) or "local".
-        kills: How many.
+        kills: How many; those that come too late, after the writer's end, are not counted.
         seed: Of the random moments.
         store: A server that runs; None: one is started.
     """
     with at_store(kind, store) as place:
         rounds = Soak(place, seed)
-        for number in range(kills):
+        while rounds.seen.killed < kills:
             try:
                 rounds.round()
             except AssertionError as error:
-                error.add_note(f"{kind}, seed {seed}, round {number}")
+                error.add_note(f"{kind}, seed {seed}, round {rounds.seen.rounds}")
                 raise
     return rounds.seen
 
