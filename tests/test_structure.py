@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "example": {"errors", "kernels"},
     "storage": {"errors", "kernels"},
     "bridge": {"errors"},
-    "shards": {"errors", "tfrecord", "storage", "bridge"},
+    "shards": {"errors", "kernels", "tfrecord", "storage", "bridge"},
     "pipeline": {"errors", "kernels", "tfrecord", "example", "storage", "shards", "bridge"},
     "__init__": {"errors", "tfrecord", "example", "storage", "shards", "pipeline"},
 }

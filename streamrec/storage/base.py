@@ -152,7 +152,9 @@ class Storage:
         finally:
             await stream.aclose()
 
-    async def upload(self, path: str, *, part_size: int = PART_SIZE, parallel: int = PARALLEL) -> Upload:
+    async def upload(
+        self, path: str, *, part_size: int = PART_SIZE, parallel: int = PARALLEL, overwrite: bool = True
+    ) -> Upload:
         """Starts an upload; nothing is visible under `path` until `Upload.complete`.
 
         Use it as `async with await storage.upload(path) as upload: await upload.write(data)`.
@@ -161,14 +163,16 @@ class Storage:
             path: The object's URL. What is there stays until completion, and is replaced by it.
             part_size: Bytes of a part: a multiple of 256 KiB, and at least 5 MiB on S3.
             parallel: Parts under way at the same time, at the most.
+            overwrite: Whether an object that is there already is replaced.
 
         Raises:
-            UnsupportedOperationError: This kind of storage cannot be written.
+            AlreadyExistsError: `overwrite` is False, and there is one. It may also come from `complete`.
+            UnsupportedOperationError: This kind of storage cannot be written, or not without `overwrite`.
             StorageError: The store failed for good.
         """
         if part_size < 1 << 18 or part_size % (1 << 18):
             raise ValueError(f"part_size is {part_size:,}; stores want a multiple of 256 KiB (262,144)")
-        sink = await self._attempt(path, lambda: self._backend.begin_upload(path), "starting an upload")
+        sink = await self._attempt(path, lambda: self._backend.begin_upload(path, overwrite), "starting an upload")
         return Upload(sink, self._retry, path, part_size, parallel)
 
     async def aclose(self) -> None:

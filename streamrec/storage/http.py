@@ -49,7 +49,7 @@ class HttpBackend:
         """Not over HTTP."""
         _unsupported("list", prefix)
 
-    async def begin_upload(self, path: str) -> PartSink:
+    async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
         """Not over HTTP."""
         _unsupported("write", path)
 
