@@ -13,6 +13,9 @@ It lists and uploads faster than s3fs and gcsfs, for less of the processor. Its 
   directory's marker ("dir/") within what is listed passes for an empty object ("dir").
 * **Listing.** Its prefixes are whole directories, so that "s3://b/dir/train-" lists "dir/", from shortly before the
   prefix to a page behind it, and leaves out the rest.
+* **Writing.** What the store has in the end is compared by its size only; an object is never created exclusively; and
+  the unfinished upload of a writer that was killed stays, unseen, until the bucket's lifecycle rule (or a writer
+  without obstore) ends it.
 * **Retry-After** is not told by it, so it is not kept.
 
 Versions are etags on S3, pinned with If-Match, and generations on GCS.
@@ -33,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import obstore
 from obstore.store import GCSStore, S3Store
 
-from streamrec.errors import NotFoundError, StorageError
+from streamrec.errors import NotFoundError, StorageError, UnsupportedOperationError
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
 from streamrec.storage.faults import Cause, TransientError, changed
 from streamrec.storage.fsspec_options import Source
@@ -89,6 +92,7 @@ class ObstoreBackend:
     """
 
     block_bytes = BLOCK_BYTES
+    remote = True
 
     def __init__(self, protocol: str, made_with: Settings, policy: RetryPolicy) -> None:
         self._make: type[S3Store] | type[GCSStore] = S3Store if protocol.startswith("s3") else GCSStore
@@ -144,9 +148,15 @@ class ObstoreBackend:
             return await self._past_the_end(path, start, version)
         return ObstoreBody(got.stream(min_chunk_size=CHUNK), info, start, end)
 
-    async def begin_upload(self, path: str) -> PartSink:
+    async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
         """Sends nothing yet: an object of one part needs no multipart upload."""
         bucket, key = split_object(path)
+        if not overwrite:
+            raise UnsupportedOperationError(
+                "obstore cannot create objects of many parts only where there is none: pass overwrite=True, or "
+                "leave out backend='obstore'",
+                path,
+            )
         return ObstoreUpload(
             path, key, self.store(bucket), lambda: self.store(bucket, tries=True), lambda: self.stat(path)
         )
@@ -220,6 +230,7 @@ class ObstoreBody:
     __slots__ = ("_end", "_left", "_start", "_stream", "info")
 
     keeps_time = True  # its read_timeout is the policy's stall_timeout
+    splits = True
 
     def __init__(self, stream: BytesStream, info: ObjectInfo, start: int, end: int | None) -> None:
         self.info = info

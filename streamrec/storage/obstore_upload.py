@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 import obstore
 from obstore.store import GCSStore, S3Store
 
-from streamrec.errors import StorageError
-from streamrec.storage.backend import ObjectInfo
+from streamrec.errors import IntegrityError, StorageError
+from streamrec.storage.backend import ObjectInfo, Sent
 from streamrec.storage.faults import TransientError, give_up
 from streamrec.storage.obstore_errors import seam
 from streamrec.storage.shield import finish
@@ -60,13 +60,12 @@ class ObstoreUpload:
         self._stat = stat
         self._only: bytes | None = None
         self._writer: AsyncWritableFile | None = None
-        self._size = 0
         self._ending = False
         self._broken = False
 
-    async def put_part(self, index: int, offset: int, data: bytes, last: bool) -> None:
+    async def put_part(self, index: int, offset: int, data: bytes, whole: Sent | None) -> None:
         """Hands a part to the writer; an only part waits for `complete`."""
-        if last and index == 0:
+        if whole is not None and index == 0:
             self._only = data
             return
         if self._writer is None:
@@ -77,23 +76,21 @@ class ObstoreUpload:
             writing = self._step(partial(self._writer.write, data), offset, offset + len(data))
             # One of the first two starts the upload: cut off half way, nobody would know what to abort.
             await (finish(writing) if index <= 1 else writing)
-        self._size = offset + len(data)
 
-    async def complete(self) -> ObjectInfo:
+    async def complete(self, sent: Sent) -> ObjectInfo:
         """Makes the object visible, and looks whether it is all there."""
         if self._only is not None:
             with seam(self._path):
                 await obstore.put_async(self._single, self._key, self._only, use_multipart=False)
-            self._size = len(self._only)
         elif self._broken or not self._ending:
             assert self._writer is not None, "the last part comes before complete"
             await self._step(self._writer.flush)
             self._ending = True
             await self._step(self._writer.close)
         info = await self._stat()
-        if info.size != self._size:
-            raise StorageError(
-                f"the store has {info.size:,} bytes where {self._size:,} were sent: write it again", self._path
+        if info.size != sent.size:
+            raise IntegrityError(
+                f"the store has {info.size:,} bytes where {sent.size:,} were sent: write it again", self._path
             )
         return info
 

@@ -22,7 +22,16 @@ from streamrec.testing.faults import Faults
 from streamrec.testing.objectstore import ObjectStore
 from streamrec.testing.proxy import FaultProxy
 from streamrec.testing.servers import Store, seaweedfs
-from tests.storage.contract import DATA, QUICK, Place, ReadingTests, StorageTests, kill_while_writing, read_all
+from tests.storage.contract import (
+    DATA,
+    QUICK,
+    NotExclusiveTests,
+    Place,
+    ReadingTests,
+    StorageTests,
+    kill_while_writing,
+    read_all,
+)
 from tests.storage.faultproxy import Fault, Request, status
 from tests.storage.faultproxy import FaultProxy as OneByOne
 from tests.storage.test_s3 import PART
@@ -43,7 +52,7 @@ async def orphans(store: Store, path: str) -> list[Any]:
     return uploads
 
 
-class TestS3(StorageTests):
+class TestS3(NotExclusiveTests):
     @pytest.fixture
     def place(self, s3_store: Store) -> Place:
         self.store = s3_store
