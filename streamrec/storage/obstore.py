@@ -89,6 +89,7 @@ class ObstoreBackend:
     """
 
     block_bytes = BLOCK_BYTES
+    remote = True
 
     def __init__(self, protocol: str, made_with: Settings, policy: RetryPolicy) -> None:
         self._make: type[S3Store] | type[GCSStore] = S3Store if protocol.startswith("s3") else GCSStore
@@ -220,6 +221,7 @@ class ObstoreBody:
     __slots__ = ("_end", "_left", "_start", "_stream", "info")
 
     keeps_time = True  # its read_timeout is the policy's stall_timeout
+    splits = True
 
     def __init__(self, stream: BytesStream, info: ObjectInfo, start: int, end: int | None) -> None:
         self.info = info
