@@ -51,7 +51,7 @@ fuzz:
 	sh fuzz/run.sh $(SECONDS_OF_FUZZING)
 
 bench: client servers peers
-	for name in kernels local stream encode parse; do $(CLIENT)/bin/python -m benchmarks.$$name || exit 1; done
+	for name in kernels local stream encode parse faults; do $(CLIENT)/bin/python -m benchmarks.$$name || exit 1; done
 
 client: $(CLIENT)/.done
 servers: $(SERVERS)/.done

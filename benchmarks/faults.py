@@ -247,7 +247,7 @@ def tables(results: Mapping[str, Any]) -> str:
     lines = []
     for store, clients in STORES.items():
         lines += [f"### {'S3' if store == 's3' else 'Google Cloud Storage'}", ""]
-        lines += [f"| fault | streamrec | {' | '.join(clients)} |", "|---" * (len(clients) + 2) + "|"]
+        lines += [f"| fault | what streamrec does | {' | '.join(clients)} |", "|---" * (len(clients) + 2) + "|"]
         for name, row in ROWS.items():
             if (store, name, "streamrec") in cells:
                 found = " | ".join(words(cells[store, name, client]) for client in clients)

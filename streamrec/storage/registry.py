@@ -123,20 +123,12 @@ class Storages:
         await finish(self._stack.aclose())  # also in a scope that is cancelled: nothing stays open
 
     async def _make(self, protocol: str) -> Storage:
-        connect = await asyncio.to_thread(
-            _load, protocol, self._filesystem, self._backend
-        )  # an import takes up to a second
+        # in a thread: an import takes up to a second
+        connect = await asyncio.to_thread(_load, protocol, self._filesystem, self._backend)
         backend = await connect(Source(protocol, self._options, self._filesystem), self._retry)
         storage = Storage(backend, self._retry, self.connections)
         self._stack.push_async_callback(storage.aclose)
         return storage
-
-
-def _check_backend(backend: object, filesystem: fsspec.AbstractFileSystem | None) -> None:
-    if backend not in (None, "obstore"):
-        raise ValueError(f"the storage option 'backend' is {backend!r}: 'obstore' is the only one to choose")
-    if backend is not None and filesystem is not None:
-        raise ValueError(f"a filesystem of your own and backend={backend!r} exclude each other: leave one out")
 
 
 def _load(protocol: str, filesystem: fsspec.AbstractFileSystem | None, backend: str | None = None) -> Connect:
@@ -176,3 +168,10 @@ def _family(filesystem: fsspec.AbstractFileSystem) -> str:
     arguments = (*filesystem.storage_args, *filesystem.storage_options.values())
     wraps = any(isinstance(value, fsspec.AbstractFileSystem) for value in arguments)
     return "asyncfs" if filesystem.async_impl and (filesystem.asynchronous or not wraps) else "syncfs"
+
+
+def _check_backend(backend: object, filesystem: fsspec.AbstractFileSystem | None) -> None:
+    if backend not in (None, "obstore"):
+        raise ValueError(f"the storage option 'backend' is {backend!r}: 'obstore' is the only one to choose")
+    if backend is not None and filesystem is not None:
+        raise ValueError(f"a filesystem of your own and backend={backend!r} exclude each other: leave one out")
