@@ -78,6 +78,14 @@ class Interleave:
             self.lanes.setdefault(shard, Lane(Arrival(shard)))
         return list(self.lanes.values())
 
+    def extend(self, shards: int) -> None:
+        """So many shards are known by now."""
+        self._shards = shards
+
+    def reach(self, ahead: int) -> int:
+        """How many shards must be known before the next `pull`, with `ahead` of them fed; or all there are."""
+        return self._next + self._plan.cycle_length + ahead + 1
+
     @property
     def finished(self) -> bool:
         """Whether every record was taken."""

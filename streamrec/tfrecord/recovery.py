@@ -23,7 +23,7 @@ import numpy.typing as npt
 from streamrec import kernels
 from streamrec.errors import CorruptRecordError, StreamrecError, TruncatedShardError
 from streamrec.tfrecord.compression import is_record_header
-from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES
+from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, as_spans
 from streamrec.tfrecord.loss import Loss, OnError
 from streamrec.tfrecord.resync import search
 
@@ -113,7 +113,7 @@ class Walk:
         """Takes the records from `at` on; True where the way goes on behind them."""
         rules = self.rules
         found, self.at, code, self.wants = kernels.scan_frames(self.data, self.at, rules.verify, rules.max_record_bytes)
-        self._take(np.frombuffer(found, np.int64).reshape(-1, 2))
+        self._take(as_spans(found))
         left = len(self.data) - self.at
         if code == kernels.OK and self.final and left:
             code = TRUNCATED

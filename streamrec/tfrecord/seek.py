@@ -70,7 +70,7 @@ def find_start(data: Buffer, max_record_bytes: int, final: bool) -> Start:
 def is_record(data: Buffer) -> bool:
     """Whether these bytes are one whole good record."""
     spans, end, _, _ = kernels.scan_frames(data, 0, True, sys.maxsize)
-    return len(spans) == SPAN_BYTES and end == memoryview(data).nbytes
+    return memoryview(spans).nbytes == SPAN_BYTES and end == memoryview(data).nbytes
 
 
 def spanning(data: Buffer, reach: int, max_record_bytes: int) -> list[tuple[int, int]]:
