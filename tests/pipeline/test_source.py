@@ -118,7 +118,8 @@ def test_shards_that_become_known_late_change_nothing(
     lengths: list[int], plan: Plan, deterministic: bool, seed: int
 ) -> None:
     plan, draw = replace(plan, deterministic=deterministic), random.Random(seed)
-    arriving, known, found = Arriving(lengths, plan, seed), 0, []
+    arriving, known = Arriving(lengths, plan, seed), 0
+    found: list[bytes] = []
     while known < len(lengths) or not arriving.interleave.finished:
         least = min(arriving.interleave.reach(2), len(lengths))
         known = max(known, draw.randint(least, len(lengths)))
