@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from streamrec.errors import ClosedError
 from streamrec.storage.connections import Connections, Seat
-from streamrec.storage.ranges import LEAST_RANGE, RangePlan, Span
+from streamrec.storage.ranges import FIRST_RANGE, LEAST_RANGE, RangePlan, Span
 from streamrec.storage.shield import finish
 from streamrec.storage.stream import ResumingStream, stop_of
 
@@ -90,11 +90,15 @@ class ParallelStream:
         self._closed = False
 
     async def readinto(self, buffer: memoryview) -> int:
-        """Waits for the next bytes; as `ResumingStream.readinto`."""
+        """Waits for the next bytes; as `ResumingStream.readinto`, but never for more than a block at a time.
+
+        A request may be cut that far ahead of where it has come, while this waits.
+        """
         if self._closed:
             raise ClosedError(f"{self.info.path}: the stream is closed; open a new one")
         if not buffer:
             return 0
+        buffer = buffer[:FIRST_RANGE]
         self._seat.waits()
         try:
             count = await self._read(buffer)
