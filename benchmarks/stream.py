@@ -73,7 +73,7 @@ def compare(arguments: argparse.Namespace) -> None:
 
 def rounds(urls: Sequence[str], options: dict[str, Any], batch: int, count: int) -> dict[str, float]:
     """Measures both sides in turn; ratios are of neighbours in time, and their median counts."""
-    task = {"urls": list(urls), "options": options, "batch": batch}
+    task: dict[str, Any] = {"urls": list(urls), "options": options, "batch": batch}
     pairs = [(spawn(side="bare", **task), spawn(side="streamrec", **task)) for _ in range(count)]
     checks = [spawn(side=side, check=True, **task)["check"] for side in ("bare", "streamrec")]
     if checks[0] != checks[1]:

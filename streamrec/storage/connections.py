@@ -23,10 +23,12 @@ from collections.abc import Callable, Iterable
 from statistics import median
 from typing import Final
 
+from streamrec import kernels
+from streamrec.storage.backend import BLOCK_BYTES
 from streamrec.storage.climb import Climb
 from streamrec.storage.ranges import LEAST_RANGE, Pace, Terms, range_bytes
 
-__all__ = ["BUFFER_BYTES", "MOST_OPEN", "Budget", "Connections", "Seat"]
+__all__ = ["BUFFER_BYTES", "MOST_OPEN", "Blocks", "Budget", "Connections", "Seat"]
 
 BUFFER_BYTES: Final = 96 << 20
 """Default bytes that ranges may hold ahead of their turn."""
@@ -78,6 +80,25 @@ class Budget:
         self.held -= nbytes
 
 
+class Blocks:
+    """Memory that ranges land in, used again and again: fresh memory costs more than the copy out of it."""
+
+    def __init__(self) -> None:
+        self._free: list[memoryview] = []
+
+    def get(self) -> memoryview:
+        """A block of BLOCK_BYTES, whose bytes are anything."""
+        return self._free.pop() if self._free else memoryview(kernels.allocate(BLOCK_BYTES))
+
+    def put(self, block: memoryview) -> None:
+        """A block that nobody looks at any more."""
+        self._free.append(block)
+
+    def clear(self) -> None:
+        """Gives the memory back."""
+        self._free.clear()
+
+
 class Seat:
     """One stream's place among the others; made by `Connections.join`, given back by `leave`.
 
@@ -117,7 +138,8 @@ class Connections:
         clock: Seconds that only grow.
 
     Attributes:
-        budget: What is left of it tells who else may hold something.
+        budget: What all may hold ahead of its turn.
+        blocks: Where it lands; free ones are kept while anything is held.
     """
 
     def __init__(
@@ -125,6 +147,7 @@ class Connections:
     ) -> None:
         self.clock = clock
         self.budget = Budget(budget)
+        self.blocks = Blocks()
         self._climb = climb or Climb()
         self._seats: set[Seat] = set()
         self._ahead = 0
@@ -180,6 +203,8 @@ class Connections:
         """Gives reserved bytes back: their consumer has them, or nobody wants them."""
         seat.reserved -= nbytes
         self.budget.give(nbytes)
+        if not self.budget.held:
+            self.blocks.clear()
 
     def asked(self) -> None:
         """A request beside a stream's first one begins."""

@@ -19,12 +19,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
-from streamrec import kernels
 from streamrec.errors import ClosedError
-from streamrec.storage.backend import BLOCK_BYTES
 from streamrec.storage.connections import Connections, Seat
-from streamrec.storage.ranges import LEAST_RANGE, RangePlan, Span
+from streamrec.storage.ranges import FIRST_RANGE, LEAST_RANGE, RangePlan, Span
 from streamrec.storage.shield import finish
 from streamrec.storage.stream import ResumingStream, stop_of
 
@@ -91,11 +90,15 @@ class ParallelStream:
         self._closed = False
 
     async def readinto(self, buffer: memoryview) -> int:
-        """Waits for the next bytes; as `ResumingStream.readinto`."""
+        """Waits for the next bytes; as `ResumingStream.readinto`, but never for more than a block at a time.
+
+        A request may be cut that far ahead of where it has come, while this waits.
+        """
         if self._closed:
             raise ClosedError(f"{self.info.path}: the stream is closed; open a new one")
         if not buffer:
             return 0
+        buffer = buffer[:FIRST_RANGE]
         self._seat.waits()
         try:
             count = await self._read(buffer)
@@ -174,7 +177,7 @@ class _Piece:
         self._stream = stream
         self._connections = connections
         self._seat = seat
-        self._blocks: deque[memoryview] = deque()
+        self._blocks: deque[_Landed] = deque()
         self._landing = False
         self._turn = False
         self._room = 0
@@ -225,14 +228,15 @@ class _Piece:
     def _copy(self, buffer: memoryview) -> int:
         filled = 0
         while self._blocks and filled < len(buffer):
-            block = self._blocks[0]
-            count = min(len(block), len(buffer) - filled)
-            buffer[filled : filled + count] = block[:count]
+            block, start, stop = self._blocks[0]
+            count = min(stop - start, len(buffer) - filled)
+            buffer[filled : filled + count] = block[start : start + count]
             filled += count
-            if count == len(block):
-                self._blocks.popleft()
+            if start + count < stop:
+                self._blocks[0] = _Landed(block, start + count, stop)
             else:
-                self._blocks[0] = block[count:]
+                self._blocks.popleft()
+                self._connections.blocks.put(block)
         self._connections.release(self._seat, filled)
         return filled
 
@@ -256,18 +260,36 @@ class _Piece:
         began = now = self._connections.clock()
         self._connections.answered(began - asked)
         first = self._room
-        block = memoryview(b"")
-        while self._room and not self._turn:
-            block = block or memoryview(kernels.allocate(min(BLOCK_BYTES, self._room)))
-            count = await self._stream.readinto(block)
-            if not count:
-                break
-            self._blocks.append(block[:count])
-            block = block[count:]
-            self._room -= count
-            now = self._connections.arrived(count)
+        count = -1
+        while count and self._room and not self._turn:
+            block = self._connections.blocks.get()
+            filled = 0
+            try:
+                while filled < len(block) and self._room and not self._turn:
+                    count = await self._stream.readinto(block[filled : filled + self._room])
+                    if not count:
+                        break
+                    filled += count
+                    self._room -= count
+                    now = self._connections.arrived(count)
+            finally:
+                self._keep(block, filled)
         if not self._turn:
             self._connections.flowed(first - self._room, now - began)
+
+    def _keep(self, block: memoryview, filled: int) -> None:
+        if filled:
+            self._blocks.append(_Landed(block, 0, filled))
+        else:
+            self._connections.blocks.put(block)
+
+
+class _Landed(NamedTuple):
+    """Bytes of a block that have landed and were not taken."""
+
+    block: memoryview
+    start: int
+    stop: int
 
 
 async def _gone(tasks: list[asyncio.Task[None]]) -> None:

@@ -17,14 +17,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-__all__ = ["LEAST_RANGE", "MOST_RANGE", "Pace", "RangePlan", "Span", "Terms", "range_bytes"]
+__all__ = ["FIRST_RANGE", "LEAST_RANGE", "MOST_RANGE", "Pace", "RangePlan", "Span", "Terms", "range_bytes"]
 
 LEAST_RANGE: Final = 4 << 20
 """A smaller range costs more than it brings: a request to S3 takes 1.6 ms of processor time."""
 
 MOST_RANGE: Final = 16 << 20
 FIRST_RANGE: Final = 1 << 20
-"""The first ranges behind a cut may be as small as this: they are few."""
+"""The first ranges behind a cut may be as small as this: they are few. A cut is never nearer than this either, so
+nothing that waits for fewer bytes reads beyond it."""
 
 LATENCIES: Final = 4
 """A range takes as long as so many first-byte latencies, so that waiting for it costs a fifth at the most."""

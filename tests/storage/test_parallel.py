@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from streamrec.errors import ClosedError, ObjectChangedError, PermissionDeniedError, StorageError
 from streamrec.shards import ShardReader
 from streamrec.storage import RetryPolicy, Storages
+from streamrec.storage.climb import Climb
 from streamrec.storage.connections import Connections
 from streamrec.storage.parallel import ParallelStream, open_parallel
 from streamrec.storage.stream import ResumingStream
@@ -46,10 +47,10 @@ async def read_up_to_an_error(stream: ParallelStream) -> tuple[bytes, StorageErr
 def check_nothing_is_left(backend: Scattered, connections: Connections) -> None:
     assert landing() == []
     assert all(asked.closed for asked in backend.log)
-    assert connections.reserve(connections.join(), BUDGET)
+    assert connections.budget.held == 0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.integers(0, 2**32),
     st.sampled_from([0.0, 0.2, 0.5]),
@@ -113,7 +114,7 @@ async def test_a_changed_object_is_an_error_and_never_a_mixture(requests: int) -
     check_nothing_is_left(backend, connections)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 600))
 def test_a_cancellation_leaves_nothing(seed: int, turns: int) -> None:
     async def run() -> None:
@@ -159,6 +160,29 @@ async def read_up_to_8_mib(stream: ParallelStream) -> bytes:
         buffer = memoryview(bytearray(8 * MIB - len(got)))
         got += buffer[: await stream.readinto(buffer)]
     return bytes(got)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 2**32), st.lists(st.integers(0, 400), min_size=2, max_size=4))
+def test_streams_that_come_and_go_cut_and_join_each_others_requests(seed: int, starts: list[int]) -> None:
+    """Each has more connections while it is alone, and one while it is not: no byte comes twice or is missing."""
+
+    async def run() -> None:
+        connections = Connections(BUDGET, Climb(start=4, most=8))
+        backends = [Scattered(DATA, seed + number) for number in range(len(starts))]
+
+        async def read(backend: Scattered, turns: int) -> None:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            assert await read_all(await opened(backend, connections), 3 * MIB) == DATA
+
+        await asyncio.gather(*map(read, backends, starts))
+        for backend in backends:
+            given = sorted((asked.start, asked.start + asked.given) for asked in backend.log)
+            assert all(first[1] == second[0] for first, second in pairwise(given))
+            check_nothing_is_left(backend, connections)
+
+    asyncio.run(run())
 
 
 async def test_a_stream_without_a_budget_goes_on_alone() -> None:
