@@ -1,7 +1,7 @@
 """What flows through a pipeline: chunks of elements, each with the positions between them.
 
 Rules:
-- A chunk's elements are Frames (records that are not Python objects yet) or a list of any objects.
+- A chunk's elements are Frames (records that are not Python objects yet), Columns, or a list of any objects.
 - `positions.at(i)` says where to resume so that exactly `elements[i:]` and all that follows come. It is made
   when somebody asks, never per record.
 - Chunks and positions are immutable, and positions hold no data.
@@ -14,10 +14,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
+import numpy.typing as npt
 
+from streamrec.pipeline.columns import Columns
+from streamrec.pipeline.nests import leaves
 from streamrec.tfrecord import Frames
 
-__all__ = ["Batches", "Chunk", "Elements", "Marks", "Position", "Positions", "StageState", "Stride", "weigh"]
+__all__ = [
+    "Batches",
+    "Chunk",
+    "Elements",
+    "Marks",
+    "Picked",
+    "Position",
+    "Positions",
+    "StageState",
+    "Stride",
+    "weigh",
+    "with_state",
+]
 
 Position = Mapping[str, Any]
 """JSON: `source` (the source's own state), `skip` (elements after it), `stages` (a state per stage that has one)."""
@@ -39,6 +54,16 @@ class Batches:
     def __len__(self) -> int:
         return len(self._frames.spans) // self._size
 
+    @property
+    def frames(self) -> Frames:
+        """All records of all batches."""
+        return self._frames
+
+    @property
+    def size(self) -> int:
+        """How many records make a batch."""
+        return self._size
+
     @overload
     def __getitem__(self, index: int) -> Frames: ...
     @overload
@@ -53,7 +78,7 @@ class Batches:
         return self._frames.window(index * size, index * size + size)
 
 
-Elements = Frames | Batches | Sequence[Any]
+Elements = Frames | Batches | Columns | Sequence[Any]
 
 OBJECT_BYTES = 64
 
@@ -98,6 +123,18 @@ class Stride:
 
 
 @dataclass(frozen=True, slots=True)
+class Picked:
+    """Positions of elements that were picked out of others, at `indices`; behind the last one, all `size` are done."""
+
+    inner: Positions
+    indices: npt.NDArray[np.int64]
+    size: int
+
+    def at(self, index: int) -> Position:
+        return self.inner.at(int(self.indices[index]) if index < len(self.indices) else self.size)
+
+
+@dataclass(frozen=True, slots=True)
 class StageState:
     """Positions with the state of one stage that counts elements: `first + index` of them at each place."""
 
@@ -106,13 +143,20 @@ class StageState:
     first: int
 
     def at(self, index: int) -> Position:
-        position = dict(self.inner.at(index))
-        position["stages"] = {**position.get("stages", {}), self.stage: self.first + index}
-        return position
+        return with_state(self.inner.at(index), self.stage, self.first + index)
+
+
+def with_state(position: Position, stage: str, state: int) -> Position:
+    """A position with the state of one stage more."""
+    return {**position, "stages": {**position.get("stages", {}), stage: state}}
 
 
 def weigh(elements: Iterable[Any]) -> int:
     """About how many bytes objects keep alive: what the byte budgets count."""
+    if isinstance(elements, Frames):
+        return weigh_one(elements)
+    if isinstance(elements, Columns):
+        return weigh(leaves(elements.nest))
     return sum(map(weigh_one, elements))
 
 

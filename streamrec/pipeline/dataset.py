@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from fsspec import AbstractFileSystem
 
+from streamrec.pipeline.batching import Batch, PaddedBatch, RaggedBatch
 from streamrec.pipeline.description import MEMORY_BUDGET, Chain, Prefetch, Repeat, lines
 from streamrec.pipeline.interleave import Plan
 from streamrec.pipeline.iterators import (
@@ -17,8 +18,11 @@ from streamrec.pipeline.iterators import (
     Run,
     ThreadedAsyncIterator,
 )
+from streamrec.pipeline.padding import Padding
+from streamrec.pipeline.selecting import Enumerate, Filter, Shard, Skip, Take, TakeWhile
 from streamrec.pipeline.source import Shards
-from streamrec.pipeline.stages import Batch, Map, Stage, Take
+from streamrec.pipeline.stages import Map, Stage
+from streamrec.pipeline.unbatching import Unbatch
 from streamrec.shards import Filenames, ReadOptions
 from streamrec.shards.patterns import listed
 from streamrec.storage import RetryPolicy
@@ -55,13 +59,77 @@ class Dataset(Generic[T]):
         """
         return self._then(Batch(batch_size, drop_remainder))
 
-    def map(self, function: Callable[[Any], Any]) -> Dataset[Any]:
-        """Calls `function` for each element, in order, in a thread beside the fetching."""
+    def padded_batch(
+        self, batch_size: int, padded_shapes: Any = None, padding_values: Any = None, drop_remainder: bool = False
+    ) -> Dataset[Any]:
+        """Joins each `batch_size` elements in one, with arrays padded to one shape.
+
+        Args:
+            batch_size: How many.
+            padded_shapes: The shape for each part of an element, in dicts and tuples as the element's; None or -1 in
+                a shape, and None for all, is the batch's longest. What is larger is an error.
+            padding_values: What is put behind, for each part or one for all; None for 0, and `b""` among strings.
+            drop_remainder: Whether a last, smaller batch is left out.
+
+        Raises:
+            ValueError: When it runs: an array does not fit, or arrays differ in their number of dimensions.
+        """
+        return self._then(PaddedBatch(batch_size, Padding(padded_shapes, padding_values), drop_remainder))
+
+    def ragged_batch(self, batch_size: int, drop_remainder: bool = False) -> Dataset[Any]:
+        """Joins each `batch_size` elements in one, with arrays as the rows of a `RaggedTensor`.
+
+        Every dimension of an array is a ragged one; numbers and strings are batched as `batch` does it.
+
+        Raises:
+            ValueError: When it runs: arrays differ in their number of dimensions.
+        """
+        return self._then(RaggedBatch(batch_size, drop_remainder))
+
+    def unbatch(self) -> Dataset[Any]:
+        """Splits each element into its rows: Frames into records, arrays (in dicts and tuples too) along their first
+        dimension; ragged and sparse tensors likewise.
+        """
+        return self._then(Unbatch())
+
+    def rebatch(self, batch_size: int, drop_remainder: bool = False) -> Dataset[Any]:
+        """Batches of another size: `unbatch` and `batch`, in columns, without an object per element."""
+        return self.unbatch().batch(batch_size, drop_remainder)
+
+    def map(self, function: Callable[..., Any]) -> Dataset[Any]:
+        """Calls `function` for each element, in order, in a thread beside the fetching.
+
+        Where the element is a tuple, its parts are the arguments, as in tf.data.
+        """
         return self._then(Map(function))
+
+    def filter(self, predicate: Callable[..., Any]) -> Dataset[T]:
+        """The elements for which `predicate` gives something true; it is called as by `map`."""
+        return self._then(Filter(predicate))
+
+    def take_while(self, predicate: Callable[..., Any]) -> Dataset[T]:
+        """The elements before the first for which `predicate` gives something false; it is called as by `map`."""
+        return self._then(TakeWhile(predicate))
+
+    def enumerate(self, start: int = 0) -> Dataset[Any]:
+        """Pairs of a number, int64 from `start` on, and the element; batched, an array and the elements' batch."""
+        return self._then(Enumerate(start))
 
     def take(self, count: int) -> Dataset[T]:
         """The first `count` elements; -1 for all. What is not taken is not fetched."""
         return self._then(Take(count))
+
+    def skip(self, count: int) -> Dataset[T]:
+        """All but the first `count` elements; -1 for none. What is skipped is fetched all the same."""
+        return self._then(Skip(count))
+
+    def shard(self, num_shards: int, index: int) -> Dataset[T]:
+        """Every element whose number, modulo `num_shards`, is `index`. What is left out is fetched all the same.
+
+        Raises:
+            ValueError: `index` is not between 0 and `num_shards`, exclusive.
+        """
+        return self._then(Shard(num_shards, index))
 
     def repeat(self, count: int | None = None) -> Dataset[T]:
         """All elements `count` times over; None or -1 for ever."""

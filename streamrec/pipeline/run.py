@@ -22,12 +22,14 @@ from typing import Any
 import anyio
 
 from streamrec.pipeline.background import background
+from streamrec.pipeline.batching import Batch
 from streamrec.pipeline.chunk import Chunk, Position, Positions
+from streamrec.pipeline.columns import window
 from streamrec.pipeline.description import Chain, Prefetch, Repeat
 from streamrec.pipeline.queue import ByteQueue
 from streamrec.pipeline.session import Session, session
 from streamrec.pipeline.source import Shards, read_shards
-from streamrec.pipeline.stages import Batch, Step, window
+from streamrec.pipeline.stages import Step
 
 __all__ = ["Put", "chunks_of", "produce"]
 
@@ -151,10 +153,16 @@ def push(steps: Sequence[Step], chunk: Chunk) -> Iterator[Chunk]:
 
 
 def drain(steps: Sequence[Step]) -> Iterator[Chunk]:
-    """What comes out when the input has ended."""
+    """What comes out when the input has ended; an error of a step comes behind what is left in those after it."""
+    failure: Exception | None = None
     for index, step in enumerate(steps):
-        for out in step.flush():
-            yield from push(steps[index + 1 :], out)
+        try:
+            for out in step.flush():
+                yield from push(steps[index + 1 :], out)
+        except Exception as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
 
 
 async def through(outputs: Iterator[Chunk], offload: bool) -> tuple[list[Chunk], Exception | None]:

@@ -7,20 +7,18 @@ Rules:
   `done` (it wants no more input). It never awaits, sleeps, or sees where its chunks come from.
 - Whatever an emitted chunk's positions say is enough to go on from there: a step whose output straddles
   input chunks points back to the input's places, and needs no state of its own.
+- The user's functions get what tf.data's would get: a tuple is passed as several arguments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-import numpy as np
+from streamrec.pipeline.chunk import Chunk, weigh
 
-from streamrec.pipeline.chunk import Batches, Chunk, Elements, Marks, Positions, StageState, Stride, weigh
-from streamrec.tfrecord import Frames, Joining
-
-__all__ = ["Batch", "Map", "Stage", "Step", "Take", "stack"]
+__all__ = ["Calls", "Map", "Stage", "Step"]
 
 
 class Step(Protocol):
@@ -52,106 +50,34 @@ class Stage(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Joins `batch_size` elements in one: records to Frames, arrays (in dicts and tuples too) by stacking."""
+class Calls:
+    """Calls of a function of the user's, whose error waits for what was made before it."""
 
-    batch_size: int
-    drop_remainder: bool = False
-    offload: ClassVar[bool] = False
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._error: Exception | None = None
 
-    def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size={self.batch_size} must be at least 1")
+    def results(self, elements: Iterable[Any], kind: Callable[[Any], Any] | None = None) -> Iterator[Any]:
+        """What the function makes of each element, made a `kind`, up to the one at which it fails."""
+        try:
+            for element in elements:
+                result = self._function(*element) if type(element) is tuple else self._function(element)
+                yield result if kind is None else kind(result)
+        except Exception as error:
+            self._error = error
 
-    def start(self, key: str, state: int | None) -> Step:
-        return _Batching(self.batch_size, self.drop_remainder)
-
-
-class _Batching:
-    done = False
-
-    def __init__(self, size: int, drop_remainder: bool) -> None:
-        self._size = size
-        self._drop_remainder = drop_remainder
-        self._held: Joining | list[Any] | None = None
-        self._mark: tuple[Positions, int] | None = None
-
-    def feed(self, chunk: Chunk) -> list[Chunk]:
-        count = len(chunk.elements)
-        mark = self._mark or (chunk.positions, 0)
-        first = min(count, self._size - len(self._held)) if self._held is not None else 0
-        if first:
-            self._hold(window(chunk.elements, 0, first))
-        completed = self._completed(mark, (chunk.positions, first))
-        last = count - (count - first) % self._size
-        whole = self._whole(chunk, first, last)
-        if last > first or completed:
-            mark = (chunk.positions, last)
-        if last < count:
-            self._hold(window(chunk.elements, last, count))
-        self._mark = mark
-        return completed + whole
-
-    def flush(self) -> list[Chunk]:
-        if self._held is None or self._drop_remainder:
-            return []
-        assert self._mark is not None
-        batch = self._release()
-        return [Chunk([batch], _Remainder(self._mark), weigh([batch]))]
-
-    def _completed(self, start: tuple[Positions, int], end: tuple[Positions, int]) -> list[Chunk]:
-        """The batch that earlier chunks began, when it is whole."""
-        if self._held is None or len(self._held) < self._size:
-            return []
-        batch = self._release()
-        return [Chunk([batch], Marks((start, end)), weigh([batch]))]
-
-    def _whole(self, chunk: Chunk, first: int, last: int) -> list[Chunk]:
-        """The batches that lie in one chunk: of records without a copy."""
-        if first == last:
-            return []
-        elements, positions = window(chunk.elements, first, last), Stride(chunk.positions, first, self._size)
-        if isinstance(elements, Frames):
-            return [Chunk(Batches(elements, self._size), positions, chunk.nbytes)]
-        batches = [stack(elements[at : at + self._size]) for at in range(0, last - first, self._size)]
-        return [Chunk(batches, positions, weigh(batches))]
-
-    def _hold(self, elements: Elements) -> None:
-        """Keeps the start of a batch: records are copied, so that their blocks do not pile up."""
-        if self._held is None:
-            self._held = Joining(self._size) if isinstance(elements, Frames) else []
-        if isinstance(self._held, Joining):
-            assert isinstance(elements, Frames)
-            self._held.add(elements)
-        else:
-            self._held.extend(elements)
-
-    def _release(self) -> Any:
-        """The batch that was held."""
-        held, self._held = self._held, None
-        return held.frames() if isinstance(held, Joining) else stack(held or ())
-
-
-@dataclass(frozen=True, slots=True)
-class _Remainder:
-    """Positions of a last, smaller batch: before it its first element's, after it the end of the input."""
-
-    before: tuple[Positions, int]
-
-    def at(self, index: int) -> dict[str, Any]:
-        positions, inner = self.before
-        position = dict(positions.at(inner))
-        if index:
-            position["ended"] = True
-        return position
+    def check(self) -> None:
+        """Raises the error that ended `results`, once."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """Calls a function for each element."""
+    """Calls a function for each element; a tuple's parts are its arguments."""
 
-    function: Callable[[Any], Any]
+    function: Callable[..., Any]
     offload: ClassVar[bool] = True
 
     def start(self, key: str, state: int | None) -> Step:
@@ -161,87 +87,14 @@ class Map:
 class _Mapping:
     done = False
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self._function = function
-        self._error: Exception | None = None
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._calls = Calls(function)
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
-        self.flush()
-        results: list[Any] = []
-        try:
-            results.extend(map(self._function, chunk.elements))
-        except Exception as error:
-            self._error = error
+        self._calls.check()
+        results = list(self._calls.results(chunk.elements))
         return [Chunk(results, chunk.positions, weigh(results))] if results else self.flush()
 
     def flush(self) -> list[Chunk]:
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
+        self._calls.check()
         return []
-
-
-@dataclass(frozen=True, slots=True)
-class Take:
-    """The first `count` elements; all of them where `count` is -1, as in tf.data."""
-
-    count: int
-    offload: ClassVar[bool] = False
-
-    def start(self, key: str, state: int | None) -> Step:
-        return _Taking(self.count, key, state or 0)
-
-
-class _Taking:
-    def __init__(self, count: int, key: str, taken: int) -> None:
-        self._count = count
-        self._key = key
-        self._taken = taken
-
-    @property
-    def done(self) -> bool:
-        return 0 <= self._count <= self._taken
-
-    def feed(self, chunk: Chunk) -> list[Chunk]:
-        count = len(chunk.elements)
-        left = count if self._count < 0 else min(count, self._count - self._taken)
-        if not left:
-            return []
-        elements = chunk.elements if left == count else window(chunk.elements, 0, left)
-        positions = StageState(chunk.positions, self._key, self._taken)
-        self._taken += left
-        return [Chunk(elements, positions, chunk.nbytes)]
-
-    def flush(self) -> list[Chunk]:
-        return []
-
-
-def window(elements: Elements, first: int, last: int) -> Any:
-    """Elements first to last (exclusive): of Frames without a copy, since chunks are short-lived."""
-    return elements.window(first, last) if isinstance(elements, Frames) else elements[first:last]
-
-
-def stack(elements: Sequence[Any]) -> Any:
-    """A batch of elements that are no raw records, as tf.data batches them.
-
-    Dicts and tuples are batched part by part; arrays and numbers get a first dimension; `bytes` and `str`
-    become an object array, which keeps trailing NULs.
-
-    Raises:
-        ValueError: The shapes differ; the message names them.
-    """
-    first = elements[0]
-    if isinstance(first, dict):
-        return {key: stack([element[key] for element in elements]) for key in first}
-    if isinstance(first, tuple):
-        parts = [stack(part) for part in zip(*elements, strict=True)]
-        return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
-    if isinstance(first, bytes | str):
-        strings = np.empty(len(elements), object)
-        strings[:] = elements
-        return strings
-    arrays = [np.asarray(element) for element in elements]
-    shapes = {array.shape for array in arrays}
-    if len(shapes) > 1:
-        raise ValueError(f"elements of shapes {sorted(shapes)} do not make one batch: map them to one shape first")
-    return np.stack(arrays)

@@ -1,0 +1,190 @@
+"""Columns: elements that are dicts, tuples or rows of arrays, kept as columns until somebody asks for one.
+
+Rules:
+- A column is Frames, an array (its rows are the values), or any other sequence. All are as long as each other.
+- Windows share the memory of what they are a part of. Batches and joined parts are copies, save for Frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
+from streamrec.pipeline.nests import leaves, map_nest, map_nests, same_nest
+from streamrec.tfrecord import Frames, concat
+
+__all__ = ["Columns", "as_array", "compacted", "joined", "objects", "rows_of", "select", "window"]
+
+WASTE = 2
+"""Records that were picked out of a buffer that is this many times larger get a buffer of their own."""
+
+
+class Columns:
+    """Elements whose values stand in columns.
+
+    Args:
+        nest: A column, or dicts and tuples of columns, of one length; at least one.
+
+    Examples:
+        >>> columns = Columns((np.arange(3), Frames.of([b"a", b"b", b"c"])))
+        >>> len(columns), columns[1][1], len(columns[:2])
+        (3, b'b', 2)
+    """
+
+    __slots__ = ("nest",)
+
+    def __init__(self, nest: Any) -> None:
+        self.nest = nest
+
+    if TYPE_CHECKING:  # not at run time: the interpreter's own iterator knows how many elements are left
+
+        def __iter__(self) -> Iterator[Any]: ...
+
+    def __len__(self) -> int:
+        return len(next(leaves(self.nest)))
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> Columns: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            first, last, _ = index.indices(len(self))
+            return Columns(map_nest(lambda column: window(column, first, last), self.nest))
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return map_nest(lambda column: column[index], self.nest)
+
+
+def window(elements: Any, first: int, last: int) -> Any:
+    """Elements first to last (exclusive): of Frames without a copy, since chunks are short-lived."""
+    return elements.window(first, last) if isinstance(elements, Frames) else elements[first:last]
+
+
+def select(elements: Any, indices: npt.NDArray[np.int64]) -> Any:
+    """The elements at these places. Few records out of a large buffer are copied, so that it is free."""
+    if isinstance(elements, Columns):
+        return Columns(map_nest(lambda column: select(column, indices), elements.nest))
+    if isinstance(elements, np.ndarray):
+        return elements[indices]
+    if not isinstance(elements, Frames):
+        return [elements[index] for index in indices.tolist()]
+    return compacted(Frames(elements.buffer, elements.spans[indices]))
+
+
+def compacted(elements: Any) -> Any:
+    """The same elements; records that lie in a buffer much larger than themselves are copied out of it."""
+    if isinstance(elements, Columns):
+        return Columns(map_nest(compacted, elements.nest))
+    if isinstance(elements, Frames) and memoryview(elements.buffer).nbytes > WASTE * elements.nbytes:
+        return elements.compact()
+    return elements
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """Several windows as one, columns of one structure joined one by one; anything else as a list."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if all(isinstance(part, Frames) for part in parts):
+        return concat(parts)
+    if all(isinstance(part, np.ndarray) and part.shape[1:] == first.shape[1:] for part in parts):
+        return np.concatenate(parts)
+    if all(isinstance(part, Columns) and same_nest(part.nest, first.nest) for part in parts):
+        return Columns(map_nests(joined, [part.nest for part in parts]))
+    return [element for part in parts for element in part]
+
+
+def rows_of(batch: Any) -> Any:
+    """What a batch was made of: Frames stay Frames, other columns become the columns of elements.
+
+    Raises:
+        TypeError: The element is no batch; the message says what it is.
+        ValueError: Its parts have different numbers of rows.
+    """
+    if isinstance(batch, Frames):
+        return batch
+    nest = map_nest(column_of, batch)
+    lengths = {len(column) for column in leaves(nest)}
+    if len(lengths) != 1:
+        raise ValueError(f"the parts of an element have {sorted(lengths)} rows: they must have as many as each other")
+    return Columns(nest)
+
+
+def column_of(value: Any) -> Any:
+    """One part of a batch, as a sequence of rows; text becomes bytes, as in tf.data."""
+    if isinstance(value, Frames):
+        return value
+    if isinstance(value, BytesColumn):
+        return value.to_numpy()
+    if isinstance(value, RaggedTensor):
+        return ragged_rows(value)
+    if isinstance(value, SparseTensor):
+        return sparse_rows(value)
+    array = as_array(value)
+    if array.ndim < 1:
+        raise TypeError(f"a {type(value).__name__} has no rows: an array, a list or Frames is wanted here")
+    return array
+
+
+def as_array(value: Any) -> npt.NDArray[Any]:
+    """A value as an array; strings as objects, which keeps trailing NULs.
+
+    Raises:
+        TypeError: It is ragged or sparse.
+    """
+    if isinstance(value, RaggedTensor | SparseTensor):
+        raise TypeError(f"a {type(value).__name__} is no array: map such elements to arrays first")
+    if isinstance(value, BytesColumn):
+        return value.to_numpy()
+    if isinstance(value, bytes | str):
+        return objects([value]).reshape(())
+    if isinstance(value, Frames) or (isinstance(value, list) and any(isinstance(one, bytes | str) for one in value)):
+        return strings(list(value))
+    array = np.asarray(value)
+    return strings(array.ravel().tolist()).reshape(array.shape) if array.dtype.kind in "US" else array
+
+
+def strings(values: Sequence[Any]) -> npt.NDArray[np.object_]:
+    """Strings as an object array of bytes, which keeps trailing NULs."""
+    return objects([value.encode() if isinstance(value, str) else value for value in values])
+
+
+def objects(values: Sequence[Any]) -> npt.NDArray[np.object_]:
+    """An object array of these values."""
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
+
+
+def ragged_rows(ragged: RaggedTensor) -> list[Any]:
+    """The rows of a ragged tensor: arrays, or ragged tensors where more than one dimension is ragged."""
+    outer, *inner = ragged.nested_row_splits
+    values = ragged.flat_values.to_numpy() if isinstance(ragged.flat_values, BytesColumn) else ragged.flat_values
+    if not inner:
+        return [values[first:last] for first, last in zip(outer[:-1], outer[1:], strict=True)]
+    return [ragged_window(values, tuple(inner), first, last) for first, last in zip(outer[:-1], outer[1:], strict=True)]
+
+
+def ragged_window(values: Any, splits: tuple[npt.NDArray[Any], ...], first: int, last: int) -> RaggedTensor:
+    """Rows first to last (exclusive) of a ragged tensor."""
+    kept = []
+    for split in splits:
+        part = split[first : last + 1]
+        kept.append(part - part[0])
+        first, last = int(part[0]), int(part[-1])
+    return RaggedTensor(values[first:last], tuple(kept))
+
+
+def sparse_rows(sparse: SparseTensor) -> list[SparseTensor]:
+    """The rows of a sparse tensor, as sparse tensors of one dimension less."""
+    values = sparse.values.to_numpy() if isinstance(sparse.values, BytesColumn) else sparse.values
+    bounds = np.searchsorted(sparse.indices[:, 0], np.arange(int(sparse.dense_shape[0]) + 1)).tolist()
+    return [
+        SparseTensor(sparse.indices[first:last, 1:], values[first:last], sparse.dense_shape[1:])
+        for first, last in zip(bounds[:-1], bounds[1:], strict=True)
+    ]
