@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 import numpy as np
 import numpy.typing as npt
 
+from streamrec.example import BytesColumn
 from streamrec.pipeline.columns import Columns
 from streamrec.pipeline.nests import leaves
 from streamrec.tfrecord import Frames
@@ -163,6 +164,8 @@ def weigh(elements: Iterable[Any]) -> int:
 def weigh_one(element: Any) -> int:
     if isinstance(element, Frames):
         return abs(element.extent) + element.spans.nbytes
+    if isinstance(element, BytesColumn):
+        return int(element.lengths.sum()) + element.spans.nbytes
     if isinstance(element, np.ndarray):
         return element.nbytes + (sum(map(len, element.flat)) if element.dtype == object else 0) + OBJECT_BYTES
     if isinstance(element, bytes | bytearray | str):

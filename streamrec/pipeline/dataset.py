@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from fsspec import AbstractFileSystem
 
+from streamrec.example.features import Feature
 from streamrec.pipeline.batching import Batch, PaddedBatch, RaggedBatch
 from streamrec.pipeline.description import MEMORY_BUDGET, Chain, Prefetch, Repeat, lines
 from streamrec.pipeline.interleave import Plan
@@ -19,6 +20,7 @@ from streamrec.pipeline.iterators import (
     ThreadedAsyncIterator,
 )
 from streamrec.pipeline.padding import Padding
+from streamrec.pipeline.parsing import Parse
 from streamrec.pipeline.selecting import Enumerate, Filter, Shard, Skip, Take, TakeWhile
 from streamrec.pipeline.source import Shards
 from streamrec.pipeline.stages import Map, Stage
@@ -95,6 +97,21 @@ class Dataset(Generic[T]):
     def rebatch(self, batch_size: int, drop_remainder: bool = False) -> Dataset[Any]:
         """Batches of another size: `unbatch` and `batch`, in columns, without an object per element."""
         return self.unbatch().batch(batch_size, drop_remainder)
+
+    def parse_example(self, features: Mapping[str, Feature], *, string_columns: bool = False) -> Dataset[Any]:
+        """Parses each element, a batch of Example messages, into a dict of columns, as `streamrec.parse_example` does.
+
+        `dataset.batch(1024).parse_example(features)` makes no object per record. A record alone gives a dict
+        without the batch's dimension.
+
+        Args:
+            features: What to parse, by key.
+            string_columns: Whether byte strings come as BytesColumns, without a copy.
+
+        Raises:
+            FeatureError: When it runs: a message is damaged or is not as described.
+        """
+        return self._then(Parse(dict(features), string_columns))
 
     def map(self, function: Callable[..., Any]) -> Dataset[Any]:
         """Calls `function` for each element, in order, in a thread beside the fetching.

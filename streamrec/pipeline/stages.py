@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Protocol
 
 from streamrec.pipeline.chunk import Chunk, weigh
 
-__all__ = ["Calls", "Map", "Stage", "Step"]
+__all__ = ["Calls", "Map", "Mapped", "Stage", "Step"]
 
 
 class Step(Protocol):
@@ -81,20 +81,24 @@ class Map:
     offload: ClassVar[bool] = True
 
     def start(self, key: str, state: int | None) -> Step:
-        return _Mapping(self.function)
+        return Mapped(self.function)
 
 
-class _Mapping:
+class Mapped:
+    """A step that calls a function for each element."""
+
     done = False
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._calls = Calls(function)
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
+        """What the function makes of the chunk's elements, as far as it does not fail."""
         self._calls.check()
         results = list(self._calls.results(chunk.elements))
         return [Chunk(results, chunk.positions, weigh(results))] if results else self.flush()
 
     def flush(self) -> list[Chunk]:
+        """Raises the error that the function failed with, once."""
         self._calls.check()
         return []

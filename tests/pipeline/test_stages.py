@@ -10,7 +10,18 @@ import numpy as np
 import pytest
 
 import streamrec
-from streamrec import Dataset, Frames, RaggedTensor, SparseTensor, TFRecordDataset, encode_records
+from streamrec import (
+    BytesColumn,
+    Dataset,
+    FixedLenFeature,
+    Frames,
+    RaggedTensor,
+    SparseTensor,
+    TFRecordDataset,
+    VarLenFeature,
+    encode_example,
+    encode_records,
+)from streamrec.example.features import Feature
 
 SHARDS = [7, 0, 12, 1, 30]
 ALL = [
@@ -211,6 +222,47 @@ def test_stages_resume_everywhere(
     files: list[str], stages: Callable[[Dataset[Any]], Dataset[Any]], cycle: int, buffer_size: int
 ) -> None:
     assert_resumes_everywhere(stages(TFRecordDataset(files, "", buffer_size, cycle, block_length=2)))
+
+
+FEATURES: dict[str, Feature] = {"id": FixedLenFeature([], np.int64), "name": FixedLenFeature([], bytes), "ids": VarLenFeature(np.int64)}
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> str:
+    records = [encode_example({"id": [i], "name": [b"%d" % i], "ids": list(range(i % 4))}) for i in range(40)]
+    (tmp_path / "examples").write_bytes(encode_records(records))
+    return str(tmp_path / "examples")
+
+
+@pytest.mark.parametrize("string_columns", [False, True])
+def test_examples_are_parsed_in_batches(examples: str, string_columns: bool) -> None:
+    dataset = TFRecordDataset(examples, "", 300).batch(16).parse_example(FEATURES, string_columns=string_columns)
+    assert pickle.loads(pickle.dumps(dataset)) == dataset
+    batches = list(dataset)
+    assert [batch["id"].tolist() for batch in batches] == [[*range(16)], [*range(16, 32)], [*range(32, 40)]]
+    assert all(isinstance(batch["name"], BytesColumn) == string_columns for batch in batches)
+    assert [name for batch in batches for name in np.asarray(batch["name"])] == [b"%d" % i for i in range(40)]
+    assert batches[2]["ids"].dense_shape.tolist() == [8, 3]
+
+
+def test_parsed_batches_resume_and_have_rows(examples: str) -> None:
+    parsed = TFRecordDataset(examples, "", 300).batch(16).parse_example(FEATURES)
+    assert_resumes_everywhere(parsed)
+    assert_resumes_everywhere(parsed.unbatch().skip(7))
+    rows = list(parsed.unbatch())
+    assert [row["name"] for row in rows] == [b"%d" % i for i in range(40)]
+    assert [row["ids"].values.tolist() for row in rows] == [list(range(i % 4)) for i in range(40)]
+    first = next(iter(TFRecordDataset(examples).parse_example(FEATURES)))
+    assert (first["id"].shape, first["name"][()]) == ((), b"0")
+
+
+def test_a_record_that_is_no_example_is_an_error_behind_those_before(examples: str, tmp_path: Path) -> None:
+    (tmp_path / "bad").write_bytes(encode_records([b"no example"]))
+    found = []
+    with pytest.raises(streamrec.FeatureError):
+        for batch in TFRecordDataset([examples, f"{tmp_path}/bad"]).batch(10).parse_example(FEATURES):
+            found += batch["id"].tolist()
+    assert found == list(range(40))
 
 
 def failing(record: bytes) -> bool:

@@ -1,0 +1,26 @@
+"""The stage that parses whole batches of records: Frames in, columns out, no object per record in between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from streamrec.example import parse_example
+from streamrec.example.features import Feature
+from streamrec.pipeline.stages import Mapped, Step
+
+__all__ = ["Parse"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parse:
+    """Parses each element, a batch of serialized Example messages, into columns."""
+
+    features: Mapping[str, Feature]
+    string_columns: bool = False
+    offload: ClassVar[bool] = True
+
+    def start(self, key: str, state: int | None) -> Step:
+        return Mapped(partial(parse_example, features=self.features, string_columns=self.string_columns))
