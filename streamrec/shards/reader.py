@@ -20,7 +20,7 @@ import anyio
 from fsspec import AbstractFileSystem
 
 from streamrec.errors import ClosedError, StreamrecError
-from streamrec.storage import ByteStream, ObjectInfo, RetryPolicy, Storage, Storages
+from streamrec.storage import ByteStream, Counts, ObjectInfo, RetryPolicy, Storage, Storages
 from streamrec.tfrecord import (
     DETECT_BYTES,
     MAX_RECORD_BYTES,
@@ -187,6 +187,11 @@ class ShardReader:
     def place(self) -> ShardPlace:
         """The next unread record's place."""
         return ShardPlace(self._framer.position, self._framer.record, self.info.version)
+
+    @property
+    def statistics(self) -> Counts:
+        """What happened so far while this shard was read: requests, bytes, retries, waits."""
+        return self._stream.tally.counts()
 
     async def read(self) -> Frames | None:
         """The next block's records, at least one; None at the end of the shard.

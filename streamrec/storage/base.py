@@ -21,7 +21,9 @@ from typing import Protocol, TypeVar
 from streamrec.errors import ClosedError
 from streamrec.storage.backend import Backend, ObjectInfo
 from streamrec.storage.retry import RetryPolicy, attempt
+from streamrec.storage.statistics import Tally
 from streamrec.storage.stream import open_stream
+from streamrec.storage.traffic import Traffic
 from streamrec.storage.uploads import PARALLEL, PART_SIZE, Upload
 
 __all__ = ["ByteStream", "ObjectInfo", "Storage", "Upload"]
@@ -35,10 +37,12 @@ class ByteStream(Protocol):
     Attributes:
         info: The whole object's size and version, as the first response told them.
         position: Absolute offset of the next byte.
+        tally: What happened to this stream, for `Tally.counts`; readers count what they lose here.
     """
 
     info: ObjectInfo
     position: int
+    tally: Tally
 
     async def readinto(self, buffer: memoryview) -> int:
         """Waits for at least one byte; 0 only at the end (or for an empty buffer). Never overfills."""
@@ -53,11 +57,13 @@ class Storage:
     Args:
         backend: How this kind of store is talked to; closed with the Storage.
         retry: When to try again and when to give up.
+        traffic: What its requests share; None: their own.
     """
 
-    def __init__(self, backend: Backend, retry: RetryPolicy | None = None) -> None:
+    def __init__(self, backend: Backend, retry: RetryPolicy | None = None, traffic: Traffic | None = None) -> None:
         self._backend = backend
         self._retry = retry or RetryPolicy()
+        self._traffic = traffic or Traffic()
         self._closed = False
 
     @property
@@ -113,7 +119,7 @@ class Storage:
         """
         _check_range(start, end)
         self._check_open(path)
-        return await open_stream(self._backend, self._retry, path, start, end, version)
+        return await open_stream(self._backend, self._retry, path, start, end, version, self._traffic)
 
     async def read_range(self, path: str, start: int, end: int, version: str | None = None) -> bytes:
         """The bytes from `start` to `end`; fewer where the object ends before, none where it ends at start.
@@ -174,7 +180,7 @@ class Storage:
 
     async def _attempt(self, path: str, call: Callable[[], Awaitable[T]], doing: str) -> T:
         self._check_open(path)
-        return await attempt(self._retry, path, call, doing)
+        return await attempt(self._retry, path, call, doing, tally=self._traffic.tally)
 
 
 def _check_range(start: int, end: int | None) -> None:

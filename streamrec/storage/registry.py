@@ -21,6 +21,8 @@ from streamrec.storage.base import Storage
 from streamrec.storage.fsspec_options import Source
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.shield import finish
+from streamrec.storage.statistics import Statistics, current
+from streamrec.storage.traffic import Traffic
 
 __all__ = ["Storages", "protocol_of"]
 
@@ -71,7 +73,12 @@ class Storages:
         filesystem: Your own fsspec filesystem, for all URLs. An async one is made again from its arguments,
             in the running loop; any other is used as it is.
         retry: When to try again and when to give up.
+
+    Attributes:
+        statistics: What happened so far; `statistics.snapshot()` at any time, from any thread.
     """
+
+    statistics: Statistics
 
     def __init__(
         self,
@@ -83,6 +90,7 @@ class Storages:
         self._options = dict(storage_options or {})
         self._filesystem = filesystem
         self._retry = retry or RetryPolicy()
+        self.statistics = current()
         self._stack = AsyncExitStack()
         self._made: dict[str, Storage] = {}
         self._making = asyncio.Lock()
@@ -115,7 +123,7 @@ class Storages:
     async def _make(self, protocol: str) -> Storage:
         connect = await asyncio.to_thread(_load, protocol, self._filesystem)  # an import takes up to a second
         backend = await connect(Source(protocol, self._options, self._filesystem), self._retry)
-        storage = Storage(backend, self._retry)
+        storage = Storage(backend, self._retry, Traffic(self.statistics, protocol))
         self._stack.push_async_callback(storage.aclose)
         return storage
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from streamrec.storage.faults import Cause, TransientError, give_up
+from streamrec.storage.statistics import Tally
 
 __all__ = ["Failures", "RetryPolicy", "attempt", "next_delay", "within"]
 
@@ -97,13 +98,15 @@ class Failures:
     Args:
         policy: The limits.
         path: The object's URL, for the error.
+        tally: Where they are counted.
     """
 
-    __slots__ = ("_count", "_path", "_policy", "_since")
+    __slots__ = ("_count", "_path", "_policy", "_since", "_tally")
 
-    def __init__(self, policy: RetryPolicy, path: str) -> None:
+    def __init__(self, policy: RetryPolicy, path: str, tally: Tally) -> None:
         self._policy = policy
         self._path = path
+        self._tally = tally
         self._count = 0
         self._since = 0.0
 
@@ -119,7 +122,9 @@ class Failures:
         self._count += 1
         delay = next_delay(self._policy, self._count, now - self._since, fault, random.random())
         if delay is None:
+            self._tally.failure()
             raise give_up(fault, self._count, self._path, start, end) from fault
+        self._tally.retry(fault.cause)
         await asyncio.sleep(delay)
 
 
@@ -144,6 +149,7 @@ async def attempt(
     call: Callable[[], Awaitable[T]],
     doing: str,
     *,
+    tally: Tally | None = None,
     limit: float | None = None,
     start: int | None = None,
     end: int | None = None,
@@ -155,6 +161,7 @@ async def attempt(
         path: The object's URL, for errors.
         call: Makes one attempt.
         doing: What it does, in a word or two, for errors.
+        tally: Where its requests are counted; None: nowhere.
         limit: Seconds for each attempt; None: the policy's limit for a request that sends nothing.
         start: First byte of the range, for errors.
         end: One past the last byte, for errors.
@@ -162,9 +169,11 @@ async def attempt(
     Raises:
         StorageError: Final, or not passed within the policy.
     """
-    failures = Failures(policy, path)
+    tally = tally or Tally()
+    failures = Failures(policy, path, tally)
     seconds = policy.request_timeout() if limit is None else limit
     while True:
+        tally.request()
         try:
             return await within(seconds, call(), doing)
         except TransientError as fault:

@@ -14,10 +14,13 @@ The contract, which the rest of streamrec relies on:
 
 from __future__ import annotations
 
+import time
+
 from streamrec.errors import ClosedError
 from streamrec.storage.backend import Backend, Body, EmptyBody, ObjectInfo
 from streamrec.storage.faults import Cause, TransientError, changed
 from streamrec.storage.retry import Failures, RetryPolicy, within
+from streamrec.storage.traffic import Traffic
 
 __all__ = ["ResumingStream", "stop_of"]
 
@@ -43,6 +46,7 @@ class ResumingStream:
         start: First byte.
         end: One past the last byte, or None: to the end.
         version: The version to insist on, or None: the first one seen.
+        traffic: What it shares with the store's other requests; None: nothing.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class ResumingStream:
         start: int,
         end: int | None,
         version: str | None,
+        traffic: Traffic | None = None,
     ) -> None:
         self.info = ObjectInfo(path, None, version)
         self.position = start
@@ -61,7 +66,10 @@ class ResumingStream:
         self._end = end
         self._stop: int | None = None
         self._body: Body | None = None
-        self._failures = Failures(policy, path)
+        self._traffic = traffic or Traffic()
+        self.tally = self._traffic.statistics.opened(path, self._traffic.tally)
+        self._failures = Failures(policy, path, self.tally)
+        self._idle_since = 0.0
         self._closed = False
 
     async def open(self) -> None:
@@ -75,6 +83,7 @@ class ResumingStream:
         except BaseException:
             await self.aclose()
             raise
+        self._idle_since = time.monotonic()
 
     async def readinto(self, buffer: memoryview) -> int:
         """Waits for the next bytes.
@@ -95,6 +104,7 @@ class ResumingStream:
             buffer = buffer[: max(0, self._end - self.position)]
         if not buffer or self.position == self._stop:
             return 0
+        began = time.monotonic()
         try:
             while True:
                 try:
@@ -113,17 +123,24 @@ class ResumingStream:
             raise
         self.position += count
         self._failures.progress()
+        now = time.monotonic()
+        self.tally.block(count, now - began, began - self._idle_since)
+        self._idle_since = now
         return count
 
     async def aclose(self) -> None:
         """Frees the connection. May be called twice, and with bytes left."""
         self._closed = True
+        self._traffic.statistics.closed(self.tally)
         await self._drop()
 
     async def _connect(self) -> Body:
         """Sends one request from where we are, and pins what the answer tells."""
         info = self.info
+        self.tally.request()
+        asked = time.monotonic()
         self._body = body = await within(self._policy.request_timeout(), self._request(), "opening")
+        self.tally.first_byte(time.monotonic() - asked)
         if _differs(info.version, body.info.version) or _differs(info.size, body.info.size):
             raise changed(info.path, self.position, self._end)
         self.info = ObjectInfo(info.path, body.info.size, body.info.version or info.version)
@@ -151,9 +168,15 @@ def _differs(pinned: object, found: object) -> bool:
 
 
 async def open_stream(
-    backend: Backend, policy: RetryPolicy, path: str, start: int, end: int | None, version: str | None
+    backend: Backend,
+    policy: RetryPolicy,
+    path: str,
+    start: int,
+    end: int | None,
+    version: str | None,
+    traffic: Traffic | None = None,
 ) -> ResumingStream:
     """Opens a stream: the first response has arrived when this returns."""
-    stream = ResumingStream(backend, policy, path, start, end, version)
+    stream = ResumingStream(backend, policy, path, start, end, version, traffic)
     await stream.open()
     return stream
