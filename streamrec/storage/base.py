@@ -180,7 +180,7 @@ class Storage:
 
     async def _attempt(self, path: str, call: Callable[[], Awaitable[T]], doing: str) -> T:
         self._check_open(path)
-        return await attempt(self._retry, path, call, doing, tally=self._traffic.tally)
+        return await attempt(self._retry, path, call, doing, traffic=self._traffic)
 
 
 def _check_range(start: int, end: int | None) -> None:

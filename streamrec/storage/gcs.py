@@ -54,6 +54,7 @@ class GcsBackend:
     """
 
     block_bytes = BLOCK_BYTES
+    remote = True
 
     def __init__(self, filesystem: GCSFileSystem, timeout: aiohttp.ClientTimeout) -> None:
         self._fs = filesystem

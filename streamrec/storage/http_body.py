@@ -41,8 +41,9 @@ class AiohttpBody:
         self._response = response
         self._start = start
         self._end = end
-        self._left = _NOTHING
         self._unseen = _plain_length(response)
+        # what came with the head is taken now: once the connection is found broken, aiohttp gives nothing out any more
+        self._left = _NOTHING if response.content.exception() else self._received()
         self._landing: Landing | None = None
 
     async def readinto(self, buffer: memoryview) -> int:

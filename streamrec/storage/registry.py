@@ -19,6 +19,7 @@ from streamrec.errors import ClosedError, MissingExtraError
 from streamrec.storage.backend import Backend
 from streamrec.storage.base import Storage
 from streamrec.storage.fsspec_options import Source
+from streamrec.storage.hedging import Hedging
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.shield import finish
 from streamrec.storage.statistics import Statistics, current
@@ -123,9 +124,16 @@ class Storages:
     async def _make(self, protocol: str) -> Storage:
         connect = await asyncio.to_thread(_load, protocol, self._filesystem)  # an import takes up to a second
         backend = await connect(Source(protocol, self._options, self._filesystem), self._retry)
-        storage = Storage(backend, self._retry, Traffic(self.statistics, protocol))
+        storage = Storage(backend, self._retry, Traffic(self.statistics, protocol, _hedging(backend, self._retry)))
         self._stack.push_async_callback(storage.aclose)
         return storage
+
+
+def _hedging(backend: Backend, policy: RetryPolicy) -> Hedging | None:
+    """Second requests, for stores in a network; a file that is slow to open would only be slower twice."""
+    if not backend.remote:
+        return None
+    return Hedging(policy.hedge_share, policy.first_byte_timeout / 10, policy.stall_timeout / 10)
 
 
 def _load(protocol: str, filesystem: fsspec.AbstractFileSystem | None) -> Connect:

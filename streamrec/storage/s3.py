@@ -77,6 +77,7 @@ class S3Backend:
     """
 
     block_bytes = BLOCK_BYTES
+    remote = True
 
     def __init__(self, filesystem: S3FileSystem) -> None:
         self._fs = filesystem
