@@ -5,10 +5,11 @@
 * Nothing is limited until the store asks for fewer requests (503 SlowDown, 429). What goes on from there is the
   rate that was sent, and the rule is that of TCP: multiplicative decrease, additive increase. Source: Chiu and
   Jain, "Analysis of the Increase and Decrease Algorithms for Congestion Avoidance", 1989.
-* One decrease a round: an answer to a request that was sent before the last decrease tells nothing new.
+* One decrease a round: an answer to a request that was sent before the last decrease, or less than `SETTLE` after
+  it, tells nothing new; stores count over a second or so.
 * A Retry-After holds all requests back, for `HOLD_CAP` at the most: nobody's word stops a run for an hour.
 * First come, first served: whoever waits longest goes next, so no stream starves.
-* When the rate has grown to twice what was too much, the limit is forgotten.
+* When the rate has grown to four times what was too much, the limit is forgotten.
 
 Requests are limited and not connections: that is what stores throttle by, and a body that streams is no request.
 """
@@ -27,6 +28,9 @@ DECREASE: Final = 0.7
 
 INCREASE: Final = 0.1
 """By what share of the rate at the last decrease it grows each second, if it is used."""
+
+SETTLE: Final = 0.3
+"""Seconds that a decrease has to show its effect."""
 
 LEAST_RATE: Final = 1.0
 """Requests per second that are always allowed, and that the rate grows by each second at the least."""
@@ -77,7 +81,7 @@ class Pace:
         """A request was answered well."""
         if self.rate is not None:
             self.rate += max(LEAST_RATE, INCREASE * self._too_much) / self.rate
-            if self.rate > 2.0 * self._too_much:
+            if self.rate > 4.0 * self._too_much:
                 self.rate = None
 
     def throttled(self, now: float, sent_at: float, retry_after: float | None = None) -> None:
@@ -88,7 +92,7 @@ class Pace:
             sent_at: When the request was sent.
             retry_after: Seconds that it asked to wait, or None.
         """
-        if sent_at >= self._lowered_at:
+        if sent_at >= self._lowered_at + SETTLE:
             self._too_much = max(LEAST_RATE, self._level if self.rate is None else self.rate)
             self.rate = max(LEAST_RATE, DECREASE * self._too_much)
             self._lowered_at = now
@@ -109,15 +113,14 @@ class Limiter:
 
     async def turn(self) -> float:
         """Waits until a request may go. Returns the seconds it waited."""
-        began = now = time.monotonic()
-        if self.pace.rate is not None:
-            async with self._turn:
-                while (delay := self.pace.delay(now)) > 0:
-                    await asyncio.sleep(delay)
-                    now = time.monotonic()
-                now = time.monotonic()
-                self.pace.sent(now)
-        else:
+        if self.pace.rate is None:
+            self.pace.sent(time.monotonic())
+            return 0.0
+        began = time.monotonic()
+        async with self._turn:
+            while (delay := self.pace.delay(time.monotonic())) > 0:  # noqa: ASYNC110  a Retry-After can come meanwhile
+                await asyncio.sleep(delay)
+            now = time.monotonic()
             self.pace.sent(now)
         return now - began
 
