@@ -33,6 +33,7 @@ class Cause(enum.Enum):
     TIMED_OUT = "no answer within the time limit"
     THROTTLED = "the store asked for fewer requests"
     SERVER = "the server failed"
+    CREDENTIALS = "the credentials could not be refreshed"
     WRONG_RANGE = "the server sent other bytes than were asked for"
 
 
@@ -115,7 +116,11 @@ def changed(path: str, start: int | None = None, end: int | None = None) -> Obje
     return ObjectChangedError(_CHANGED, path, start, end)
 
 
-_FINAL = {Cause.THROTTLED: ThrottledError, Cause.TIMED_OUT: StorageTimeoutError}
+_FINAL = {
+    Cause.THROTTLED: ThrottledError,
+    Cause.TIMED_OUT: StorageTimeoutError,
+    Cause.CREDENTIALS: PermissionDeniedError,
+}
 
 
 def give_up(fault: TransientError, failures: int, path: str, start: int | None, end: int | None) -> StorageError:

@@ -24,6 +24,7 @@ from s3fs import S3FileSystem
 from streamrec.errors import ObjectChangedError, PermissionDeniedError, StorageError
 from streamrec.storage import http_body
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
+from streamrec.storage.credentials import Renewal
 from streamrec.storage.faults import (
     Cause,
     TransientError,
@@ -34,6 +35,7 @@ from streamrec.storage.faults import (
 )
 from streamrec.storage.fsspec_options import Source, build
 from streamrec.storage.retry import RetryPolicy
+from streamrec.storage.s3_credentials import watch_credentials
 from streamrec.storage.shield import finish
 from streamrec.storage.urls import split_object, split_prefix
 
@@ -50,7 +52,7 @@ async def connect(source: Source, policy: RetryPolicy) -> S3Backend:
     filesystem.retries = 1
     with _seam(f"{source.protocol}://"):
         await filesystem.set_session()
-    return S3Backend(filesystem)
+    return S3Backend(filesystem, watch_credentials(filesystem))
 
 
 def _client_config(source: Source, policy: RetryPolicy) -> dict[str, Any]:
@@ -74,13 +76,15 @@ class S3Backend:
 
     Args:
         filesystem: An asynchronous S3FileSystem whose session was made in the running loop.
+        renewal: How its credentials are renewed, if they can be; closed with the backend.
     """
 
     block_bytes = BLOCK_BYTES
     remote = True
 
-    def __init__(self, filesystem: S3FileSystem) -> None:
+    def __init__(self, filesystem: S3FileSystem, renewal: Renewal | None = None) -> None:
         self._fs = filesystem
+        self._renewal = renewal
 
     async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
         """One page of up to 1,000 keys; directory markers are left out."""
@@ -122,6 +126,8 @@ class S3Backend:
 
     async def aclose(self) -> None:
         """Closes the client's connections."""
+        if self._renewal is not None:
+            await self._renewal.aclose()
         creator = getattr(self._fs, "_s3creator", None)
         if creator is not None:
             await creator.__aexit__(None, None, None)
@@ -272,6 +278,8 @@ def _translate(error: BaseException, path: str, start: int | None, end: int | No
         return TransientError(Cause.BROKEN, said)
     if isinstance(error, ResponseParserError):
         return TransientError(Cause.SERVER, said)
+    if isinstance(error, boto.CredentialRetrievalError):
+        return TransientError(Cause.CREDENTIALS, said)
     if isinstance(error, boto.BotoCoreError):
         return StorageError(f"the request cannot be made ({said})", path, start, end)
     return http_body.translate(error, path, start, end)
