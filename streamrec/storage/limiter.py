@@ -5,8 +5,10 @@
 * Nothing is limited until the store asks for fewer requests (503 SlowDown, 429). What goes on from there is the
   rate that was sent, and the rule is that of TCP: multiplicative decrease, additive increase. Source: Chiu and
   Jain, "Analysis of the Increase and Decrease Algorithms for Congestion Avoidance", 1989.
-* One decrease a round: an answer to a request that was sent before the last decrease, or less than `SETTLE` after
-  it, tells nothing new; stores count over a second or so.
+* One decrease a round: an answer to a request that was sent before the last decrease tells nothing new, and one
+  to a request less than `SETTLE` after it only counts; stores count over a second or so.
+* The decrease is half of the share that was refused in the round, so that a store which refuses one request in
+  ten at random is not taken for one that can do no more. Source: Alizadeh and others, "Data Center TCP", 2010.
 * A Retry-After holds all requests back, for `HOLD_CAP` at the most: nobody's word stops a run for an hour.
 * First come, first served: whoever waits longest goes next, so no stream starves.
 * When the rate has grown to four times what was too much, the limit is forgotten.
@@ -23,10 +25,10 @@ from typing import Final
 
 __all__ = ["HOLD_CAP", "LEAST_RATE", "Limiter", "Pace"]
 
-DECREASE: Final = 0.7
-"""What is left of the rate after a decrease."""
+FIRST_DECREASE: Final = 0.7
+"""What is left of the rate after the first decrease."""
 
-INCREASE: Final = 0.1
+INCREASE: Final = 0.2
 """By what share of the rate at the last decrease it grows each second, if it is used."""
 
 SETTLE: Final = 0.3
@@ -56,7 +58,7 @@ class Pace:
     True
     """
 
-    __slots__ = ("_level", "_level_at", "_lowered_at", "_next", "_too_much", "rate")
+    __slots__ = ("_level", "_level_at", "_lowered_at", "_next", "_refused", "_served", "_too_much", "rate")
 
     def __init__(self) -> None:
         self.rate: float | None = None
@@ -65,6 +67,7 @@ class Pace:
         self._too_much = 0.0
         self._level = 0.0  # requests of about the last second
         self._level_at = 0.0
+        self._served = self._refused = 0  # in this round
 
     def delay(self, now: float) -> float:
         """Seconds until the next request may go; 0.0 for now."""
@@ -80,6 +83,7 @@ class Pace:
     def answered(self) -> None:
         """A request was answered well."""
         if self.rate is not None:
+            self._served += 1
             self.rate += max(LEAST_RATE, INCREASE * self._too_much) / self.rate
             if self.rate > 4.0 * self._too_much:
                 self.rate = None
@@ -92,13 +96,23 @@ class Pace:
             sent_at: When the request was sent.
             retry_after: Seconds that it asked to wait, or None.
         """
+        if sent_at >= self._lowered_at:
+            self._refused += 1
         if sent_at >= self._lowered_at + SETTLE:
-            self._too_much = max(LEAST_RATE, self._level if self.rate is None else self.rate)
-            self.rate = max(LEAST_RATE, DECREASE * self._too_much)
-            self._lowered_at = now
-            self._next = max(self._next, now)
+            self._lower(now)
         if retry_after:
             self._next = max(self._next, now + min(retry_after, HOLD_CAP))
+
+    def _lower(self, now: float) -> None:
+        if self.rate is None:
+            self._too_much, left = self._level, FIRST_DECREASE
+        else:
+            self._too_much, left = self.rate, 1.0 - 0.5 * self._refused / (self._refused + self._served)
+        self._too_much = max(LEAST_RATE, self._too_much)
+        self.rate = max(LEAST_RATE, left * self._too_much)
+        self._lowered_at = now
+        self._next = max(self._next, now)
+        self._served = self._refused = 0
 
 
 class Limiter:

@@ -20,6 +20,7 @@ from streamrec.storage.backend import Backend
 from streamrec.storage.base import Storage
 from streamrec.storage.fsspec_options import Source
 from streamrec.storage.hedging import Hedging
+from streamrec.storage.report import Reporter
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.shield import finish
 from streamrec.storage.statistics import Statistics, current
@@ -74,6 +75,7 @@ class Storages:
         filesystem: Your own fsspec filesystem, for all URLs. An async one is made again from its arguments,
             in the running loop; any other is used as it is.
         retry: When to try again and when to give up.
+        report_interval: Seconds between two lines in the log, where its level is INFO; see `report`.
 
     Attributes:
         statistics: What happened so far; `statistics.snapshot()` at any time, from any thread.
@@ -87,11 +89,13 @@ class Storages:
         *,
         filesystem: fsspec.AbstractFileSystem | None = None,
         retry: RetryPolicy | None = None,
+        report_interval: float = 60.0,
     ) -> None:
         self._options = dict(storage_options or {})
         self._filesystem = filesystem
         self._retry = retry or RetryPolicy()
         self.statistics = current()
+        self._reporter = Reporter(self.statistics, report_interval)
         self._stack = AsyncExitStack()
         self._made: dict[str, Storage] = {}
         self._making = asyncio.Lock()
@@ -113,12 +117,14 @@ class Storages:
             return self._made[protocol]
 
     async def __aenter__(self) -> Self:
+        self._reporter.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closed = True
+        self._reporter.stop()
         await finish(self._stack.aclose())  # also in a scope that is cancelled: nothing stays open
 
     async def _make(self, protocol: str) -> Storage:

@@ -17,6 +17,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -30,6 +31,8 @@ from streamrec.storage.traffic import Traffic
 __all__ = ["Failures", "RetryPolicy", "attempt", "next_delay", "within"]
 
 T = TypeVar("T")
+
+_logger = logging.getLogger("streamrec")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +153,7 @@ class Failures:
             self._tally.failure()
             raise give_up(fault, self._count, self._path, start, end) from fault
         self._tally.retry(fault.cause)
+        _logger.info("%s: trying again in %.1f s after %s", self._path, delay, fault)
         await asyncio.sleep(delay)
 
     def _throttled(self, fault: TransientError, now: float) -> bool:
