@@ -15,13 +15,15 @@ from streamrec.prometheus import StatisticsCollector
 from streamrec.storage import Counts, Statistics
 from streamrec.storage.faults import Cause
 from streamrec.storage.report import COUNTERS
+from streamrec.storage.statistics import Tally
 
 
 @pytest.fixture
 def statistics() -> Statistics:
     statistics = Statistics()
     for scheme, times in (("s3", 3), ("gs", 2)):
-        tally = statistics.opened(f"{scheme}://b/k", statistics.backend(scheme))
+        tally = Tally(statistics.backend(scheme))
+        statistics.opened(f"{scheme}://b/k", tally)
         for _ in range(times):
             tally.request(waited=0.25)
             tally.first_byte(0.040)

@@ -166,7 +166,7 @@ class Storage:
         if part_size < 1 << 18 or part_size % (1 << 18):
             raise ValueError(f"part_size is {part_size:,}; stores want a multiple of 256 KiB (262,144)")
         sink = await self._attempt(path, lambda: self._backend.begin_upload(path), "starting an upload")
-        return Upload(sink, self._retry, path, part_size, parallel)
+        return Upload(sink, self._retry, path, part_size, parallel, self._traffic)
 
     async def aclose(self) -> None:
         """Closes the client. Streams and uploads must be closed before; later calls are a ClosedError."""

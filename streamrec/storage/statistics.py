@@ -131,6 +131,9 @@ class Tally:
 
     Args:
         parent: The store's tally, for a stream's; None for a store's own.
+
+    Attributes:
+        open_streams: How many streams count here just now.
     """
 
     __slots__ = (
@@ -149,9 +152,11 @@ class Tally:
         "_waited_for_consumer",
         "_waited_for_store",
         "_waited_for_turn",
+        "open_streams",
     )
 
     def __init__(self, parent: Tally | None = None) -> None:
+        self.open_streams = 0
         self._parent = parent
         self._requests = self._bytes = self._failures = self._hedges = self._hedges_won = 0
         self._stalls = self._throttled = self._losses = self._lost_bytes = 0
@@ -275,15 +280,16 @@ class Statistics:
         """The tally of one kind of store; made when first asked for."""
         return self._backends.setdefault(scheme, Tally())
 
-    def opened(self, path: str, backend: Tally) -> Tally:
-        """A stream's own tally, listed until `closed`."""
-        tally = Tally(backend)
+    def opened(self, path: str, tally: Tally) -> None:
+        """A stream with this tally is listed until `closed`; several may share one, as ranges of one object do."""
         self._streams[tally] = path
-        return tally
+        tally.open_streams += 1
 
     def closed(self, tally: Tally) -> None:
-        """The stream is no longer listed; its tally stays readable. Closing twice is fine."""
-        self._streams.pop(tally, None)
+        """One of its streams is gone: with the last one it is no longer listed. It stays readable."""
+        tally.open_streams -= 1
+        if not tally.open_streams:
+            self._streams.pop(tally, None)
 
     def snapshot(self, consumer_waited: float = 0.0) -> Snapshot:
         """How it stands now; from any thread.

@@ -27,6 +27,7 @@ from streamrec.storage.hedging import FIRST_BYTE_FLOOR, STALL_FLOOR
 from streamrec.storage.openings import Openings, Watch
 from streamrec.storage.retry import Failures, RetryPolicy, within
 from streamrec.storage.shield import finish
+from streamrec.storage.statistics import Tally
 from streamrec.storage.traffic import Traffic
 
 __all__ = ["ResumingStream", "stop_of"]
@@ -54,6 +55,7 @@ class ResumingStream:
         end: One past the last byte, or None: to the end.
         version: The version to insist on, or None: the first one seen.
         traffic: What it shares with the store's other requests; None: nothing.
+        tally: Where it is counted; None: in one of its own. Streams over ranges of one object share one.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class ResumingStream:
         end: int | None,
         version: str | None,
         traffic: Traffic | None = None,
+        tally: Tally | None = None,
     ) -> None:
         self.info = ObjectInfo(path, None, version)
         self.position = start
@@ -74,7 +77,8 @@ class ResumingStream:
         self._stop: int | None = None
         self._body: Body | None = None
         self._traffic = traffic or Traffic()
-        self.tally = self._traffic.statistics.opened(path, self._traffic.tally)
+        self.tally = tally or Tally(self._traffic.tally)
+        self._traffic.statistics.opened(path, self.tally)
         self._failures = Failures(policy, path, self._traffic, self.tally)
         self._idle_since = 0.0
         self._reading: asyncio.Timeout | None = None
@@ -128,8 +132,9 @@ class ResumingStream:
 
     async def aclose(self) -> None:
         """Frees the connection. May be called twice, and with bytes left."""
-        self._closed = True
-        self._traffic.statistics.closed(self.tally)
+        if not self._closed:
+            self._closed = True
+            self._traffic.statistics.closed(self.tally)
         await self._drop()
 
     async def _step(self, buffer: memoryview) -> int | None:

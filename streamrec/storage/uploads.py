@@ -23,6 +23,7 @@ from streamrec.errors import ClosedError, StreamrecError
 from streamrec.storage.backend import ObjectInfo, PartSink
 from streamrec.storage.retry import RetryPolicy, attempt
 from streamrec.storage.shield import finish
+from streamrec.storage.traffic import Traffic
 
 __all__ = ["PARALLEL", "PART_SIZE", "Upload"]
 
@@ -42,10 +43,20 @@ class Upload:
         path: The object's URL.
         part_size: Bytes of a part.
         parallel: Parts under way at the most.
+        traffic: What its requests share with the store's others; None: nothing.
     """
 
-    def __init__(self, sink: PartSink, policy: RetryPolicy, path: str, part_size: int, parallel: int) -> None:
+    def __init__(
+        self,
+        sink: PartSink,
+        policy: RetryPolicy,
+        path: str,
+        part_size: int,
+        parallel: int,
+        traffic: Traffic | None = None,
+    ) -> None:
         self.path = path
+        self._traffic = traffic or Traffic()
         self._sink = sink
         self._policy = policy
         self._part_size = part_size
@@ -90,7 +101,8 @@ class Upload:
             await asyncio.wait(self._tasks)
         self._check()
         policy = self._policy
-        info = await attempt(policy, self.path, self._sink.complete, "completing", limit=policy.complete_timeout)
+        complete, limit = self._sink.complete, policy.complete_timeout
+        info = await attempt(policy, self.path, complete, "completing", traffic=self._traffic, limit=limit)
         self._closed = True
         return info
 
@@ -153,7 +165,16 @@ class Upload:
         call = partial(self._sink.put_part, index, start, data, last)
         limit = self._policy.request_timeout(len(data))
         try:
-            await attempt(self._policy, self.path, call, "storing a part", limit=limit, start=start, end=end)
+            await attempt(
+                self._policy,
+                self.path,
+                call,
+                "storing a part",
+                traffic=self._traffic,
+                limit=limit,
+                start=start,
+                end=end,
+            )
         except Exception as error:
             self._error = self._error or error
         finally:
@@ -166,4 +187,4 @@ class Upload:
         if tasks:
             await asyncio.wait(tasks)
         self._part = bytearray()
-        await attempt(self._policy, self.path, self._sink.abort, "aborting an upload")
+        await attempt(self._policy, self.path, self._sink.abort, "aborting an upload", traffic=self._traffic)

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from streamrec import TFRecordDataset, encode_records, open_shard
 from streamrec.storage import RetryPolicy, Storages, collecting
 from streamrec.storage.faults import Cause
-from streamrec.storage.statistics import BOUNDS, Counts, Histogram, Statistics
+from streamrec.storage.statistics import BOUNDS, Counts, Histogram, Statistics, Tally
 from streamrec.testing.faults import NO_FAULTS, Faults
 from streamrec.testing.objectstore import ObjectStore
+from streamrec.testing.servers import Store
 from tests.storage.contract import read_all
 
 RECORDS = [b"%d:" % index * 100 for index in range(10_000)]
@@ -54,7 +55,9 @@ def test_a_quantile_is_never_exceeded_by_more_than_its_share(times: list[float],
 def test_a_stream_counts_for_its_store_too() -> None:
     statistics = Statistics()
     backend = statistics.backend("s3")
-    first, second = statistics.opened("s3://b/1", backend), statistics.opened("s3://b/2", backend)
+    first, second = Tally(backend), Tally(backend)
+    statistics.opened("s3://b/1", first)
+    statistics.opened("s3://b/2", second)
     for tally in (first, second):
         tally.request(waited=0.5)
         tally.block(10, store=1.0, consumer=2.0)
@@ -85,7 +88,9 @@ def test_a_stream_counts_for_its_store_too() -> None:
         losses=2,
         lost_bytes=14,
     )
+    statistics.opened("s3://b/1", first)  # another range of it
     statistics.closed(first)
+    assert len(statistics.snapshot().streams) == 2
     statistics.closed(first)
     assert [path for path, _ in statistics.snapshot().streams] == ["s3://b/2"]
     assert first.counts().bytes == 10
@@ -136,6 +141,17 @@ async def test_waiting_is_told_apart(store: ObjectStore) -> None:
     assert counts.first_byte.quantile(1.0) >= 0.2
     assert counts.waited_for_consumer > 0.1
     assert counts.waited_for_store > len(DATA) / 10e6 / 4
+
+
+@pytest.mark.parametrize("name", ["s3_store", "gcs_store"])
+async def test_uploads_are_counted(request: pytest.FixtureRequest, name: str) -> None:
+    place: Store = request.getfixturevalue(name)
+    async with Storages(place.options) as storages:
+        async with await (await storages.at(place.url)).upload(f"{place.url}/counted") as upload:
+            await upload.write(bytes(20 << 20))
+        (counts,) = storages.statistics.snapshot().backends.values()
+    assert counts.requests >= 4  # three parts and the end, at the least
+    assert counts.bytes == 0
 
 
 async def test_storages_of_one_run_are_counted_together(store: ObjectStore) -> None:
