@@ -141,6 +141,7 @@ class Opened:
 
     info = ObjectInfo("x", 0, None)
     keeps_time = True
+    splits = False
 
     def __init__(self) -> None:
         self.closed = False
