@@ -141,7 +141,8 @@ class ResumingStream:
         """Reads once; None where that failed, or another response was faster, and is to be done again."""
         try:
             body = self._body or await self._connect()
-            count = await (body.readinto(buffer) if body.keeps_time else self._read(body, buffer))
+            watched = self._backend.remote or not body.keeps_time
+            count = await (self._read(body, buffer) if watched else body.readinto(buffer))
             if count is not None:
                 self._check_end(count)
         except TransientError as fault:
@@ -151,7 +152,7 @@ class ResumingStream:
         return count
 
     async def _read(self, body: Body, buffer: memoryview) -> int | None:
-        """Reads from the network. A body that stands still is raced by a second request; None if that won."""
+        """Reads from the network, within the time limit. A body that stands still is raced by a second request; None if that won."""
         hedging = self._traffic.hedging
         began = time.monotonic()
         rivals: list[Openings] = []
