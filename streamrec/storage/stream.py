@@ -152,7 +152,10 @@ class ResumingStream:
         return count
 
     async def _read(self, body: Body, buffer: memoryview) -> int | None:
-        """Reads from the network, within the time limit. A body that stands still is raced by a second request; None if that won."""
+        """Reads from the network, within the time limit.
+
+        A body that stands still is raced by a second request; None if that won.
+        """
         hedging = self._traffic.hedging
         began = time.monotonic()
         rivals: list[Openings] = []
