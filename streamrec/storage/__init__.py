@@ -13,7 +13,7 @@ from streamrec.storage.backend import ObjectInfo
 from streamrec.storage.base import ByteStream, Storage
 from streamrec.storage.registry import Storages, protocol_of
 from streamrec.storage.retry import RetryPolicy
-from streamrec.storage.statistics import Counts, Distribution, Snapshot, Statistics, collecting
+from streamrec.storage.statistics import Counts, Distribution, Snapshot, Statistics, Tally, collecting
 from streamrec.storage.uploads import Upload
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Statistics",
     "Storage",
     "Storages",
+    "Tally",
     "Upload",
     "collecting",
     "protocol_of",
