@@ -21,7 +21,7 @@ from streamrec.storage.statistics import BOUNDS, Distribution
 
 __all__ = ["EARNS", "FIRST_BYTE_FLOOR", "SAVED", "STALL_FLOOR", "Hedging", "Recent"]
 
-FIRST_BYTE_FLOOR: Final = 0.05
+FIRST_BYTE_FLOOR: Final = 0.1
 """Seconds that every response may take to begin."""
 
 STALL_FLOOR: Final = 0.5
@@ -81,7 +81,7 @@ class Hedging:
     >>> for _ in range(100):
     ...     hedging.requested()
     ...     hedging.first_byte(0.040)
-    >>> hedging.first_byte_limit() < 0.1
+    >>> hedging.first_byte_limit() == FIRST_BYTE_FLOOR
     True
     >>> [hedging.spend() for _ in range(5)]
     [True, True, True, True, False]
