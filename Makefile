@@ -9,19 +9,22 @@ SERVERS := .venv-servers
 PEERS ?= 0
 TORCH ?= torch==2.13.0
 TENSORFLOW ?= tensorflow-cpu==2.21.0
-EXTRAS := dev,s3,gcs,http,zstd,cli
+EXTRAS := dev,s3,gcs,http,obstore,zstd,cli
 PIP := -m pip install --quiet --disable-pip-version-check
 TESTS ?=
 SECONDS_OF_FUZZING ?= 600
+SOAK_SECONDS ?= 600
+SOAK_KILLS ?= 100
 
 export STREAMREC_SERVERS ?= $(CURDIR)/$(SERVERS)
 
-.PHONY: help demo test check fuzz bench sanitize servers client peers clean
+.PHONY: help demo test check soak fuzz bench sanitize servers client peers clean
 
 help:
 	@sed -n '1,4p' Makefile | cut -c3-
 	@echo "  make check    lint, types and structure"
-	@echo "  make sanitize the kernels' tests under AddressSanitizer and UBSan"
+	@echo "  make sanitize the tests of kernels and parsing under AddressSanitizer and UBSan"
+	@echo "  make soak     ten minutes of reading and writing in bad weather (SOAK_SECONDS=600, SOAK_KILLS=100)"
 	@echo "  make fuzz     ten minutes of fuzzing the decoder (needs clang)"
 	@echo "  make bench    the comparisons in benchmarks/ (needs PEERS=1)"
 
@@ -40,11 +43,15 @@ check: client
 sanitize: client
 	sh tests/kernels/run_sanitized.sh $(CURDIR)/$(CLIENT)/bin/python
 
+soak: client servers
+	$(CLIENT)/bin/python -m tests.soak.reading --seconds $(SOAK_SECONDS)
+	$(CLIENT)/bin/python -m tests.soak.writing --kills $(SOAK_KILLS)
+
 fuzz:
 	sh fuzz/run.sh $(SECONDS_OF_FUZZING)
 
 bench: client servers peers
-	for name in kernels local stream encode parse; do $(CLIENT)/bin/python -m benchmarks.$$name || exit 1; done
+	for name in kernels local stream encode parse faults; do $(CLIENT)/bin/python -m benchmarks.$$name || exit 1; done
 
 client: $(CLIENT)/.done
 servers: $(SERVERS)/.done

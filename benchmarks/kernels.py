@@ -8,7 +8,7 @@ Run it from the project's root, where TensorFlow is installed and nothing else k
   `tf.data.TFRecordDataset(path).batch(1024)` on the same file, which lies in the page cache. TensorFlow runs
   with its own buffer size and with a larger one, and the faster of the two counts.
 - CRC32C of 1 MiB, against google-crc32c's C implementation.
-- gather and encode_frames: how fast; they have no counterpart there that does the same work.
+- gather, encode_frames and find_header: how fast; they have no counterpart there that does the same work.
 
 The contenders take turns in each round, so that what disturbs the machine disturbs them alike; medians of the
 rounds count. Everything runs on one core (the process is pinned to it before TensorFlow makes its threads).
@@ -27,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import google_crc32c
@@ -192,6 +193,22 @@ def copy_rows(rounds: int) -> list[Row]:
     ]
 
 
+def search_rows(rounds: int) -> list[Row]:
+    """Searching behind damage: bytes that are mostly no lengths, and bytes that all may be."""
+    total, rng = 64 * MIB, np.random.default_rng(7)
+    contents = {
+        "random bytes": rng.bytes(total),
+        "floats, half of them zeros": np.maximum(rng.standard_normal(total // 4), 0).astype(np.float32).tobytes(),
+        "zeros": bytes(total),
+    }
+    works: dict[str, Callable[[], object]] = {
+        name: partial(kernels.find_header, data, 0, True, 1 << 30) for name, data in contents.items()
+    }
+    assert all(work() == (total - 11, 12) for work in works.values())
+    times = medians(works, rounds)
+    return [Row(f"find_header, {name}", "bytes", total / times[name], "", None, None, None) for name in works]
+
+
 def machine() -> dict[str, str]:
     """What the figures depend on; nothing that names the machine."""
     import tensorflow as tf
@@ -237,7 +254,7 @@ def main() -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    rows = [crc_row(options.rounds), *copy_rows(options.rounds)]
+    rows = [crc_row(options.rounds), *copy_rows(options.rounds), *search_rows(options.rounds)]
     rows += [scan_row(workload, options.rounds) for workload in WORKLOADS]
     show(rows)
     options.output.parent.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,7 @@ def compare(arguments: argparse.Namespace) -> None:
 
 def rounds(urls: Sequence[str], options: dict[str, Any], batch: int, count: int) -> dict[str, float]:
     """Measures both sides in turn; ratios are of neighbours in time, and their median counts."""
-    task = {"urls": list(urls), "options": options, "batch": batch}
+    task: dict[str, Any] = {"urls": list(urls), "options": options, "batch": batch}
     pairs = [(spawn(side="bare", **task), spawn(side="streamrec", **task)) for _ in range(count)]
     checks = [spawn(side=side, check=True, **task)["check"] for side in ("bare", "streamrec")]
     if checks[0] != checks[1]:
@@ -144,10 +144,10 @@ async def fill(target: str, options: dict[str, Any] | None, shards: int, size: i
                 written += count * (record + 16)
 
 
-def spawn(**task: Any) -> dict[str, Any]:
-    """One side, in a fresh process."""
+def spawn(module: str = "benchmarks.stream", **task: Any) -> dict[str, Any]:
+    """One side, in a fresh process: the `child` of a benchmark."""
     environment = {**os.environ, "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
-    command = [sys.executable, "-m", "benchmarks.stream", "--child", json.dumps(task)]
+    command = [sys.executable, "-m", module, "--child", json.dumps(task)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
         raise SystemExit(done.stderr)
@@ -157,12 +157,16 @@ def spawn(**task: Any) -> dict[str, Any]:
 
 def child(side: str, urls: list[str], options: dict[str, Any], batch: int, check: bool = False) -> dict[str, Any]:
     """Reads all shards once and measures it."""
+    if side == "streamrec":
+        return measured(lambda: read_by_streamrec(urls, options, batch, check))
+    return measured(lambda: asyncio.run(read_bare(urls, options, check)))
+
+
+def measured(read: Callable[[], tuple[int, int]]) -> dict[str, Any]:
+    """Runs what reads, on the first core; it returns the bytes that it read, and a checksum."""
     os.sched_setaffinity(0, {0})
     started, cpu, before = time.perf_counter(), time.process_time(), peak_mb()
-    if side == "streamrec":
-        size, checksum = read_by_streamrec(urls, options, batch, check)
-    else:
-        size, checksum = asyncio.run(read_bare(urls, options, check))
+    size, checksum = read()
     seconds, used = time.perf_counter() - started, time.process_time() - cpu
     return {
         "mb_s": size / seconds / 1e6,

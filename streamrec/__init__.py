@@ -8,9 +8,12 @@ Then `for frames in batches` in a training loop, or `async for` in a service.
 """
 
 from streamrec.errors import (
+    AlreadyExistsError,
     ClosedError,
     CorruptRecordError,
     FeatureError,
+    IntegrityError,
+    ManifestError,
     MissingExtraError,
     NotFoundError,
     ObjectChangedError,
@@ -61,11 +64,22 @@ from streamrec.example import (
     serialize_tensor,
 )
 from streamrec.pipeline import AsyncDatasetIterator, Dataset, DatasetIterator, TFRecordDataset
-from streamrec.shards import ShardInfo, ShardReader, ShardWriter, TFRecordWriter, open_shard
+from streamrec.shards import (
+    ShardInfo,
+    ShardReader,
+    ShardWriter,
+    TFRecordWriter,
+    VerifyProblem,
+    VerifyReport,
+    open_shard,
+    verify,
+    verify_sync,
+)
 from streamrec.storage import RetryPolicy
-from streamrec.tfrecord import Framer, Frames, TFRecordOptions, encode_record, encode_records
+from streamrec.tfrecord import Framer, Frames, Loss, TFRecordOptions, encode_record, encode_records
 
 __all__ = [
+    "AlreadyExistsError",
     "AsyncDatasetIterator",
     "BytesColumn",
     "BytesList",
@@ -87,6 +101,9 @@ __all__ = [
     "Framer",
     "Frames",
     "Int64List",
+    "IntegrityError",
+    "Loss",
+    "ManifestError",
     "MissingExtraError",
     "NotFoundError",
     "ObjectChangedError",
@@ -112,6 +129,8 @@ __all__ = [
     "TruncatedShardError",
     "UnsupportedOperationError",
     "VarLenFeature",
+    "VerifyProblem",
+    "VerifyReport",
     "bytes_feature",
     "decode_json_example",
     "decode_raw",
@@ -130,6 +149,8 @@ __all__ = [
     "parse_single_sequence_example",
     "parse_tensor",
     "serialize_tensor",
+    "verify",
+    "verify_sync",
 ]
 
 __version__ = "0.1.0"

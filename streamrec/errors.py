@@ -8,10 +8,13 @@ never hides good data that came before it: readers deliver every record that pre
 from __future__ import annotations
 
 __all__ = [
+    "AlreadyExistsError",
     "ClosedError",
     "CorruptRecordError",
     "FeatureError",
+    "IntegrityError",
     "LoopThreadError",
+    "ManifestError",
     "MissingExtraError",
     "NotFoundError",
     "ObjectChangedError",
@@ -128,6 +131,14 @@ class NotFoundError(StorageError, FileNotFoundError):
     """There is no such object, bucket or directory. Final: never retried."""
 
 
+class AlreadyExistsError(StorageError, FileExistsError):
+    """There is an object of this name, and the writer was told not to replace one (`overwrite=False`). Final."""
+
+
+class IntegrityError(StorageError):
+    """What the store has is not what was sent to it: another size, or another checksum. Write it again."""
+
+
 class PermissionDeniedError(StorageError, PermissionError):
     """The credentials are missing, wrong, or not allowed to do this. Final: never retried."""
 
@@ -150,6 +161,10 @@ class UnsupportedOperationError(StorageError):
 
 class MissingExtraError(StreamrecError, ImportError):
     """An optional package is not installed; the message holds the `pip install` to type."""
+
+
+class ManifestError(StreamrecError, ValueError):
+    """A manifest that cannot be read: no JSON, another format, or a newer version than this streamrec knows."""
 
 
 class PositionMismatchError(StreamrecError, ValueError):

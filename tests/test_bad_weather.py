@@ -80,6 +80,30 @@ def test_damage(s3_store: Store, read: Reading, name: str, data: bytes, kind: ty
     assert url in str(error)
 
 
+def test_what_is_not_damaged_is_read_on(s3_store: Store) -> None:
+    """A damaged payload and a damaged length: read whole, and in pieces side by side, each good record comes once."""
+    data = flipped(flipped(DATA, OFFSET + 1), len(encode_records(RECORDS[:300])) + 15)
+    url, options = put(s3_store, "weather-damage", data), dict(s3_store.options)
+    rest = RECORDS[:300] + RECORDS[301:BAD] + RECORDS[BAD + 1 :]
+    told: list[streamrec.Loss] = []
+    dataset = streamrec.TFRecordDataset(url, storage_options=options, on_error="resync", on_loss=told.append)
+    assert [record for frames in dataset.batch(512) for record in frames] == rest
+    assert [(loss.path, loss.record) for loss in told] == [(url, 300), (url, BAD - 1)]
+
+    async def piece(start: int, end: int) -> list[bytes]:
+        reading = streamrec.open_shard(url, start=start, end=end, on_error="resync", storage_options=options)
+        async with reading as shard:
+            return [record async for record in shard]
+
+    async def pieces() -> list[list[bytes]]:
+        size = len(data) // 5 + 1
+        return await asyncio.gather(*[piece(start, start + size) for start in range(0, len(data), size)])
+
+    found = asyncio.run(pieces())
+    assert min(map(len, found)) > 1_000
+    assert [record for part in found for record in part] == rest
+
+
 @both
 def test_a_missing_object(s3_store: Store, read: Reading) -> None:
     found, error = read(f"{s3_store.url}/nothing-here", dict(s3_store.options))

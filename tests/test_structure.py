@@ -18,9 +18,9 @@ MAY_IMPORT = {
     "kernels": {"errors"},
     "tfrecord": {"errors", "kernels"},
     "example": {"errors", "kernels"},
-    "storage": {"errors"},
+    "storage": {"errors", "kernels"},
     "bridge": {"errors"},
-    "shards": {"errors", "tfrecord", "storage", "bridge"},
+    "shards": {"errors", "kernels", "tfrecord", "storage", "bridge"},
     "pipeline": {"errors", "kernels", "tfrecord", "example", "storage", "shards", "bridge"},
     "__init__": {"errors", "tfrecord", "example", "storage", "shards", "pipeline"},
 }

@@ -125,6 +125,8 @@ def _padded_part(slot: Slot, form: FixedLenSequenceFeature, raw: Raw, wrap: Wrap
 def _batch_part(slot: Slot, form: Feature, raw: Raw, count: int, wrap: Wrap) -> Part:
     values, splits = raw.values, raw.splits
     if isinstance(form, FixedLenFeature):
+        if slot.dtype is not bytes:
+            return values.reshape(count, *form.shape) if form.shape else values
         shaped = values.reshape(count, *form.shape, *values.shape[1:])
         return wrap(shaped, slot.dtype, slot.default)
     if isinstance(form, FixedLenSequenceFeature):

@@ -8,11 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.errors import StreamrecError
-from streamrec.kernels import NATIVE
-
-if NATIVE:
-    from streamrec.kernels import _native
+from streamrec import kernels
 
 __all__ = ["BytesColumn", "Column", "RaggedTensor", "SparseTensor", "Values"]
 
@@ -124,9 +120,7 @@ class BytesColumn:
         """
         if len(self.shape) != 1:
             raise ValueError(f"Arrow arrays have one dimension, this column has {len(self.shape)}; reshape it")
-        if not NATIVE:
-            raise StreamrecError("Arrow's interface is part of the C extension, which STREAMREC_PURE=1 left out")
-        return _native.arrow_binary(self.buffer, np.ascontiguousarray(self.spans))
+        return kernels.arrow_binary(self.buffer, np.ascontiguousarray(self.spans))
 
 
 Values: TypeAlias = "npt.NDArray[Any] | BytesColumn"

@@ -17,7 +17,7 @@ import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast, get_args
 
 import numpy as np
 
@@ -385,13 +385,6 @@ Partition: TypeAlias = (
     | RaggedFeature.ValueRowIds
     | RaggedFeature.UniformRowLength
 )
-PARTITIONS = (
-    RaggedFeature.RowSplits,
-    RaggedFeature.RowLengths,
-    RaggedFeature.RowStarts,
-    RaggedFeature.RowLimits,
-    RaggedFeature.ValueRowIds,
-    RaggedFeature.UniformRowLength,
-)
+PARTITIONS = get_args(Partition)
 Feature: TypeAlias = FixedLenFeature | VarLenFeature | FixedLenSequenceFeature | SparseFeature | RaggedFeature
 """Any of the five configurations."""

@@ -20,6 +20,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import copyreg
 from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -172,3 +173,15 @@ Example = _message_class(_POOL, "Example")
 SequenceExample = _message_class(_POOL, "SequenceExample")
 TensorShapeProto = _message_class(_POOL, "TensorShapeProto")
 TensorProto = _message_class(_POOL, "TensorProto")
+
+
+def _dim(data: bytes) -> Any:
+    return TensorShapeProto.Dim.FromString(data)
+
+
+def _pickled_dim(dim: Any) -> tuple[Any, ...]:
+    """Protobuf looks for nested messages in the default pool, when they are unpickled; this one is not there."""
+    return _dim, (dim.SerializeToString(),)
+
+
+copyreg.pickle(TensorShapeProto.Dim, _pickled_dim)

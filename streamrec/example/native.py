@@ -26,7 +26,11 @@ class NativeWalker:
         if isinstance(found, tuple):
             raise _failure(found, slots, ())
         buffer = records.buffer if spans else None
-        return [_raw(*column, buffer) for column in zip(slots, arrays, found, strict=True)]
+        columns = zip(slots, arrays, found, strict=True)
+        return [
+            Raw(array) if block is None else _raw(slot, array, block, buffer)  # None: dense numbers, in their array
+            for slot, array, block in columns
+        ]
 
     def sequences(
         self, records: Records, context: tuple[Slot, ...], lists: tuple[Slot, ...], spans: bool
@@ -57,7 +61,7 @@ def _compiled(slot: Slot) -> tuple[bytes, int, bool, int, bytes | None, bool, bo
 
 def _arrays(slots: tuple[Slot, ...], count: int) -> tuple[Any, ...]:
     """For each slot the array that the walk fills: dense numbers, or splits; None for dense byte strings."""
-    return tuple(_array(slot, count) for slot in slots)
+    return tuple([_array(slot, count) for slot in slots])
 
 
 def _array(slot: Slot, count: int) -> Array | None:

@@ -15,10 +15,11 @@ TensorFlow leaves things open or breaks:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from streamrec.errors import FeatureError
 from streamrec.example.assemble import batch_columns, single_columns
@@ -135,7 +136,7 @@ def single_record(serialized: Any, name: Any, joined: bool) -> tuple[Records, li
         raise TypeError(f"serialized is a {type(serialized).__name__}; one message is bytes, for more use a batch")
     if name is not None and not isinstance(name, str | bytes):
         raise FeatureError(f"the name of one example is {name!r}; it must be a str")
-    item = serialized.item() if isinstance(serialized, np.ndarray | np.generic) else serialized
+    item = np.asarray(serialized).item() if hasattr(serialized, "dtype") else serialized
     if not isinstance(item, bytes | bytearray | memoryview):
         raise TypeError(f"serialized holds a {type(item).__name__} where bytes are wanted")
     return as_records([bytes(item)], joined), None if name is None else [name]
@@ -147,7 +148,9 @@ def as_records(serialized: Any, joined: bool) -> Records:
     if spans is not None:
         return Records(None, serialized.buffer, np.ascontiguousarray(spans, dtype=np.int64))
     if hasattr(serialized, "dtype"):
-        serialized = _listed(serialized)
+        serialized = _listed(np.asarray(serialized))
+    if not isinstance(serialized, Iterable) or isinstance(serialized, str):
+        raise TypeError(f"serialized is a {type(serialized).__name__} where messages are wanted, as a list of bytes")
     items = tuple(serialized)
     for item in items:
         if not isinstance(item, bytes):
@@ -158,10 +161,10 @@ def as_records(serialized: Any, joined: bool) -> Records:
     return Records(None, b"".join(items), np.stack([ends[:-1], ends[1:]], axis=1))
 
 
-def _listed(array: Any) -> list[Any]:
+def _listed(array: npt.NDArray[Any]) -> list[Any]:
     if array.ndim != 1:
         raise FeatureError(f"serialized has the shape {list(array.shape)}; it must be a vector of messages")
-    if getattr(array.dtype, "kind", "O") != "O" and len(array):
+    if array.dtype.kind != "O" and len(array):
         raise TypeError(
             f"serialized is an array of {array.dtype}; use an object array of bytes ('S' arrays drop trailing NULs)"
         )

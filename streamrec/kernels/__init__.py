@@ -20,11 +20,14 @@ __all__ = [
     "TOO_LONG",
     "Scan",
     "allocate",
+    "arrow_binary",
     "crc32c",
     "crc32c_implementations",
     "crc32c_with",
     "encode_frames",
+    "find_header",
     "gather",
+    "interleave",
     "masked_crc32c",
     "scan_frames",
 ]
@@ -42,11 +45,14 @@ if NATIVE:
     try:
         from streamrec.kernels._native import (
             allocate,
+            arrow_binary,
             crc32c,
             crc32c_implementations,
             crc32c_with,
             encode_frames,
+            find_header,
             gather,
+            interleave,
             masked_crc32c,
             scan_frames,
         )
@@ -55,11 +61,14 @@ if NATIVE:
 else:
     from streamrec.kernels.reference import (
         allocate,
+        arrow_binary,
         crc32c,
         crc32c_implementations,
         crc32c_with,
         encode_frames,
+        find_header,
         gather,
+        interleave,
         masked_crc32c,
         scan_frames,
     )

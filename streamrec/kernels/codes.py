@@ -21,5 +21,5 @@ BytesLike: TypeAlias = "Buffer | npt.NDArray[Any]"
 """A C-contiguous object of the buffer protocol (type checkers know this of arrays from Python 3.12 on)."""
 Int64s: TypeAlias = npt.NDArray[np.int64] | memoryview
 """A C-contiguous buffer of int64 elements, in the shape that the function names."""
-Scan: TypeAlias = tuple[bytes, int, int, int]
+Scan: TypeAlias = "tuple[Buffer, int, int, int]"
 """(spans, position, code, wants): see `scan_frames`."""

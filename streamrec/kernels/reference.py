@@ -27,6 +27,7 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
+from streamrec.errors import StreamrecError
 from streamrec.kernels.codes import BAD_LENGTH_CRC, BAD_PAYLOAD_CRC, OK, TOO_LONG, BytesLike, Int64s, Scan
 
 if TYPE_CHECKING:
@@ -34,11 +35,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "allocate",
+    "arrow_binary",
     "crc32c",
     "crc32c_implementations",
     "crc32c_with",
     "encode_frames",
+    "find_header",
     "gather",
+    "interleave",
     "masked_crc32c",
     "scan_frames",
 ]
@@ -138,6 +142,44 @@ def scan_frames(data: BytesLike, start: int, verify: bool, max_record_bytes: int
         position += wants
 
 
+def find_header(data: BytesLike, start: int, verify: bool, max_record_bytes: int) -> tuple[int, int]:
+    """Finds the next record where the last one's end is not known, place by place.
+
+    A header is a length of at most `max_record_bytes` and its right CRC: twelve bytes that are none by chance pass
+    once in 2^66 places. A record whose payload is not all there is found too, and its CRC left to the caller.
+
+    Args:
+        data: Bytes of a TFRecord stream.
+        start: Where to begin.
+        verify: Whether the payload's CRC must be right too, where the payload is all there.
+        max_record_bytes: A longer length is none.
+
+    Returns:
+        position: Where the header begins; if there is none, the first place whose twelve bytes are not all there.
+        wants: How many bytes from `position` on the record has; 12 if there is no header.
+
+    Raises:
+        ValueError: `start` is outside of `data`, or an argument is negative.
+
+    >>> frames = encode_frames(b"helloworld", np.array([[0, 5], [5, 10]]))
+    >>> find_header(frames, 1, True, 1000), find_header(frames, 22, True, 1000)
+    ((21, 21), (31, 12))
+    """
+    content = _bytes(data)
+    begin = _integer(start, sys.maxsize)
+    limit = _integer(max_record_bytes, sys.maxsize)
+    if begin > len(content):
+        raise ValueError(f"start is {begin}, beyond the {len(content)} bytes of data")
+    stop = max(begin, len(content) - _HEADER.size + 1)
+    for position in range(begin, stop):
+        length, length_crc = _HEADER.unpack_from(content, position)
+        if length <= limit and masked_crc32c(content[position : position + 8]) == length_crc:
+            code, wants = _look_at(content, position, verify, limit)
+            if code == OK:
+                return position, wants
+    return stop, _HEADER.size
+
+
 def allocate(size: int) -> Buffer:
     """Writable bytes of no particular content, for blocks of records.
 
@@ -189,6 +231,57 @@ def gather(buffers: Sequence[BytesLike], sources: Int64s | None, spans: Int64s) 
         payloads.append(_payload(contents[source], i, pair))
     ends = np.cumsum([0, *map(len, payloads)])
     return b"".join(payloads), _packed(itertools.pairwise(ends))
+
+
+def interleave(lanes: Sequence[Sequence[tuple[BytesLike, Int64s]]], block: int) -> tuple[Buffer, Buffer]:
+    """Copies payloads from many lanes in turn, back to back into a new buffer: `block` of each lane, again and again.
+
+    Args:
+        lanes: For each lane its windows in order, each a buffer and int64 [n, 2] spans of payloads in it. A lane
+            holds exactly what its turns take: the last turn of all may be a shorter one.
+        block: Payloads in a turn, 1 or more.
+
+    Returns:
+        buffer: The payloads, one after the other.
+        spans: int64 [n, 2], as bytes: where each lies in it.
+
+    Raises:
+        ValueError: A span outside of its buffer, or a lane that has no record left when its turn comes.
+
+    >>> spans = np.array([[0, 1], [1, 3]])
+    >>> buffer, _ = interleave([[(b"abc", spans)], [(b"xyz", spans)]], 1)
+    >>> buffer
+    b'axbcyz'
+    """
+    if _integer(block, sys.maxsize) == 0:
+        raise ValueError("block is 0: wanted 1 or more")
+    payloads = [[payload for window in lane for payload in _payloads(*_window(window))] for lane in map(tuple, lanes)]
+    count = sum(map(len, payloads))
+    ordered: list[bytes] = []
+    queues = [iter(lane) for lane in payloads]
+    for lane in itertools.cycle(queues):
+        if len(ordered) == count:
+            break
+        turn = list(itertools.islice(lane, min(block, count - len(ordered))))
+        ordered += turn
+        if len(turn) < block and len(ordered) < count:
+            raise ValueError(
+                f"the lane whose turn it is has no record after {len(ordered)} of {count}: each lane must hold what "
+                f"its turns of {block} take"
+            )
+    ends = np.cumsum([0, *map(len, ordered)])
+    return b"".join(ordered), _packed(itertools.pairwise(ends))
+
+
+def _window(pair: object) -> tuple[BytesLike, Int64s]:
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        raise TypeError(f"a window is a tuple (buffer, spans), not {type(pair)}")
+    return pair
+
+
+def _payloads(buffer: BytesLike, spans: Int64s) -> list[bytes]:
+    content = _bytes(buffer)
+    return [_payload(content, i, pair) for i, pair in enumerate(_spans(spans))]
 
 
 def encode_frames(buffer: BytesLike, spans: Int64s) -> bytes:
@@ -286,3 +379,8 @@ def _integer(value: int, limit: int) -> int:
     if not 0 <= index <= limit:
         raise ValueError(f"wanted an integer from 0 to {limit}, found {index!r}")
     return index
+
+
+def arrow_binary(buffer: Buffer, spans: Int64s, /) -> tuple[object, object]:
+    """Refuses: Arrow's C structs are made in C only."""
+    raise StreamrecError("Arrow's interface is part of the C extension, which STREAMREC_PURE=1 left out")

@@ -9,20 +9,51 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
 
 from streamrec.tfrecord import Frames
 
-__all__ = ["Chunk", "Elements", "Marks", "Position", "Positions", "StageState", "weigh"]
+__all__ = ["Batches", "Chunk", "Elements", "Marks", "Position", "Positions", "StageState", "Stride", "weigh"]
 
 Position = Mapping[str, Any]
 """JSON: `source` (the source's own state), `skip` (elements after it), `stages` (a state per stage that has one)."""
 
-Elements = Frames | Sequence[Any]
+
+class Batches:
+    """The batches of one size that some records make: each is a window, made when somebody takes it."""
+
+    __slots__ = ("_frames", "_size")
+
+    def __init__(self, frames: Frames, size: int) -> None:
+        self._frames = frames
+        self._size = size
+
+    if TYPE_CHECKING:  # not at run time: the interpreter's own iterator knows how many elements are left
+
+        def __iter__(self) -> Iterator[Frames]: ...
+
+    def __len__(self) -> int:
+        return len(self._frames.spans) // self._size
+
+    @overload
+    def __getitem__(self, index: int) -> Frames: ...
+    @overload
+    def __getitem__(self, index: slice) -> Batches: ...
+    def __getitem__(self, index: int | slice) -> Frames | Batches:
+        size = self._size
+        if isinstance(index, slice):
+            first, last, _ = index.indices(len(self))
+            return Batches(self._frames.window(first * size, last * size), size)
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self._frames.window(index * size, index * size + size)
+
+
+Elements = Frames | Batches | Sequence[Any]
 
 OBJECT_BYTES = 64
 
@@ -52,6 +83,18 @@ class Marks:
     def at(self, index: int) -> Position:
         positions, inner = self.marks[index]
         return positions.at(inner)
+
+
+@dataclass(frozen=True, slots=True)
+class Stride:
+    """Positions of elements that are made of `size` elements each, from element `first` on."""
+
+    inner: Positions
+    first: int
+    size: int
+
+    def at(self, index: int) -> Position:
+        return self.inner.at(self.first + index * self.size)
 
 
 @dataclass(frozen=True, slots=True)

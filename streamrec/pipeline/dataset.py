@@ -22,7 +22,7 @@ from streamrec.pipeline.stages import Batch, Map, Stage, Take
 from streamrec.shards import Filenames, ReadOptions
 from streamrec.shards.patterns import listed
 from streamrec.storage import RetryPolicy
-from streamrec.tfrecord import MAX_RECORD_BYTES
+from streamrec.tfrecord import MAX_RECORD_BYTES, Loss
 
 __all__ = ["Dataset", "TFRecordDataset"]
 
@@ -120,6 +120,9 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
     block_length: int = 1,
     deterministic: bool = True,
     verify: bool = True,
+    on_error: str = "raise",
+    max_skipped: int | None = None,
+    on_loss: Callable[[Loss], None] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     filesystem: AbstractFileSystem | None = None,
     retry: RetryPolicy | None = None,
@@ -136,6 +139,10 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
         block_length: Records from one shard before the next has its turn.
         deterministic: False to take whatever arrives first, a block at a time.
         verify: Check each record's CRC32C; the lengths' are always checked.
+        on_error: What is done about damage in a shard: "raise", "skip_record", "resync" or "skip_shard"; see
+            `open_shard`. A run that is resumed leaves out the same again.
+        max_skipped: How many losses of one shard are borne before the next one is an error; None for any number.
+        on_loss: Called with each Loss, on the thread that fetches: it must not block. Losses are also logged.
         storage_options: Passed to the fsspec filesystem (credentials, endpoint).
         filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
         retry: What happens when the network fails; see RetryPolicy.
@@ -150,7 +157,7 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
     shards = Shards(
         tuple(listed(filenames)),
         Plan(cycle_length or num_parallel_reads or 1, block_length, deterministic),
-        ReadOptions(compression_type, verify, max_record_bytes, buffer_size),
+        ReadOptions(compression_type, verify, max_record_bytes, buffer_size, on_error, max_skipped, on_loss),
         storage_options,
         filesystem,
         retry or RetryPolicy(),

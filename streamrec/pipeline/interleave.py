@@ -5,21 +5,30 @@ then from the next. A shard that ends leaves its slot empty, and the cycle goes 
 empty slot takes the next shard. So the order depends on the shards alone, never on which bytes came first.
 With `deterministic=False` whatever has arrived first comes first, a block of a shard at a time.
 
-Records are never handled one by one: where every slot has whole turns to give, many rounds are planned as one
-array operation and gathered by one kernel call. Where one shard alone is read, nothing is copied at all.
+Records are never handled one by one: where every slot has whole turns to give, many rounds are one kernel call
+that copies them in order. Where long stretches of one shard follow each other, nothing is copied at all.
+
+Rules:
+- A pull ends between two batches where it can (`batch`, `skip`: how the records are batched behind this): a batch
+  that straddles chunks must be copied once more. For that it waits, but only while more is sure to come.
+- What one pull gives depends on what has arrived; the order of the records never does.
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from streamrec.pipeline.chunk import Positions
-from streamrec.pipeline.gathering import CHUNK_BYTES, Gathering
-from streamrec.pipeline.lane import Lane
+from streamrec.pipeline.lane import STRETCH_BYTES, Lane, records_begun, take_in_turn
 from streamrec.pipeline.turn import Arrival, BlockPositions, Snapshot, SourcePositions, Turn
 from streamrec.tfrecord import Frames
 
-__all__ = ["Interleave", "Plan"]
+__all__ = ["CHUNK_BYTES", "Interleave", "Plan"]
+
+CHUNK_BYTES = 6 << 20
+"""About how much one pull copies at the most: much above this it would leave the caches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +49,16 @@ class Interleave:
     """The running interleave over `shards` shards.
 
     The caller makes a lane for each shard that `wanted` names, pushes what arrives, and calls `pull`.
+
+    Args:
+        plan: The order.
+        shards: How many there are.
+        turn: Where to go on.
+        batch: How many records make a batch behind this.
+        skip: How many records precede the first batch.
     """
 
-    def __init__(self, plan: Plan, shards: int, turn: Turn | None = None) -> None:
+    def __init__(self, plan: Plan, shards: int, turn: Turn | None = None, *, batch: int = 1, skip: int = 0) -> None:
         turn = turn or Turn((None,) * plan.cycle_length)
         self._plan = plan
         self._shards = shards
@@ -51,12 +67,24 @@ class Interleave:
         self._next = turn.next_shard
         self.lanes: dict[int, Lane] = {slot.shard: Lane(slot) for slot in turn.slots if slot}
         self._slots: list[Lane | None] = [None if slot is None else self.lanes[slot.shard] for slot in turn.slots]
+        self._marks = [None if lane is None else lane.mark() for lane in self._slots]
+        self._batch = batch
+        self._pulled = -skip
+        self._before = self.snapshot
 
     def wanted(self, ahead: int) -> list[Lane]:
         """The lanes that should be fed, most urgent first: those in slots, and `ahead` of the shards after them."""
         for shard in range(self._next, min(self._next + ahead, self._shards)):
             self.lanes.setdefault(shard, Lane(Arrival(shard)))
         return list(self.lanes.values())
+
+    def extend(self, shards: int) -> None:
+        """So many shards are known by now."""
+        self._shards = shards
+
+    def reach(self, ahead: int) -> int:
+        """How many shards must be known before the next `pull`, with `ahead` of them fed; or all there are."""
+        return self._next + self._plan.cycle_length + ahead + 1
 
     @property
     def finished(self) -> bool:
@@ -65,9 +93,8 @@ class Interleave:
 
     @property
     def snapshot(self) -> Snapshot:
-        """Where the interleave stands."""
-        marks = tuple([lane if lane is None else lane.mark() for lane in self._slots])
-        return Snapshot(marks, self._cycle, self._block, self._next)
+        """Where the interleave stands: a lane's mark is made anew when records were taken of it."""
+        return Snapshot(tuple(self._marks), self._cycle, self._block, self._next)
 
     def pull(self) -> tuple[Frames, Positions] | None:
         """The next records in order, as far as they have arrived; None where nothing can be taken yet.
@@ -81,11 +108,14 @@ class Interleave:
         self._fill_slots()
         idle = 0
         while idle < len(self._slots) and not self.finished:
-            before, index, lane = self.snapshot, self._cycle, self._slots[self._cycle]
-            self._advance()
+            index, lane = self._cycle, self._slots[self._cycle]
             if lane is not None and lane.available:
-                (frames,) = lane.take(lane.front())
+                self._marks[index] = lane.mark()  # with the block that it gives now, for the places within
+                before = self.snapshot
+                frames = self._take([index], lane.front())
+                self._advance()
                 return frames, BlockPositions(before, lane.shard)
+            self._advance()
             idle += 1
             if lane is not None and lane.ended:
                 self._leave(index)
@@ -94,70 +124,96 @@ class Interleave:
         return None
 
     def _fill_slots(self) -> None:
-        for index, lane in enumerate(self._slots):
-            if lane is None and self._next < self._shards:
-                self._enter(index)
+        """Empty slots take the next shards now, in the order in which their turns come: as good as at their turns."""
+        slots = len(self._slots)
+        for index in range(self._cycle, self._cycle + slots):
+            if self._slots[index % slots] is None and self._next < self._shards:
+                self._enter(index % slots)
 
     def _pull_in_order(self) -> tuple[Frames, Positions] | None:
-        before = self.snapshot
-        gathering = Gathering()
-        while not self.finished and gathering.nbytes < CHUNK_BYTES:
-            lane = self._current()
-            if lane is None:
-                continue
-            if not lane.available:
-                if not lane.ended or (lane.error and gathering.nbytes):
-                    break
-                self._leave(self._cycle)
-                self._advance()
-            elif not self._take_rounds(gathering):
-                self._take_turn(lane, gathering)
-            if gathering.whole_block:
-                break
-        frames = gathering.frames()
-        return (frames, SourcePositions(before, self.snapshot, len(frames))) if frames is not None else None
-
-    def _current(self) -> Lane | None:
-        """The lane whose turn it is; None where the slot is empty for good, and the cycle went on."""
-        if self._slots[self._cycle] is None:
-            if self._next == self._shards:
-                self._advance()
+        self._fill_slots()
+        while not self.finished:
+            lane = self._slots[self._cycle]
+            if lane is not None and lane.available:
+                return self._pull_ready(lane)
+            if lane is not None and not lane.ended:
                 return None
-            self._enter(self._cycle)
-        return self._slots[self._cycle]
+            if lane is not None:
+                self._leave(self._cycle)
+            self._advance()
+            self._fill_slots()
+        return None
 
-    def _take_turn(self, lane: Lane, gathering: Gathering) -> None:
-        """What the current slot can give of its turn."""
-        count = min(self._plan.block_length - self._block, lane.available)
-        gathering.add(lane.take(count))
+    def _pull_ready(self, lane: Lane) -> tuple[Frames, Positions] | None:
+        """The next records, of which this lane's are the first; None where more should arrive before."""
+        block = self._plan.block_length
+        if self._slots.count(None) == len(self._slots) - 1:
+            frames = self._take([self._cycle], self._stretch(lane, sys.maxsize))
+        elif self._block or block * lane.typical_bytes() >= STRETCH_BYTES:
+            frames = self._take([self._cycle], self._stretch(lane, block - self._block))
+            self._go_on(len(frames))
+        else:
+            slots = len(self._slots)
+            order = [index % slots for index in range(self._cycle, self._cycle + slots) if self._slots[index % slots]]
+            frames = self._take(order, self._turns([self._lane(index) for index in order]))
+            turns, self._block = divmod(len(frames), block)
+            self._cycle = order[turns % len(order)]
+        if not len(frames):
+            return None
+        self._pulled += len(frames)
+        before, self._before = self._before, self.snapshot
+        return frames, SourcePositions(before, self._before, len(frames))
+
+    def _take(self, slots: Sequence[int], count: int) -> Frames:
+        """The next `count` records of the lanes in these slots, in turn."""
+        frames = take_in_turn([self._lane(slot) for slot in slots], count, self._plan.block_length)
+        for slot in slots:
+            self._marks[slot] = self._lane(slot).mark()
+        return frames
+
+    def _lane(self, slot: int) -> Lane:
+        lane = self._slots[slot]
+        assert lane is not None
+        return lane
+
+    def _go_on(self, count: int) -> None:
+        """The current turn had `count` records more."""
         self._block += count
         if self._block == self._plan.block_length:
             self._advance()
 
-    def _take_rounds(self, gathering: Gathering) -> bool:
-        """Whole rounds of the cycle at once, where all slots have them and none can be filled anew."""
-        if self._block or (None in self._slots and self._next < self._shards):
-            return False
-        lanes = [lane for lane in self._slots[self._cycle :] + self._slots[: self._cycle] if lane is not None]
-        if len(lanes) == 1:
-            gathering.add(lanes[0].take(lanes[0].front()))
-            return True
+    def _stretch(self, lane: Lane, limit: int) -> int:
+        """How many records of one lane to take: those of its first block, or of two where a batch straddles them."""
+        front = min(lane.front(), limit)
+        count = self._cut(front) or self._cut(min(lane.available, limit, front + self._batch))
+        return count or (0 if lane.available < limit and self._waits(lane) else front)
+
+    def _turns(self, lanes: Sequence[Lane]) -> int:
+        """How many records to take of all lanes in turn: whole rounds, or the turns that there are for less."""
         block = self._plan.block_length
-        round_bytes = sum(lane.typical_bytes() for lane in lanes) * block
-        rounds = min(min(lane.available for lane in lanes) // block, CHUNK_BYTES // round_bytes)
-        if rounds == 0:
-            return False
-        gathering.add_rounds([lane.take(rounds * block) for lane in lanes], rounds, block)
-        return True
+        scarce = min(lanes, key=_available)
+        rounds = scarce.available // block
+        most = max(1, CHUNK_BYTES // (sum(lane.typical_bytes() for lane in lanes) * block))
+        count = min(rounds, most) * len(lanes) * block or records_begun(lanes, block)
+        return self._cut(count) or (0 if rounds < most and self._waits(scarce) else count)
+
+    def _cut(self, count: int) -> int:
+        """The largest number up to `count` after which a batch ends; 0 for none."""
+        return max(0, count - (self._pulled + count) % self._batch)
+
+    def _waits(self, lane: Lane) -> bool:
+        """Whether to wait for more of this lane: it is sure to come, and a batch is not too large to be waited for."""
+        return not lane.ended and lane.has_room and self._batch * lane.typical_bytes() <= CHUNK_BYTES
 
     def _enter(self, index: int) -> None:
         shard, self._next = self._next, self._next + 1
-        self._slots[index] = self.lanes.setdefault(shard, Lane(Arrival(shard)))
+        lane = self._slots[index] = self.lanes.setdefault(shard, Lane(Arrival(shard)))
+        self._marks[index] = lane.mark()
 
     def _leave(self, index: int) -> None:
         lane = self._slots[index]
         assert lane is not None
-        self._slots[index] = None
+        self._slots[index] = self._marks[index] = None
         del self.lanes[lane.shard]
         if lane.error is not None:
             raise lane.error
@@ -165,3 +221,7 @@ class Interleave:
     def _advance(self) -> None:
         self._cycle = (self._cycle + 1) % len(self._slots)
         self._block = 0
+
+
+def _available(lane: Lane) -> int:
+    return lane.available

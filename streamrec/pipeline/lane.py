@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
+from streamrec import kernels
 from streamrec.pipeline.turn import Arrival, LaneMark
-from streamrec.tfrecord import Frames
+from streamrec.tfrecord import Frames, as_spans
 
-__all__ = ["Lane"]
+__all__ = ["STRETCH_BYTES", "Lane", "records_begun", "take_in_turn"]
+
+STRETCH_BYTES = 256 << 10
+"""A stretch of one block goes without a copy from here on; shorter ones are copied, or a few bytes would keep
+a whole block alive."""
+
+
+NOTHING = Frames.of(())
 
 
 class Lane:
@@ -88,3 +97,32 @@ class Lane:
     def typical_bytes(self) -> int:
         """About how long this lane's records are."""
         return self.held_bytes // max(self.available, 1) + 1
+
+
+def records_begun(lanes: Sequence[Lane], block: int) -> int:
+    """How many records there are of a round that not all lanes can complete."""
+    count = 0
+    for lane in lanes:
+        count += min(lane.available, block)
+        if lane.available < block:
+            break
+    return count
+
+
+def take_in_turn(lanes: Sequence[Lane], count: int, block: int) -> Frames:
+    """The next `count` records of the lanes in turn: a long stretch as it lies, all else copied in order."""
+    if not count:
+        return NOTHING
+    rounds, rest = divmod(count, len(lanes) * block)
+    shares = [rounds * block + min(max(rest - index * block, 0), block) for index in range(len(lanes))]
+    windows = [lane.take(share) for lane, share in zip(lanes, shares, strict=True) if share]
+    if len(windows) == 1 and len(windows[0]) == 1 and _is_stretch(windows[0][0]):
+        return windows[0][0]
+    pairs = [[(window.buffer, window.spans) for window in lane] for lane in windows]
+    buffer, spans = kernels.interleave(pairs, block if len(windows) > 1 else count)
+    return Frames(buffer, as_spans(spans))
+
+
+def _is_stretch(window: Frames) -> bool:
+    """Whether a window is long enough to go without a copy, or most of what it keeps alive."""
+    return window.extent >= min(STRETCH_BYTES, memoryview(window.buffer).nbytes // 2)

@@ -6,8 +6,8 @@ What a consumer sees:
   traceback. Steps are flushed before it: an unfinished batch is delivered too.
 - An end from below (`take` has enough): the source is closed at once; nothing more is fetched.
 - Cancellation, an early exit or an error of the consumer: the generators are closed from the outside in, by
-  the task that runs them: tasks are cancelled, bodies closed, then the storages. When closing returns, no
-  task, connection or thread of this run is left.
+  the task that runs them: tasks are cancelled, bodies closed, then the session with its storages. When closing
+  returns, no task, connection or thread of this run is left.
 
 Every buffer is bounded in bytes: the lanes of the source, each prefetch, and the queue to the consumer.
 """
@@ -15,7 +15,7 @@ Every buffer is bounded in bytes: the lanes of the source, each prefetch, and th
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,22 +25,34 @@ from streamrec.pipeline.background import background
 from streamrec.pipeline.chunk import Chunk, Position, Positions
 from streamrec.pipeline.description import Chain, Prefetch, Repeat
 from streamrec.pipeline.queue import ByteQueue
+from streamrec.pipeline.session import Session, session
 from streamrec.pipeline.source import Shards, read_shards
-from streamrec.pipeline.stages import Step, window
+from streamrec.pipeline.stages import Batch, Step, window
 
 __all__ = ["Put", "chunks_of", "produce"]
 
 Put = Callable[[Chunk, int], Awaitable[None]]
 
 
-async def produce(chain: Chain, position: Position | None, budget: int, put: Put) -> None:
-    """Runs a chain from a position to its end, and hands every chunk to `put`, with its weight in bytes."""
-    async with aclosing(chunks_of(chain, position, budget)) as chunks:
+async def produce(chain: Chain, position: Position | None, budget: int, put: Put, kept: Session | None = None) -> None:
+    """Runs a chain from a position to its end, and hands every chunk to `put`, with its weight in bytes.
+
+    Args:
+        chain: What to run.
+        position: Where to begin; None for the start.
+        budget: Bytes that its source may hold.
+        put: Takes the chunks.
+        kept: The session of a run that this one is a part of; None: one of its own.
+    """
+    async with (
+        session() if kept is None else nullcontext(kept) as within,
+        aclosing(chunks_of(chain, position, budget, within)) as chunks,
+    ):
         async for chunk in chunks:
             await put(chunk, chunk.nbytes)
 
 
-async def chunks_of(chain: Chain, position: Position | None, budget: int) -> AsyncGenerator[Chunk]:
+async def chunks_of(chain: Chain, position: Position | None, budget: int, kept: Session) -> AsyncGenerator[Chunk]:
     """A chain's chunks, from a position on: the source's, through all steps."""
     position = position or {}
     states: Mapping[str, Any] = position.get("stages", {})
@@ -48,9 +60,10 @@ async def chunks_of(chain: Chain, position: Position | None, budget: int) -> Asy
     offload = any(stage.offload for stage in chain.stages)
     failure: Exception | None = None
     if not position.get("ended") and not any(step.done for step in steps):
-        async with aclosing(source_of(chain, position.get("source"), budget)) as source:
+        skip = position.get("skip", 0)
+        async with aclosing(source_of(chain, position.get("source"), budget, skip, kept)) as source:
             try:
-                async for chunk in skipping(source, position.get("skip", 0)):
+                async for chunk in skipping(source, skip):
                     chunks, failure = await through(push(steps, chunk), offload)
                     for out in chunks:
                         yield out
@@ -65,23 +78,27 @@ async def chunks_of(chain: Chain, position: Position | None, budget: int) -> Asy
         raise failure
 
 
-def source_of(chain: Chain, state: Mapping[str, Any] | None, budget: int) -> AsyncGenerator[Chunk]:
-    """The chunks of a chain's source."""
+def source_of(
+    chain: Chain, state: Mapping[str, Any] | None, budget: int, skip: int, kept: Session
+) -> AsyncGenerator[Chunk]:
+    """The chunks of a chain's source; `skip` elements will be dropped of them."""
     match chain.source:
         case Shards() as shards:
-            return read_shards(shards, state, budget)
+            first = chain.stages[0] if chain.stages else None
+            batch = first.batch_size if isinstance(first, Batch) else 1
+            return read_shards(shards, state, budget, kept, batch, skip)
         case Repeat() as repeat:
-            return repeated(repeat, state or {"epoch": 0}, budget)
+            return repeated(repeat, state or {"epoch": 0}, budget, kept)
         case Prefetch() as prefetch:
-            return prefetched(prefetch, state or {}, budget)
+            return prefetched(prefetch, state or {}, budget, kept)
 
 
-async def repeated(repeat: Repeat, state: Mapping[str, Any], budget: int) -> AsyncGenerator[Chunk]:
-    """Epoch after epoch. A chain that is empty from its start ends even an endless repeat, as in tf.data."""
+async def repeated(repeat: Repeat, state: Mapping[str, Any], budget: int, kept: Session) -> AsyncGenerator[Chunk]:
+    """Epoch after epoch, in one session. A chain that is empty from its start ends even an endless repeat."""
     epoch, position = state["epoch"], state.get("inner")
     while repeat.count < 0 or epoch < repeat.count:
         empty = position is None
-        async with aclosing(chunks_of(repeat.inner, position, budget)) as chunks:
+        async with aclosing(chunks_of(repeat.inner, position, budget, kept)) as chunks:
             async for chunk in chunks:
                 empty = False
                 yield replace(chunk, positions=Nested(chunk.positions, epoch))
@@ -90,19 +107,21 @@ async def repeated(repeat: Repeat, state: Mapping[str, Any], budget: int) -> Asy
         epoch, position = epoch + 1, None
 
 
-async def prefetched(prefetch: Prefetch, state: Mapping[str, Any], budget: int) -> AsyncGenerator[Chunk]:
+async def prefetched(prefetch: Prefetch, state: Mapping[str, Any], budget: int, kept: Session) -> AsyncGenerator[Chunk]:
     """Runs the inner chain in a task of its own, ahead of the consumer."""
     queue = ByteQueue(prefetch.buffer_bytes)
     async with background() as tasks:
-        tasks.start_soon(fill, queue, prefetch.inner, state.get("inner"), budget)
+        tasks.start_soon(fill, queue, prefetch.inner, state.get("inner"), budget, kept)
         while (chunk := await queue.get()) is not None:
             yield replace(chunk, positions=Nested(chunk.positions, None))
 
 
-async def fill(queue: ByteQueue, chain: Chain, position: Position | None, budget: int) -> None:
+async def fill(
+    queue: ByteQueue, chain: Chain, position: Position | None, budget: int, kept: Session | None = None
+) -> None:
     """Fills a prefetch queue; an error goes through it, behind the chunks that came before."""
     try:
-        await produce(chain, position, budget, queue.put)
+        await produce(chain, position, budget, queue.put, kept)
     except Exception as error:
         queue.end(error)
     else:

@@ -3,16 +3,23 @@
 Each shard in the cycle, and a few after it, is fetched by a task of its own into its lane, and waits there when
 the lane holds its share of the budget. `Interleave` decides whose turn it is; this file only moves blocks.
 
+How many after it: shards that are too small to be read by parallel ranges are opened so far ahead that together
+they fill the wire, as `Connections` has measured it (a shard of 100 kB at 40 ms to the first byte: dozens). Which
+shards come, and in which order, never depends on it.
+
 Rules:
 - A task that fails puts its error into its lane, where it waits for the records before it: tasks raise nothing.
 - What all lanes hold, and the blocks that are being filled, stay within the budget; but a lane may always hold
-  one block, or one record, or nothing would move.
+  one block, or one record, or nothing would move. Of the budget, the lanes in the cycle and the first ones after
+  it have their shares for good; what is left holds ranges ahead of their turn and small shards further ahead.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any
 
 import anyio
@@ -23,17 +30,31 @@ from streamrec.pipeline.background import background
 from streamrec.pipeline.chunk import Chunk
 from streamrec.pipeline.interleave import Interleave, Plan
 from streamrec.pipeline.lane import Lane
+from streamrec.pipeline.session import Opened, Session
 from streamrec.pipeline.turn import Turn
-from streamrec.shards import ReadOptions, ShardReader, find_shards
+from streamrec.shards import Listing, ReadOptions, ShardReader
 from streamrec.storage import RetryPolicy, Storage, Storages
 
 __all__ = ["Shards", "read_shards"]
 
-LANE_BYTES = 4 << 20
+LANE_BYTES = 6 << 20
 """How much one shard is fetched ahead of its turn, if the budget allows: more would only leave the caches."""
+
+ALONE_BLOCKS = 2
+"""How many blocks' worth is framed at a time where no other shard's records come in between: these go through the
+pipeline without a copy, save for the batches that straddle two of them."""
 
 LEAST_BLOCK_BYTES = 64 << 10
 """Blocks are no smaller than this, however small the budget."""
+
+SMALL_BYTES = 8 << 20
+"""Smaller shards are opened further ahead; larger ones are read by parallel ranges."""
+
+SLACK_BYTES = 512 << 10
+"""What a small shard's lane holds beside the shard: a block that is larger than what is left for it."""
+
+REMEMBERED = 16
+"""So many shards tell how large the next ones are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,61 +70,139 @@ class Shards:
 
     @property
     def ahead(self) -> int:
-        """How many shards after those in the cycle are opened before their turn comes."""
+        """How many shards after those in the cycle are opened before their turn comes, at the least."""
         return max(2, self.plan.cycle_length // 4)
 
+    @property
+    def places(self) -> int:
+        """How many lanes have a share of the budget for good."""
+        return self.plan.cycle_length + self.ahead
 
-async def read_shards(shards: Shards, state: Mapping[str, Any] | None, budget: int) -> AsyncGenerator[Chunk]:
+
+async def read_shards(
+    shards: Shards,
+    state: Mapping[str, Any] | None,
+    budget: int,
+    session: Session,
+    batch: int = 1,
+    skip: int = 0,
+) -> AsyncGenerator[Chunk]:
     """The records of all shards, a chunk at a time.
 
     Args:
         shards: Which.
         state: Where to go on, from a chunk's positions; None for the start.
         budget: Bytes that may be held at a time.
+        session: What is open already, and stays so for the next epoch.
+        batch: How many records make a batch behind this: chunks end between two where that costs nothing.
+        skip: How many records precede the first batch.
     """
-    async with Storages(shards.storage_options, filesystem=shards.filesystem, retry=shards.retry) as storages:
-        paths = await find_shards(storages, shards.filenames)
-        turn = Turn.from_json(state) if state is not None else None
-        interleave = Interleave(shards.plan, len(paths), turn)
-        async with background() as tasks:
-            feeds = Feeds(shards, storages, paths, tasks, budget)
-            async for chunk in interleaved(interleave, feeds):
-                yield chunk
+    opened = await session.open(shards, lambda: storages_of(shards, budget), shards.filenames)
+    turn = Turn.from_json(state) if state is not None else None
+    interleave = Interleave(shards.plan, 0, turn, batch=batch, skip=skip)
+    async with background() as tasks:
+        feeds = Feeds(shards, opened, tasks, budget)
+        async for chunk in interleaved(interleave, feeds, opened.listing):
+            yield chunk
 
 
-async def interleaved(interleave: Interleave, feeds: Feeds) -> AsyncGenerator[Chunk]:
+def storages_of(shards: Shards, budget: int) -> Storages:
+    """A source's stores; they hold ahead of the lanes what these leave of the budget."""
+    lanes = shards.places * lane_bytes(shards.options.block_bytes or LEAST_BLOCK_BYTES)
+    return Storages(
+        shards.storage_options,
+        filesystem=shards.filesystem,
+        retry=shards.retry,
+        buffer_bytes=max(0, budget - lanes),
+    )
+
+
+async def interleaved(interleave: Interleave, feeds: Feeds, listing: Listing) -> AsyncGenerator[Chunk]:
     """Pulls what the interleave's order allows, and waits for more where it allows nothing."""
-    while not interleave.finished:
+    while True:
+        ahead = feeds.ahead
+        await listing.until(interleave.reach(ahead))
+        interleave.extend(len(listing.paths))
+        if interleave.finished:
+            break
         pulled = interleave.pull()
-        feeds.feed(interleave.wanted(feeds.ahead))
+        feeds.feed(interleave.wanted(ahead))
         if pulled is not None:
             feeds.wake()
             frames, positions = pulled
             yield Chunk(frames, positions, memoryview(frames.buffer).nbytes)
         elif not interleave.finished:
             await feeds.arrival()
+    if listing.error is not None:
+        raise listing.error
 
 
 class Feeds:
     """The tasks that fetch shards into lanes."""
 
-    def __init__(self, shards: Shards, storages: Storages, paths: list[str], tasks: TaskGroup, budget: int) -> None:
-        self.ahead = shards.ahead
+    def __init__(self, shards: Shards, opened: Opened, tasks: TaskGroup, budget: int) -> None:
+        self._shards = shards
         self._options = shards.options
-        self._storages = storages
-        self._paths = paths
+        self._storages = opened.storages
+        self._connections = opened.storages.connections
+        self._listing = opened.listing
         self._tasks = tasks
-        self._share = budget // min(shards.plan.cycle_length + shards.ahead, len(paths))
+        self._budget = budget
+        self._sizes: deque[int] = deque(maxlen=REMEMBERED)
         self._started: set[int] = set()
+        self._beyond: dict[Lane, int] = {}
         self._arrived = anyio.Event()
         self._waiting: dict[Lane, anyio.Event] = {}
 
+    @property
+    def ahead(self) -> int:
+        """How many shards after those in the cycle are opened before their turn comes."""
+        size = self._typical_bytes()
+        if size > SMALL_BYTES:
+            return self._shards.ahead
+        return max(self._shards.ahead, self._connections.streams_for(size) - self._shards.plan.cycle_length)
+
     def feed(self, lanes: list[Lane]) -> None:
-        """Starts a task for each lane that has none."""
-        for lane in lanes:
-            if lane.shard not in self._started:
-                self._started.add(lane.shard)
-                self._tasks.start_soon(self._feed, lane)
+        """Starts a task for each lane that has none; beyond the places, as far as the budget goes."""
+        places = self._shards.places
+        self._settle(set(lanes[places:]))
+        for number, lane in enumerate(lanes):
+            if lane.shard in self._started:
+                continue
+            if number >= places and not self._admit(lane):
+                break
+            self._started.add(lane.shard)
+            self._tasks.start_soon(self._feed, lane)
+
+    def _admit(self, lane: Lane) -> bool:
+        """Takes room for a lane beyond the places, where there is any."""
+        room = self._typical_bytes() + SLACK_BYTES
+        if not self._connections.budget.take(room):
+            return False
+        self._beyond[lane] = room
+        return True
+
+    def _settle(self, beyond: set[Lane]) -> None:
+        """Lanes that have a place by now, or are gone, give their room back."""
+        for lane in [lane for lane in self._beyond if lane not in beyond]:
+            self._connections.budget.give(self._beyond.pop(lane))
+            if lane.limit_bytes:
+                lane.limit_bytes = max(lane.limit_bytes, min(self._share, LANE_BYTES))
+
+    def _typical_bytes(self) -> int:
+        """How large shards are; before one is known, larger than small."""
+        return int(median(self._sizes)) if self._sizes else SMALL_BYTES + 1
+
+    @property
+    def _share(self) -> int:
+        """What one lane in its place may hold."""
+        places = self._shards.places
+        return self._budget // (min(places, len(self._listing.paths)) if self._listing.complete else places)
+
+    @property
+    def _alone(self) -> bool:
+        """Whether one shard is read at a time."""
+        return self._shards.plan.cycle_length == 1 or (self._listing.complete and len(self._listing.paths) == 1)
 
     def wake(self) -> None:
         """Records were taken: lanes that have room again may go on."""
@@ -125,12 +224,15 @@ class Feeds:
         self._arrived.set()
 
     async def _fetch(self, lane: Lane) -> None:
-        path = self._paths[lane.shard]
+        path = self._listing.paths[lane.shard]
         storage = await self._storages.at(path)
         options = self._options_for(lane, storage)
         reader = await ShardReader.open(storage, path, options, lane.start.place)
         try:
-            lane.opened(reader.info.version, reader.compression_type, min(self._share, lane_bytes(reader.block_bytes)))
+            if reader.info.size is not None:
+                self._sizes.append(reader.info.size)
+            limit = self._beyond.get(lane) or min(self._share, lane_bytes(reader.block_bytes))
+            lane.opened(reader.info.version, reader.compression_type, limit)
             while (frames := await reader.read()) is not None:
                 lane.push(frames)
                 self._arrived.set()
@@ -143,7 +245,8 @@ class Feeds:
 
     def _options_for(self, lane: Lane, storage: Storage) -> ReadOptions:
         """How one shard is read: blocks that leave room for two within its share, and the compression if known."""
-        block = min(self._options.block_bytes or storage.block_bytes, max(self._share // 2, LEAST_BLOCK_BYTES))
+        wanted = self._options.block_bytes or storage.block_bytes * (ALONE_BLOCKS if self._alone else 1)
+        block = min(wanted, max(self._share // 2, LEAST_BLOCK_BYTES))
         compression = self._options.compression_type if lane.start.compression is None else lane.start.compression
         return replace(self._options, block_bytes=block, compression_type=compression)
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from streamrec.pipeline.chunk import Chunk, Elements, Marks, Positions, StageState, weigh
+from streamrec.pipeline.chunk import Batches, Chunk, Elements, Marks, Positions, StageState, Stride, weigh
 from streamrec.tfrecord import Frames, Joining
 
 __all__ = ["Batch", "Map", "Stage", "Step", "Take", "stack"]
@@ -79,28 +79,43 @@ class _Batching:
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
         count = len(chunk.elements)
-        if self._mark is None:
-            self._mark = (chunk.positions, 0)
-        ends = range(self._size - len(self._held or ()), count + 1, self._size)
-        batches: list[Any] = []
-        first = 0
-        for end in ends:
-            batches.append(self._batch(window(chunk.elements, first, end)))
-            first = end
-        if first < count:
-            self._hold(window(chunk.elements, first, count))
-        if not batches:
-            return []
-        marks = [self._mark, *((chunk.positions, end) for end in ends)]
-        self._mark = marks[-1]
-        return [Chunk(batches, Marks(marks), weigh(batches))]
+        mark = self._mark or (chunk.positions, 0)
+        first = min(count, self._size - len(self._held)) if self._held is not None else 0
+        if first:
+            self._hold(window(chunk.elements, 0, first))
+        completed = self._completed(mark, (chunk.positions, first))
+        last = count - (count - first) % self._size
+        whole = self._whole(chunk, first, last)
+        if last > first or completed:
+            mark = (chunk.positions, last)
+        if last < count:
+            self._hold(window(chunk.elements, last, count))
+        self._mark = mark
+        return completed + whole
 
     def flush(self) -> list[Chunk]:
         if self._held is None or self._drop_remainder:
             return []
         assert self._mark is not None
-        batch = self._batch(())
+        batch = self._release()
         return [Chunk([batch], _Remainder(self._mark), weigh([batch]))]
+
+    def _completed(self, start: tuple[Positions, int], end: tuple[Positions, int]) -> list[Chunk]:
+        """The batch that earlier chunks began, when it is whole."""
+        if self._held is None or len(self._held) < self._size:
+            return []
+        batch = self._release()
+        return [Chunk([batch], Marks((start, end)), weigh([batch]))]
+
+    def _whole(self, chunk: Chunk, first: int, last: int) -> list[Chunk]:
+        """The batches that lie in one chunk: of records without a copy."""
+        if first == last:
+            return []
+        elements, positions = window(chunk.elements, first, last), Stride(chunk.positions, first, self._size)
+        if isinstance(elements, Frames):
+            return [Chunk(Batches(elements, self._size), positions, chunk.nbytes)]
+        batches = [stack(elements[at : at + self._size]) for at in range(0, last - first, self._size)]
+        return [Chunk(batches, positions, weigh(batches))]
 
     def _hold(self, elements: Elements) -> None:
         """Keeps the start of a batch: records are copied, so that their blocks do not pile up."""
@@ -112,14 +127,10 @@ class _Batching:
         else:
             self._held.extend(elements)
 
-    def _batch(self, last: Elements) -> Any:
-        """The batch that ends with these elements; records that lie together are a batch without a copy."""
-        if self._held is None:
-            return last if isinstance(last, Frames) else stack(last)
-        if len(last):
-            self._hold(last)
+    def _release(self) -> Any:
+        """The batch that was held."""
         held, self._held = self._held, None
-        return held.frames() if isinstance(held, Joining) else stack(held)
+        return held.frames() if isinstance(held, Joining) else stack(held or ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +216,7 @@ class _Taking:
         return []
 
 
-def window(elements: Elements, first: int, last: int) -> Elements:
+def window(elements: Elements, first: int, last: int) -> Any:
     """Elements first to last (exclusive): of Frames without a copy, since chunks are short-lived."""
     return elements.window(first, last) if isinstance(elements, Frames) else elements[first:last]
 

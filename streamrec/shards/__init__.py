@@ -1,20 +1,30 @@
 """One shard = storage x tfrecord: reading, writing, and which shards a name means."""
 
-from streamrec.shards.listing import find_shards
+from streamrec.shards.listing import Listing, find_shards
+from streamrec.shards.manifest import Manifest, ShardInfo
+from streamrec.shards.options import Piece, ReadOptions, ShardPlace
 from streamrec.shards.patterns import Filenames, expand_braces
-from streamrec.shards.reader import ReadOptions, ShardPlace, ShardReader, open_shard
+from streamrec.shards.reader import ShardReader, open_shard
 from streamrec.shards.tfrecord_writer import TFRecordWriter
-from streamrec.shards.writer import ShardInfo, ShardWriter
+from streamrec.shards.verification import VerifyProblem, VerifyReport, verify, verify_sync
+from streamrec.shards.writer import ShardWriter
 
 __all__ = [
     "Filenames",
+    "Listing",
+    "Manifest",
+    "Piece",
     "ReadOptions",
     "ShardInfo",
     "ShardPlace",
     "ShardReader",
     "ShardWriter",
     "TFRecordWriter",
+    "VerifyProblem",
+    "VerifyReport",
     "expand_braces",
     "find_shards",
     "open_shard",
+    "verify",
+    "verify_sync",
 ]

@@ -1,12 +1,29 @@
-"""From names to shards: the one listing that globs need."""
+"""From names to shards: the listings that globs need, all at a time, taken in order.
+
+Rules:
+- Names come in the order in which they were given; a glob's matches in its place, sorted. Which listing answers
+  first changes nothing.
+- What stands before a glob that is not answered yet is known already: reading may begin with it.
+- A glob that fails, or matches nothing, is an error in its place: what stands before it is read first.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Final
+
+import anyio
 
 from streamrec.errors import NotFoundError
 from streamrec.shards.patterns import Filenames, glob_prefix, glob_regex, is_glob, listed
 from streamrec.storage import Storages
 
-__all__ = ["find_shards"]
+__all__ = ["Listing", "find_shards"]
+
+PARALLEL: Final = 8
+"""Listings under way at the same time."""
 
 
 async def find_shards(storages: Storages, filenames: Filenames) -> list[str]:
@@ -15,12 +32,90 @@ async def find_shards(storages: Storages, filenames: Filenames) -> list[str]:
     Raises:
         NotFoundError: A glob matches nothing, or no name was given.
     """
-    shards: list[str] = []
-    for name in listed(filenames):
-        shards += await matches(storages, name) if is_glob(name) else [name]
-    if not shards:
-        raise NotFoundError("no file name was given: pass at least one shard, or a pattern that matches some")
-    return shards
+    listing = Listing(storages, filenames)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(listing.run)
+        while not listing.complete:
+            await listing.until(len(listing.paths) + 1)
+    if listing.error is not None:
+        raise listing.error
+    return listing.paths
+
+
+class Listing:
+    """The shards that names mean, as far as they are known.
+
+    Args:
+        storages: Where globs are answered.
+        filenames: Names, braces and globs.
+
+    Attributes:
+        paths: The shards' URLs so far; they only grow.
+        complete: Whether there will be no more of them.
+        error: What ended them, or None. It belongs behind them.
+    """
+
+    def __init__(self, storages: Storages, filenames: Filenames) -> None:
+        self.paths: list[str] = []
+        self.complete = False
+        self.error: Exception | None = None
+        self._storages = storages
+        self._parts = list(parts_of(listed(filenames)))
+        self._joined = 0
+
+    async def run(self) -> None:
+        """Answers the globs. Raises nothing: what goes wrong waits for its place."""
+        limiter = anyio.CapacityLimiter(PARALLEL)
+        async with anyio.create_task_group() as tasks:
+            for part in self._parts:
+                if part.glob is not None:
+                    tasks.start_soon(self._answer, part, part.glob, limiter)
+
+    async def until(self, count: int) -> None:
+        """Waits until so many shards are known, or all of them are."""
+        while len(self.paths) < count and not self.complete:
+            if self._joined < len(self._parts):
+                await self._join(self._parts[self._joined])
+            else:
+                self.complete = True
+                if not self.paths:
+                    self.error = NotFoundError("no file name was given: pass at least one, or a pattern that matches")
+
+    async def _join(self, part: Part) -> None:
+        await part.answered.wait()
+        self._joined += 1
+        self.paths += part.paths
+        self.error = part.error
+        self.complete = part.error is not None
+
+    async def _answer(self, part: Part, glob: str, limiter: anyio.CapacityLimiter) -> None:
+        try:
+            async with limiter:
+                part.paths = await matches(self._storages, glob)
+        except Exception as error:
+            part.error = error
+        part.answered.set()
+
+
+@dataclass
+class Part:
+    """A glob, or a row of names that are none."""
+
+    glob: str | None
+    paths: list[str] = field(default_factory=list)
+    error: Exception | None = None
+    answered: anyio.Event = field(default_factory=anyio.Event)
+
+
+def parts_of(names: list[str]) -> Iterator[Part]:
+    """The parts of a list of names: each glob by itself, what lies between two globs together."""
+    for globs, group in groupby(names, is_glob):
+        if globs:
+            yield from map(Part, group)
+        else:
+            part = Part(None, list(group))
+            part.answered.set()
+            yield part
 
 
 async def matches(storages: Storages, pattern: str) -> list[str]:

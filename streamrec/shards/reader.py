@@ -6,127 +6,32 @@ Rules:
   is longer than a block gets room step by step, as its bytes arrive: a length alone allocates nothing.
 - Records that came before damage, or before the network failed for good, are returned first; the error comes
   from the next read.
+- What `on_error` leaves out is a Loss: kept, logged and told. Within a shard the framer sees to it; this file sees to
+  what ends a shard: "skip_shard", and with "resync" a compressed stream that is broken: nothing is found behind that.
 - Inflating runs in a worker thread; framing and CRC release the GIL and take about 0.1 ms a block.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import anyio
 from fsspec import AbstractFileSystem
 
-from streamrec.errors import ClosedError, StreamrecError
-from streamrec.storage import ByteStream, Counts, ObjectInfo, RetryPolicy, Storage, Storages
-from streamrec.tfrecord import (
-    DETECT_BYTES,
-    MAX_RECORD_BYTES,
-    CompressionType,
-    Framer,
-    Frames,
-    Inflater,
-    check_compression_type,
-    detect_compression,
-)
+from streamrec.errors import ClosedError, CorruptRecordError, StreamrecError, TruncatedShardError
+from streamrec.shards.losses import Losses
+from streamrec.shards.opening import Opened, open_piece, open_whole
+from streamrec.shards.options import Piece, ReadOptions, ShardPlace
+from streamrec.storage import Counts, ObjectInfo, RetryPolicy, Storage, Storages
+from streamrec.tfrecord import MAX_RECORD_BYTES, CompressionType, Framer, Frames, Loss
 
-__all__ = ["ReadOptions", "ShardPlace", "ShardReader", "open_shard"]
+__all__ = ["ShardReader", "open_shard"]
 
 FIRST_BLOCK_BYTES = 64 << 10
 GROWTH_BYTES = 16 << 20
-INFLATE_INPUT_BYTES = 256 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
-    """How shards are read.
-
-    Args:
-        compression_type: None to detect; "", "GZIP", "ZLIB" or "ZSTD".
-        verify: Check each record's CRC32C; the lengths' are always checked.
-        max_record_bytes: A longer record is taken for corruption.
-        block_bytes: How much of a shard is framed at a time, and the unit of its buffers; None for what its
-            storage does best.
-    """
-
-    compression_type: str | None = None
-    verify: bool = True
-    max_record_bytes: int = MAX_RECORD_BYTES
-    block_bytes: int | None = None
-
-    def __post_init__(self) -> None:
-        check_compression_type(self.compression_type)
-        if self.block_bytes is not None and self.block_bytes < 1:
-            raise ValueError(f"block_bytes={self.block_bytes} must be at least 1")
-
-
-@dataclass(frozen=True, slots=True)
-class ShardPlace:
-    """A record's place in a shard: reading that starts here returns this record first.
-
-    Args:
-        offset: Of the record's header in the (decompressed) shard, in bytes.
-        record: Its index, counted from 0.
-        version: The object's version that the place was taken from; None for whichever is there.
-    """
-
-    offset: int = 0
-    record: int = 0
-    version: str | None = None
-
-
-class _Bytes(Protocol):
-    async def readinto(self, buffer: memoryview) -> int: ...
-
-
-class _InflatedStream:
-    """A compressed stream's plain bytes, from where the caller wants them."""
-
-    def __init__(self, stream: ByteStream, inflater: Inflater, head: bytes, skip: int) -> None:
-        self._stream = stream
-        self._inflater = inflater
-        self._inflater.feed(head)
-        self._skip = skip
-        self._landing = memoryview(bytearray(INFLATE_INPUT_BYTES))
-        self._ended = False
-
-    async def readinto(self, buffer: memoryview) -> int:
-        while True:
-            filled = await anyio.to_thread.run_sync(self._inflate_into, buffer)
-            if filled > self._skip:
-                return self._drop_skipped(buffer, filled)
-            self._skip -= filled
-            if not filled and self._ended:
-                self._inflater.close()
-                return 0
-            if not filled:
-                await self._feed()
-
-    def _drop_skipped(self, buffer: memoryview, filled: int) -> int:
-        """What lies before the wanted place is inflated too, and dropped here."""
-        if self._skip:
-            buffer[: filled - self._skip] = bytes(buffer[self._skip : filled])
-            filled, self._skip = filled - self._skip, 0
-        return filled
-
-    async def _feed(self) -> None:
-        size = await self._stream.readinto(self._landing)
-        if size:
-            self._inflater.feed(bytes(self._landing[:size]))
-        else:
-            self._ended = True
-
-    def _inflate_into(self, buffer: memoryview) -> int:
-        filled = 0
-        while filled < len(buffer):
-            data = self._inflater.read(len(buffer) - filled)
-            if not data:
-                break
-            buffer[filled : filled + len(data)] = data
-            filled += len(data)
-        return filled
+NO_FRAMES = Frames.of([])
 
 
 class ShardReader:
@@ -145,43 +50,47 @@ class ShardReader:
     info: ObjectInfo
     compression_type: CompressionType
 
-    def __init__(
-        self, path: str, options: ReadOptions, place: ShardPlace, stream: ByteStream, block_bytes: int
-    ) -> None:
+    def __init__(self, path: str, options: ReadOptions, opened: Opened, block_bytes: int) -> None:
         self.path = path
-        self.info = stream.info
-        self._options = options
-        self._place = place
-        self._stream = stream
+        self.info = opened.info
+        self.compression_type = opened.compression_type
         self.block_bytes = block_bytes
+        self._options = options
+        self._opened = opened
+        self._stream = opened.stream
         self._room_bytes = min(FIRST_BLOCK_BYTES, block_bytes)
+        self._losses = Losses(options.on_loss, opened.stream.tally)
         self._error: StreamrecError | None = None
-        self._ended = False
+        self._exhausted = False
+        self._ended = opened.empty
         self._framer = Framer(
             verify=options.verify,
             max_record_bytes=options.max_record_bytes,
             path=path,
-            position=place.offset,
-            record=place.record,
+            position=opened.place.offset,
+            record=opened.place.record,
+            on_error=options.on_error,
+            max_skipped=options.max_skipped,
+            end=opened.end,
         )
+        self._ahead: bytes | bytearray | None = opened.head
 
     @classmethod
     async def open(
-        cls, storage: Storage, path: str, options: ReadOptions | None = None, place: ShardPlace | None = None
+        cls,
+        storage: Storage,
+        path: str,
+        options: ReadOptions | None = None,
+        place: ShardPlace | None = None,
+        piece: Piece | None = None,
     ) -> Self:
-        """Opens a shard at a place: its first response has arrived, its version is pinned."""
-        options, place = options or ReadOptions(), place or ShardPlace()
-        plain = options.compression_type == ""
-        start = place.offset if plain else 0
-        stream = await storage.stream(path, start, None, place.version)
-        try:
-            reader = cls(path, options, place, stream, options.block_bytes or storage.block_bytes)
-            await reader._begin(plain)
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await stream.aclose()
-            raise
-        return reader
+        """Opens a shard at a place, or a piece of it: its first response has arrived, its version is pinned."""
+        options = options or ReadOptions()
+        if piece is None:
+            opened = await open_whole(storage, path, options, place or ShardPlace())
+        else:
+            opened = await open_piece(storage, path, options, piece)
+        return cls(path, options, opened, options.block_bytes or storage.block_bytes)
 
     @property
     def place(self) -> ShardPlace:
@@ -192,6 +101,16 @@ class ShardReader:
     def statistics(self) -> Counts:
         """What happened so far while this shard was read: requests, bytes, retries, waits."""
         return self._stream.tally.counts()
+
+    @property
+    def losses(self) -> list[Loss]:
+        """What was left out because of damage so far, in order; the first thousand of it."""
+        return list(self._losses.kept)
+
+    @property
+    def skipped(self) -> int:
+        """How many losses there were."""
+        return self._losses.count
 
     async def read(self) -> Frames | None:
         """The next block's records, at least one; None at the end of the shard.
@@ -206,7 +125,7 @@ class ShardReader:
                 raise self._error
             if self._ended:
                 return None
-            frames = await self._read_block()
+            frames = await self._next()
             if len(frames):
                 return frames
 
@@ -225,73 +144,73 @@ class ShardReader:
         self._error = self._error or ClosedError(f"{self.path}: this shard was closed; open it again to read it")
         await self._stream.aclose()
 
-    async def _begin(self, plain: bool) -> None:
-        """Looks at the first bytes where the compression is not known, and sets the stream up."""
-        self._bytes: _Bytes = self._stream
-        self.compression_type = check_compression_type(self._options.compression_type) or ""
-        if plain:
-            return
-        head = b""
-        if self._options.compression_type is None:
-            head = await self._head()
-            self.compression_type = detect_compression(head)
-        if self.compression_type:
-            inflater = Inflater(self.compression_type, self.path)
-            self._bytes = _InflatedStream(self._stream, inflater, head, self._place.offset)
-        elif self._place.offset:
-            raise ValueError(f"{self.path}: a place within a shard needs its compression_type, '' for none")
-        else:
-            self._framer.feed(head)
-
-    async def _head(self) -> bytes:
-        landing = bytearray(DETECT_BYTES)
-        filled = 0
-        while filled < DETECT_BYTES:
-            size = await self._stream.readinto(memoryview(landing)[filled:])
-            if not size:
-                break
-            filled += size
-        return bytes(landing[:filled])
-
-    async def _read_block(self) -> Frames:
-        """Fills one block, or as much of it as there is, and frames it; an error waits in `_error`."""
+    async def _next(self) -> Frames:
+        """The records of one step, maybe none. An error waits in `_error` for the next read."""
+        failure: StreamrecError | None = None
+        frames = NO_FRAMES
         try:
-            room = self._framer.reserve(self._room())
+            if self._ahead is not None:
+                head, self._ahead = self._ahead, None
+                frames = self._framer.feed(head)
+            elif self._exhausted:
+                frames = self._framer.close()
+                self._ended = not len(frames)
+            else:
+                frames, failure = await self._read_block()
         except StreamrecError as error:
-            self._error = error
-            raise
-        filled = await self._fill(room)
-        frames = self._framer.commit(filled)
-        if filled < len(room) and self._error is None:
-            self._finish()
+            failure = error
+        self._losses.add(self._framer.take_losses())
+        if failure is not None:
+            self._fail(failure)
+        self._ended = self._ended or self._framer.done
         return frames
 
-    async def _fill(self, room: memoryview) -> int:
+    async def _read_block(self) -> tuple[Frames, StreamrecError | None]:
+        """Fills one block, or as much of it as there is, and frames it; with what ended the bytes, if an error did."""
+        room = self._framer.reserve(self._room())
+        filled, failure = await self._fill(room)
+        self._exhausted = filled < len(room)
+        return self._framer.commit(filled), failure
+
+    async def _fill(self, room: memoryview) -> tuple[int, StreamrecError | None]:
         filled = 0
         try:
             while filled < len(room):
-                size = await self._bytes.readinto(room[filled:])
+                size = await self._opened.source.readinto(room[filled:])
                 if not size:
                     break
                 filled += size
         except StreamrecError as error:
-            self._error = error
-        return filled
+            return filled, error
+        return filled, None
 
-    def _finish(self) -> None:
-        """The stream ended: well, or within a record, which is an error that waits for the records before it."""
-        try:
-            self._framer.close()
-            self._ended = True
-        except StreamrecError as error:
+    def _fail(self, error: StreamrecError) -> None:
+        """An error ends the shard: for its reader too, or as the loss of its rest."""
+        limit = self._options.max_skipped
+        forgiven = isinstance(error, CorruptRecordError | TruncatedShardError) and self._forgives_the_rest()
+        if not forgiven or (limit is not None and self.skipped >= limit):
             self._error = error
+            return
+        assert isinstance(error, CorruptRecordError | TruncatedShardError)
+        place = self.place
+        end = None if self.compression_type else self._opened.last_byte
+        nbytes = None if end is None else end - place.offset
+        self._losses.add([Loss(self.path, place.offset, nbytes, error.reason, place.record)])
+        self._ended = True
+
+    def _forgives_the_rest(self) -> bool:
+        return self._options.on_error == "skip_shard" or (
+            self._options.on_error == "resync" and self.compression_type != ""
+        )
 
     def _room(self) -> int:
         """Bytes to make room for: a block, or what the next record is known to want, in growing steps."""
         block = self._room_bytes
         self._room_bytes = min(block * 4, self.block_bytes)
         missing = self._framer.wants - self._framer.held
-        return max(block, min(missing, max(self._framer.held, GROWTH_BYTES)))
+        size = max(block, min(missing, max(self._framer.held, GROWTH_BYTES)))
+        piece = self._opened.piece_stream
+        return size if piece is None else piece.room(size, missing)
 
 
 @asynccontextmanager
@@ -299,7 +218,12 @@ async def open_shard(
     url: str,
     compression_type: str | None = None,
     *,
+    start: int | None = None,
+    end: int | None = None,
     verify: bool = True,
+    on_error: str = "raise",
+    max_skipped: int | None = None,
+    on_loss: Callable[[Loss], None] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     filesystem: AbstractFileSystem | None = None,
     retry: RetryPolicy | None = None,
@@ -308,10 +232,22 @@ async def open_shard(
 ) -> AsyncIterator[ShardReader]:
     """Opens one shard: `async with streamrec.open_shard(url) as shard: async for record in shard: ...`.
 
+    With `start` or `end`, exactly those records come whose headers begin in [start, end): readers of the pieces of one
+    shard, cut anywhere, deliver each record once. The shard must not be compressed. (Where payloads hold whole
+    TFRecord files, see `streamrec.shards.pieces` for what is still sure.)
+
     Args:
         url: Any fsspec URL, or a local path.
         compression_type: None to detect; "", "GZIP", "ZLIB" or "ZSTD".
+        start: First byte of the piece to read, any; None or 0 for the beginning.
+        end: One past its last byte; None for the end of the shard.
         verify: Check each record's CRC32C.
+        on_error: What is done about damage. "raise" (default): an error, behind the records before it. "skip_record": a
+            record whose payload is damaged and whose length is good is left out. "resync": that, and behind a damaged
+            length the next good record is searched for. "skip_shard": the shard ends at its first damage.
+        max_skipped: How many losses are borne before the next one is an error after all; None for any number.
+        on_loss: Called with each Loss, on the event loop's thread: it must not block. Losses are also logged (logger
+            "streamrec", as warnings) and kept in `shard.losses`.
         storage_options: Passed to the fsspec filesystem (credentials, endpoint).
         filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
         retry: What happens when the network fails; see RetryPolicy.
@@ -321,10 +257,12 @@ async def open_shard(
     Raises:
         NotFoundError, PermissionDeniedError, StorageError: It cannot be opened.
         MissingExtraError: The package for this kind of URL is not installed.
+        ValueError: An argument is out of its range, or a piece of a compressed shard was asked for.
     """
-    options = ReadOptions(compression_type, verify, max_record_bytes, block_bytes)
+    options = ReadOptions(compression_type, verify, max_record_bytes, block_bytes, on_error, max_skipped, on_loss)
+    piece = Piece(start or 0, end) if start or end is not None else None
     async with Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy()) as storages:
-        reader = await ShardReader.open(await storages.at(url), url, options)
+        reader = await ShardReader.open(await storages.at(url), url, options, piece=piece)
         try:
             yield reader
         finally:

@@ -32,6 +32,8 @@ class TFRecordWriter:
     Args:
         path: The shard's URL or path.
         options: `TFRecordOptions`, or a compression type: "", "GZIP", "ZLIB", "ZSTD".
+        overwrite: Whether an object of this name is replaced; if not, and there is one, writing is an
+            AlreadyExistsError (see ShardWriter).
         storage_options: Passed to the fsspec filesystem (credentials, endpoint).
         filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
         retry: What happens when the network fails; see RetryPolicy.
@@ -46,6 +48,7 @@ class TFRecordWriter:
         path: str | os.PathLike[str],
         options: TFRecordOptions | str | None = None,
         *,
+        overwrite: bool = True,
         storage_options: Mapping[str, Any] | None = None,
         filesystem: AbstractFileSystem | None = None,
         retry: RetryPolicy | None = None,
@@ -55,7 +58,12 @@ class TFRecordWriter:
         self._block_bytes = 0
         self._closed = False
         self._writer = ShardWriter(
-            self._path, options, storage_options=storage_options, filesystem=filesystem, retry=retry
+            self._path,
+            options,
+            overwrite=overwrite,
+            storage_options=storage_options,
+            filesystem=filesystem,
+            retry=retry,
         )
         bridge.run(self._writer.__aenter__)
 

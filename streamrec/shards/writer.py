@@ -4,6 +4,9 @@ Rules:
 - A shard appears under its name when it is whole, and not before: an exception, a cancellation or a killed
   process leaves no partial object there, and (but for the killed process) no unfinished upload either.
 - Shards that were finished before the exception stay: each is whole in itself.
+- Each shard is verified when it is complete: the store has what was sent (see `storage/uploads.py`).
+- A writer that was killed can be run again with the same names: what it left unfinished is ended.
+- The manifest is written last, when all shards are there, and appears whole or not at all, too.
 - Memory is bounded: one block of records, and what the upload holds in flight.
 """
 
@@ -11,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,6 +22,7 @@ import numpy as np
 from fsspec import AbstractFileSystem
 
 from streamrec.errors import ClosedError
+from streamrec.shards.manifest import Manifest, ShardInfo
 from streamrec.storage import RetryPolicy, Storages, Upload
 from streamrec.tfrecord import (
     FOOTER_BYTES,
@@ -28,25 +31,17 @@ from streamrec.tfrecord import (
     Frames,
     RecordBatch,
     TFRecordOptions,
+    check_compression_type,
     encode_records,
 )
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["ShardInfo", "ShardWriter"]
+__all__ = ["ShardWriter"]
 
 BLOCK_BYTES = 1 << 20
 FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
-
-
-@dataclass(frozen=True, slots=True)
-class ShardInfo:
-    """A finished shard: its URL, its number of records, and its size in bytes as it lies in the store."""
-
-    path: str
-    records: int
-    bytes: int
 
 
 class _OpenShard:
@@ -96,7 +91,7 @@ class _OpenShard:
         await self.send_block()
         await self._pass_on(self._deflater.close())
         await self._upload.complete()
-        return ShardInfo(self.path, self.records, self._sent)
+        return ShardInfo(self.path, self.records, self._sent, self._upload.sent.crc32c)
 
     async def abort(self) -> None:
         """Drops the shard: nothing of it stays in the store."""
@@ -131,6 +126,11 @@ class ShardWriter:
             has a shard to itself; where shards are compressed, the block that is not compressed yet counts in full).
             None for one shard.
         max_shard_records: Likewise, a limit to the number of records.
+        overwrite: Whether a shard replaces an object of its name. If not, and there is one, writing the shard is an
+            AlreadyExistsError: at its beginning where the object is there by then, else at its end. S3, GCS,
+            local files and memory keep this; for any other filesystem it is refused (UnsupportedOperationError).
+        manifest: The URL to write a manifest to, on a clean close: records, bytes and CRC32C of each shard, as JSON;
+            see `verify`. None for none. `overwrite` holds for it, too.
         storage_options: Passed to the fsspec filesystem (credentials, endpoint).
         filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
         retry: What happens when the network fails; see RetryPolicy.
@@ -149,12 +149,16 @@ class ShardWriter:
         *,
         max_shard_bytes: int | None = None,
         max_shard_records: int | None = None,
+        overwrite: bool = True,
+        manifest: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
         filesystem: AbstractFileSystem | None = None,
         retry: RetryPolicy | None = None,
     ) -> None:
         self._limit_bytes = max_shard_bytes
         self._limit_records = max_shard_records
+        self._overwrite = overwrite
+        self._manifest = manifest
         self._pattern = pattern
         self._numbered = "{shard" in pattern
         if not self._numbered and (max_shard_bytes is not None or max_shard_records is not None):
@@ -214,6 +218,7 @@ class ShardWriter:
             if self._shard is None and not self._numbered:
                 self._shard = await self._open()
             await self._roll()
+            await self._write_manifest()
         except BaseException:
             await self.abort()
             raise
@@ -261,9 +266,18 @@ class ShardWriter:
         path = self._pattern.format(shard=len(self.shards)) if self._numbered else self._pattern
         deflater = Deflater(self._options)
         storage = await self._storages.at(path)
-        return _OpenShard(path, await storage.upload(path), deflater)
+        return _OpenShard(path, await storage.upload(path, overwrite=self._overwrite), deflater)
 
     async def _roll(self) -> None:
         if self._shard is not None:
             self.shards.append(await self._shard.finish())
             self._shard = None
+
+    async def _write_manifest(self) -> None:
+        if self._manifest is None:
+            return
+        compression = check_compression_type(self._options.compression_type) or ""
+        manifest = Manifest(self._manifest, self._pattern, compression, tuple(self.shards))
+        storage = await self._storages.at(manifest.path)
+        async with await storage.upload(manifest.path, overwrite=self._overwrite) as upload:
+            await upload.write(manifest.to_json())

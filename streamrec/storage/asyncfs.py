@@ -84,14 +84,16 @@ class AsyncFsBackend:
             generic.check_version(await self.stat(info.path), info.version, start, stop)
         return data
 
-    async def begin_upload(self, path: str) -> PartSink:
+    async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
         """By way of a local file and a temporary name."""
+        generic.check_overwrite(path, overwrite)
         name = self._name(path)
         temporary = temporary_name(name)
 
-        async def deliver(local: str) -> ObjectInfo:
+        async def deliver(local: str, size: int) -> ObjectInfo:
             with generic.seam(path):
                 await self._fs._put_file(local, temporary)
+                generic.check_size(path, generic.info_of(path, await self._fs._info(temporary)), size)
                 await self._fs._mv_file(temporary, name)
             return await self.stat(path)
 
@@ -116,6 +118,7 @@ class AsyncFsBackend:
 
 class _RangesBody:
     keeps_time = False
+    splits = False
 
     def __init__(self, backend: AsyncFsBackend, info: ObjectInfo, start: int, stop: int) -> None:
         self.info = info

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["BLOCK_BYTES", "Backend", "Body", "EmptyBody", "ObjectInfo", "PartSink"]
+__all__ = ["BLOCK_BYTES", "Backend", "Body", "EmptyBody", "ObjectInfo", "PartSink", "Sent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,10 @@ class Body(Protocol):
         """
 
     @property
+    def splits(self) -> bool:
+        """Whether other ranges of the object may be asked for at the same time, and make it faster."""
+
+    @property
     def info(self) -> ObjectInfo:
         """The whole object's size and version, as this response tells them."""
 
@@ -58,8 +62,21 @@ class Body(Protocol):
         """Frees the connection, also where bytes are left. May be called twice."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """All bytes of an object, as they were sent: what the store must have in the end.
+
+    Attributes:
+        size: How many.
+        crc32c: Their CRC32C.
+    """
+
+    size: int
+    crc32c: int
+
+
 class PartSink(Protocol):
-    """One upload under way. Nothing is visible under its path before `complete`.
+    """One upload under way. Nothing is visible under its path before its last part, and never less than all of it.
 
     Attributes:
         parallel: How many parts may be under way at the same time. 1 means: in order, one by one.
@@ -67,24 +84,35 @@ class PartSink(Protocol):
 
     parallel: int
 
-    async def put_part(self, index: int, offset: int, data: bytes, last: bool) -> None:
+    async def put_part(self, index: int, offset: int, data: bytes, whole: Sent | None) -> None:
         """Stores one part; the same part may be put again after a fault.
 
         Args:
             index: Counted from 0.
             offset: Its first byte in the object.
             data: The bytes. All parts but the last have the same size; the last may be empty.
-            last: Whether the object ends with it. Exactly one part is the last.
+            whole: The whole object, where it ends with this part; else None. Exactly one part is the last.
         """
 
-    async def complete(self) -> ObjectInfo:
-        """Makes the object visible. May be called again after a fault."""
+    async def complete(self, sent: Sent) -> ObjectInfo:
+        """Makes the object visible, and compares what the store has with what was sent. May be called again.
+
+        An answer that was lost is no failure: where a second call finds the upload gone, the object tells.
+
+        Args:
+            sent: What was sent in all parts.
+
+        Raises:
+            IntegrityError: The store has something else. It was removed, where nobody replaced it meanwhile.
+            AlreadyExistsError: There is an object of this name, and it must not be replaced.
+            ObjectChangedError: Somebody else wrote the same name at the same time.
+        """
 
     async def abort(self) -> None:
         """Frees what the store holds of it. May be called at any time, and twice."""
 
 
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 2 << 20
 """How much of a remote object is worth a buffer at a time."""
 
 
@@ -123,8 +151,15 @@ class Backend(Protocol):
             version: If given and the object has another one, ObjectChangedError.
         """
 
-    async def begin_upload(self, path: str) -> PartSink:
-        """Starts an upload."""
+    async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
+        """Starts an upload, and ends what a killed writer left unfinished under the same name.
+
+        Args:
+            path: The object's URL.
+            overwrite: Whether an object of this name is replaced. If not, and there is one, then here or in
+                `complete` an AlreadyExistsError; where the store cannot promise that, an
+                UnsupportedOperationError here.
+        """
 
     async def aclose(self) -> None:
         """Closes the client, in the loop that made it."""
@@ -136,6 +171,7 @@ class EmptyBody:
 
     info: ObjectInfo
     keeps_time: bool = True
+    splits: bool = False
 
     async def readinto(self, buffer: memoryview) -> int:
         """Always 0."""

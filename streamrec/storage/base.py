@@ -20,9 +20,11 @@ from typing import Protocol, TypeVar
 
 from streamrec.errors import ClosedError
 from streamrec.storage.backend import Backend, ObjectInfo
+from streamrec.storage.connections import Connections
+from streamrec.storage.parallel import open_parallel
 from streamrec.storage.retry import RetryPolicy, attempt
 from streamrec.storage.statistics import Tally
-from streamrec.storage.stream import open_stream
+from streamrec.storage.stream import ResumingStream
 from streamrec.storage.traffic import Traffic
 from streamrec.storage.uploads import PARALLEL, PART_SIZE, Upload
 
@@ -57,12 +59,20 @@ class Storage:
     Args:
         backend: How this kind of store is talked to; closed with the Storage.
         retry: When to try again and when to give up.
+        connections: What its streams share with those of other stores; None: a budget of their own.
         traffic: What its requests share; None: their own.
     """
 
-    def __init__(self, backend: Backend, retry: RetryPolicy | None = None, traffic: Traffic | None = None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        retry: RetryPolicy | None = None,
+        connections: Connections | None = None,
+        traffic: Traffic | None = None,
+    ) -> None:
         self._backend = backend
         self._retry = retry or RetryPolicy()
+        self._connections = connections or Connections()
         self._traffic = traffic or Traffic()
         self._closed = False
 
@@ -104,14 +114,24 @@ class Storage:
         """
         return await self._attempt(path, lambda: self._backend.stat(path), "stat")
 
-    async def stream(self, path: str, start: int = 0, end: int | None = None, version: str | None = None) -> ByteStream:
+    async def stream(
+        self,
+        path: str,
+        start: int = 0,
+        end: int | None = None,
+        version: str | None = None,
+        tally: Tally | None = None,
+    ) -> ByteStream:
         """Opens one object; when this returns the first response has arrived and the version is pinned.
+
+        A large object is read by several requests at a time where few streams are open (see `connections`).
 
         Args:
             path: The object's URL.
             start: First byte. At or after the end of the object, the stream is empty.
             end: One past the last byte; None: to the end. May lie past the end.
             version: If given (from `ObjectInfo.version`), any other version is an ObjectChangedError.
+            tally: Where it is counted: that of another stream which it goes on from; None: in one of its own.
 
         Raises:
             ObjectChangedError: The object has another version than the one given.
@@ -119,7 +139,9 @@ class Storage:
         """
         _check_range(start, end)
         self._check_open(path)
-        return await open_stream(self._backend, self._retry, path, start, end, version, self._traffic)
+        tally = tally or Tally(self._traffic.tally)
+        request = partial(ResumingStream, self._backend, self._retry, path, traffic=self._traffic, tally=tally)
+        return await open_parallel(request, self._connections, start, end, version)
 
     async def read_range(self, path: str, start: int, end: int, version: str | None = None) -> bytes:
         """The bytes from `start` to `end`; fewer where the object ends before, none where it ends at start.
@@ -149,7 +171,9 @@ class Storage:
         finally:
             await stream.aclose()
 
-    async def upload(self, path: str, *, part_size: int = PART_SIZE, parallel: int = PARALLEL) -> Upload:
+    async def upload(
+        self, path: str, *, part_size: int = PART_SIZE, parallel: int = PARALLEL, overwrite: bool = True
+    ) -> Upload:
         """Starts an upload; nothing is visible under `path` until `Upload.complete`.
 
         Use it as `async with await storage.upload(path) as upload: await upload.write(data)`.
@@ -158,14 +182,16 @@ class Storage:
             path: The object's URL. What is there stays until completion, and is replaced by it.
             part_size: Bytes of a part: a multiple of 256 KiB, and at least 5 MiB on S3.
             parallel: Parts under way at the same time, at the most.
+            overwrite: Whether an object that is there already is replaced.
 
         Raises:
-            UnsupportedOperationError: This kind of storage cannot be written.
+            AlreadyExistsError: `overwrite` is False, and there is one. It may also come from `complete`.
+            UnsupportedOperationError: This kind of storage cannot be written, or not without `overwrite`.
             StorageError: The store failed for good.
         """
         if part_size < 1 << 18 or part_size % (1 << 18):
             raise ValueError(f"part_size is {part_size:,}; stores want a multiple of 256 KiB (262,144)")
-        sink = await self._attempt(path, lambda: self._backend.begin_upload(path), "starting an upload")
+        sink = await self._attempt(path, lambda: self._backend.begin_upload(path, overwrite), "starting an upload")
         return Upload(sink, self._retry, path, part_size, parallel, self._traffic)
 
     async def aclose(self) -> None:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from streamrec.errors import (
+    AlreadyExistsError,
     NotFoundError,
     ObjectChangedError,
     PermissionDeniedError,
@@ -22,7 +23,16 @@ from streamrec.errors import (
     ThrottledError,
 )
 
-__all__ = ["Cause", "TransientError", "from_status", "give_up", "http_body_range", "retry_after_seconds"]
+__all__ = [
+    "Cause",
+    "TransientError",
+    "changed",
+    "exists",
+    "from_status",
+    "give_up",
+    "http_body_range",
+    "retry_after_seconds",
+]
 
 
 class Cause(enum.Enum):
@@ -35,6 +45,7 @@ class Cause(enum.Enum):
     SERVER = "the server failed"
     CREDENTIALS = "the credentials could not be refreshed"
     WRONG_RANGE = "the server sent other bytes than were asked for"
+    DAMAGED = "the bytes arrived damaged at the store"
 
 
 class TransientError(Exception):
@@ -114,6 +125,13 @@ def from_status(
 def changed(path: str, start: int | None = None, end: int | None = None) -> ObjectChangedError:
     """The error for an object whose version is no longer the pinned one."""
     return ObjectChangedError(_CHANGED, path, start, end)
+
+
+def exists(path: str) -> AlreadyExistsError:
+    """The error for a name that is taken and must not be replaced."""
+    return AlreadyExistsError(
+        "there is an object of this name already: remove it, write under another name, or pass overwrite=True", path
+    )
 
 
 _FINAL = {

@@ -12,13 +12,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from streamrec.errors import NotFoundError, PermissionDeniedError, StorageError, UnsupportedOperationError
+from streamrec.errors import (
+    IntegrityError,
+    NotFoundError,
+    PermissionDeniedError,
+    StorageError,
+    UnsupportedOperationError,
+)
 from streamrec.storage.backend import ObjectInfo
 from streamrec.storage.faults import Cause, TransientError, changed
 from streamrec.storage.fsspec_options import full_url, version_of
 from streamrec.storage.urls import is_temporary
 
-__all__ = ["check_version", "info_of", "infos_of", "parent", "seam"]
+__all__ = ["check_overwrite", "check_size", "check_version", "info_of", "infos_of", "parent", "seam"]
 
 _MISTAKES = (TypeError, ValueError, AttributeError, LookupError, ImportError)
 
@@ -55,6 +61,22 @@ def check_version(info: ObjectInfo, version: str | None, start: int, end: int | 
     """Raises ObjectChangedError where both versions are known and differ."""
     if version is not None and info.version is not None and info.version != version:
         raise changed(info.path, start, end)
+
+
+def check_overwrite(path: str, overwrite: bool) -> None:
+    """No verb of fsspec creates and never replaces, so to promise it would be a lie."""
+    if not overwrite:
+        raise UnsupportedOperationError(
+            "fsspec has no way to create an object only where there is none: pass overwrite=True, and see to it"
+            " that nobody else writes this name",
+            path,
+        )
+
+
+def check_size(path: str, found: ObjectInfo, size: int) -> None:
+    """Raises IntegrityError where the filesystem tells another size than was sent."""
+    if found.size is not None and found.size != size:
+        raise IntegrityError(f"{found.size:,} bytes arrived of the {size:,} that were sent: write it again", path)
 
 
 @contextmanager

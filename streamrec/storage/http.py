@@ -50,7 +50,7 @@ class HttpBackend:
         """Not over HTTP."""
         _unsupported("list", prefix)
 
-    async def begin_upload(self, path: str) -> PartSink:
+    async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
         """Not over HTTP."""
         _unsupported("write", path)
 
@@ -78,7 +78,8 @@ class HttpBackend:
         except BaseException:
             answer.close()
             raise
-        return AiohttpBody(answer, info, start, end)
+        ranges = answer.status == 206 or answer.headers.get("Accept-Ranges") == "bytes"
+        return AiohttpBody(answer, info, start, end, splits=ranges)
 
     async def aclose(self) -> None:
         """Closes the session."""

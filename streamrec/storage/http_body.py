@@ -30,14 +30,23 @@ class AiohttpBody:
         info: The object's size and version.
         start: First byte, for errors.
         end: One past the last byte, for errors.
+        splits: Whether the server gives ranges.
     """
 
-    __slots__ = ("_end", "_landing", "_left", "_response", "_start", "_unseen", "info")
+    __slots__ = ("_end", "_landing", "_left", "_response", "_start", "_unseen", "info", "splits")
 
     keeps_time = False  # aiohttp's own limit ends where a landing begins
 
-    def __init__(self, response: aiohttp.ClientResponse, info: ObjectInfo, start: int, end: int | None) -> None:
+    def __init__(
+        self,
+        response: aiohttp.ClientResponse,
+        info: ObjectInfo,
+        start: int,
+        end: int | None,
+        splits: bool = True,
+    ) -> None:
         self.info = info
+        self.splits = splits
         self._response = response
         self._start = start
         self._end = end

@@ -14,6 +14,9 @@ Rules:
 - The transport reads only while a `readinto` waits: back-pressure is the caller's, and no byte is ever
   written into a buffer whose owner is not waiting for it.
 - `readinto` returns when the buffer is full, or `LINGER` seconds after its first byte.
+- aiohttp may still switch the reading on: an earlier response of the same connection that was whole when the
+  connection was given on, and is drained only now, does so. What comes then is kept for the next `readinto`,
+  and the reading is switched off again.
 """
 
 from __future__ import annotations
@@ -27,6 +30,9 @@ __all__ = ["Landing", "land"]
 
 LEAST: Final = 1 << 20
 """Bytes that must be left for a body to be taken over."""
+
+SPILL: Final = 1 << 16
+"""Bytes that are taken at a time while nobody waits for them."""
 
 LINGER: Final = 0.005
 """How long a buffer that is not full waits for more, in seconds."""
@@ -62,6 +68,8 @@ class Landing(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._target: memoryview | None = None
         self._filled = 0
+        self._spill = memoryview(bytearray())
+        self._spilled = b""
         self._waiter: asyncio.Future[None] | None = None
         self._linger: asyncio.TimerHandle | None = None
         self._failure: BaseException | None = None
@@ -74,6 +82,8 @@ class Landing(asyncio.BufferedProtocol):
         """
         if not self._remaining or not buffer:
             return 0
+        if self._spilled:
+            return self._take_spilled(buffer)
         self._target, self._filled = buffer[: self._remaining], 0
         if self._failure is None:
             self._waiter = self._loop.create_future()
@@ -87,15 +97,28 @@ class Landing(asyncio.BufferedProtocol):
         self._remaining -= self._filled
         return self._filled
 
+    def _take_spilled(self, buffer: memoryview) -> int:
+        count = min(len(buffer), len(self._spilled), self._remaining)
+        buffer[:count] = self._spilled[:count]
+        self._spilled = self._spilled[count:]
+        self._remaining -= count
+        return count
+
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the transport puts the next bytes."""
-        assert self._target is not None, "the transport reads only while a readinto waits"
+        if self._target is None:
+            self._transport.pause_reading()
+            self._spill = memoryview(bytearray(SPILL))
+            return self._spill
         return self._target[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have landed."""
+        if self._target is None:
+            self._spilled += self._spill[:nbytes]
+            return
         self._filled += nbytes
-        if self._target is None or self._filled == len(self._target):
+        if self._filled == len(self._target):
             self._wake()
         elif self._linger is None:
             self._linger = self._loop.call_later(LINGER, self._wake)

@@ -5,8 +5,9 @@ copying a megabyte takes less than the hop to a thread. What does not is read in
 caller's buffer takes. A thread that reads cannot be stopped, so a cancelled `readinto` waits for it: nobody
 writes into a buffer that its owner believes to be free.
 
-Uploads go to a temporary name in the same directory and are put in place by fsync, rename, fsync of the
-directory. A process that is killed leaves the temporary file, which no listing shows.
+Uploads go to a temporary name in the same directory (`temporary.py`) and are put in place by fsync, rename (or
+a hard link, which never replaces), fsync of the directory. A process that is killed leaves the temporary file,
+which no listing shows; the next upload to the same name removes it.
 
 Paths are plain or `file://` URLs; listings come in the style that was asked for.
 """
@@ -14,22 +15,30 @@ Paths are plain or `file://` URLs; listings come in the style that was asked for
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import quote, unquote, urlsplit
 
 import aiofiles
 
-from streamrec.errors import NotFoundError, PermissionDeniedError, StorageError
-from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
-from streamrec.storage.faults import changed
+from streamrec.errors import (
+    IntegrityError,
+    NotFoundError,
+    PermissionDeniedError,
+    StorageError,
+    UnsupportedOperationError,
+)
+from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink, Sent
+from streamrec.storage.faults import changed, exists
 from streamrec.storage.fsspec_options import Source
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.shield import finish
-from streamrec.storage.urls import is_temporary, temporary_name
+from streamrec.storage.temporary import create_temporary, make_directories, remove_abandoned, sync_directory
+from streamrec.storage.urls import is_temporary
 
 __all__ = ["LocalBackend", "connect"]
 
@@ -68,14 +77,13 @@ class LocalBackend:
             return EmptyBody(info)
         return _LocalBody(file, info, start)
 
-    async def begin_upload(self, path: str) -> PartSink:
+    async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
         """Makes the directories, and a temporary file beside the final one."""
         final = local_path(path)
-        temporary = Path(temporary_name(str(final)))
         with _seam(path):
-            await asyncio.to_thread(final.parent.mkdir, parents=True, exist_ok=True)
-            file = await finish(_open_new(temporary), undo=_close)
-        return _LocalUpload(path, final, temporary, file)
+            if not overwrite and await asyncio.to_thread(os.path.lexists, final):
+                raise exists(path)
+            return await finish(_begin(path, final, overwrite), undo=_LocalUpload.abort)
 
     async def aclose(self) -> None:
         """Nothing to close."""
@@ -83,6 +91,7 @@ class LocalBackend:
 
 class _LocalBody:
     keeps_time = True
+    splits = False
 
     def __init__(self, file: Any, info: ObjectInfo, position: int) -> None:
         self.info = info
@@ -122,21 +131,22 @@ def _read_cached(file: int, buffer: memoryview, position: int) -> int | None:
 class _LocalUpload:
     parallel = 1
 
-    def __init__(self, path: str, final: Path, temporary: Path, file: Any) -> None:
+    def __init__(self, path: str, final: Path, temporary: Path, file: Any, overwrite: bool) -> None:
         self._path = path
         self._final = final
         self._temporary = temporary
         self._file = file
+        self._overwrite = overwrite
 
-    async def put_part(self, index: int, offset: int, data: bytes, last: bool) -> None:
+    async def put_part(self, index: int, offset: int, data: bytes, whole: Sent | None) -> None:
         """Writes at the offset."""
         with _seam(self._path, offset, offset + len(data)):
             await finish(_write_all(self._file, offset, data))
 
-    async def complete(self) -> ObjectInfo:
+    async def complete(self, sent: Sent) -> ObjectInfo:
         """fsync, rename, fsync of the directory."""
         with _seam(self._path):
-            return _info(self._path, await finish(self._commit()))
+            return _info(self._path, await finish(self._commit(sent)))
 
     async def abort(self) -> None:
         """Removes the temporary file."""
@@ -144,11 +154,55 @@ class _LocalUpload:
             await self._file.close()
             await asyncio.to_thread(self._temporary.unlink, missing_ok=True)
 
-    async def _commit(self) -> os.stat_result:
-        await asyncio.to_thread(os.fsync, self._file.fileno())
+    async def _commit(self, sent: Sent) -> os.stat_result:
+        """The file stays open, and so locked, until it has its final name."""
+        stat = await asyncio.to_thread(self._put_in_place, sent)
         await self._file.close()
-        await asyncio.to_thread(_put_in_place, self._temporary, self._final)
-        return await asyncio.to_thread(os.stat, self._final)
+        return stat
+
+    def _put_in_place(self, sent: Sent) -> os.stat_result:
+        handle = self._file.fileno()
+        os.fsync(handle)
+        stat = os.fstat(handle)
+        if stat.st_size != sent.size:
+            raise IntegrityError(f"the file has {stat.st_size:,} bytes of the {sent.size:,} that were sent", self._path)
+        if self._overwrite:
+            os.replace(self._temporary, self._final)
+        else:
+            self._link()
+        sync_directory(self._final.parent)
+        return stat
+
+    def _link(self) -> None:
+        """A second name, which is never put over another; then the first one goes."""
+        try:
+            os.link(self._temporary, self._final)
+        except FileExistsError as error:
+            raise exists(self._path) from error
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                _refuse_exclusive(self._path, error)
+            raise
+        self._temporary.unlink()
+
+
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+def _refuse_exclusive(path: str, error: OSError) -> NoReturn:
+    raise UnsupportedOperationError(
+        f"this filesystem has no hard links ({error}), so it cannot create a file only where there is none:"
+        " pass overwrite=True",
+        path,
+    ) from error
+
+
+async def _begin(path: str, final: Path, overwrite: bool) -> _LocalUpload:
+    await asyncio.to_thread(make_directories, final.parent)
+    await asyncio.to_thread(remove_abandoned, final)
+    temporary, handle = await asyncio.to_thread(create_temporary, final)
+    file = await aiofiles.open(handle, "wb", buffering=0)
+    return _LocalUpload(path, final, temporary, file, overwrite)
 
 
 async def _close(file: Any) -> None:
@@ -174,24 +228,11 @@ async def _open(path: Path, start: int) -> Any:
     return file
 
 
-async def _open_new(path: Path) -> Any:
-    return await aiofiles.open(path, "xb", buffering=0)
-
-
 async def _write_all(file: Any, offset: int, data: bytes | bytearray) -> None:
     await file.seek(offset)
     view = memoryview(data)
     while view:
         view = view[await file.write(view) :]
-
-
-def _put_in_place(temporary: Path, final: Path) -> None:
-    os.replace(temporary, final)
-    directory = os.open(final.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def _stat_file(path: Path) -> os.stat_result:

@@ -13,8 +13,8 @@ from typing import Any
 from fsspec.implementations.memory import MemoryFileSystem
 
 from streamrec.errors import NotFoundError
-from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
-from streamrec.storage.faults import changed
+from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink, Sent
+from streamrec.storage.faults import changed, exists
 from streamrec.storage.fsspec_options import Source
 from streamrec.storage.retry import RetryPolicy
 
@@ -59,9 +59,11 @@ class MemoryBackend:
         stop = size if end is None else min(end, size)
         return EmptyBody(info) if start >= stop else _MemoryBody(file, info, start, stop)
 
-    async def begin_upload(self, path: str) -> PartSink:
+    async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
         """Collects parts until they are complete."""
-        return _MemoryUpload(self._fs, path)
+        upload = _MemoryUpload(self._fs, path, overwrite)
+        upload.check_free()
+        return upload
 
     async def aclose(self) -> None:
         """Nothing to close."""
@@ -75,6 +77,7 @@ class MemoryBackend:
 
 class _MemoryBody:
     keeps_time = True
+    splits = False
 
     def __init__(self, file: Any, info: ObjectInfo, start: int, stop: int) -> None:
         self.info = info
@@ -97,17 +100,24 @@ class _MemoryBody:
 class _MemoryUpload:
     parallel = 1
 
-    def __init__(self, filesystem: MemoryFileSystem, path: str) -> None:
+    def __init__(self, filesystem: MemoryFileSystem, path: str, overwrite: bool) -> None:
         self._fs = filesystem
         self._path = path
+        self._overwrite = overwrite
         self._data = bytearray()
 
-    async def put_part(self, index: int, offset: int, data: bytes, last: bool) -> None:
+    async def put_part(self, index: int, offset: int, data: bytes, whole: Sent | None) -> None:
         """Keeps a copy."""
         self._data[offset:] = data
 
-    async def complete(self) -> ObjectInfo:
+    def check_free(self) -> None:
+        """Refuses a name that is taken, where it must not be replaced."""
+        if not self._overwrite and self._fs._strip_protocol(self._path) in self._fs.store:
+            raise exists(self._path)
+
+    async def complete(self, sent: Sent) -> ObjectInfo:
         """Puts the file there in one step."""
+        self.check_free()
         self._fs.pipe_file(self._path, bytes(self._data))
         return _info(self._path, self._fs.store[self._fs._strip_protocol(self._path)])
 

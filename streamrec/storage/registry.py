@@ -18,6 +18,7 @@ import fsspec
 from streamrec.errors import ClosedError, MissingExtraError
 from streamrec.storage.backend import Backend
 from streamrec.storage.base import Storage
+from streamrec.storage.connections import BUFFER_BYTES, Connections
 from streamrec.storage.fsspec_options import Source
 from streamrec.storage.hedging import Hedging
 from streamrec.storage.report import Reporter
@@ -51,7 +52,7 @@ _FAMILIES = {
 }
 """Which backend a user's own filesystem goes to, by the module of its class or of a class above."""
 
-_EXTRAS = {"s3": "s3", "gcs": "gcs", "http": "http"}
+_EXTRAS = {"s3": "s3", "gcs": "gcs", "http": "http", "obstore": "obstore"}
 
 
 def protocol_of(url: str) -> str:
@@ -71,13 +72,16 @@ class Storages:
 
     Args:
         storage_options: Keyword arguments of the fsspec filesystem's class, as in pandas: `key`, `secret`,
-            `endpoint_url`, `token`, ... None: none.
+            `endpoint_url`, `token`, ... None: none. With `"backend": "obstore"` among them, s3:// and gs://
+            URLs go through obstore, configured from the same options.
         filesystem: Your own fsspec filesystem, for all URLs. An async one is made again from its arguments,
             in the running loop; any other is used as it is.
         retry: When to try again and when to give up.
+        buffer_bytes: How much all streams together may hold of large objects ahead of what was read.
         report_interval: Seconds between two lines in the log, where its level is INFO; see `report`.
 
     Attributes:
+        connections: What all streams share.
         statistics: What happened so far; `statistics.snapshot()` at any time, from any thread.
     """
 
@@ -89,9 +93,13 @@ class Storages:
         *,
         filesystem: fsspec.AbstractFileSystem | None = None,
         retry: RetryPolicy | None = None,
+        buffer_bytes: int = BUFFER_BYTES,
         report_interval: float = 60.0,
     ) -> None:
+        self.connections = Connections(buffer_bytes)
         self._options = dict(storage_options or {})
+        self._backend = self._options.pop("backend", None)
+        _check_backend(self._backend, filesystem)
         self._filesystem = filesystem
         self._retry = retry or RetryPolicy()
         self.statistics = current()
@@ -128,9 +136,11 @@ class Storages:
         await finish(self._stack.aclose())  # also in a scope that is cancelled: nothing stays open
 
     async def _make(self, protocol: str) -> Storage:
-        connect = await asyncio.to_thread(_load, protocol, self._filesystem)  # an import takes up to a second
+        # in a thread: an import takes up to a second
+        connect = await asyncio.to_thread(_load, protocol, self._filesystem, self._backend)
         backend = await connect(Source(protocol, self._options, self._filesystem), self._retry)
-        storage = Storage(backend, self._retry, Traffic(self.statistics, protocol, _hedging(backend, self._retry)))
+        traffic = Traffic(self.statistics, protocol, _hedging(backend, self._retry))
+        storage = Storage(backend, self._retry, self.connections, traffic)
         self._stack.push_async_callback(storage.aclose)
         return storage
 
@@ -142,9 +152,9 @@ def _hedging(backend: Backend, policy: RetryPolicy) -> Hedging | None:
     return Hedging(policy.hedge_share, policy.first_byte_timeout / 10, policy.stall_timeout / 10)
 
 
-def _load(protocol: str, filesystem: fsspec.AbstractFileSystem | None) -> Connect:
+def _load(protocol: str, filesystem: fsspec.AbstractFileSystem | None, backend: str | None = None) -> Connect:
     """Imports the backend, and with it the client package."""
-    name = _BACKENDS.get(protocol) or _generic(protocol) if filesystem is None else _family(filesystem)
+    name = backend or (_BACKENDS.get(protocol) or _generic(protocol) if filesystem is None else _family(filesystem))
     try:
         module = importlib.import_module(f"streamrec.storage.{name}")
     except ImportError as error:
@@ -179,3 +189,10 @@ def _family(filesystem: fsspec.AbstractFileSystem) -> str:
     arguments = (*filesystem.storage_args, *filesystem.storage_options.values())
     wraps = any(isinstance(value, fsspec.AbstractFileSystem) for value in arguments)
     return "asyncfs" if filesystem.async_impl and (filesystem.asynchronous or not wraps) else "syncfs"
+
+
+def _check_backend(backend: object, filesystem: fsspec.AbstractFileSystem | None) -> None:
+    if backend not in (None, "obstore"):
+        raise ValueError(f"the storage option 'backend' is {backend!r}: 'obstore' is the only one to choose")
+    if backend is not None and filesystem is not None:
+        raise ValueError(f"a filesystem of your own and backend={backend!r} exclude each other: leave one out")

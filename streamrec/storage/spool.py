@@ -1,7 +1,10 @@
 """Uploads for stores that only take whole files: parts are gathered in a local temporary file.
 
-The file goes to a temporary name in the store, then is moved to its final one; where the store moves in one
-step, so does the object appear. Memory is bounded by the parts, disk space by the object.
+The file goes to a temporary name in the store; when it has the right size there, it is moved to its final one.
+Where the store moves in one step, so does the object appear. Memory is bounded by the parts, disk space by the
+object. A process that is killed leaves its temporary names: `.NAME.streamrec-*` in the store, which no listing
+shows, and `streamrec-*` among this machine's temporary files. Nobody can tell whether their writer lives, so
+nobody removes them.
 """
 
 from __future__ import annotations
@@ -11,10 +14,12 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from typing import IO
 
-from streamrec.storage.backend import ObjectInfo
+from streamrec.storage.backend import ObjectInfo, Sent
 from streamrec.storage.shield import finish
 
 __all__ = ["SpooledUpload"]
+
+Deliver = Callable[[str, int], Awaitable[ObjectInfo]]
 
 
 class SpooledUpload:
@@ -22,7 +27,8 @@ class SpooledUpload:
 
     Args:
         file: A local temporary file, deleted when closed.
-        deliver: Puts the local file of that name into the store, under the final name; may be called again.
+        deliver: Puts the local file of that name and size into the store, under the final name; may be called
+            again.
         discard: Removes what an unfinished `deliver` may have left in the store.
     """
 
@@ -31,7 +37,7 @@ class SpooledUpload:
     def __init__(
         self,
         file: IO[bytes],
-        deliver: Callable[[str], Awaitable[ObjectInfo]],
+        deliver: Deliver,
         discard: Callable[[], Awaitable[None]],
     ) -> None:
         self._file = file
@@ -40,20 +46,18 @@ class SpooledUpload:
         self._delivering = False
 
     @classmethod
-    async def start(
-        cls, deliver: Callable[[str], Awaitable[ObjectInfo]], discard: Callable[[], Awaitable[None]]
-    ) -> SpooledUpload:
+    async def start(cls, deliver: Deliver, discard: Callable[[], Awaitable[None]]) -> SpooledUpload:
         """Makes the local file."""
         return cls(await asyncio.to_thread(tempfile.NamedTemporaryFile, prefix="streamrec-"), deliver, discard)
 
-    async def put_part(self, index: int, offset: int, data: bytes, last: bool) -> None:
+    async def put_part(self, index: int, offset: int, data: bytes, whole: Sent | None) -> None:
         """Writes to the local file."""
         await finish(asyncio.to_thread(self._write, offset, data))
 
-    async def complete(self) -> ObjectInfo:
+    async def complete(self, sent: Sent) -> ObjectInfo:
         """Delivers the file."""
         self._delivering = True
-        info = await self._deliver(self._file.name)
+        info = await self._deliver(self._file.name, sent.size)
         await asyncio.to_thread(self._file.close)
         return info
 

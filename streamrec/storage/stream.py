@@ -45,7 +45,7 @@ def stop_of(info: ObjectInfo, end: int | None) -> int | None:
 
 
 class ResumingStream:
-    """A ByteStream over a backend; made by `open_stream`.
+    """A ByteStream over a backend; not open yet.
 
     Args:
         backend: Where to ask.
@@ -83,6 +83,21 @@ class ResumingStream:
         self._idle_since = 0.0
         self._reading: asyncio.Timeout | None = None
         self._closed = False
+
+    @property
+    def splits(self) -> bool:
+        """Whether other ranges of the object can be asked for beside this one; known when it is open."""
+        return self._body is not None and self._body.splits
+
+    @property
+    def ended(self) -> bool:
+        """Whether all bytes have come."""
+        return self.position in (self._end, self._stop)
+
+    def cut(self, end: int) -> None:
+        """It ends at `end` now: after `position`, and before where it would have ended."""
+        self._end = end
+        self._stop = stop_of(self.info, end)
 
     async def open(self) -> None:
         """Waits for the first response; from here on `info` tells size and version."""
@@ -265,18 +280,3 @@ def _succeeded(answer: asyncio.Future[Body]) -> bool:
 
 def _differs(pinned: object, found: object) -> bool:
     return pinned is not None and found is not None and pinned != found
-
-
-async def open_stream(
-    backend: Backend,
-    policy: RetryPolicy,
-    path: str,
-    start: int,
-    end: int | None,
-    version: str | None,
-    traffic: Traffic | None = None,
-) -> ResumingStream:
-    """Opens a stream: the first response has arrived when this returns."""
-    stream = ResumingStream(backend, policy, path, start, end, version, traffic)
-    await stream.open()
-    return stream

@@ -79,19 +79,21 @@ class SyncFsBackend:
             file = await _in_thread(lambda: _File(self._fs.open(self._name(path), "rb"), start))
         return _FileBody(self, file, info, start, stop)
 
-    async def begin_upload(self, path: str) -> PartSink:
+    async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
         """By way of a local file and a temporary name."""
+        generic.check_overwrite(path, overwrite)
         name = self._name(path)
         temporary = temporary_name(name)
 
-        def put(local: str) -> None:
+        def put(local: str, size: int) -> None:
             self._fs.makedirs(self._fs._parent(name), exist_ok=True)
             self._fs.put_file(local, temporary)
+            generic.check_size(path, generic.info_of(path, self._info(temporary)), size)
             self._fs.mv(temporary, name)
 
-        async def deliver(local: str) -> ObjectInfo:
+        async def deliver(local: str, size: int) -> ObjectInfo:
             with generic.seam(path):
-                await _in_thread(lambda: put(local))
+                await _in_thread(lambda: put(local, size))
             return await self.stat(path)
 
         async def discard() -> None:
@@ -131,6 +133,7 @@ class _File:
 
 class _FileBody:
     keeps_time = False
+    splits = False
 
     def __init__(self, backend: SyncFsBackend, file: _File, info: ObjectInfo, start: int, stop: int | None) -> None:
         self.info = info

@@ -7,6 +7,8 @@ The contract:
   where the store wants them in order); past that `write` waits. So memory stays below
   `(parallel + 1) * part_size`, whatever is written.
 * Each part is retried by itself, under the one retry policy.
+* The object is complete when the store has all of it: its size is compared with what was sent, and its CRC32C
+  or etag where the store gives one. What differs is removed again, and is an IntegrityError.
 * `async with` completes on a clean exit, and aborts on any exception, cancellation included. The abort is
   shielded: it runs to its end (or to its time limit) before the exception goes on.
 * The first error of a part is raised by the next `write` or by `complete`; after it only `abort` is left.
@@ -19,8 +21,9 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
+from streamrec import kernels
 from streamrec.errors import ClosedError, StreamrecError
-from streamrec.storage.backend import ObjectInfo, PartSink
+from streamrec.storage.backend import ObjectInfo, PartSink, Sent
 from streamrec.storage.retry import RetryPolicy, attempt
 from streamrec.storage.shield import finish
 from streamrec.storage.traffic import Traffic
@@ -65,8 +68,14 @@ class Upload:
         self._part = bytearray(part_size)
         self._filled = 0
         self._index = 0
+        self._sent = Sent(0, 0)
         self._error: Exception | None = None
         self._closed = False
+
+    @property
+    def sent(self) -> Sent:
+        """Size and CRC32C of all parts that were sent so far; of the whole object after `complete`."""
+        return self._sent
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
         """Takes bytes, of any size; waits where too much is under way.
@@ -93,16 +102,18 @@ class Upload:
 
         Raises:
             ClosedError: After `complete`, `abort` or an error.
-            StorageError: It could not be stored. Nothing is visible; call `abort`.
+            AlreadyExistsError: There is an object of this name, and it must not be replaced.
+            IntegrityError: The store has something else than was sent; it was removed.
+            StorageError: It could not be stored. Call `abort`.
         """
         self._check()
         await self._send(last=True)
         if self._tasks:
             await asyncio.wait(self._tasks)
         self._check()
-        policy = self._policy
-        complete, limit = self._sink.complete, policy.complete_timeout
-        info = await attempt(policy, self.path, complete, "completing", traffic=self._traffic, limit=limit)
+        complete = partial(self._sink.complete, self._sent)
+        limit = self._policy.complete_timeout
+        info = await attempt(self._policy, self.path, complete, "completing", traffic=self._traffic, limit=limit)
         self._closed = True
         return info
 
@@ -153,16 +164,18 @@ class Upload:
             self._slots.release()
             raise
         data = bytes(memoryview(self._part)[: self._filled])
-        task = asyncio.get_running_loop().create_task(self._put(self._index, data, last))
+        self._sent = Sent(self._sent.size + len(data), kernels.crc32c(data, self._sent.crc32c))
+        whole = self._sent if last else None
+        task = asyncio.get_running_loop().create_task(self._put(self._index, data, whole))
         self._index += 1
         self._filled = 0
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _put(self, index: int, data: bytes, last: bool) -> None:
+    async def _put(self, index: int, data: bytes, whole: Sent | None) -> None:
         start = index * self._part_size
         end = start + len(data)
-        call = partial(self._sink.put_part, index, start, data, last)
+        call = partial(self._sink.put_part, index, start, data, whole)
         limit = self._policy.request_timeout(len(data))
         try:
             await attempt(

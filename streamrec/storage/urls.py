@@ -13,7 +13,7 @@ from streamrec.errors import StorageError
 
 __all__ = ["is_temporary", "split_object", "split_prefix", "temporary_name"]
 
-_TEMPORARY: Final = re.compile(r"\..*\.streamrec-[0-9a-f]{16}")
+_TEMPORARY: Final = re.compile(r"\..*\.streamrec-([0-9a-f]{8}-)?[0-9a-f]{16}")
 
 
 def split_prefix(url: str) -> tuple[str, str, str]:

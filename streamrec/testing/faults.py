@@ -59,6 +59,8 @@ class Faults:
         slow: Share of requests that wait `slow_first_byte` seconds instead.
         slow_first_byte: Seconds that a slow request waits.
         unavailable: Share answered 503 (SlowDown in S3's words), with nothing done.
+        status: What these are answered with in place of 503: 429, 500, 403 (no right), 400 and 401 (expired
+            credentials, in the words of S3 and of Google).
         retry_after: Seconds in the Retry-After header of each 503; None leaves the header out.
         reset: Share of bodies that break off with a TCP reset. What precedes the place has been delivered.
         cut: Share of bodies that end early with an orderly close, short of their Content-Length.
@@ -96,6 +98,7 @@ class Faults:
     slow: float = 0.0
     slow_first_byte: float = 1.0
     unavailable: float = 0.0
+    status: int = 503
     retry_after: int | None = None
     reset: float = 0.0
     cut: float = 0.0
@@ -125,6 +128,8 @@ class Faults:
         for name in ("first_byte", "jitter", "slow_first_byte", "retry_after"):
             if (getattr(self, name) or 0) < 0:
                 raise ValueError(f"{name} is a time in seconds, not {getattr(self, name)!r}")
+        if not 400 <= self.status <= 599:
+            raise ValueError(f"status is one that refuses, 400 to 599, not {self.status!r}")
         if self.rate is not None and self.rate < 1:
             raise ValueError(f"rate is in bytes per second, at least 1, or None; not {self.rate!r}")
         if self.at is not None and not 0.0 <= self.at < 1.0:

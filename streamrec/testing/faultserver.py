@@ -192,22 +192,32 @@ class FaultServer:
             if self._server.stopping.wait(fate.delay):
                 return False
             if fate.fault == "unavailable":
-                return _unavailable(exchange, faults.retry_after)
+                return _unavailable(exchange, faults.status, faults.retry_after)
             return self._respond(exchange)
         finally:
             self._control.log.end(number)
 
 
-def _unavailable(exchange: Exchange, retry_after: int | None) -> bool:
-    """Answers 503. A client that waits for "100 Continue" gets it instead, and the connection ends."""
+_REFUSALS = {
+    400: ("ExpiredToken", "The provided token has expired."),
+    401: ("ExpiredToken", "The provided token has expired."),
+    403: ("AccessDenied", "Access Denied."),
+    429: ("TooManyRequests", "Please reduce your request rate."),
+    503: ("SlowDown", "Please reduce your request rate."),
+}
+
+
+def _unavailable(exchange: Exchange, status: int, retry_after: int | None) -> bool:
+    """Refuses a request. A client that waits for "100 Continue" gets it instead, and the connection ends."""
     exchange.note(fault="unavailable")
     expects = field(exchange.request.fields, "expect") != ""
     if not expects:
         discard_body(exchange)
     fields: Fields = () if retry_after is None else (("Retry-After", str(retry_after)),)
     fields += (("Connection", "close"),) if expects else ()
-    body, content_type = error_body(exchange.route, 503, "SlowDown", "Please reduce your request rate.")
-    exchange.whole(503, body, content_type, fields)
+    code, message = _REFUSALS.get(status, ("InternalError", "We encountered an internal error. Please try again."))
+    body, content_type = error_body(exchange.route, status, code, message)
+    exchange.whole(status, body, content_type, fields)
     return not expects
 
 

@@ -17,9 +17,12 @@ __all__ = ["bucket_json", "buckets_json", "error_json", "list_json", "object_jso
 def error_json(status: int, message: str) -> bytes:
     """The body of an error."""
     reason = {
+        401: "authError",
+        403: "forbidden",
         404: "notFound",
         412: "conditionNotMet",
         416: "requestedRangeNotSatisfiable",
+        429: "rateLimitExceeded",
         503: "backendError",
     }
     detail = {"message": message, "domain": "global", "reason": reason.get(status, "invalid")}

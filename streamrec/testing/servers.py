@@ -62,11 +62,12 @@ class Store:
 
 
 @contextlib.contextmanager
-def seaweedfs(bucket: str = "streamrec") -> Iterator[Store]:
-    """A SeaweedFS with one bucket; requests must be signed.
+def seaweedfs(bucket: str = "streamrec", *, signed: bool = True) -> Iterator[Store]:
+    """A SeaweedFS with one bucket.
 
     Args:
         bucket: The bucket's name.
+        signed: Whether requests must be signed.
 
     Raises:
         ServerError: Not installed, or did not start.
@@ -79,7 +80,7 @@ def seaweedfs(bucket: str = "streamrec") -> Iterator[Store]:
     flags += ["-dir=.", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-admin.ui=false", "-webdav=false"]
     flags += ["-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false"]
     command = [str(_program("bin/weed")), "-logtostderr", "mini", *flags]  # else it logs into /tmp, and leaves it
-    credentials = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
+    credentials = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET} if signed else {}
     options = {
         "endpoint_url": endpoint,
         "key": KEY,

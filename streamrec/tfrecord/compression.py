@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ZSTD_PACKAGE = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 """Python's own since 3.14; its backport is the `zstd` extra."""
 
-__all__ = ["DETECT_BYTES", "Deflater", "Inflater", "detect_compression"]
+__all__ = ["DETECT_BYTES", "Deflater", "Inflater", "detect_compression", "is_record_header"]
 
 DETECT_BYTES = HEADER_BYTES
 """How many of a shard's first bytes `detect_compression` wants to see."""
@@ -49,7 +49,7 @@ def detect_compression(head: bytes) -> CompressionType:
     Args:
         head: The first `DETECT_BYTES` bytes, or fewer where the shard is shorter.
     """
-    if len(head) >= HEADER_BYTES and is_record_header(head):
+    if is_record_header(head):
         return ""
     if head.startswith(GZIP_MAGIC):
         return "GZIP"
@@ -61,8 +61,9 @@ def detect_compression(head: bytes) -> CompressionType:
 
 
 def is_record_header(head: bytes) -> bool:
-    """Whether the first twelve bytes are a length and its right CRC."""
-    return kernels.masked_crc32c(head[:8]) == int.from_bytes(head[8:HEADER_BYTES], "little")
+    """Whether the first twelve bytes are all there, and are a length and its right CRC."""
+    crc = int.from_bytes(head[8:HEADER_BYTES], "little")
+    return len(head) >= HEADER_BYTES and kernels.masked_crc32c(head[:8]) == crc
 
 
 class _Member(Protocol):

@@ -35,7 +35,7 @@ def encode_record(record: Buffer) -> bytes:
 
     Examples:
         >>> encode_record(b"cat").hex()
-        '0300000000000000a47fb3b8636174e68f93a6'
+        '0300000000000000b099490e63617486fdd16f'
     """
     return encode_records([record])
 

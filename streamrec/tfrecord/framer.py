@@ -7,21 +7,26 @@ Rules, each with a test that runs whole, byte by byte and with trailing data:
 - `feed` returns every record that the data completes, possibly none.
 - The length's CRC is checked before the length is believed. A length above `max_record_bytes` is
   corruption, never an allocation.
-- What precedes a bad record is returned; the error comes from the next call, and from every call after it.
-- `position` is the offset of the next unread record: where a resume starts.
+- What precedes a bad record is returned; the error comes from the next call, and from every call after it. Where
+  `on_error` says so, the bad record is a loss instead, and what follows it is returned too.
+- `position` is the offset of the next unread record: where a resume starts. Within damage that is where it began.
 - `wants` is how many bytes must be held before the next record can come: a reader sizes its request with it.
 - A record that straddles chunks is held as a list and joined once: appending would be quadratic.
+- Bytes without damage cost nothing more: what is not plain is left to `recovery`, which goes through the block again.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from streamrec import kernels
-from streamrec.errors import CorruptRecordError, StreamrecError, TruncatedShardError
-from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, Frames
+from streamrec.errors import StreamrecError
+from streamrec.tfrecord.frames import HEADER_BYTES, Frames, as_spans
+from streamrec.tfrecord.loss import Loss, check_on_error
+from streamrec.tfrecord.recovery import Rules, Search, Walk
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -43,11 +48,14 @@ class Framer:
         max_record_bytes: A longer record is taken for corruption.
         path: The shard's URL, for errors.
         position: Offset of the stream's first byte, where reading starts within a shard.
-        record: Index of the first record, where reading starts within a shard.
+        record: How many records were read before it, where reading starts within a shard.
+        on_error: "raise", "skip_record" or "resync": see `loss`. "skip_shard" is up to the reader: it raises here.
+        max_skipped: How many losses are borne before the next one is an error; None for any number.
+        end: Records whose headers begin at this offset or later are not returned; None for no end.
 
     Examples:
         >>> framer = Framer()
-        >>> data = bytes.fromhex("0300000000000000a47fb3b8") + b"cat" + bytes.fromhex("e68f93a6")
+        >>> data = bytes.fromhex("0300000000000000b099490e") + b"cat" + bytes.fromhex("86fdd16f")
         >>> len(framer.feed(data[:5])), framer.wants
         (0, 12)
         >>> list(framer.feed(data[5:]))
@@ -62,37 +70,53 @@ class Framer:
         path: str | None = None,
         position: int = 0,
         record: int = 0,
+        on_error: str = "raise",
+        max_skipped: int | None = None,
+        end: int | None = None,
     ) -> None:
-        self._verify = verify
-        self._max_record_bytes = max_record_bytes
-        self._path = path
+        policy = check_on_error(on_error, max_skipped)
+        self._rules = Rules(verify, max_record_bytes, path, policy, max_skipped, sys.maxsize if end is None else end)
         self._position = position
         self._record = record
         self._wants = HEADER_BYTES
         self._held: list[Buffer] = []
         self._held_bytes = 0
         self._reserved: memoryview | None = None
+        self._search: Search | None = None
+        self._losses: list[Loss] = []
+        self._skipped = 0
         self._error: StreamrecError | None = None
+        self._done = False
 
     @property
     def position(self) -> int:
-        """Offset in the stream of the next unread record's header."""
-        return self._position
+        """Offset in the stream of the next unread record's header, or of the damage that is being searched behind."""
+        return self._position if self._search is None else self._search.offset
 
     @property
     def record(self) -> int:
-        """Index of the next unread record."""
+        """How many records were returned, and came before `record`: the next one's index where nothing was lost."""
         return self._record
 
     @property
+    def done(self) -> bool:
+        """Whether `end` is reached: nothing more is returned."""
+        return self._done
+
+    @property
     def wants(self) -> int:
-        """Bytes from `position` on that must be there before the next record can be returned."""
+        """Bytes that must be `held` before the next record can be returned."""
         return self._wants
 
     @property
     def held(self) -> int:
-        """Bytes from `position` on that are here already."""
+        """Bytes that are here and wait for more."""
         return self._held_bytes
+
+    def take_losses(self) -> list[Loss]:
+        """What was left out since the last call, in order."""
+        losses, self._losses = self._losses, []
+        return losses
 
     def feed(self, data: Buffer) -> Frames:
         """Takes the next bytes of the stream; returns the records that they complete.
@@ -103,8 +127,7 @@ class Framer:
         Raises:
             CorruptRecordError: An earlier call met a bad record. Its good predecessors were returned then.
         """
-        if self._error is not None:
-            raise self._error
+        self._check()
         size = memoryview(data).nbytes
         if not self._held:
             return self._scan(data, size)
@@ -122,8 +145,7 @@ class Framer:
         Raises:
             CorruptRecordError: An earlier call met a bad record.
         """
-        if self._error is not None:
-            raise self._error
+        self._check()
         block = memoryview(kernels.allocate(self._held_bytes + size))
         end = 0
         for piece in self._held:
@@ -143,23 +165,25 @@ class Framer:
             raise ValueError(f"commit({size}) of {len(block) - self._held_bytes} reserved bytes")
         return self._scan(block[:filled], filled)
 
-    def close(self) -> None:
+    def close(self) -> Frames:
         """Says that the stream ended.
+
+        Returns:
+            What can still be had: records that a search finds behind one that is not whole; mostly nothing.
 
         Raises:
             TruncatedShardError: It ended within a record.
             CorruptRecordError: An earlier call met a bad record.
         """
+        self._check()
+        held, size = b"".join(self._held), self._held_bytes
+        frames = self._walk(held, size, final=True) if size or self._search else self._nothing()
+        if not len(frames):
+            self._check()
+        return frames
+
+    def _check(self) -> None:
         if self._error is not None:
-            raise self._error
-        if self._held_bytes:
-            self._error = TruncatedShardError(
-                f"the shard ends after {self._held_bytes:,} of at least {self._wants:,} bytes of this record: "
-                "its writer did not finish, or the copy is incomplete; write or copy it again",
-                self._path,
-                self._position,
-                self._record,
-            )
             raise self._error
 
     def _nothing(self) -> Frames:
@@ -167,16 +191,35 @@ class Framer:
 
     def _scan(self, data: Buffer, size: int) -> Frames:
         """Frames all of `data`, which begins at `position`; holds over what follows the last whole record."""
-        spans, end, code, wants = kernels.scan_frames(data, 0, self._verify, self._max_record_bytes)
-        frames = Frames(data, np.frombuffer(spans, np.int64).reshape(-1, 2), self._position)
+        if self._search is not None or self._done:
+            return self._walk(data, size)
+        rules = self._rules
+        spans, end, code, wants = kernels.scan_frames(data, 0, rules.verify, rules.max_record_bytes)
+        if code != kernels.OK or self._position + end >= rules.end:
+            return self._walk(data, size)
+        frames = Frames(data, as_spans(spans), self._position)
         self._position += end
         self._record += len(frames)
         self._wants = wants
-        if code != kernels.OK:
-            self._error = self._corruption(code, memoryview(data).cast("B")[end:])
-            end = size
         self._hold(data, end, size)
         return frames if len(frames) else self._nothing()
+
+    def _walk(self, data: Buffer, size: int, final: bool = False) -> Frames:
+        """The same through damage, or to the end of a piece."""
+        if self._done:
+            return self._nothing()
+        origin, view = self._position, memoryview(data).cast("B")
+        walk = Walk(self._rules, view, origin, self._record, self._skipped, final, self._search)
+        walk.run()
+        self._position += walk.at
+        self._record, self._wants, self._search = walk.record, walk.wants, walk.search
+        self._losses += walk.losses
+        self._skipped += len(walk.losses)
+        self._error, self._done = walk.error, walk.done
+        self._hold(data, size if final or walk.done or walk.error else walk.at, size)
+        if not walk.spans:
+            return self._nothing()
+        return Frames(data, walk.spans[0] if len(walk.spans) == 1 else np.concatenate(walk.spans), origin)
 
     def _hold(self, data: Buffer, end: int, size: int) -> None:
         """Keeps the unfinished record's bytes: a copy where they would pin the frames' buffer."""
@@ -187,24 +230,3 @@ class Framer:
             self._held = [data]
         else:
             self._held = [bytes(memoryview(data).cast("B")[end:size])]
-
-    def _corruption(self, code: int, rest: memoryview) -> CorruptRecordError:
-        length = int.from_bytes(rest[:8], "little")
-        if code == kernels.BAD_LENGTH_CRC:
-            reason = (
-                f"the CRC32C of the record's length is wrong (bytes {rest[:HEADER_BYTES].hex()}): the shard is damaged "
-                "here, is compressed in another way than was said, or is no TFRecord file"
-            )
-        elif code == kernels.TOO_LONG:
-            reason = (
-                f"the record says to be {length:,} bytes long, above max_record_bytes={self._max_record_bytes:,}; "
-                "pass a higher max_record_bytes if it really is"
-            )
-        else:
-            stored = rest[HEADER_BYTES + length : HEADER_BYTES + length + FOOTER_BYTES]
-            actual = kernels.masked_crc32c(rest[HEADER_BYTES : HEADER_BYTES + length])
-            reason = (
-                f"the CRC32C of the record's {length:,} bytes is {actual:#010x}, but the shard says "
-                f"{int.from_bytes(stored, 'little'):#010x}: the data is damaged; fetch or write the shard again"
-            )
-        return CorruptRecordError(reason, self._path, self._position, self._record)

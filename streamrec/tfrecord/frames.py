@@ -20,7 +20,7 @@ from streamrec import kernels
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["FOOTER_BYTES", "HEADER_BYTES", "Frames", "Joining", "concat"]
+__all__ = ["FOOTER_BYTES", "HEADER_BYTES", "Frames", "Joining", "as_spans", "concat"]
 
 HEADER_BYTES = 12
 """Length (8) and its masked CRC32C (4): what stands before each payload of a shard."""
@@ -31,6 +31,12 @@ PIN_FACTOR = 16
 PIN_BYTES = 1 << 16
 
 Spans = npt.NDArray[np.int64]
+
+
+def as_spans(packed: Buffer) -> Spans:
+    """Spans as the kernels return them, as an array of shape [n, 2] that nobody writes to."""
+    spans = np.frombuffer(memoryview(packed).toreadonly(), np.int64)
+    return spans.reshape(-1, 2)
 
 
 class Frames(Sequence[bytes]):
@@ -127,7 +133,23 @@ class Frames(Sequence[bytes]):
     def compact(self) -> Frames:
         """The same records in a buffer of their own, back to back."""
         buffer, spans = kernels.gather([self.buffer], None, np.ascontiguousarray(self.spans))
-        return Frames(buffer, np.frombuffer(spans, np.int64).reshape(-1, 2))
+        return Frames(buffer, as_spans(spans))
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        """The records as an Arrow large_binary array, through the Arrow PyCapsule interface.
+
+        Arrow wants them back to back, so they are copied, once: `pyarrow.array(frames)`.
+
+        Args:
+            requested_schema: Not heeded, as the interface allows; cast afterwards.
+
+        Returns:
+            The capsules `arrow_schema` and `arrow_array`.
+
+        Raises:
+            StreamrecError: The C extension was left out.
+        """
+        return kernels.arrow_binary(self.buffer, np.ascontiguousarray(self.spans))
 
     def _slice(self, index: slice) -> Frames:
         first, last, step = index.indices(len(self.spans))

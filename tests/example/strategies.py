@@ -111,6 +111,49 @@ def ragged(draw: Draw) -> Feature:
     )
 
 
+def partition_numbers(partition: Partition, lengths: list[int]) -> list[int]:
+    """What a partition's feature holds for rows of these lengths."""
+    ends: list[int] = np.cumsum(lengths, dtype=np.int64).tolist()
+    if isinstance(partition, RaggedFeature.RowLengths):
+        return lengths
+    if isinstance(partition, RaggedFeature.RowLimits):
+        return ends
+    if isinstance(partition, RaggedFeature.ValueRowIds):
+        return [row for row, length in enumerate(lengths) for _ in range(length)]
+    return [0, *ends] if isinstance(partition, RaggedFeature.RowSplits) else [0, *ends[:-1]]
+
+
+@st.composite
+def partitioned(draw: Draw, kind: Any) -> tuple[RaggedFeature, list[bytes]]:
+    """A RaggedFeature of one or two partitions, the first of this kind, and Examples that fit it, mostly."""
+    first = kind(draw(st.integers(1, 3))) if kind is RaggedFeature.UniformRowLength else kind("p")
+    second = draw(st.none() | st.integers(1, 2).map(RaggedFeature.UniformRowLength))
+    other = draw(st.none() | st.sampled_from(PARTITIONS).map(lambda made: made("q")))
+    levels = [first] + [level for level in (second or other,) if level is not None]
+    dtype, splits = draw(kinds), draw(st.sampled_from([np.int32, np.int64]))
+    feature = RaggedFeature(dtype, "values", levels, splits, draw(st.booleans()))
+    return feature, draw(st.lists(partitioned_example(feature), min_size=1, max_size=3))
+
+
+@st.composite
+def partitioned_example(draw: Draw, feature: RaggedFeature) -> bytes:
+    """An Example whose values and partitions fit; now and then one number is another, or there is a value too many."""
+    count, entries = draw(st.integers(0, 3)), []
+    for partition in feature.partitions:
+        if isinstance(partition, RaggedFeature.UniformRowLength):
+            count *= partition.length
+            continue
+        lengths = draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
+        numbers = partition_numbers(partition, lengths)
+        if numbers and rarely(draw, 8):
+            numbers[draw(st.integers(0, len(numbers) - 1))] = draw(st.integers(-1, 4))
+        entries.append(wire.entry(partition.key, wire.ints(*numbers)))
+        count = sum(lengths)
+    count += rarely(draw, 8)
+    values = draw(st.lists(values_of(feature.dtype), min_size=count, max_size=count))
+    return wire.field(1, b"".join([*entries, wire.entry("values", wire.feature(feature.dtype, values))]))
+
+
 var_len = st.builds(VarLenFeature, kinds)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import operator
 import pickle
 import subprocess
 import sys
@@ -85,6 +87,20 @@ def test_round_trips(message: Example | SequenceExample) -> None:
     assert text_format.Parse(text_format.MessageToString(message), kind()) == message
     assert json_format.Parse(json_format.MessageToJson(message), kind()) == message
     assert pickle.loads(pickle.dumps(message)) == message
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("name", [*messages.__all__, "TensorShapeProto.Dim"])
+def test_every_message_is_pickled_and_copied(name: str, protocol: int) -> None:
+    kind = operator.attrgetter(name)(messages)
+    message = kind.FromString(b"\xfa\x07\x01x")  # an unknown field, so that it is not empty
+    if name == "TensorShapeProto.Dim":
+        message.size, message.name = 3, "rows"
+    for other in (pickle.loads(pickle.dumps(message, protocol)), copy.copy(message), copy.deepcopy(message)):
+        assert type(other) is kind
+        assert other is not message
+        assert other.SerializeToString() == message.SerializeToString()
+    assert message.SerializeToString()
 
 
 def test_which_oneof() -> None:

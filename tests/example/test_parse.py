@@ -336,6 +336,8 @@ def test_every_form_of_serialized(walker: Walker) -> None:
     ("serialized", "error", "message"),
     [
         (["text"], TypeError, "str where bytes"),
+        (None, TypeError, "NoneType where messages are wanted"),
+        ("text", TypeError, "str where messages are wanted"),
         (np.array([b"a\0"]), TypeError, "trailing NULs"),
         (np.array([[b"a"]], dtype=object), FeatureError, "must be a vector"),
         (SimpleNamespace(buffer=b"abc", spans=np.array([[0, 4]])), ValueError, "leaves a buffer of 3 bytes"),

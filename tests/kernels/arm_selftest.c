@@ -1,5 +1,5 @@
 /* Tests the CRC32C implementations that a processor has against the definition, bit by bit, without Python: so
- * that ARM code can be tested on another machine, by an emulator. test_arm.py compiles and runs it.
+ * that ARM code can be tested on another machine, by an emulator. test_arm.py compiles and runs it, here too.
  * Exits with 0 and prints the implementations that ran; prints what differs and exits with 1 otherwise. */
 #include "../../streamrec/kernels/src/crc32c.h"
 
@@ -47,6 +47,33 @@ test(const struct crc32c_implementation *tested)
     return good;
 }
 
+/* A header at each of some places, near the start, in the middle and as the last that is looked at. */
+static int
+finds(const struct crc32c_implementation *tested)
+{
+    static uint8_t noise[400];
+    int good = 1;
+    for (size_t place = 0; place < 300; place++) {
+        memcpy(noise, data, sizeof noise);
+        uint8_t *header = noise + place;
+        memset(header, 0, 8);
+        header[0] = (uint8_t)place;
+        uint32_t crc = crc32c_mask(~by_definition(0xFFFFFFFFu, header, 8));
+        for (int i = 0; i < 4; i++) {
+            header[8 + i] = (uint8_t)(crc >> 8 * i);
+        }
+        for (uint64_t limit = 299; limit < 1ull << 40; limit <<= 30) { /* with the filter and without */
+            size_t found = tested->find_header(noise, place / 2, 300, limit);
+            size_t none = tested->find_header(noise, place / 2, place, limit);
+            if (found != place || none != place) {
+                printf("%s: header at %zu, found at %zu, %zu\n", tested->name, place, found, none);
+                good = 0;
+            }
+        }
+    }
+    return good;
+}
+
 int
 main(void)
 {
@@ -59,7 +86,7 @@ main(void)
     int good = crc32c_masked((const uint8_t *)"123456789", 9) == crc32c_mask(0xE3069283u);
     for (const struct crc32c_implementation *const *each = crc32c_implementations; *each != NULL; each++) {
         if ((*each)->usable()) {
-            good &= test(*each);
+            good &= test(*each) & finds(*each);
             printf("%s\n", (*each)->name);
         }
     }

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Builds the extension with AddressSanitizer and UndefinedBehaviorSanitizer in a temporary copy of the project and
-# runs tests/kernels on it. Needs gcc (with libasan, which comes with it) and a Python with the test packages.
+# runs tests/kernels and tests/example on it, without the comparisons with TensorFlow, which is not built for this.
+# Needs gcc (with libasan, which comes with it) and a Python with the test packages.
 #
 #   tests/kernels/run_sanitized.sh [python] [pytest arguments ...]
 #
@@ -15,7 +16,8 @@ trap 'rm -rf "$copy"' EXIT INT TERM
 
 mkdir "$copy/tests"
 cp -r "$root/setup.py" "$root/pyproject.toml" "$root/streamrec" "$copy"
-cp -r "$root/tests/conftest.py" "$root/tests/kernels" "$root/tests/golden" "$copy/tests"
+cp -r "$root/tests/conftest.py" "$root/tests/kernels" "$root/tests/example" "$root/tests/golden" "$root/fuzz" "$copy/tests"
+mv "$copy/tests/fuzz" "$copy"
 for optional in README.md LICENSE tests/__init__.py; do
     if [ -e "$root/$optional" ]; then cp "$root/$optional" "$copy/$optional"; fi
 done
@@ -46,4 +48,5 @@ assert "libasan" in Path("/proc/self/maps").read_text(), "libasan is not loaded"
 print("sanitized module:", module.name)
 CHECK
 # --capture=sys: what a sanitizer writes to file 2 as it ends the process must not be lost with pytest's capture.
-sanitized "$python" -m pytest -q --capture=sys -p no:cacheprovider tests/kernels "$@"
+sanitized "$python" -m pytest -q --capture=sys -p no:cacheprovider -m "not peer" \
+    tests/kernels tests/example "$@"

@@ -40,4 +40,5 @@ def spans_of(spans: bytes) -> npt.NDArray[np.int64]:
 
 def cut(data: bytes, spans: bytes) -> list[bytes]:
     """The payloads that the spans name."""
-    return [data[start:end] for start, end in spans_of(spans).tolist()]
+    view = memoryview(data)
+    return [bytes(view[start:end]) for start, end in spans_of(spans).tolist()]

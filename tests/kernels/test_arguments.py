@@ -42,6 +42,7 @@ def test_no_bytes(kernels: ModuleType, data: Any, error: type[Exception]) -> Non
         "crc32c_with": (kernels.crc32c_implementations()[0], data),
         "masked_crc32c": (data,),
         "scan_frames": (data, 0, True, 100),
+        "find_header": (data, 0, True, 100),
         "encode_frames": (data, SPANS),
         "gather": ([b"abc", data], np.array([0, 0]), SPANS),
     }
@@ -93,6 +94,8 @@ def test_scan_out_of_range(kernels: ModuleType, start: int, limit: int) -> None:
     """Start lies in the data, the limit in what an int64 holds."""
     with pytest.raises(ValueError):
         kernels.scan_frames(b"abc", start, True, limit)
+    with pytest.raises(ValueError):
+        kernels.find_header(b"abc", start, True, limit)
 
 
 @pytest.mark.parametrize("number", [1.0, "1", None])
@@ -102,6 +105,8 @@ def test_no_integers(kernels: ModuleType, number: Any) -> None:
         partial(kernels.crc32c, b"", number),
         partial(kernels.scan_frames, b"", number, True, 1),
         partial(kernels.scan_frames, b"", 0, True, number),
+        partial(kernels.find_header, b"", number, True, 1),
+        partial(kernels.find_header, b"", 0, True, number),
     ):
         with pytest.raises(TypeError):
             call()
@@ -111,6 +116,7 @@ def test_numpy_integers_and_keywords(kernels: ModuleType) -> None:
     """What has __index__ is an integer; every argument has its name."""
     whole = kernels.scan_frames(data=b"", start=np.int64(0), verify=np.True_, max_record_bytes=np.int32(5))
     assert whole == (b"", 0, 0, 12)
+    assert kernels.find_header(data=b"", start=np.int64(0), verify=True, max_record_bytes=np.int32(5)) == (0, 12)
     assert kernels.crc32c(data=b"", crc=np.uint32(7)) == 7
     assert kernels.gather(buffers=[b""], sources=None, spans=SPANS[:0]) == (b"", b"")
     assert kernels.encode_frames(buffer=b"", spans=SPANS[:0]) == b""
@@ -123,12 +129,14 @@ def test_buffers_are_released(kernels: ModuleType) -> None:
     kernels.crc32c(data)
     kernels.masked_crc32c(data)
     kernels.scan_frames(data, 0, True, 5)
+    kernels.find_header(data, 0, True, 5)
     kernels.gather([data], None, spans)
     kernels.encode_frames(data, spans)
     for name, arguments in {
         "crc32c": (data, -1),
         "crc32c_with": ("abacus", data),
         "scan_frames": (data, 9, True, 5),
+        "find_header": (data, 9, True, 5),
         "encode_frames": (data, outside),
         "gather": ([data, STRIDED], np.array([0, 0]), spans),
     }.items():

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from hypothesis import given, settings
@@ -41,11 +42,22 @@ def specification(lengths: list[int], plan: Plan) -> Iterator[bytes]:
 class Arriving:
     """Feeds an interleave: pieces of shards arrive in an order that a random generator chooses."""
 
-    def __init__(self, lengths: list[int], plan: Plan, seed: int, turn: Turn | None = None) -> None:
-        self.interleave = Interleave(plan, len(lengths), turn)
+    def __init__(
+        self,
+        lengths: list[int],
+        plan: Plan,
+        seed: int,
+        turn: Turn | None = None,
+        *,
+        batch: int = 1,
+        skip: int = 0,
+        limits: tuple[int, ...] = (0, 1000),
+    ) -> None:
+        self.interleave = Interleave(plan, len(lengths), turn, batch=batch, skip=skip)
         self._random = random.Random(seed)
         self._pieces: dict[int, list[Frames]] = {}
         self._lengths = lengths
+        self._limits = limits
 
     def arrive(self) -> None:
         """One more piece of one shard, or its end."""
@@ -53,6 +65,7 @@ class Arriving:
         lane = self._random.choice(lanes)
         if lane.shard not in self._pieces:
             self._pieces[lane.shard] = self._cut(lane.shard, lane.start.place.offset)
+            lane.opened(None, "", self._random.choice(self._limits))
         pieces = self._pieces[lane.shard]
         if pieces:
             lane.push(pieces.pop(0))
@@ -75,25 +88,42 @@ def run(arriving: Arriving) -> Iterator[tuple[Frames, object]]:
             arriving.arrive()
 
 
-@given(lengths=LENGTHS, plan=PLANS, seed=st.integers(0, 9))
+@contextmanager
+def stretches_from(size: int | None) -> Iterator[None]:
+    """With a size, records are taken for long stretches of a block from that on, which go without a copy."""
+    with pytest.MonkeyPatch.context() as patch:
+        if size is not None:
+            patch.setattr("streamrec.pipeline.interleave.STRETCH_BYTES", size)
+            patch.setattr("streamrec.pipeline.lane.STRETCH_BYTES", size)
+        yield
+
+
+@pytest.mark.parametrize("stretch", [None, 1])
+@given(lengths=LENGTHS, plan=PLANS, seed=st.integers(0, 9), batch=st.integers(1, 5), skip=st.integers(0, 3))
 @settings(max_examples=300)
-def test_the_order_is_tensorflows_whatever_arrives_first(lengths: list[int], plan: Plan, seed: int) -> None:
-    found = [record for frames, _ in run(Arriving(lengths, plan, seed)) for record in frames]
+def test_the_order_is_tensorflows_whatever_arrives_first(
+    stretch: int | None, lengths: list[int], plan: Plan, seed: int, batch: int, skip: int
+) -> None:
+    with stretches_from(stretch):
+        pulls = run(Arriving(lengths, plan, seed, batch=batch, skip=skip))
+        found = [record for frames, _ in pulls for record in frames]
     assert found == list(specification(lengths, plan))
 
 
-@given(lengths=LENGTHS, plan=PLANS, seed=st.integers(0, 9))
+@pytest.mark.parametrize("stretch", [None, 1])
+@given(lengths=LENGTHS, plan=PLANS, seed=st.integers(0, 9), batch=st.integers(1, 5))
 @settings(max_examples=200)
-def test_every_turn_resumes_exactly(lengths: list[int], plan: Plan, seed: int) -> None:
+def test_every_turn_resumes_exactly(stretch: int | None, lengths: list[int], plan: Plan, seed: int, batch: int) -> None:
     expected = list(specification(lengths, plan))
     seen = 0
-    for frames, positions in run(Arriving(lengths, plan, seed)):
-        for index in range(len(frames) + 1):
-            position = positions.at(index)  # type: ignore[attr-defined]
-            turn = Turn.from_json(position["source"])
-            rest = [record for part, _ in run(Arriving(lengths, plan, seed + 1, turn)) for record in part]
-            assert rest[position["skip"] :] == expected[seen + index :]
-        seen += len(frames)
+    with stretches_from(stretch):
+        for frames, positions in run(Arriving(lengths, plan, seed, batch=batch)):
+            for index in range(len(frames) + 1):
+                position = positions.at(index)  # type: ignore[attr-defined]
+                turn = Turn.from_json(position["source"])
+                rest = [record for part, _ in run(Arriving(lengths, plan, seed + 1, turn)) for record in part]
+                assert rest[position["skip"] :] == expected[seen + index :]
+            seen += len(frames)
 
 
 @given(lengths=LENGTHS, cycle=st.integers(1, 5), seed=st.integers(0, 9))
@@ -112,6 +142,20 @@ def test_first_come_gives_each_record_once_and_resumes_exactly(lengths: list[int
     assert sorted(found) == every
 
 
+@given(cycle=st.integers(1, 5), batch=st.integers(1, 20), skip=st.integers(0, 25))
+def test_pulls_end_between_batches_while_no_shard_ends(cycle: int, batch: int, skip: int) -> None:
+    plan, lengths = Plan(cycle), [60] * cycle
+    arriving = Arriving(lengths, plan, batch + skip, batch=batch, skip=skip, limits=(1 << 20,))
+    seen = -skip
+    while not any(lane.ended for lane in arriving.interleave.wanted(2)):
+        pulled = arriving.interleave.pull()
+        if pulled is None:
+            arriving.arrive()
+        else:
+            seen += len(pulled[0])
+            assert seen % batch == 0
+
+
 def test_one_shard_alone_is_not_copied() -> None:
     interleave = Interleave(Plan(), 1)
     (lane,) = interleave.wanted(2)
@@ -128,9 +172,12 @@ def test_an_error_waits_for_the_records_before_it() -> None:
     first.push(Framer().feed(encode_records([b"a", b"b"])))
     second.push(Framer().feed(encode_records([b"c"])))
     second.error, second.ended = ValueError("broken"), True
-    pulled = interleave.pull()
-    assert pulled is not None
-    assert list(pulled[0]) == [b"a", b"c", b"b"]
+    found: list[bytes] = []
+    while len(found) < 3:
+        pulled = interleave.pull()
+        assert pulled is not None
+        found += pulled[0]
+    assert found == [b"a", b"c", b"b"]
     with pytest.raises(ValueError, match="broken"):
         interleave.pull()
 

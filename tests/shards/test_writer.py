@@ -8,9 +8,12 @@ import anyio
 import fsspec
 import numpy as np
 import pytest
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
 
 import streamrec
 from streamrec import Frames, ShardWriter, TFRecordOptions, TFRecordWriter
+from streamrec.kernels import crc32c
 from streamrec.tfrecord import encode_records
 
 RECORDS = [b"%d:" % index * (index % 97) for index in range(20_000)]
@@ -38,7 +41,7 @@ async def test_one_shard(place: str) -> None:
         assert names(place) in ([], [name for name in names(place) if name != "x.tfrecord"])
     assert names(place) == ["x.tfrecord"]
     data = encode_records(RECORDS)
-    assert writer.shards == [streamrec.ShardInfo(f"{place}/x.tfrecord", len(RECORDS), len(data))]
+    assert writer.shards == [streamrec.ShardInfo(f"{place}/x.tfrecord", len(RECORDS), len(data), crc32c(data))]
     with fsspec.open(f"{place}/x.tfrecord", "rb") as file:
         assert file.read() == data
 
@@ -128,6 +131,44 @@ async def test_writing_after_closing_is_an_error(place: str) -> None:
     await writer.close()
     with pytest.raises(streamrec.ClosedError, match="nothing more can be written"):
         await writer.write(b"late")
+
+
+async def test_without_overwriting(place: str) -> None:
+    async with ShardWriter(f"{place}/x-{{shard}}", max_shard_records=10, overwrite=False) as writer:
+        await writer.write_batch(RECORDS[:25])
+    with pytest.raises(streamrec.AlreadyExistsError) as caught:
+        async with ShardWriter(f"{place}/x-{{shard}}", max_shard_records=10, overwrite=False) as writer:
+            await writer.write_batch(RECORDS[10:25])
+    assert caught.value.path == f"{place}/x-0"
+    assert await read(f"{place}/x-0") == RECORDS[:10]
+    assert names(place) == ["x-0", "x-1", "x-2"]
+
+
+async def test_a_manifest_is_not_overwritten_either(place: str) -> None:
+    fsspec.filesystem("memory" if "://" in place else "file").pipe_file(f"{place}/m.json", b"other")
+    with pytest.raises(streamrec.AlreadyExistsError, match=r"m\.json"):
+        async with ShardWriter(f"{place}/x", overwrite=False, manifest=f"{place}/m.json") as writer:
+            await writer.write(b"record")
+    assert names(place) == ["m.json", "x"]
+
+
+async def test_what_is_not_overwritten_where_that_cannot_be_promised(tmp_path: Path) -> None:
+    own = DirFileSystem(path=str(tmp_path), fs=LocalFileSystem())
+    with pytest.raises(streamrec.UnsupportedOperationError, match="overwrite=True"):
+        async with ShardWriter("/x", overwrite=False, filesystem=own) as writer:
+            await writer.write(b"record")
+    assert names(str(tmp_path)) == []
+
+
+def test_the_synchronous_writer_without_overwriting(place: str) -> None:
+    for first in (True, False):
+        try:
+            with TFRecordWriter(f"{place}/x", overwrite=False) as writer:
+                writer.write(b"first" if first else b"second")
+            assert first
+        except streamrec.AlreadyExistsError:
+            assert not first
+    assert list(streamrec.TFRecordDataset(f"{place}/x")) == [b"first"]
 
 
 def test_limits_want_a_number_in_the_name() -> None:

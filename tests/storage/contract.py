@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -14,7 +14,14 @@ from uuid import uuid4
 import fsspec
 import pytest
 
-from streamrec.errors import ClosedError, NotFoundError, ObjectChangedError, UnsupportedOperationError
+from streamrec.errors import (
+    AlreadyExistsError,
+    ClosedError,
+    NotFoundError,
+    ObjectChangedError,
+    UnsupportedOperationError,
+)
+from streamrec.kernels import crc32c
 from streamrec.storage import RetryPolicy, Storage, Storages
 from streamrec.storage.base import ByteStream
 
@@ -289,6 +296,41 @@ class WritingTests:
         await upload.complete()
         assert await storage.read_range(path, 0, 10) == b"newer"
 
+    async def test_sent_is_all_that_was_written(self, storage: Storage, path: str) -> None:
+        async with await storage.upload(path, part_size=self.part_size()) as upload:
+            await upload.write(DATA)
+        assert (upload.sent.size, upload.sent.crc32c) == (len(DATA), crc32c(DATA))
+
+    EXCLUSIVE: ClassVar[Sequence[int]] = (1, 0, 2)
+    """Parts of the objects that this store creates only where there is none."""
+
+    async def test_exclusive_creation(self, storage: Storage, path: str) -> None:
+        for parts in self.EXCLUSIVE:
+            name, data = f"{path}-{parts}", bytes(parts * self.part_size() + 3)
+            async with await storage.upload(name, part_size=self.part_size(), overwrite=False) as upload:
+                await upload.write(data)
+            with pytest.raises(AlreadyExistsError, match="overwrite=True") as early:
+                await storage.upload(name, overwrite=False)
+            assert (early.value.path, isinstance(early.value, FileExistsError)) == (name, True)
+            assert (await storage.stat(name)).size == len(data)
+
+    async def test_exclusive_creation_where_somebody_was_quicker(self, storage: Storage, path: str) -> None:
+        for parts in self.EXCLUSIVE:
+            name = f"{path}-{parts}"
+            late = await storage.upload(name, part_size=self.part_size(), overwrite=False)
+            await late.write(bytes(parts * self.part_size() + 3))
+            await self.put(storage, name + "-other", b"")  # type: ignore[attr-defined]
+            await self.put_beside(storage, name, b"quick")
+            with pytest.raises(AlreadyExistsError) as caught:
+                await late.complete()
+            await late.abort()
+            assert caught.value.path == name
+            assert await storage.read_range(name, 0, 10) == b"quick"
+
+    async def put_beside(self, storage: Storage, path: str, data: bytes) -> None:
+        """Writes an object without ending the upload that is under way."""
+        await self.put(storage, path, data)  # type: ignore[attr-defined]
+
     def part_size(self) -> int:
         """The smallest part that the store takes."""
         return PART
@@ -301,6 +343,18 @@ class WritingTests:
 
 class StorageTests(ReadingTests, WritingTests):
     """The whole contract."""
+
+
+class NotExclusiveTests(StorageTests):
+    """For a store that cannot create an object only where there is none: it says so, before anything is written."""
+
+    EXCLUSIVE = ()
+
+    async def test_exclusive_creation(self, storage: Storage, path: str) -> None:
+        with pytest.raises(UnsupportedOperationError, match="overwrite=True") as caught:
+            await storage.upload(path, overwrite=False)
+        assert caught.value.path == path
+        assert [info async for info in storage.list(path)] == []
 
 
 class ReadOnlyTests(ReadingTests):

@@ -27,12 +27,16 @@ class Fault:
         stall: Send so many bytes of the body, and then nothing more, ever.
         answer: Send this instead of asking the server.
         head: Rewrites the answer's head.
+        body: Rewrites the request's body, to one of the same length.
+        hang_up: Break the connection after so many bytes of the request's body.
     """
 
     cut: int | None = None
     stall: int | None = None
     answer: bytes | None = None
     head: Callable[[bytes], bytes] = lambda head: head
+    body: Callable[[bytes], bytes] = lambda body: body
+    hang_up: int | None = None
 
 
 def status(line: str, *headers: str) -> Fault:
@@ -80,9 +84,13 @@ class FaultProxy:
             request = _parse(raw)
             if "expect" in request.headers:
                 writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            body = await reader.readexactly(int(request.headers.get("content-length", 0)))
             self.log.append(request)
-            await self._answer(self.choose(request) or Fault(), raw, body, writer)
+            fault = self.choose(request) or Fault()
+            if fault.hang_up is not None:
+                await reader.readexactly(fault.hang_up)
+                return
+            body = await reader.readexactly(int(request.headers.get("content-length", 0)))
+            await self._answer(fault, raw, fault.body(body), writer)
         except (OSError, asyncio.IncompleteReadError):
             pass  # the client went away
         finally:

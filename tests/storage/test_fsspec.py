@@ -13,7 +13,7 @@ from s3fs import S3FileSystem
 from streamrec.errors import MissingExtraError
 from streamrec.storage import Storages
 from streamrec.testing.servers import Store
-from tests.storage.contract import Place, StorageTests
+from tests.storage.contract import NotExclusiveTests, Place
 
 
 class PlainS3(S3FileSystem):  # type: ignore[misc]
@@ -23,20 +23,20 @@ class PlainS3(S3FileSystem):  # type: ignore[misc]
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # s3fs's own way of uploading
-class TestAsync(StorageTests):
+class TestAsync(NotExclusiveTests):
     @pytest.fixture
     def place(self, s3_store: Store) -> Place:
         fsspec.register_implementation("plains3", PlainS3, clobber=True)
         return Place(f"plains3://streamrec/{uuid4().hex}", s3_store.options)
 
 
-class TestSync(StorageTests):
+class TestSync(NotExclusiveTests):
     @pytest.fixture
     def place(self, tmp_path: Path) -> Place:
         return Place("/below", filesystem=DirFileSystem(path=str(tmp_path), fs=LocalFileSystem()))
 
 
-class TestAsyncAroundSync(StorageTests):
+class TestAsyncAroundSync(NotExclusiveTests):
     @pytest.fixture
     def place(self, tmp_path: Path) -> Place:
         own = AsyncFileSystemWrapper(LocalFileSystem(auto_mkdir=True), asynchronous=True)

@@ -2,12 +2,15 @@
 
 # ruff: noqa: ASYNC230, ASYNC240 (a test may block its own loop)
 
+import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from streamrec.errors import ObjectChangedError, PermissionDeniedError, StorageError
+from streamrec.errors import ObjectChangedError, PermissionDeniedError, StorageError, UnsupportedOperationError
 from streamrec.storage import Storage
 from tests.storage.contract import DATA, PART, Place, StorageTests, kill_while_writing, read_all
 
@@ -47,6 +50,67 @@ class TestPlainPaths(StorageTests):
         kill_while_writing(path, {}, PART)
         await super().check_nothing_is_left(storage, path)
         assert [info async for info in storage.list(str(Path(path).parent) + "/")] == []
+
+    async def test_the_next_upload_removes_what_a_killed_one_left(self, storage: Storage, path: str) -> None:
+        kill_while_writing(path, {}, PART)
+        kill_while_writing(path + "-longer", {}, PART)
+        await self.put(storage, path, DATA)
+        [left, name] = sorted(os.listdir(Path(path).parent))
+        assert name == Path(path).name
+        assert left.startswith(f".{name}-longer.streamrec-")
+
+    async def test_temporary_files_of_others_are_left_alone(self, storage: Storage, path: str) -> None:
+        elsewhere = Path(path).parent / f".{Path(path).name}.streamrec-01234567-0123456789abcdef"
+        elsewhere.write_bytes(b"of another machine")
+        alive = await storage.upload(path)
+        await alive.write(b"first")
+        await self.put(storage, path, b"second")
+        assert await storage.read_range(path, 0, 10) == b"second"
+        await alive.complete()
+        assert await storage.read_range(path, 0, 10) == b"first"
+        assert sorted(Path(path).parent.iterdir()) == [elsewhere, Path(path)]
+        assert [info.path async for info in storage.list(str(Path(path).parent) + "/")] == [path]
+
+    async def test_it_is_on_the_disk_before_it_has_its_name(
+        self, storage: Storage, path: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        calls: list[str] = []
+
+        def spy(name: str, describe: Callable[..., str]) -> None:
+            real = getattr(os, name)
+
+            def call(*arguments: Any) -> Any:
+                calls.append(describe(*arguments))
+                return real(*arguments)
+
+            monkeypatch.setattr(os, name, call)
+
+        def name_of(handle: int) -> str:
+            return os.path.basename(os.readlink(f"/proc/self/fd/{handle}")).partition(".streamrec-")[0]
+
+        spy("fsync", lambda handle: f"fsync {name_of(handle)}")
+        spy("replace", lambda old, new: f"rename to {os.path.basename(new)}")
+        spy("link", lambda old, new: f"link to {os.path.basename(new)}")
+        await self.put(storage, f"{path}/new/x", DATA)
+        parent, base = Path(path).parent.name, Path(path).name
+        assert calls == [f"fsync {base}", f"fsync {parent}", "fsync .x", "rename to x", "fsync new"]
+        calls.clear()
+        async with await storage.upload(f"{path}/new/y", overwrite=False) as upload:
+            await upload.write(DATA)
+        assert calls == ["fsync .y", "link to y", "fsync new"]
+        assert sorted(os.listdir(f"{path}/new")) == ["x", "y"]
+
+    async def test_a_filesystem_without_hard_links_says_so(
+        self, storage: Storage, path: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(old: Path, new: Path) -> None:
+            raise OSError(errno.EPERM, "no hard links here")
+
+        monkeypatch.setattr(os, "link", refuse)
+        with pytest.raises(UnsupportedOperationError, match="overwrite=True"):
+            async with await storage.upload(path, overwrite=False) as upload:
+                await upload.write(DATA)
+        await self.check_nothing_is_left(storage, path)
 
     async def test_a_file_that_is_written_to_while_read(self, storage: Storage, path: str) -> None:
         await self.put(storage, path, DATA)

@@ -9,7 +9,9 @@ import pytest
 from s3fs import S3FileSystem
 
 from streamrec.errors import NotFoundError, PermissionDeniedError, StorageError
+from streamrec.kernels import crc32c
 from streamrec.storage import Storage, Storages
+from streamrec.storage.checksums import encoded
 from streamrec.testing.servers import Store
 from tests.storage.contract import DATA, QUICK, Place, ReadingTests, StorageTests, kill_while_writing, read_all
 
@@ -26,9 +28,11 @@ class TestS3(StorageTests):
 
     async def check_nothing_is_left(self, storage: Storage, path: str) -> None:
         await super().check_nothing_is_left(storage, path)
+        assert await unfinished(storage, path) == []
+
+    async def put_beside(self, storage: Storage, path: str, data: bytes) -> None:
         bucket, _, key = path.removeprefix("s3://").partition("/")
-        found = await client(storage)._call_s3("list_multipart_uploads", Bucket=bucket, Prefix=key)
-        assert found.get("Uploads", []) == []
+        await client(storage)._call_s3("put_object", Bucket=bucket, Key=key, Body=data)
 
     async def test_more_than_a_page(self, storage: Storage, path: str) -> None:
         names = [f"{path}/{i:05}" for i in range(1_050)]
@@ -51,6 +55,37 @@ class TestS3(StorageTests):
     async def test_a_killed_process_leaves_no_object(self, storage: Storage, place: Place, path: str) -> None:
         kill_while_writing(path, place.options, PART)
         await StorageTests.check_nothing_is_left(self, storage, path)
+        assert await unfinished(storage, path) == [path]
+
+    @pytest.mark.parametrize("size", [10, 2 * PART])
+    async def test_the_next_upload_ends_what_a_killed_one_left(
+        self, storage: Storage, place: Place, path: str, size: int
+    ) -> None:
+        for name in (path, path + "-longer"):
+            kill_while_writing(name, place.options, PART)
+        await self.put(storage, path, bytes(size))
+        assert await unfinished(storage, path) == [path + "-longer"]
+        assert (await storage.stat(path)).size == size
+
+    async def test_the_last_of_two_writers_wins(self, storage: Storage, path: str) -> None:
+        slow = await storage.upload(path, part_size=PART)
+        await slow.write(bytes(3 * PART))
+        await asyncio.wait(slow._tasks)  # else it might begin after the other one
+        await self.put(storage, path, DATA)
+        with pytest.raises(StorageError, match="another writer began on the same name") as caught:
+            await slow.complete()
+        assert caught.value.path == path
+        await slow.abort()
+        assert await read_all(await storage.stream(path)) == DATA
+        assert await unfinished(storage, path) == []
+
+    async def test_the_size_of_the_whole_and_its_checksum_stand_in_the_store(self, storage: Storage, path: str) -> None:
+        data = os.urandom(2 * PART + 1)
+        async with await storage.upload(path, part_size=PART) as upload:
+            await upload.write(data)
+        bucket, _, key = path.removeprefix("s3://").partition("/")
+        head = await client(storage)._call_s3("head_object", Bucket=bucket, Key=key, ChecksumMode="ENABLED")
+        assert (head["ContentLength"], head["ChecksumCRC32C"]) == (len(data), encoded(crc32c(data)))
 
     async def test_a_missing_bucket(self, storage: Storage) -> None:
         path = f"s3://no-such-bucket-{uuid4().hex}/key"
@@ -88,6 +123,13 @@ class TestTheUsersOwn(ReadingTests):
     def place(self, s3_store: Store) -> Place:
         own = S3FileSystem(**s3_store.options, skip_instance_cache=True)
         return Place(f"{s3_store.url}/{uuid4().hex}", filesystem=own)
+
+
+async def unfinished(storage: Storage, path: str) -> list[str]:
+    """The URLs of multipart uploads under way that begin so."""
+    bucket, _, key = path.removeprefix("s3://").partition("/")
+    page = await client(storage)._call_s3("list_multipart_uploads", Bucket=bucket, Prefix=key)
+    return [f"s3://{bucket}/{upload['Key']}" for upload in page.get("Uploads", [])]
 
 
 def client(storage: Storage) -> Any:

@@ -131,6 +131,19 @@ def test_unavailable(store: ObjectStore, target: str) -> None:
     assert store.counters.by_fault == {"unavailable": 3}
 
 
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(400, "ExpiredToken"), (403, "AccessDenied"), (429, "TooManyRequests"), (500, "InternalError")],
+)
+def test_unavailable_by_another_status(store: ObjectStore, status: int, words: str) -> None:
+    store.faults = replace(NO_FAULTS, unavailable=1.0, status=status)
+    assert ask(store.url, KEY).status == ask(store.url, MEDIA).status == status
+    assert words.encode() in ask(store.url, KEY).body
+    assert json.loads(ask(store.url, MEDIA).body)["error"]["code"] == status
+    with pytest.raises(ValueError, match="400 to 599"):
+        replace(NO_FAULTS, status=200)
+
+
 def test_slow_requests_and_delays_are_in_the_log(store: ObjectStore, content: bytes) -> None:
     store.faults = Faults(first_byte=0.001, jitter=0.001, slow=0.5, slow_first_byte=0.01)
     for _ in range(20):

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec import Framer, Frames, encode_records
+from streamrec import Framer, Frames, encode_records, kernels
+from streamrec.errors import StreamrecError
+from streamrec.kernels import reference
 from streamrec.tfrecord import concat
 
 RECORDS = [b"zero", b"", b"two\0", b"three" * 9]
@@ -98,3 +100,28 @@ def test_takes_any_buffer() -> None:
         frames = Frames(buffer, np.array([[0, 3], [3, 6]]))
         assert list(frames) == [b"cat", b"dog"]
         assert list(frames.compact()) == [b"cat", b"dog"]
+
+
+native = pytest.mark.skipif(not kernels.NATIVE, reason="Arrow's interface is part of the C extension")
+
+
+@native
+@given(st.lists(st.binary(max_size=40)))
+def test_arrow(records: list[bytes]) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    array = pyarrow.array(Framer().feed(encode_records(records)))  # with frames' headers between the payloads
+    array.validate(full=True)
+    assert array.type == pyarrow.large_binary()
+    assert array.to_pylist() == records
+
+
+@native
+def test_arrow_of_every_second_record() -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    assert pyarrow.array(Frames.of([b"a", b"b", b"c", b"d"])[1::2]).to_pylist() == [b"b", b"d"]
+
+
+def test_arrow_without_the_c_extension(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "arrow_binary", reference.arrow_binary)
+    with pytest.raises(StreamrecError, match="STREAMREC_PURE"):
+        Frames.of([b"a"]).__arrow_c_array__()

@@ -121,6 +121,16 @@ block_memory(PyObject *block)
     return ((struct block *)block)->memory;
 }
 
+PyObject *
+block_or_bytes(Py_ssize_t size, uint8_t **memory)
+{
+    PyObject *object = size < BLOCK_SMALLEST ? PyBytes_FromStringAndSize(NULL, size) : block_new(size);
+    if (object != NULL) {
+        *memory = size < BLOCK_SMALLEST ? (uint8_t *)PyBytes_AsString(object) : block_memory(object);
+    }
+    return object;
+}
+
 static void
 block_dealloc(PyObject *self)
 {

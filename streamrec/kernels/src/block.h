@@ -13,6 +13,9 @@ PyObject *block_new(Py_ssize_t size);
 /* Where a Block's bytes are. */
 uint8_t *block_memory(PyObject *block);
 
+/* New bytes for a kernel's result, with their address in *memory: a Block, or `bytes` where they are few. */
+PyObject *block_or_bytes(Py_ssize_t size, uint8_t **memory);
+
 /* Makes the type; called once when the module is loaded. */
 int block_add_type(PyObject *module);
 

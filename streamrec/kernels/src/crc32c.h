@@ -19,12 +19,16 @@
 
 typedef uint32_t (*crc32c_extend)(uint32_t state, const uint8_t *data, size_t size);
 typedef uint32_t (*crc32c_extend_word)(uint32_t state, uint64_t word);
+typedef size_t (*crc32c_find_header)(const uint8_t *data, size_t start, size_t stop, uint64_t limit);
 
 struct crc32c_implementation {
     const char *name;
     int (*usable)(void); /* does this processor have the instructions? Makes the constants if so */
     crc32c_extend extend;
     crc32c_extend_word extend_word; /* by eight bytes, little-endian: every record's length is that long */
+    /* The first place from start on, and before stop, of eight bytes that are no more than limit (little-endian)
+     * and of which the next four are the masked CRC32C; stop if there is none. Reads up to stop + 10. */
+    crc32c_find_header find_header;
 };
 
 /* The implementations compiled in, best first; the last runs everywhere. NULL ends the list. */

@@ -69,6 +69,10 @@ extend(uint32_t state, const uint8_t *data, size_t size)
     return extend_chain(state, data, size);
 }
 
+#define FIND_ATTRIBUTE ARMV8_CRC
+#define FIND_EXTEND_WORD extend_word
+#include "find_header.h"
+
 static int
 has_instructions(void)
 {
@@ -91,7 +95,7 @@ usable(void)
     return has_instructions();
 }
 
-const struct crc32c_implementation crc32c_armv8 = {"armv8-crc", usable, extend, extend_word};
+const struct crc32c_implementation crc32c_armv8 = {"armv8-crc", usable, extend, extend_word, find_header};
 #else
 typedef int no_arm; /* ISO C forbids an empty translation unit */
 #endif

@@ -53,4 +53,8 @@ extend(uint32_t state, const uint8_t *data, size_t size)
     return state;
 }
 
-const struct crc32c_implementation crc32c_table = {"table", usable, extend, extend_word};
+#define FIND_ATTRIBUTE
+#define FIND_EXTEND_WORD extend_word
+#include "find_header.h"
+
+const struct crc32c_implementation crc32c_table = {"table", usable, extend, extend_word, find_header};

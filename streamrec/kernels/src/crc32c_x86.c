@@ -142,6 +142,10 @@ extend_word(uint32_t state, uint64_t word)
     return (uint32_t)_mm_crc32_u64(state, word);
 }
 
+#define FIND_ATTRIBUTE SSE42
+#define FIND_EXTEND_WORD extend_word
+#include "find_header.h"
+
 static int
 usable_pclmul(void)
 {
@@ -162,8 +166,9 @@ usable_sse42(void)
 }
 
 const struct crc32c_implementation crc32c_sse42_pclmul = {"sse42-pclmul", usable_pclmul, extend_pclmul,
-                                                          extend_word};
-const struct crc32c_implementation crc32c_sse42 = {"sse42", usable_sse42, extend_sse42, extend_word};
+                                                          extend_word, find_header};
+const struct crc32c_implementation crc32c_sse42 = {"sse42", usable_sse42, extend_sse42, extend_word,
+                                                   find_header};
 #else
 typedef int no_x86; /* ISO C forbids an empty translation unit */
 #endif

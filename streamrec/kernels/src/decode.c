@@ -388,17 +388,17 @@ sequences(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 PyDoc_STRVAR(varints_doc,
-             "decode_varints(data, array, pext, /)\n--\n\n"
-             "For tests: decodes a run of varints in one of the two ways; returns the number of values, -1 for\n"
-             "damaged ones, or -2 where the processor has no fast PEXT.");
+             "decode_varints(data, array, way, /)\n--\n\n"
+             "For tests: decodes a run of varints in way 0, 1 or 2 (decode_varints.h); returns the number of\n"
+             "values, -1 for damaged ones, or -2 where the processor prefers a simpler way.");
 
 static PyObject *
 varints(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *array;
     Py_buffer data, out;
-    int pext;
-    if (!PyArg_ParseTuple(args, "y*Op", &data, &array, &pext)) {
+    int way;
+    if (!PyArg_ParseTuple(args, "y*Oi", &data, &array, &way)) {
         return NULL;
     }
     if (PyObject_GetBuffer(array, &out, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS) < 0) {
@@ -406,9 +406,9 @@ varints(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     int64_t count = -2;
-    if (!pext || fast_pext()) {
+    if (way >= BY_MASKS && way <= best_way()) {
         const uint8_t *at = data.buf;
-        if (read_varints_by(pext, at, at + data.len, out.buf, out.len / (int64_t)sizeof(int64_t), &count) == NULL) {
+        if (read_varints_by(way, at, at + data.len, out.buf, out.len / (int64_t)sizeof(int64_t), &count) == NULL) {
             count = -1;
         }
     }

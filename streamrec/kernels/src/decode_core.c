@@ -2,7 +2,7 @@
  *
  * Each record is walked in two steps: decode_match.h finds where the Features of the wanted keys lie, so that of
  * duplicate keys the last one counts and nothing is decoded in vain; decode_values.h decodes them straight into
- * their columns.
+ * their columns. Single values in their usual form take the first step only: decode_usual.h.
  */
 #include "decode_core.h"
 
@@ -35,24 +35,23 @@ failed(const task *work, int code, int64_t record, int64_t slot)
 }
 
 static int
-take_values(const matcher *match, decode_column *columns, int64_t record, const extent *all, int sequence,
-            decode_failure *failure)
+take_values(const matcher *match, decode_column *columns, const extent *all, int sequence, decode_failure *failure)
 {
-    for (int64_t index = 0; index < match->plan->count; index++) {
+    int64_t record = match->record;
+    for (int64_t index = 0; match->left > 0 && index < match->plan->count; index++) {
+        if (match->keys[index].found == taken_in(record)) {
+            continue;
+        }
         const decode_slot *slot = &match->plan->slots[index];
         decode_column *column = &columns[index];
-        if (!take_single(slot, match->values[index], column)) {
-            task work = {.slot = slot, .column = column, .all = all, .sequence = sequence};
-            int code = take_value(&work, match->values[index]);
-            if (code != DECODE_OK) {
-                *failure = failed(&work, code, record, index);
-                return code;
-            }
+        task work = {.slot = slot, .column = column, .all = all, .sequence = sequence};
+        task_start(&work, record);
+        int code = take_value(&work, value_of(match, index));
+        if (code != DECODE_OK) {
+            *failure = failed(&work, code, record, index);
+            return code;
         }
-        if (column->dense != NULL) {
-            column->dense = (uint8_t *)column->dense + slot->size * width_of(slot);
-        }
-        else if (column->ends != NULL) {
+        if (column->ends != NULL) {
             column->ends[record + 1] = column->values.used / width_of(slot);
         }
     }
@@ -65,6 +64,17 @@ start_columns(const decode_plan *plan, decode_column *columns)
     for (int64_t slot = 0; slot < plan->count; slot++) {
         if (columns[slot].ends != NULL) {
             columns[slot].ends[0] = 0;
+        }
+    }
+}
+
+/* Dense byte strings are there for all records, whoever put the last ones in their place. */
+static void
+end_columns(const decode_plan *plan, decode_column *columns, int64_t records)
+{
+    for (int64_t slot = 0; slot < plan->count; slot++) {
+        if (plan->slots[slot].dense && plan->slots[slot].kind == DECODE_BYTES) {
+            columns[slot].values.used = records * plan->slots[slot].size * (int64_t)sizeof(decode_slice);
         }
     }
 }
@@ -86,6 +96,7 @@ decode_examples(const decode_plan *plan, const decode_slice *records, int64_t co
     matcher match = {0};
     extent all = measure(records, count);
     int code = matcher_open(&match, plan);
+    code = code == DECODE_OK ? matcher_take(&match, columns, count) : code;
     *failure = (decode_failure){code, 0, -1, 0, 0};
     start_columns(plan, columns);
     for (int64_t record = 0; code == DECODE_OK && record < count; record++) {
@@ -95,19 +106,21 @@ decode_examples(const decode_plan *plan, const decode_slice *records, int64_t co
             *failure = (decode_failure){code, record, slot, 0, 0};
             break;
         }
-        code = take_values(&match, columns, record, &all, 0, failure);
+        code = take_values(&match, columns, &all, 0, failure);
         all.seen += records[record].size;
     }
+    end_columns(plan, columns, code == DECODE_OK ? count : 0);
     matcher_close(&match);
     return code;
 }
 
 static int
-take_lists(const matcher *match, decode_column *columns, int64_t record, const extent *all, decode_failure *failure)
+take_lists(const matcher *match, decode_column *columns, const extent *all, decode_failure *failure)
 {
+    int64_t record = match->record;
     for (int64_t index = 0; index < match->plan->count; index++) {
         decode_column *column = &columns[index];
-        decode_slice list = match->values[index];
+        decode_slice list = value_of(match, index);
         task work = {.slot = &match->plan->slots[index], .column = column, .all = all, .sequence = 1};
         int code = DECODE_OK;
         if (list.data == NULL) {
@@ -161,8 +174,8 @@ decode_sequences(const decode_plan *context, const decode_plan *lists, const dec
             *failure = (decode_failure){code, record, -1, 0, 0};
             break;
         }
-        code = take_values(&features, context_columns, record, &all, 1, failure);
-        code = code == DECODE_OK ? take_lists(&steps, list_columns, record, &all, failure) : code;
+        code = take_values(&features, context_columns, &all, 1, failure);
+        code = code == DECODE_OK ? take_lists(&steps, list_columns, &all, failure) : code;
         all.seen += records[record].size;
     }
     matcher_close(&features);

@@ -1,4 +1,5 @@
-/* First step of the walk: where the Features of the wanted keys lie in a record. Only decode_core.c includes this.
+/* First step of the walk: where the Features of the wanted keys lie in a record; usual ones are taken at once
+ * (decode_usual.h). Only decode_core.c includes this.
  *
  * Keys are matched without hashing where their order repeats: each key remembers which one followed it last time,
  * and is compared with that first. Keys that nobody asked for take part too, in a small cache.
@@ -9,6 +10,7 @@
 #define STREAMREC_DECODE_MATCH_H
 
 #include "decode_core.h"
+#include "decode_usual.h"
 #include "decode_wire.h"
 
 #include <stdlib.h>
@@ -18,31 +20,40 @@ enum { STRANGERS = 64 };
 /* What one part of a message (features, context or feature lists) is matched with. */
 typedef struct {
     const decode_plan *plan;
-    decode_slice *values; /* for each slot: where its value lies in this record */
-    decode_slice *keys;   /* of the slots, of STRANGERS other keys, and of the start, which has none */
-    int32_t *next;        /* for each of the keys: the one that followed it last time */
+    decode_slice *values; /* for each slot: where its value lies, if it was found in this record */
+    known *keys;          /* of the slots, of STRANGERS other keys, and of the start, which has none */
     int32_t last;
+    int64_t record;
+    int64_t left; /* slots whose value was not taken yet */
 } matcher;
 
 static int
 matcher_open(matcher *match, const decode_plan *plan)
 {
-    size_t keys = (size_t)plan->count + STRANGERS + 1;
+    int32_t keys = (int32_t)plan->count + STRANGERS + 1;
     match->plan = plan;
+    match->record = -1;
     match->values = malloc((size_t)(plan->count + 1) * sizeof *match->values);
-    match->keys = malloc(keys * sizeof *match->keys);
-    match->next = malloc(keys * sizeof *match->next);
-    if (match->values == NULL || match->keys == NULL || match->next == NULL) {
+    match->keys = calloc((size_t)keys, sizeof *match->keys);
+    if (match->values == NULL || match->keys == NULL) {
         return DECODE_NO_MEMORY;
     }
-    for (size_t key = 0; key < keys; key++) {
-        match->keys[key] = (decode_slice){NULL, -1};
-        match->next[key] = (int32_t)keys - 1;
-    }
-    for (int64_t slot = 0; slot < plan->count; slot++) {
-        match->keys[slot] = plan->slots[slot].key;
+    for (int32_t key = 0; key < keys; key++) {
+        match->keys[key].key = key < plan->count ? plan->slots[key].key : (decode_slice){NULL, -1};
+        match->keys[key].next = keys - 1;
     }
     return DECODE_OK;
+}
+
+/* Lets usual values be taken at once, into the columns of `records` records. */
+static int
+matcher_take(matcher *match, decode_column *columns, int64_t records)
+{
+    int code = DECODE_OK;
+    for (int64_t slot = 0; code == DECODE_OK && slot < match->plan->count; slot++) {
+        code = known_open(&match->keys[slot], &match->plan->slots[slot], &columns[slot], records);
+    }
+    return code;
 }
 
 static void
@@ -50,14 +61,42 @@ matcher_close(matcher *match)
 {
     free(match->values);
     free(match->keys);
-    free(match->next);
 }
 
+/* Begins the next record. */
 static void
 matcher_start(matcher *match)
 {
-    memset(match->values, 0, (size_t)match->plan->count * sizeof *match->values);
+    match->record++;
+    match->left = match->plan->count;
     match->last = (int32_t)match->plan->count + STRANGERS;
+}
+
+static inline int64_t
+found_in(int64_t record)
+{
+    return 2 * record + 1;
+}
+
+static inline int64_t
+taken_in(int64_t record)
+{
+    return 2 * record + 2;
+}
+
+static inline void
+keep_value(matcher *match, int32_t slot, decode_slice value)
+{
+    match->left += match->keys[slot].found == taken_in(match->record);
+    match->keys[slot].found = found_in(match->record);
+    match->values[slot] = value;
+}
+
+/* The value of a slot that was not taken; its data is NULL where there is none. */
+static inline decode_slice
+value_of(const matcher *match, int64_t slot)
+{
+    return match->keys[slot].found == found_in(match->record) ? match->values[slot] : (decode_slice){NULL, 0};
 }
 
 /* The number of a key that did not follow as last time: its slot's, or one for strangers. */
@@ -73,7 +112,7 @@ look_up(matcher *match, const uint8_t *data, int64_t size)
         }
     }
     int32_t stranger = (int32_t)plan->count + (int32_t)(hash >> 40 & (STRANGERS - 1));
-    match->keys[stranger] = (decode_slice){data, size};
+    match->keys[stranger].key = (decode_slice){data, size};
     return stranger;
 }
 
@@ -81,34 +120,28 @@ look_up(matcher *match, const uint8_t *data, int64_t size)
 static inline int32_t
 match_key(matcher *match, const uint8_t *data, int64_t size)
 {
-    int32_t guess = match->next[match->last];
-    const decode_slice *key = &match->keys[guess];
+    int32_t guess = match->keys[match->last].next;
+    const decode_slice *key = &match->keys[guess].key;
     if (!DECODE_LIKELY(key->size == size && same_bytes(key->data, data, size))) {
         guess = look_up(match, data, size);
-        match->next[match->last] = guess;
+        match->keys[match->last].next = guess;
     }
     match->last = guess;
     return guess < match->plan->count ? guess : -1;
 }
 
-/* Keeps a Feature of an Example, if it is asked for. Returns its slot, or -1, or -2 for a Feature of no kind. */
+/* Keeps a Feature of an Example, if it is asked for. `slot` is whose it is, or -1. */
 static inline int
-keep_feature(matcher *match, decode_slice key, decode_slice value, int64_t *slot)
+keep_feature(matcher *match, decode_slice key, decode_slice value, int32_t *slot)
 {
     *slot = match_key(match, key.data, key.size);
-    if (*slot < 0) {
+    if (*slot < 0 || (value.size == 0 && !match->plan->slots[*slot].empty_counts)) {
         return DECODE_OK;
     }
-    if (value.size == 0) {
-        if (match->plan->slots[*slot].empty_counts) {
-            match->values[*slot] = value;
-        }
-        return DECODE_OK;
-    }
-    if (!is_kind(*value.data)) {
+    if (value.size > 0 && !is_kind(*value.data)) {
         return DECODE_KIND;
     }
-    match->values[*slot] = value;
+    keep_value(match, *slot, value);
     return DECODE_OK;
 }
 
@@ -147,6 +180,28 @@ read_short_entry(const uint8_t *at, const uint8_t *end, decode_slice *key, decod
     return at + 2 + whole;
 }
 
+/* Takes entries as long as each is the one that followed last time, in its usual form. Returns where others begin. */
+static inline const uint8_t *
+take_expected(matcher *match, const uint8_t *at, const uint8_t *end)
+{
+    int64_t record = match->record, taken = taken_in(record), left = match->left;
+    known *keys = match->keys, *last = &keys[match->last];
+    while (at < end) {
+        known *guess = &keys[last->next];
+        const uint8_t *next = take_usual(guess, record, at, end);
+        if (next == NULL) {
+            break;
+        }
+        left -= guess->found != taken;
+        guess->found = taken;
+        last = guess;
+        at = next;
+    }
+    match->left = left;
+    match->last = (int32_t)(last - keys);
+    return at;
+}
+
 /* The entries of one Features message. `slot` says whose Feature is of no kind, for DECODE_KIND. */
 static int
 match_features(matcher *match, const uint8_t *at, const uint8_t *end, int64_t *slot)
@@ -155,6 +210,9 @@ match_features(matcher *match, const uint8_t *at, const uint8_t *end, int64_t *s
     *slot = -1;
     while (at < end) {
         int64_t length;
+        if ((at = take_expected(match, at, end)) == end) {
+            break;
+        }
         if (*at != DELIMITED_1) {
             return DECODE_MESSAGE;
         }
@@ -169,7 +227,7 @@ match_features(matcher *match, const uint8_t *at, const uint8_t *end, int64_t *s
             }
         }
         at = next;
-        int64_t found;
+        int32_t found;
         if (keep_feature(match, key, value, &found) != DECODE_OK && *slot < 0) {
             *slot = found; /* a later entry that is damaged outweighs it */
         }
@@ -227,7 +285,7 @@ match_map(matcher *match, const uint8_t *at, const uint8_t *end)
         }
         int32_t slot = match_key(match, key, key_size);
         if (slot >= 0) {
-            match->values[slot] = (decode_slice){at, length};
+            keep_value(match, slot, (decode_slice){at, length});
         }
         at = stop;
     }

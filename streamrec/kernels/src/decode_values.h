@@ -24,9 +24,29 @@ typedef struct {
     decode_column *column;
     const extent *all; /* how much there is to come; NULL where nothing is known */
     int sequence;      /* whether the rules of a SequenceExample hold */
+    void *dense;       /* dense numbers: this record's place in the column */
     int64_t count;     /* out: values found */
     int code;          /* out: why NULL was returned */
 } task;
+
+static int64_t
+width_of(const decode_slot *slot)
+{
+    return slot->kind == DECODE_BYTES ? (int64_t)sizeof(decode_slice) : slot->kind == DECODE_FLOAT ? 4 : 8;
+}
+
+/* Where the values of a dense slot's record go. */
+static inline void
+task_start(task *work, int64_t record)
+{
+    int64_t place = record * work->slot->size * width_of(work->slot);
+    if (work->column->dense != NULL) {
+        work->dense = (uint8_t *)work->column->dense + place;
+    }
+    else if (work->slot->dense) {
+        work->column->values.used = place;
+    }
+}
 
 /* What a buffer will hold in the end, if all records are like those before: in proportion to their bytes, so that all
  * buffers together stay in proportion to them too. Never above what the bytes can hold (8 for each of theirs), or
@@ -69,9 +89,9 @@ static void *
 room_for(task *work, int64_t most, int64_t width, int64_t *room)
 {
     decode_column *column = work->column;
-    if (column->dense != NULL) {
+    if (work->dense != NULL) {
         *room = work->slot->size;
-        return column->dense;
+        return work->dense;
     }
     if (!reserve(&column->values, most * width + 1, work)) { /* at least one byte, so that there is a place */
         work->code = DECODE_NO_MEMORY;
@@ -85,7 +105,7 @@ static const uint8_t *
 done(task *work, const uint8_t *at, int64_t count, int64_t width)
 {
     work->count = count;
-    if (work->column->dense == NULL) {
+    if (work->dense == NULL) {
         work->column->values.used += count * width;
     }
     return at;
@@ -234,7 +254,7 @@ take_default(task *work)
         return DECODE_OK;
     }
     if (numbers) {
-        memcpy(work->column->dense, slot->fill, (size_t)slot->size * (slot->kind == DECODE_FLOAT ? 4 : 8));
+        memcpy(work->dense, slot->fill, (size_t)slot->size * (slot->kind == DECODE_FLOAT ? 4 : 8));
         return DECODE_OK;
     }
     decode_buffer *values = &work->column->values;
@@ -263,65 +283,6 @@ take_value(task *work, decode_slice value)
         return DECODE_COUNT;
     }
     return DECODE_OK;
-}
-
-/* The usual form of a single number, packed, with nothing behind it: takes it and returns 1, or returns 0 and leaves
- * any other form to take_value. */
-static inline int
-take_scalar(const decode_slot *slot, decode_slice value, void *out)
-{
-    const uint8_t *data = value.data;
-    if (value.size < 5 || data[0] != (slot->kind << 3 | 2) || data[1] != value.size - 2 || data[2] != DELIMITED_1 ||
-        data[3] != value.size - 4 || value.size >= 0x80) {
-        return 0;
-    }
-    if (slot->kind == DECODE_FLOAT) {
-        memcpy(out, data + 4, value.size == 8 ? 4 : 0);
-        return value.size == 8;
-    }
-    uint64_t number = data[4];
-    if (DECODE_LIKELY(number < 0x80 && value.size == 5)) {
-        memcpy(out, &number, sizeof number);
-        return 1;
-    }
-    if (slot->kind != DECODE_INT64 || read_varint(data + 4, data + value.size, &number) != data + value.size) {
-        return 0;
-    }
-    memcpy(out, &number, sizeof number);
-    return 1;
-}
-
-/* The same for a single byte string, if there is room for it: its place is kept. */
-static inline int
-take_string(decode_slice value, decode_buffer *values)
-{
-    const uint8_t *data = value.data;
-    if (value.size < 4 || value.size >= 0x80 || data[0] != DELIMITED_1 || data[1] != value.size - 2 ||
-        data[2] != DELIMITED_1 || data[3] != value.size - 4 ||
-        values->capacity - values->used < (int64_t)sizeof(decode_slice)) {
-        return 0;
-    }
-    decode_slice string = {data + 4, value.size - 4};
-    memcpy(values->data + values->used, &string, sizeof string);
-    values->used += sizeof string;
-    return 1;
-}
-
-/* Whether the slot's value had the usual form of a single one, and was taken. */
-static inline int
-take_single(const decode_slot *slot, decode_slice value, decode_column *column)
-{
-    if (slot->size != 1 || !slot->dense) {
-        return 0;
-    }
-    return column->dense != NULL ? take_scalar(slot, value, column->dense)
-                                 : slot->kind == DECODE_BYTES && take_string(value, &column->values);
-}
-
-static int64_t
-width_of(const decode_slot *slot)
-{
-    return slot->kind == DECODE_BYTES ? (int64_t)sizeof(decode_slice) : slot->kind == DECODE_FLOAT ? 4 : 8;
 }
 
 /* Decodes one step of a feature list. Returns where the next one starts: where the reading ended. */

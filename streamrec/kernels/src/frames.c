@@ -8,6 +8,7 @@
  *  - Records before a bad one are returned.
  */
 #include "args.h"
+#include "block.h"
 #include "crc32c.h"
 
 #include <stdlib.h>
@@ -181,13 +182,13 @@ write_frames(const Py_buffer *buffer, const void *spans, Py_ssize_t n, uint8_t *
 static PyObject *
 scan_result(const struct scan *scan)
 {
-    PyObject *spans = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(scan->count * SPAN_BYTES));
+    uint8_t *target;
+    PyObject *spans = block_or_bytes((Py_ssize_t)(scan->count * SPAN_BYTES), &target);
     if (spans == NULL) {
         return NULL;
     }
-    char *target = PyBytes_AsString(spans);
     Py_BEGIN_ALLOW_THREADS
-    write_spans(scan, target);
+    write_spans(scan, (char *)target);
     Py_END_ALLOW_THREADS
     return Py_BuildValue("NniK", spans, (Py_ssize_t)scan->position, scan->verdict.code,
                          (unsigned long long)scan->verdict.bytes);

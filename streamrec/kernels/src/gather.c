@@ -1,18 +1,16 @@
-/* The gather family: payloads from many buffers, copied back to back into one.
+/* The gather kernel: payloads picked from many buffers, copied back to back into one.
  *
- * Interleaving shards record by record and joining batches stand on it, so a short record must cost little more
- * than its copy. Spans are checked twice, when they are measured and when they are copied: without the
+ * Slices and shuffles stand on it, so a short record must cost little more than its copy. Spans are checked twice, when they are measured and when they are copied: without the
  * GIL another thread may write to the array in between.
  */
 #include "args.h"
 #include "block.h"
+#include "prefetch.h"
 
 #include <stdlib.h>
 
 #define SPAN_BYTES 16 /* two int64 */
-#define CACHE_LINE 64
-#define PREFETCH_AHEAD 4     /* records: far enough for memory, near enough to be there still */
-#define PREFETCH_BYTES 1024 /* of each; what follows, the processor fetches by itself */
+#define PREFETCH_AHEAD 4 /* records: far enough for memory, near enough to be there still */
 
 struct job {
     Py_buffer *buffers;
@@ -54,18 +52,14 @@ gathered_bytes(const struct job *job, Py_ssize_t *bad)
     return total;
 }
 
-/* Asks for the start of record i while earlier ones are copied: payloads that alternate between buffers are a
- * pattern that no hardware prefetcher follows, and each would be a wait for memory. */
+/* Asks for record i while earlier ones are copied. */
 static inline void
-prefetch_payload(const struct job *job, Py_ssize_t i)
+prefetch_record(const struct job *job, Py_ssize_t i)
 {
     size_t length;
     const uint8_t *payload = i < job->n ? payload_of(job, i, &length) : NULL;
     if (payload != NULL) {
-        size_t wanted = length < PREFETCH_BYTES ? length : PREFETCH_BYTES;
-        for (size_t at = 0; at < wanted; at += CACHE_LINE) {
-            __builtin_prefetch(payload + at);
-        }
+        prefetch_payload(payload, length);
     }
 }
 
@@ -77,7 +71,7 @@ copy_payloads(const struct job *job, uint8_t *target, size_t room, char *spans)
     int64_t end = 0;
     for (Py_ssize_t i = 0; i < job->n; i++) {
         size_t length;
-        prefetch_payload(job, i + PREFETCH_AHEAD);
+        prefetch_record(job, i + PREFETCH_AHEAD);
         const uint8_t *payload = payload_of(job, i, &length);
         if (payload == NULL || length > room - (size_t)end) {
             return i;
@@ -113,16 +107,14 @@ gather(const struct job *job)
     if (size < 0) {
         return bad == job->n ? PyErr_NoMemory() : raise_bad_record(job, bad);
     }
-    int small = size < BLOCK_SMALLEST;
-    PyObject *buffer = small ? PyBytes_FromStringAndSize(NULL, size) : block_new(size);
-    PyObject *spans = PyBytes_FromStringAndSize(NULL, SPAN_BYTES * job->n);
+    uint8_t *target, *new_spans;
+    PyObject *buffer = block_or_bytes(size, &target);
+    PyObject *spans = block_or_bytes(SPAN_BYTES * job->n, &new_spans);
     if (buffer == NULL || spans == NULL) {
         goto failed;
     }
-    uint8_t *target = small ? (uint8_t *)PyBytes_AsString(buffer) : block_memory(buffer);
-    char *new_spans = PyBytes_AsString(spans);
     Py_BEGIN_ALLOW_THREADS
-    bad = copy_payloads(job, target, (size_t)size, new_spans);
+    bad = copy_payloads(job, target, (size_t)size, (char *)new_spans);
     Py_END_ALLOW_THREADS
     if (bad < 0) {
         return Py_BuildValue("NN", buffer, spans);

@@ -4,7 +4,8 @@
 #include "native.h"
 
 extern PyMethodDef block_methods[], crc32c_methods[], decode_arrow_methods[], decode_result_methods[],
-    decode_methods[], encode_methods[], frames_methods[], gather_methods[];
+    decode_methods[], encode_methods[], frames_methods[], gather_methods[],
+    interleave_methods[], resync_methods[];
 
 static PyMethodDef *const families[] = {
     block_methods,
@@ -15,6 +16,8 @@ static PyMethodDef *const families[] = {
     encode_methods,
     frames_methods,
     gather_methods,
+    interleave_methods,
+    resync_methods,
     NULL,
 };
 

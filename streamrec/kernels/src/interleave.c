@@ -1,0 +1,259 @@
+/* The interleave kernel: payloads that lie in many lanes, copied in the order of the lanes' turns into one buffer.
+ *
+ * What an interleave of shards costs above reading them is this copy, so nothing else is done per record: no
+ * index array is made before, and the spans are written as the payloads are. They are checked twice, when they are
+ * measured and when they are copied: without the GIL another thread may write to the arrays in between.
+ */
+#include "args.h"
+#include "block.h"
+#include "prefetch.h"
+
+#include <stdlib.h>
+
+#define SPAN_BYTES 16    /* two int64 */
+#define PREFETCH_AHEAD 4 /* records: far enough for memory, near enough to be there still */
+
+/* Some records of one buffer. */
+struct window {
+    Py_buffer buffer, spans;
+};
+
+/* Where one lane's turn goes on: the window, and the record in it. */
+struct cursor {
+    const struct window *window, *stop;
+    Py_ssize_t record;
+};
+
+struct lanes {
+    struct window *windows;
+    struct cursor *cursors, *ahead; /* one for each lane: where copying is, and where prefetching is */
+    Py_ssize_t window_count, lane_count;
+};
+
+/* The order of the records: `block` of each lane in turn. */
+struct turn {
+    Py_ssize_t block, lane, used;
+};
+
+static inline const uint8_t *
+payload_at(const struct window *window, Py_ssize_t record, size_t *length)
+{
+    size_t start;
+    return span_at(window->spans.buf, record, window->buffer.len, &start, length)
+               ? (const uint8_t *)window->buffer.buf + start
+               : NULL;
+}
+
+/* The next record in the order, or NULL where its lane has no more, or its span is out of range now. */
+static inline const uint8_t *
+next_payload(struct cursor *cursors, Py_ssize_t lane_count, struct turn *turn, size_t *length)
+{
+    struct cursor *cursor = &cursors[turn->lane];
+    while (cursor->window < cursor->stop && cursor->record == cursor->window->spans.shape[0]) {
+        cursor->window++;
+        cursor->record = 0;
+    }
+    if (cursor->window == cursor->stop) {
+        return NULL;
+    }
+    if (++turn->used == turn->block) {
+        turn->used = 0;
+        turn->lane = turn->lane + 1 == lane_count ? 0 : turn->lane + 1;
+    }
+    return payload_at(cursor->window, cursor->record++, length);
+}
+
+/* Copies `count` payloads and writes their new spans. Returns how many it could copy. */
+static Py_ssize_t
+copy_in_turn(struct lanes *lanes, Py_ssize_t block, Py_ssize_t count, uint8_t *target, size_t room, char *spans)
+{
+    struct turn turn = {block, 0, 0}, far = turn;
+    int64_t end = 0;
+    size_t length;
+    for (Py_ssize_t i = -PREFETCH_AHEAD; i < count; i++) {
+        if (i + PREFETCH_AHEAD < count) {
+            const uint8_t *coming = next_payload(lanes->ahead, lanes->lane_count, &far, &length);
+            if (coming != NULL) {
+                prefetch_payload(coming, length);
+            }
+        }
+        if (i < 0) {
+            continue;
+        }
+        const uint8_t *payload = next_payload(lanes->cursors, lanes->lane_count, &turn, &length);
+        if (payload == NULL || length > room - (size_t)end) {
+            return i;
+        }
+        if (length > 0) { /* an empty buffer may have no address, which memcpy must not see */
+            memcpy(target + end, payload, length);
+        }
+        int64_t span[2] = {end, end + (int64_t)length};
+        memcpy(spans + SPAN_BYTES * i, span, SPAN_BYTES);
+        end = span[1];
+    }
+    return count;
+}
+
+/* Bytes of all payloads, with their number in *count; -1 with *bad set to a window whose record *count is out of
+ * range, or to window_count where the sum overflows. */
+static Py_ssize_t
+measure(const struct lanes *lanes, Py_ssize_t *count, Py_ssize_t *bad)
+{
+    Py_ssize_t total = 0, records = 0;
+    for (*bad = 0; *bad < lanes->window_count; ++*bad) {
+        const struct window *window = &lanes->windows[*bad];
+        for (Py_ssize_t i = 0; i < window->spans.shape[0]; i++, records++) {
+            size_t length;
+            *count = i;
+            if (payload_at(window, i, &length) == NULL) {
+                return -1;
+            }
+            if (__builtin_add_overflow(total, (Py_ssize_t)length, &total)) {
+                *bad = lanes->window_count;
+                return -1;
+            }
+        }
+    }
+    *count = records;
+    return total;
+}
+
+static PyObject *
+interleave(struct lanes *lanes, Py_ssize_t block)
+{
+    Py_ssize_t size, count = 0, bad, copied;
+    Py_BEGIN_ALLOW_THREADS
+    size = measure(lanes, &count, &bad);
+    Py_END_ALLOW_THREADS
+    if (size < 0) {
+        return bad == lanes->window_count
+                   ? PyErr_NoMemory()
+                   : raise_bad_span(lanes->windows[bad].spans.buf, count, lanes->windows[bad].buffer.len);
+    }
+    uint8_t *target, *new_spans;
+    PyObject *buffer = block_or_bytes(size, &target);
+    PyObject *spans = block_or_bytes(SPAN_BYTES * count, &new_spans);
+    if (buffer == NULL || spans == NULL) {
+        goto failed;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    copied = copy_in_turn(lanes, block, count, target, (size_t)size, (char *)new_spans);
+    Py_END_ALLOW_THREADS
+    if (copied == count) {
+        return Py_BuildValue("NN", buffer, spans);
+    }
+    PyErr_Format(PyExc_ValueError, "the lane whose turn it is has no record after %zd of %zd: each lane must hold what "
+                 "its turns of %zd take", copied, count, block);
+failed:
+    Py_XDECREF(buffer);
+    Py_XDECREF(spans);
+    return NULL;
+}
+
+/* Takes one window: a pair of buffer and spans. */
+static int
+take_window(PyObject *pair, struct window *window)
+{
+    if (!PyTuple_Check(pair) || PyTuple_Size(pair) != 2) {
+        PyErr_Format(PyExc_TypeError, "a window is a tuple (buffer, spans), not %R", (PyObject *)Py_TYPE(pair));
+        return 0;
+    }
+    if (!take_buffer(PyTuple_GetItem(pair, 0), &window->buffer)) {
+        return 0;
+    }
+    if (!take_spans(PyTuple_GetItem(pair, 1), &window->spans)) {
+        PyBuffer_Release(&window->buffer);
+        return 0;
+    }
+    return 1;
+}
+
+/* Takes all windows of all lanes; `tuples` holds a tuple for each lane. */
+static int
+take_windows(PyObject *tuples, struct lanes *lanes)
+{
+    for (Py_ssize_t lane = 0; lane < lanes->lane_count; lane++) {
+        PyObject *pairs = PyTuple_GetItem(tuples, lane);
+        struct window *first = &lanes->windows[lanes->window_count];
+        for (Py_ssize_t i = 0; i < PyTuple_Size(pairs); i++) {
+            if (!take_window(PyTuple_GetItem(pairs, i), &lanes->windows[lanes->window_count])) {
+                return 0;
+            }
+            lanes->window_count++;
+        }
+        lanes->cursors[lane] = lanes->ahead[lane] = (struct cursor){first, first + PyTuple_Size(pairs), 0};
+    }
+    return 1;
+}
+
+/* A tuple of tuples from a sequence of sequences, with the number of all windows in *windows. */
+static PyObject *
+as_tuples(PyObject *sequence, Py_ssize_t *windows)
+{
+    PyObject *outer = PySequence_Tuple(sequence);
+    if (outer == NULL) {
+        return NULL;
+    }
+    PyObject *tuples = PyTuple_New(PyTuple_Size(outer));
+    *windows = 0;
+    for (Py_ssize_t i = 0; tuples != NULL && i < PyTuple_Size(outer); i++) {
+        PyObject *inner = PySequence_Tuple(PyTuple_GetItem(outer, i));
+        if (inner == NULL || PyTuple_SetItem(tuples, i, inner) < 0) {
+            Py_CLEAR(tuples);
+        } else {
+            *windows += PyTuple_Size(inner);
+        }
+    }
+    Py_DECREF(outer);
+    return tuples;
+}
+
+static PyObject *
+interleave_tuples(PyObject *tuples, Py_ssize_t windows, Py_ssize_t block)
+{
+    struct lanes lanes = {.lane_count = PyTuple_Size(tuples)};
+    lanes.windows = calloc((size_t)windows + 1, sizeof *lanes.windows);
+    lanes.cursors = calloc((size_t)lanes.lane_count + 1, sizeof *lanes.cursors);
+    lanes.ahead = calloc((size_t)lanes.lane_count + 1, sizeof *lanes.ahead);
+    PyObject *result = NULL;
+    if (lanes.windows == NULL || lanes.cursors == NULL || lanes.ahead == NULL) {
+        PyErr_NoMemory();
+    } else if (take_windows(tuples, &lanes)) {
+        result = interleave(&lanes, block);
+    }
+    while (lanes.window_count > 0) {
+        struct window *window = &lanes.windows[--lanes.window_count];
+        PyBuffer_Release(&window->spans);
+        PyBuffer_Release(&window->buffer);
+    }
+    free(lanes.windows);
+    free(lanes.cursors);
+    free(lanes.ahead);
+    return result;
+}
+
+static PyObject *
+py_interleave(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"lanes", "block", NULL};
+    (void)module;
+    PyObject *lanes;
+    Py_ssize_t block, windows;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO&:interleave", names, &lanes, take_size, &block)) {
+        return NULL;
+    }
+    if (block == 0) {
+        PyErr_SetString(PyExc_ValueError, "block is 0: wanted 1 or more");
+        return NULL;
+    }
+    PyObject *tuples = as_tuples(lanes, &windows);
+    PyObject *result = tuples != NULL ? interleave_tuples(tuples, windows, block) : NULL;
+    Py_XDECREF(tuples);
+    return result;
+}
+
+PyMethodDef interleave_methods[] = {
+    {"interleave", KEYWORD_FUNCTION(py_interleave), KEYWORDS,
+     "interleave(lanes, block)\n--\n\nThe payloads of many lanes in turn, in one new buffer: (buffer, spans)."},
+    {NULL, NULL, 0, NULL},
+};

@@ -1,0 +1,61 @@
+"""Session: what one run keeps open from epoch to epoch: clients with their connections, and what globs matched.
+
+Making a client costs up to a second, and a listing costs a request for every thousand names. So both are made when
+a source is first read, and used again by each repeat. A glob is answered once a run, as in tf.data: every epoch
+has the same shards, and a position means the same in each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from anyio.abc import TaskGroup
+
+from streamrec.pipeline.background import background
+from streamrec.shards import Filenames, Listing
+from streamrec.storage import Storages
+
+__all__ = ["Opened", "Session", "session"]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A source that is open: its stores, and its shards as far as they are known."""
+
+    storages: Storages
+    listing: Listing
+
+
+class Session:
+    """The open sources of one run. Made by `session`."""
+
+    def __init__(self, tasks: TaskGroup, stack: AsyncExitStack) -> None:
+        self._tasks = tasks
+        self._stack = stack
+        self._opened: list[tuple[object, Opened]] = []
+
+    async def open(self, source: object, storages: Callable[[], Storages], filenames: Filenames) -> Opened:
+        """A source's stores and shards: those of the epoch before, where there was one.
+
+        Args:
+            source: The description of the source; the same object means the same source.
+            storages: Makes its stores.
+            filenames: The names of its shards.
+        """
+        for known, opened in self._opened:
+            if known is source:
+                return opened
+        stores = await self._stack.enter_async_context(storages())
+        opened = Opened(stores, Listing(stores, filenames))
+        self._opened.append((source, opened))
+        self._tasks.start_soon(opened.listing.run)
+        return opened
+
+
+@asynccontextmanager
+async def session() -> AsyncGenerator[Session]:
+    """A session; when its block is left by any way, its listings are cancelled and its stores closed."""
+    async with AsyncExitStack() as stack, background() as tasks:
+        yield Session(tasks, stack)

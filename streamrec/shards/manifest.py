@@ -1,0 +1,174 @@
+"""Manifests: what a data set consists of, as its writer knew it. Pure; reading and writing go by `Storage`.
+
+A manifest is a JSON object:
+
+    {"format": "streamrec manifest", "version": 1,
+     "pattern": "train-{shard:05d}.tfrecord", "compression_type": "GZIP",
+     "shards": [{"name": "train-00000.tfrecord", "records": 4096, "bytes": 209715104, "crc32c": "1a2b3c4d"}, ...]}
+
+- `pattern` and `name` are relative to the manifest's own directory, so that a data set may be moved or copied with
+  its manifest; what does not lie below that directory stands there with its full URL.
+- `bytes` and `crc32c` are those of the whole object as it lies in the store, compressed where it is; `crc32c` is
+  the plain CRC32C (not masked) as eight hexadecimal digits.
+- Members that a reader does not know are to be ignored; a `version` that it does not know is to be refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from streamrec.errors import ManifestError
+from streamrec.tfrecord import CompressionType, check_compression_type
+
+__all__ = ["Manifest", "ShardInfo"]
+
+FORMAT = "streamrec manifest"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ShardInfo:
+    """A finished shard.
+
+    Attributes:
+        path: Its URL.
+        records: How many records it holds.
+        bytes: Its size as it lies in the store.
+        crc32c: The CRC32C of all its bytes as they lie in the store.
+    """
+
+    path: str
+    records: int
+    bytes: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The shards of a data set.
+
+    Attributes:
+        path: The manifest's own URL.
+        pattern: The URL of the shards, with `{shard}` where their number goes; or of the only one.
+        compression_type: "", "GZIP", "ZLIB" or "ZSTD".
+        shards: The shards, in order, with their full URLs.
+    """
+
+    path: str
+    pattern: str
+    compression_type: CompressionType
+    shards: tuple[ShardInfo, ...]
+
+    def to_json(self) -> bytes:
+        """The manifest as it is stored.
+
+        Examples:
+            >>> shard = ShardInfo("s3://b/x/train-0", records=2, bytes=40, crc32c=0xE3069283)
+            >>> manifest = Manifest("s3://b/x/manifest.json", "s3://b/x/train-{shard}", "", (shard,))
+            >>> Manifest.from_json(manifest.path, manifest.to_json()) == manifest
+            True
+            >>> b'{"name": "train-0", "records": 2, "bytes": 40, "crc32c": "e3069283"}' in manifest.to_json()
+            True
+        """
+        head = {
+            "format": FORMAT,
+            "version": VERSION,
+            "pattern": self._relative(self.pattern),
+            "compression_type": self.compression_type,
+        }
+        lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
+        shards = ",\n  ".join(json.dumps(self._entry(shard)) for shard in self.shards)
+        return ("{" + ",\n ".join([*lines, f'"shards": [\n  {shards}]']) + "}\n").encode()
+
+    @classmethod
+    def from_json(cls, path: str, data: bytes) -> Manifest:
+        """Reads a manifest.
+
+        Args:
+            path: Its URL, which names are relative to.
+            data: What lies there.
+
+        Raises:
+            ManifestError: It is no manifest, or one of a newer version.
+        """
+        try:
+            found = json.loads(data)
+            version = found["version"] if found["format"] == FORMAT else None
+        except (ValueError, LookupError, TypeError) as error:
+            raise ManifestError(f"{path}: this is no manifest ({error!r}): pass the URL that was written") from error
+        if version != VERSION:
+            raise ManifestError(
+                f"{path}: format {found['format']!r}, version {found['version']!r}, where {FORMAT!r}, version {VERSION}"
+                " was wanted: it needs another streamrec"
+            )
+        try:
+            shards = tuple(_shard(path, entry) for entry in found["shards"])
+            compression = check_compression_type(found["compression_type"]) or ""
+            return cls(path, _absolute(path, found["pattern"]), compression, shards)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ManifestError(f"{path}: this manifest is damaged ({error!r}): write it again") from error
+
+    def belongs(self, path: str) -> bool:
+        """Whether a URL is one that the writer could have given to a shard: a reader's glob would find it.
+
+        Examples:
+            >>> manifest = Manifest("d/manifest.json", "d/train-{shard:03d}.tfrecord", "", ())
+            >>> manifest.belongs("d/train-007.tfrecord"), manifest.belongs("d/train-x.tfrecord")
+            (True, False)
+        """
+        return re.fullmatch("".join(map(_expression, _fields(self.pattern))), path) is not None
+
+    @property
+    def numbered(self) -> bool:
+        """Whether there may be more than one shard."""
+        return "{shard" in self.pattern
+
+    @property
+    def prefix(self) -> str:
+        """What all shards' URLs begin with."""
+        return _fields(self.pattern)[0][0]
+
+    def _entry(self, shard: ShardInfo) -> dict[str, Any]:
+        return {
+            "name": self._relative(shard.path),
+            "records": shard.records,
+            "bytes": shard.bytes,
+            "crc32c": f"{shard.crc32c:08x}",
+        }
+
+    def _relative(self, url: str) -> str:
+        return url.removeprefix(_directory(self.path))
+
+
+def _shard(path: str, entry: Mapping[str, Any]) -> ShardInfo:
+    return ShardInfo(
+        _absolute(path, entry["name"]), int(entry["records"]), int(entry["bytes"]), int(entry["crc32c"], 16)
+    )
+
+
+def _directory(path: str) -> str:
+    return path[: path.rfind("/") + 1]
+
+
+def _absolute(path: str, name: str) -> str:
+    """A name in a manifest as a URL."""
+    return name if "://" in name or name.startswith("/") else _directory(path) + name
+
+
+def _fields(pattern: str) -> Sequence[tuple[str, str | None, str]]:
+    """The pieces of a pattern: a literal text, and the format of the number that follows it, or None."""
+    if "{shard" not in pattern:
+        return [(pattern, None, "")]
+    return [(text, field, spec or "") for text, field, spec, _ in string.Formatter().parse(pattern)]
+
+
+def _expression(piece: tuple[str, str | None, str]) -> str:
+    """A regular expression for a piece: the text, and a number in its base."""
+    text, field, spec = piece
+    digits = "[0-9a-fA-F]+" if spec.endswith(("x", "X")) else "[0-9]+"
+    return re.escape(text) + ("" if field is None else digits)

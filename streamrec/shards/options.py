@@ -1,0 +1,73 @@
+"""How shards are read, and from where: frozen descriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from streamrec.tfrecord import MAX_RECORD_BYTES, Loss, check_compression_type, check_on_error
+
+__all__ = ["Piece", "ReadOptions", "ShardPlace"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """How shards are read.
+
+    Args:
+        compression_type: None to detect; "", "GZIP", "ZLIB" or "ZSTD".
+        verify: Check each record's CRC32C; the lengths' are always checked.
+        max_record_bytes: A longer record is taken for corruption.
+        block_bytes: How much of a shard is framed at a time, and the unit of its buffers; None for what its
+            storage does best.
+        on_error: What is done about damage in a shard: "raise", "skip_record", "resync" or "skip_shard"; see
+            `streamrec.open_shard`. What the network does is never damage.
+        max_skipped: How many losses of one shard are borne before the next one is an error; None for any number.
+        on_loss: Called with each Loss, on the event loop's thread: it must not block.
+    """
+
+    compression_type: str | None = None
+    verify: bool = True
+    max_record_bytes: int = MAX_RECORD_BYTES
+    block_bytes: int | None = None
+    on_error: str = "raise"
+    max_skipped: int | None = None
+    on_loss: Callable[[Loss], None] | None = None
+
+    def __post_init__(self) -> None:
+        check_compression_type(self.compression_type)
+        check_on_error(self.on_error, self.max_skipped)
+        if self.block_bytes is not None and self.block_bytes < 1:
+            raise ValueError(f"block_bytes={self.block_bytes} must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlace:
+    """A record's place in a shard: reading that starts here returns this record first.
+
+    Args:
+        offset: Of the record's header in the (decompressed) shard, in bytes.
+        record: How many records were read before it: its index, counted from 0, where nothing was lost.
+        version: The object's version that the place was taken from; None for whichever is there.
+    """
+
+    offset: int = 0
+    record: int = 0
+    version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of an uncompressed shard: the records whose headers begin in it.
+
+    Args:
+        start: Any byte; 0 is a record's header, from others on the first one is searched for.
+        end: One past the last byte; None for the end of the shard.
+    """
+
+    start: int = 0
+    end: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.start < 0 or (self.end is not None and self.end < self.start):
+            raise ValueError(f"bytes {self.start} to {self.end}: a piece begins at 0 or later and ends no earlier")

@@ -1,0 +1,220 @@
+"""Pieces of an uncompressed shard: n readers of its pieces deliver each record once, without an index.
+
+A piece has the records whose headers begin in it. The reader of the piece before reads on to the end of its last
+record; this one passes that record's rest over and begins at the first header. `tfrecord.seek` finds it, and says
+when a run of records breaks off too soon to be believed. Only then this file reads what lies before the start, back to
+where the longest record could begin: if a record begins there that spans the whole run, the run lay in its payload,
+and reading begins where that record ends. If there is none, the run is the shard's own, and what breaks it off is
+damage, which is told as such.
+
+So on an undamaged shard every record comes once, wherever the cuts are and whatever payloads hold, but for one case: a
+record that holds a TFRecord stream in which records follow one another for more than SETTLE_BYTES behind a cut. Its
+inner records would come as the shard's own, up to where they break off, which is told as damage. (Bytes that were
+written to deceive can do more: a CRC is no signature.)
+
+Bytes before the start are fetched in that case only; bytes behind the end as far as the last record reaches, and
+SLACK_BYTES at the most besides, which mostly spares a request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import anyio
+
+from streamrec.shards.options import Piece
+from streamrec.storage import ByteStream, ObjectInfo, Storage
+from streamrec.tfrecord import HEADER_BYTES, find_start, is_record, is_record_header, spanning
+
+__all__ = ["Begun", "PieceStream", "begin_piece"]
+
+SLACK_BYTES = 64 << 10
+FIRST_BYTES = 64 << 10
+LONG_BYTES = 16 << 20
+"""A record that is longer is not waited for: it is believed if another one begins where it ends."""
+BACK_BYTES = 1 << 20
+MOST_BACK_BYTES = 16 << 20
+
+
+class PieceStream:
+    """The bytes of a piece: one range, and further ones as far as its last record turns out to reach.
+
+    Args:
+        storage: Where the shard lies.
+        path: Its URL.
+        stream: The range that is open.
+        limit: Where it ends; None for the end of the shard.
+    """
+
+    def __init__(self, storage: Storage, path: str, stream: ByteStream, limit: int | None) -> None:
+        self._storage = storage
+        self._path = path
+        self._stream = stream
+        self._limit = limit
+        self.tally = stream.tally
+
+    @classmethod
+    async def open(cls, storage: Storage, path: str, piece: Piece) -> PieceStream:
+        """Opens the piece's own range, and some slack behind it."""
+        limit = None if piece.end is None else piece.end + SLACK_BYTES
+        return cls(storage, path, await storage.stream(path, piece.start, limit), limit)
+
+    @property
+    def info(self) -> ObjectInfo:
+        """Size and version of the whole shard."""
+        return self._stream.info
+
+    def room(self, size: int, missing: int) -> int:
+        """How many of `size` bytes to make room for, where `missing` are wanted: none that would not be used."""
+        if self._limit is None:
+            return size
+        if self._stream.position >= self._limit:
+            self._limit = self._stream.position + max(missing, 1)
+        return min(size, self._limit - self._stream.position)
+
+    async def readinto(self, buffer: memoryview) -> int:
+        """Waits for the next bytes up to the limit; 0 there, and at the end of the shard."""
+        count = await self._stream.readinto(buffer)
+        if count or self._limit is None or self._stream.position >= self._limit or not self._resumable():
+            return count
+        await self.seek(self._stream.position)
+        return await self._stream.readinto(buffer)
+
+    async def seek(self, position: int) -> None:
+        """Goes on from another byte of the same version."""
+        if self._limit is not None:
+            self._limit = max(self._limit, position + SLACK_BYTES)
+        version = self.info.version
+        await self._stream.aclose()
+        self._stream = await self._storage.stream(self._path, position, self._limit, version, self.tally)
+
+    async def aclose(self) -> None:
+        """Frees the connection."""
+        await self._stream.aclose()
+
+    def _resumable(self) -> bool:
+        size = self.info.size
+        return size is None or self._stream.position < size
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A piece that is open.
+
+    Args:
+        stream: Goes on behind `head`.
+        position: Where its first record's header begins.
+        head: The bytes from there on that were read already; None where no record begins in the piece.
+    """
+
+    stream: PieceStream
+    position: int
+    head: bytes | bytearray | None
+
+
+async def begin_piece(storage: Storage, path: str, piece: Piece, max_record_bytes: int) -> Begun:
+    """Opens a piece at its first record.
+
+    Raises:
+        StorageError: The network or the store failed, and retrying did not help.
+    """
+    stream = await PieceStream.open(storage, path, piece)
+    try:
+        if piece.start == piece.end:
+            return Begun(stream, piece.start, None)
+        if piece.start == 0:
+            return Begun(stream, 0, b"")
+        return await _Beginning(storage, path, piece, max_record_bytes, stream).find()
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await stream.aclose()
+        raise
+
+
+class _Beginning:
+    """The way to a piece's first record."""
+
+    def __init__(self, storage: Storage, path: str, piece: Piece, max_record_bytes: int, stream: PieceStream) -> None:
+        self._storage = storage
+        self._path = path
+        self._piece = piece
+        self._max_record_bytes = max_record_bytes
+        self._stream = stream
+        self._position = piece.start
+        self._data = bytearray()
+
+    async def find(self) -> Begun:
+        """Reads until the first record is settled."""
+        wants = FIRST_BYTES
+        while True:
+            final = await self._read(wants)
+            start = find_start(self._data, self._max_record_bytes, final)
+            reach = None if start.breaks is None else self._position + start.breaks
+            self._drop(start.at)
+            ended = final and not self._data
+            if ended or (self._piece.end is not None and self._position >= self._piece.end):
+                return Begun(self._stream, self._position, None)
+            if 0 < start.wants <= LONG_BYTES:
+                wants = max(start.wants, FIRST_BYTES)
+                continue
+            settled = reach is None or (start.wants and await self._leads_on(self._position + start.wants))
+            behind = None if settled or reach is None else await self._behind_span(reach)
+            if behind is None:
+                return Begun(self._stream, self._position, self._data)
+            await self._go_to(behind)
+            wants = FIRST_BYTES
+
+    async def _read(self, size: int) -> bool:
+        """Reads until `size` bytes are there; True at the end of the shard."""
+        filled = len(self._data)
+        missing = size - filled
+        while missing > 0:
+            room = self._stream.room(min(missing, max(filled, FIRST_BYTES)), missing)
+            self._data += bytes(room)
+            with memoryview(self._data) as view:
+                count = await self._stream.readinto(view[filled : filled + room])
+            filled, missing = filled + count, missing - count
+            del self._data[filled:]
+            if not count:
+                return True
+        return False
+
+    def _drop(self, count: int) -> None:
+        del self._data[:count]
+        self._position += count
+
+    async def _go_to(self, position: int) -> None:
+        if position > self._position + len(self._data):
+            await self._stream.seek(position)
+            self._data.clear()
+            self._position = position
+        self._drop(position - self._position)
+
+    async def _behind_span(self, reach: int) -> int | None:
+        """The end of a record that begins before the piece and holds all up to `reach`; None if there is none.
+
+        It ends where another one begins. One whose payload is good counts before a nearer one whose is not: a payload
+        may hold a piece of a TFRecord file too, and the last length in such a piece leads anywhere.
+        """
+        last, step = self._piece.start, BACK_BYTES
+        first = max(0, last - self._max_record_bytes - HEADER_BYTES)
+        second_best: int | None = None
+        while last > first:
+            here = max(first, last - step)
+            data = await self._range(here, last + HEADER_BYTES - 1)
+            for begin, end in spanning(data, reach - here, self._max_record_bytes):
+                if await self._leads_on(here + end):
+                    if is_record(await self._range(here + begin, here + end)):
+                        return here + end
+                    second_best = second_best or here + end
+            last, step = here, min(2 * step, MOST_BACK_BYTES)
+        return second_best
+
+    async def _leads_on(self, end: int) -> bool:
+        """Whether another record begins where one ends, or the shard ends there."""
+        if end == self._stream.info.size:
+            return True
+        return is_record_header(await self._range(end, end + HEADER_BYTES))
+
+    async def _range(self, start: int, end: int) -> bytes:
+        return await self._storage.read_range(self._path, start, end, self._stream.info.version)

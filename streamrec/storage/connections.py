@@ -1,0 +1,272 @@
+"""Connections: how many requests each stream of a run may have under way. Pure but for its clock.
+
+All streams of one run share them. One stream has its one request always; what the wire takes beyond that
+(`Climb`) is divided evenly among the streams that move: many shards have one each, a single large one has them
+all, and when one ends the others get its share with their next range.
+
+Rules:
+- A stream counts while it waits for bytes, or took some a moment ago. One that rests, because its consumer has
+  enough, does not count, and its share goes to the others.
+- A stream proves first that it wants many bytes: reading the head of an object opens no second connection.
+- Bytes that arrive ahead of their turn are reserved before they are asked for. What all streams reserve stays
+  within the budget. A stream whose next byte was not asked for needs no reservation: nothing can hold it up.
+- What connections give is measured all the time: medians of the last latencies and rates, and what all of them
+  give together in each window of time.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from statistics import median
+from typing import Final
+
+from streamrec import kernels
+from streamrec.storage.backend import BLOCK_BYTES
+from streamrec.storage.climb import Climb
+from streamrec.storage.ranges import LEAST_RANGE, Pace, Terms, range_bytes
+
+__all__ = ["BUFFER_BYTES", "MOST_OPEN", "Blocks", "Budget", "Connections", "Seat"]
+
+BUFFER_BYTES: Final = 96 << 20
+"""Default bytes that ranges may hold ahead of their turn."""
+
+MOST_OPEN: Final = 64
+"""Small objects open at a time, at the most: clients' pools end at 100, and processors well before."""
+
+PROOF_ALONE: Final = 1 << 20
+PROOF_BESIDE: Final = 8 << 20
+"""Bytes that a stream has taken before it gets a second connection: alone, and beside others. Beside others it
+may be one that is only opened ahead, until its lane is full."""
+
+RECENT: Final = 0.2
+"""Seconds for which a stream counts after it took bytes."""
+
+COUNT_SECONDS: Final = 0.01
+"""For how long a count of those that move holds good."""
+
+ONE: Final = Terms(1, LEAST_RANGE)
+
+LEAST_WINDOW: Final = 0.1
+WINDOW_LATENCIES: Final = 3
+REMEMBERED: Final = 32
+
+
+class Budget:
+    """Bytes that may be held ahead of their turn, in all.
+
+    Args:
+        limit: So many.
+
+    Attributes:
+        held: Bytes that were taken and not given back.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+
+    def take(self, nbytes: int) -> bool:
+        """Takes bytes; False, and none taken, where they are not to be had now."""
+        if self.held + nbytes > self.limit:
+            return False
+        self.held += nbytes
+        return True
+
+    def give(self, nbytes: int) -> None:
+        """Gives bytes back."""
+        self.held -= nbytes
+
+
+class Blocks:
+    """Memory that ranges land in, used again and again: fresh memory costs more than the copy out of it."""
+
+    def __init__(self) -> None:
+        self._free: list[memoryview] = []
+
+    def get(self) -> memoryview:
+        """A block of BLOCK_BYTES, whose bytes are anything."""
+        return self._free.pop() if self._free else memoryview(kernels.allocate(BLOCK_BYTES))
+
+    def put(self, block: memoryview) -> None:
+        """A block that nobody looks at any more."""
+        self._free.append(block)
+
+    def clear(self) -> None:
+        """Gives the memory back."""
+        self._free.clear()
+
+
+class Seat:
+    """One stream's place among the others; made by `Connections.join`, given back by `leave`.
+
+    Attributes:
+        taken: Bytes that its consumer took.
+        reserved: Bytes that it holds, or has asked for, ahead of their turn.
+    """
+
+    __slots__ = ("_last", "_waiting", "reserved", "taken")
+
+    def __init__(self, now: float) -> None:
+        self._last = now
+        self._waiting = True
+        self.taken = 0
+        self.reserved = 0
+
+    def waits(self) -> None:
+        """Its consumer waits for bytes from now on."""
+        self._waiting = True
+
+    def took(self, nbytes: int, now: float) -> None:
+        """Its consumer has got some, and goes away with them."""
+        self.taken += nbytes
+        self._waiting, self._last = False, now
+
+    def moves(self, now: float) -> bool:
+        """Whether it counts."""
+        return self._waiting or now - self._last < RECENT
+
+
+class Connections:
+    """What the streams of one run share.
+
+    Args:
+        budget: Bytes that all streams together may hold ahead of their turn.
+        climb: The search for the number of connections.
+        clock: Seconds that only grow.
+
+    Attributes:
+        budget: What all may hold ahead of its turn.
+        blocks: Where it lands; free ones are kept while anything is held.
+    """
+
+    def __init__(
+        self, budget: int = BUFFER_BYTES, climb: Climb | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.clock = clock
+        self.budget = Budget(budget)
+        self.blocks = Blocks()
+        self._climb = climb or Climb()
+        self._seats: set[Seat] = set()
+        self._ahead = 0
+        self._latencies: deque[float] = deque(maxlen=REMEMBERED)
+        self._rates: deque[float] = deque(maxlen=REMEMBERED)
+        self._count = 1
+        self._count_until = -math.inf
+        self._begin_window(clock())
+
+    @property
+    def pace(self) -> Pace:
+        """What one connection gives, as measured; an object store's usual figures until then."""
+        usual = Pace()
+        return Pace(_middle(self._rates, usual.rate), _middle(self._latencies, usual.latency))
+
+    @property
+    def target(self) -> int:
+        """How many connections should be at work in all."""
+        return self._climb.target
+
+    def join(self) -> Seat:
+        """A stream is being opened."""
+        seat = Seat(self.clock())
+        self._seats.add(seat)
+        self._count_until = -math.inf
+        return seat
+
+    def leave(self, seat: Seat) -> None:
+        """A stream is closed; what it had reserved is free. May be called twice."""
+        self._seats.discard(seat)
+        self._count_until = -math.inf
+        self.release(seat, seat.reserved)
+
+    def terms(self, seat: Seat) -> Terms:
+        """What a stream may use now."""
+        moving = self._moving()
+        budget = self.budget.limit // moving
+        connections = min(self._climb.target // moving, budget * 4 // (LEAST_RANGE * 5))
+        if connections < 2 or seat.taken < (PROOF_BESIDE if moving > 1 else PROOF_ALONE):
+            return ONE
+        return Terms(connections, range_bytes(self.pace, connections, budget))
+
+    def reserve(self, seat: Seat, nbytes: int) -> bool:
+        """Takes bytes of the budget, for a range ahead of its turn; False where they are not to be had now."""
+        share = self.budget.limit // self._moving()
+        if seat.reserved + nbytes > share or not self.budget.take(nbytes):
+            self._short = True
+            return False
+        seat.reserved += nbytes
+        return True
+
+    def release(self, seat: Seat, nbytes: int) -> None:
+        """Gives reserved bytes back: their consumer has them, or nobody wants them."""
+        seat.reserved -= nbytes
+        self.budget.give(nbytes)
+        if not self.budget.held:
+            self.blocks.clear()
+
+    def asked(self) -> None:
+        """A request beside a stream's first one begins."""
+        self._ahead += 1
+
+    def ended(self) -> None:
+        """Such a request is over."""
+        self._ahead -= 1
+
+    def answered(self, seconds: float) -> None:
+        """A first byte took so long."""
+        self._latencies.append(seconds)
+
+    def flowed(self, nbytes: int, seconds: float) -> None:
+        """One connection, which nothing held up, gave so many bytes in that time."""
+        if nbytes >= 1 << 20:
+            self._rates.append(nbytes / max(seconds, 1e-6))
+
+    def arrived(self, nbytes: int) -> float:
+        """Bytes came in on any connection; returns the time. Windows of time end here."""
+        now = self.clock()
+        if now >= self._since:
+            self._bytes += nbytes
+            if now - self._since >= self._window:
+                self._measure(now)
+        return now
+
+    def streams_for(self, size: int) -> int:
+        """How many objects of a size should be open at a time, for all connections to flow all the time.
+
+        A small object is over before it flows: of the time that its request is open, only size / rate is of use.
+
+        >>> calm = Connections()
+        >>> calm.streams_for(1 << 30), calm.streams_for(10_000_000)
+        (17, 21)
+        """
+        pace = self.pace
+        useful = max(size, 1) / pace.rate
+        return min(math.ceil(self._climb.target * (1 + pace.latency / useful)), MOST_OPEN)
+
+    def _moving(self) -> int:
+        """How many streams count; counted anew every few milliseconds, since each block asks."""
+        now = self.clock()
+        if now >= self._count_until:
+            self._count = max(1, sum(seat.moves(now) for seat in self._seats))
+            self._count_until = now + COUNT_SECONDS
+        return self._count
+
+    def _measure(self, now: float) -> None:
+        """A window ends. It tells something only where more connections would have had work."""
+        target = self._climb.target
+        if self._ahead and not self._short and now - self._since < 2 * self._window:
+            self._climb.measured(self._bytes / (now - self._since), step=len(self._seats))
+        changed = self._climb.target != target
+        self._begin_window(now + 2 * self.pace.latency if changed else now)
+
+    def _begin_window(self, since: float) -> None:
+        self._since = since
+        self._window = max(LEAST_WINDOW, WINDOW_LATENCIES * self.pace.latency)
+        self._bytes = 0
+        self._short = False
+
+
+def _middle(values: Iterable[float], otherwise: float) -> float:
+    return median(values or (otherwise,))

@@ -1,0 +1,297 @@
+"""ParallelStream: one object by several requests at a time, given in order, behind the face of one stream.
+
+`RangePlan` says what is asked for, `Connections` how much of it at a time; this file only moves bytes. Each range
+is a ResumingStream of its own, with its own retries, pinned to the version that the first answer told.
+
+Rules:
+- The first request is the only one until its stream has shown that it wants many bytes. It is never slower than a
+  plain stream, and while there is no second one its bytes land where the caller wants them, without any copy.
+- Ranges ahead of their turn land in blocks of ours and are copied once. A range whose turn has come is read
+  straight into the caller's buffer from where its landing stopped.
+- Errors come in order: a range that failed for good is reported when all bytes before it were given. Nothing
+  further is asked for meanwhile.
+- `aclose`, an error and a cancellation end all requests; when it returns, no task and no connection is left.
+- Objects whose size or version nobody knows, and stores that cannot give ranges, stay with the one request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from streamrec.errors import ClosedError
+from streamrec.storage.connections import Connections, Seat
+from streamrec.storage.ranges import FIRST_RANGE, LEAST_RANGE, RangePlan, Span
+from streamrec.storage.shield import finish
+from streamrec.storage.stream import ResumingStream, stop_of
+
+__all__ = ["ParallelStream", "Request", "open_parallel"]
+
+Request = Callable[[int, int | None, str | None], ResumingStream]
+"""Makes a stream, not opened yet, from a first byte, one past the last byte, and the version to insist on."""
+
+
+async def open_parallel(
+    request: Request, connections: Connections, start: int, end: int | None, version: str | None
+) -> ResumingStream | ParallelStream:
+    """Opens an object; when this returns the first response has arrived.
+
+    Args:
+        request: Makes the requests.
+        connections: What this stream shares with the others.
+        start: First byte.
+        end: One past the last byte, or None: to the end.
+        version: The version to insist on, or None: the first one seen.
+
+    Returns:
+        A stream that adds requests as `connections` allow; a plain one where the store gives no ranges.
+    """
+    seat = connections.join()
+    stream = request(start, end, version)
+    asked = connections.clock()
+    try:
+        await stream.open()
+    except BaseException:
+        connections.leave(seat)
+        raise
+    if not stream.splits:
+        connections.leave(seat)
+        return stream
+    connections.answered(connections.clock() - asked)
+    return ParallelStream(request, connections, seat, stream, end)
+
+
+class ParallelStream:
+    """A ByteStream over one or several requests; made by `open_parallel`.
+
+    Args:
+        request: Makes the further requests.
+        connections: What this stream shares with the others.
+        seat: This stream's place there.
+        first: The first request, which was answered.
+        end: One past the last byte, or None: to the end.
+    """
+
+    def __init__(
+        self, request: Request, connections: Connections, seat: Seat, first: ResumingStream, end: int | None
+    ) -> None:
+        self.info = first.info
+        self.position = first.position
+        self.tally = first.tally
+        self._request = request
+        self._connections = connections
+        self._seat = seat
+        self._pieces = deque([_Piece(first, connections, seat)])
+        stop = stop_of(first.info, end)
+        splits = stop is not None and first.info.version is not None
+        self._plan = RangePlan(self.position, stop or 0) if splits else RangePlan(0, 0)
+        self._last_cut = (stop or 0) - 2 * LEAST_RANGE
+        self._closed = False
+
+    async def readinto(self, buffer: memoryview) -> int:
+        """Waits for the next bytes; as `ResumingStream.readinto`, but never for more than a block at a time.
+
+        A request may be cut that far ahead of where it has come, while this waits.
+        """
+        if self._closed:
+            raise ClosedError(f"{self.info.path}: the stream is closed; open a new one")
+        if not buffer:
+            return 0
+        buffer = buffer[:FIRST_RANGE]
+        self._seat.waits()
+        try:
+            count = await self._read(buffer)
+        except BaseException:
+            await self.aclose()
+            raise
+        self.position += count
+        self._seat.took(count, self._connections.clock())
+        return count
+
+    async def aclose(self) -> None:
+        """Ends all requests. May be called twice, and with bytes left."""
+        self._closed = True
+        pieces, self._pieces = self._pieces, deque()
+        ahead = [piece.task for piece in pieces if piece.task is not None and not piece.task.done()]
+        for task in ahead:
+            task.cancel()
+        if ahead:
+            await finish(_gone(ahead))
+        for piece in pieces:
+            await piece.aclose()
+        self._connections.leave(self._seat)
+
+    async def _read(self, buffer: memoryview) -> int:
+        while True:
+            if not self._pieces or self.position < self._last_cut or len(self._pieces) > 1:
+                self._ask()
+            if not self._pieces:
+                return 0
+            count = await self._pieces[0].readinto(buffer)
+            if count:
+                return count
+            await self._pieces.popleft().aclose()
+
+    def _ask(self) -> None:
+        """Begins whatever requests the plan wants now and the terms allow."""
+        if any(piece.error for piece in self._pieces):
+            return
+        terms = self._connections.terms(self._seat)
+        if self._pieces:
+            cut = self._plan.cut(self._pieces[-1].reached, terms)
+            if cut is not None:
+                self._pieces[-1].cut(cut)
+        while span := self._plan.offer(terms, sum(piece.under_way for piece in self._pieces)):
+            room = min(span.stop - span.start, terms.range_bytes)
+            if self._pieces and not self._connections.reserve(self._seat, room):
+                return
+            self._plan.accept(span)
+            self._begin(span, room if self._pieces else 0)
+
+    def _begin(self, span: Span, room: int) -> None:
+        """One more request: ahead of its turn, or with no room where its turn is now."""
+        stream = self._request(span.start, span.stop, self.info.version)
+        piece = _Piece(stream, self._connections, self._seat)
+        self._pieces.append(piece)
+        if room:
+            piece.begin(room, self._landed)
+
+    def _landed(self) -> None:
+        """A range has arrived, or as much of it as there is room for: the next may be asked for."""
+        if not self._closed:
+            self._ask()
+
+
+class _Piece:
+    """One request, and what has landed of it ahead of its turn.
+
+    Attributes:
+        task: What lands it, or landed it; None where its turn had come from the beginning.
+        error: What ended it; it waits for the bytes before it.
+    """
+
+    def __init__(self, stream: ResumingStream, connections: Connections, seat: Seat) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self.error: Exception | None = None
+        self._stream = stream
+        self._connections = connections
+        self._seat = seat
+        self._blocks: deque[_Landed] = deque()
+        self._landing = False
+        self._turn = False
+        self._room = 0
+        self._stopped = asyncio.Event()
+
+    @property
+    def reached(self) -> int:
+        """The first byte of it that has not arrived."""
+        return self._stream.position
+
+    @property
+    def under_way(self) -> bool:
+        """Whether bytes of it are still to come."""
+        return self.error is None and not self._stream.ended
+
+    def cut(self, end: int) -> None:
+        """It ends there, further on than it has come."""
+        self._stream.cut(end)
+
+    async def readinto(self, buffer: memoryview) -> int:
+        """Its next bytes, those that have landed first; 0 at its end."""
+        if not self._blocks and self._landing:
+            self._turn = True
+            await self._stopped.wait()
+        if self._blocks:
+            return self._copy(buffer)
+        if self.error is not None:
+            raise self.error
+        count = await self._stream.readinto(buffer)
+        self._connections.arrived(count)
+        return count
+
+    def begin(self, room: int, then: Callable[[], None]) -> None:
+        """Lands it ahead of its turn.
+
+        Args:
+            room: Bytes that are reserved for it; what is not used is given back.
+            then: Called when it has arrived, or as much of it as there is room for.
+        """
+        self._landing, self._room = True, room
+        self.task = asyncio.get_running_loop().create_task(self._land(then), name="streamrec range")
+
+    async def aclose(self) -> None:
+        """Frees its connection; its task is over by now."""
+        self._blocks.clear()
+        await self._stream.aclose()
+
+    def _copy(self, buffer: memoryview) -> int:
+        filled = 0
+        while self._blocks and filled < len(buffer):
+            block, start, stop = self._blocks[0]
+            count = min(stop - start, len(buffer) - filled)
+            buffer[filled : filled + count] = block[start : start + count]
+            filled += count
+            if start + count < stop:
+                self._blocks[0] = _Landed(block, start + count, stop)
+            else:
+                self._blocks.popleft()
+                self._connections.blocks.put(block)
+        self._connections.release(self._seat, filled)
+        return filled
+
+    async def _land(self, then: Callable[[], None]) -> None:
+        self._connections.asked()
+        try:
+            await self._fill()
+        except Exception as error:
+            self.error = error  # whatever it is, it waits for its turn
+        finally:
+            self._connections.ended()
+        self._connections.release(self._seat, self._room)
+        self._landing = False
+        self._stopped.set()
+        then()
+
+    async def _fill(self) -> None:
+        """Fills blocks until all is there, there is no more room, or its turn has come."""
+        asked = self._connections.clock()
+        await self._stream.open()
+        began = now = self._connections.clock()
+        self._connections.answered(began - asked)
+        first = self._room
+        count = -1
+        while count and self._room and not self._turn:
+            block = self._connections.blocks.get()
+            filled = 0
+            try:
+                while filled < len(block) and self._room and not self._turn:
+                    count = await self._stream.readinto(block[filled : filled + self._room])
+                    if not count:
+                        break
+                    filled += count
+                    self._room -= count
+                    now = self._connections.arrived(count)
+            finally:
+                self._keep(block, filled)
+        if not self._turn:
+            self._connections.flowed(first - self._room, now - began)
+
+    def _keep(self, block: memoryview, filled: int) -> None:
+        if filled:
+            self._blocks.append(_Landed(block, 0, filled))
+        else:
+            self._connections.blocks.put(block)
+
+
+class _Landed(NamedTuple):
+    """Bytes of a block that have landed and were not taken."""
+
+    block: memoryview
+    start: int
+    stop: int
+
+
+async def _gone(tasks: list[asyncio.Task[None]]) -> None:
+    await asyncio.wait(tasks)

@@ -1,0 +1,83 @@
+"""Temporary files of local uploads: made, locked while their writer lives, removed when it is dead.
+
+The rule by which an abandoned file is told from one that is written: its writer holds a lock on it (flock), and
+the kernel takes the lock away when the writer's process ends, however it ends. A process id would not do: it is
+used again, and in containers every writer is process 1. Network filesystems may know locks per machine only, so
+the machine's name is part of the file's, and files of other machines are left alone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import socket
+import zlib
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["create_temporary", "make_directories", "remove_abandoned", "sync_directory"]
+
+
+def create_temporary(final: Path) -> tuple[Path, int]:
+    """Makes and locks a file beside the final one; returns its path and descriptor."""
+    while True:
+        path = final.with_name(f"{_prefix(final)}{secrets.token_hex(8)}")
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            locked = _lock(handle)
+        except OSError:  # a filesystem without locks: nobody can take the file for abandoned there either
+            locked = True
+        if locked and os.fstat(handle).st_nlink:
+            return path, handle
+        os.close(handle)  # somebody who looked for abandoned files came between making and locking
+
+
+def remove_abandoned(final: Path) -> None:
+    """Removes temporary files for this name that dead writers left on this machine."""
+    prefix = _prefix(final)
+    with suppress(OSError):  # a directory that one may write to and not list
+        for name in os.listdir(final.parent):
+            if name.startswith(prefix):
+                _remove_if_unlocked(final.with_name(name))
+
+
+def make_directories(path: Path) -> None:
+    """Makes a directory and those above it, so that they are there after a power cut too."""
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for each in missing:
+        sync_directory(each.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Waits until the names in a directory are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _prefix(final: Path) -> str:
+    """What names of temporary files for this one, made on this machine, begin with (`urls.is_temporary`)."""
+    return f".{final.name}.streamrec-{zlib.crc32(socket.gethostname().encode()):08x}-"
+
+
+def _remove_if_unlocked(path: Path) -> None:
+    with suppress(OSError):  # it went meanwhile, belongs to somebody else, or the filesystem has no locks
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if _lock(handle):
+                path.unlink()
+        finally:
+            os.close(handle)
+
+
+def _lock(handle: int) -> bool:
+    """Whether the lock is ours now; an OSError where the filesystem has no locks."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

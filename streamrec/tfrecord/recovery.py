@@ -1,0 +1,227 @@
+"""The way through a stretch of bytes that holds damage, or the end of a piece. No state of its own, no I/O.
+
+The framer comes here with what its quick way could not finish, and takes back the records, the losses, and what to
+hold. The rules of each policy stand in `loss`; those of the search in `resync`. Besides:
+
+- A payload with a wrong CRC whose end does not lead to another header (or to the end of the shard) may have lost bytes
+  or gained some: then its length is no guide to the next record, and "resync" searches from behind its first byte.
+  So it does where whole records lie in it up to its very end: as many bytes were lost as those have. (Records that
+  it holds by right end before its own CRC.)
+- A piece ends before the first record whose header begins at or after its `end`. Whether that header is good is still
+  this piece's to say: a reader that starts there by searching would pass a damaged one over, and nobody would know.
+  The piece counts a loss up to its end.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from streamrec import kernels
+from streamrec.errors import CorruptRecordError, StreamrecError, TruncatedShardError
+from streamrec.tfrecord.compression import is_record_header
+from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, as_spans
+from streamrec.tfrecord.loss import Loss, OnError
+from streamrec.tfrecord.resync import search
+
+__all__ = ["Rules", "Search", "Walk"]
+
+TRUNCATED = -1
+"""Beside the codes of `scan_frames`: the bytes ended for good within a record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a stream is read by; the framer's arguments."""
+
+    verify: bool
+    max_record_bytes: int
+    path: str | None
+    on_error: OnError
+    max_skipped: int | None
+    end: int = sys.maxsize
+
+    def forgives(self, code: int) -> bool:
+        """Whether damage of this kind is left out."""
+        return self.on_error == "resync" or (self.on_error == "skip_record" and code == kernels.BAD_PAYLOAD_CRC)
+
+    def exhausted(self, losses: int) -> bool:
+        """Whether so many losses are as many as may be."""
+        return self.max_skipped is not None and losses >= self.max_skipped
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A search under way: where the damage began, what it was, and how many records came before it."""
+
+    offset: int
+    reason: str
+    record: int
+
+
+@dataclass(slots=True)
+class Walk:
+    """One stretch of bytes, gone through as far as it goes.
+
+    Args:
+        rules: What the stream is read by.
+        data: The stretch.
+        base: Offset in the stream of its first byte.
+        record: How many records came before it.
+        skipped: How many losses.
+        final: Nothing comes behind it.
+        search: The search that it begins in, if any.
+
+    Attributes:
+        spans: Of the records, int64 [n, 2] each.
+        losses: What was left out.
+        at: Where in `data` begins what must be held until more comes.
+        wants: How many bytes from there on are wanted.
+        error: What ends the stream here.
+        done: The piece is at its end.
+    """
+
+    rules: Rules
+    data: memoryview
+    base: int
+    record: int
+    skipped: int
+    final: bool
+    search: Search | None = None
+    spans: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+    at: int = 0
+    wants: int = HEADER_BYTES
+    error: StreamrecError | None = None
+    done: bool = False
+
+    def run(self) -> None:
+        """Goes on until more bytes are wanted, the piece ends, or an error does."""
+        going = True
+        while going:
+            going = self._frame() if self.search is None else self._search()
+
+    @property
+    def _limit(self) -> int:
+        """Where in `data` the piece ends."""
+        return self.rules.end - self.base
+
+    def _frame(self) -> bool:
+        """Takes the records from `at` on; True where the way goes on behind them."""
+        rules = self.rules
+        found, self.at, code, self.wants = kernels.scan_frames(self.data, self.at, rules.verify, rules.max_record_bytes)
+        self._take(as_spans(found))
+        left = len(self.data) - self.at
+        if code == kernels.OK and self.final and left:
+            code = TRUNCATED
+        if self.at >= self._limit:
+            self.done = self.done or self.wants > HEADER_BYTES or (self.final and not left)
+        if self.done or code == kernels.OK:
+            return False
+        return self._damaged(code)
+
+    def _take(self, spans: npt.NDArray[np.int64]) -> None:
+        """Keeps the records whose headers begin before the piece's end."""
+        if self.at > self._limit and len(spans):
+            ours = int(np.searchsorted(spans[:, 0], self._limit + HEADER_BYTES))
+            if ours < len(spans):
+                self.done, self.at = True, int(spans[ours, 0]) - HEADER_BYTES
+                spans = spans[:ours]
+        if len(spans):
+            self.spans.append(spans)
+            self.record += len(spans)
+
+    def _damaged(self, code: int) -> bool:
+        """The record at `at` is bad: what the rules say about that."""
+        offset = self.base + self.at
+        reason = self._reason(code)
+        forgiven = self.rules.forgives(code)
+        if forgiven and self.rules.exhausted(self.skipped + len(self.losses)):
+            forgiven, reason = False, f"{reason} (one loss more than max_skipped={self.rules.max_skipped})"
+        if not forgiven:
+            kind = TruncatedShardError if code == TRUNCATED else CorruptRecordError
+            self.error = kind(reason, self.rules.path, offset, self.record)
+            return False
+        if code == kernels.BAD_PAYLOAD_CRC and (behind := self._leads_on()) is not True:
+            if behind is None:
+                self.wants += HEADER_BYTES
+                return False
+            code = kernels.BAD_LENGTH_CRC
+        if code == kernels.BAD_PAYLOAD_CRC:
+            self._lose(Search(offset, reason, self.record), offset + self.wants)
+            self.at += self.wants
+        else:
+            self.search = Search(offset, reason, self.record)
+            self.at += 1
+        return True
+
+    def _leads_on(self) -> bool | None:
+        """Whether the record at `at` ends where another one's header begins, or the shard ends; None: not yet known."""
+        if self.rules.on_error == "skip_record":
+            return True
+        behind = self.at + self.wants
+        left = len(self.data) - behind
+        if left < HEADER_BYTES:
+            return not left and not self._covers(behind) if self.final else None
+        leads = is_record_header(bytes(self.data[behind : behind + HEADER_BYTES]))
+        return leads and not self._covers(behind)
+
+    def _covers(self, end: int) -> bool:
+        """Whether whole records lie behind `at` that end at `end`."""
+        within, limit = self.data[:end], self.rules.max_record_bytes
+        position, wants = kernels.find_header(within, self.at + 1, True, limit)
+        while wants != HEADER_BYTES:
+            _, position, _, _ = kernels.scan_frames(within, position, True, limit)
+            if position == end:
+                return True
+            position, wants = kernels.find_header(within, position + 1, True, limit)
+        return False
+
+    def _search(self) -> bool:
+        """Looks for the next record; True where one was found."""
+        assert self.search is not None
+        self.at, self.wants = search(self.data, self.at, self.rules.max_record_bytes, self.final)
+        whole = self.at + self.wants <= len(self.data)
+        if self.at >= self._limit:
+            self.done = True
+            stop = min(max(self.rules.end, self.search.offset + HEADER_BYTES), self.base + len(self.data))
+        elif whole or self.final:
+            stop = self.base + self.at
+        else:
+            return False
+        self._lose(self.search, stop)
+        self.search = None
+        return whole and not self.done
+
+    def _lose(self, damage: Search, stop: int) -> None:
+        nbytes = stop - damage.offset
+        self.losses.append(Loss(self.rules.path, damage.offset, nbytes, damage.reason, damage.record))
+
+    def _reason(self, code: int) -> str:
+        """What is wrong with the record at `at`, and what to do."""
+        rest = self.data[self.at :]
+        length = int.from_bytes(rest[:8], "little")
+        if code == TRUNCATED:
+            return (
+                f"the shard ends after {len(rest):,} of at least {self.wants:,} bytes of this record: "
+                "its writer did not finish, or the copy is incomplete; write or copy it again"
+            )
+        if code == kernels.BAD_LENGTH_CRC:
+            return (
+                f"the CRC32C of the record's length is wrong (bytes {rest[:HEADER_BYTES].hex()}): the shard is damaged "
+                "here, is compressed in another way than was said, or is no TFRecord file"
+            )
+        if code == kernels.TOO_LONG:
+            return (
+                f"the record says to be {length:,} bytes long, above max_record_bytes={self.rules.max_record_bytes:,}; "
+                "pass a higher max_record_bytes if it really is"
+            )
+        stored = rest[HEADER_BYTES + length : HEADER_BYTES + length + FOOTER_BYTES]
+        actual = kernels.masked_crc32c(rest[HEADER_BYTES : HEADER_BYTES + length])
+        return (
+            f"the CRC32C of the record's {length:,} bytes is {actual:#010x}, but the shard says "
+            f"{int.from_bytes(stored, 'little'):#010x}: the data is damaged; fetch or write the shard again"
+        )

@@ -1,0 +1,111 @@
+"""interleave: payloads of many lanes, copied in the order of their turns."""
+
+import itertools
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamrec.kernels import _native, reference
+from tests.kernels.streams import cut
+
+Window = tuple[bytes, np.ndarray[tuple[int, ...], np.dtype[np.int64]]]
+
+
+def as_window(payloads: list[bytes], gap: bytes = b"") -> Window:
+    """A buffer with these payloads in it, and their spans."""
+    ends = np.cumsum([len(gap) + len(payload) for payload in payloads], dtype=np.int64)
+    lengths = np.array([len(payload) for payload in payloads], np.int64)
+    return b"".join(gap + payload for payload in payloads), np.stack([ends - lengths, ends], 1)
+
+
+def in_turn(lanes: list[list[bytes]], block: int) -> list[bytes]:
+    """The order by its definition."""
+    turns = [[lane[at : at + block] for at in range(0, len(lane), block)] for lane in lanes]
+    rounds = itertools.zip_longest(*turns, fillvalue=[])
+    return [payload for turn in itertools.chain.from_iterable(rounds) for payload in turn]
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> tuple[list[list[bytes]], int, list[list[Window]]]:
+    """Lanes that hold what their turns take, and the windows that they were cut in."""
+    count, block, rounds = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(0, 3))
+    rest = draw(st.integers(0, count * block - 1))
+    lanes, windows = [], []
+    for index in range(count):
+        size = rounds * block + min(max(rest - index * block, 0), block)
+        lane = draw(st.lists(st.binary(max_size=40), min_size=size, max_size=size))
+        edges = sorted({0, size, *draw(st.lists(st.integers(0, size), max_size=2))})
+        gap = draw(st.sampled_from([b"", b"-", b"0123456789ab"]))
+        windows.append([as_window(lane[a:b], gap) for a, b in itertools.pairwise(edges)])
+        lanes.append(lane)
+    return lanes, block, windows
+
+
+@given(job=jobs())
+def test_gives_the_payloads_in_turn(
+    kernels: ModuleType, job: tuple[list[list[bytes]], int, list[list[Window]]]
+) -> None:
+    lanes, block, windows = job
+    buffer, spans = kernels.interleave(windows, block)
+    assert cut(buffer, spans) == in_turn(lanes, block)
+    assert bytes(buffer) == b"".join(in_turn(lanes, block))
+
+
+@given(job=jobs(), drop=st.integers(0, 3))
+def test_native_equals_reference(job: tuple[list[list[bytes]], int, list[list[Window]]], drop: int) -> None:
+    """Also where a lane lacks records: the same error, after the same number of records."""
+    _, block, windows = job
+    windows[drop % len(windows)] = windows[drop % len(windows)][:drop]
+    assert outcome(_native, windows, block) == outcome(reference, windows, block)
+
+
+def outcome(kernels: ModuleType, windows: list[list[Window]], block: int) -> object:
+    try:
+        return [bytes(part) for part in kernels.interleave(windows, block)]
+    except ValueError as error:
+        return str(error)
+
+
+def test_large_results_live_in_blocks(kernels: ModuleType) -> None:
+    """Thousands of records, more than the smallest block."""
+    lanes = [[bytes([lane]) * 50 for _ in range(3000)] for lane in range(3)]
+    buffer, spans = kernels.interleave([[as_window(lane[:7]), as_window(lane[7:])] for lane in lanes], 2)
+    assert cut(buffer, spans) == in_turn(lanes, 2)
+
+
+def test_nothing(kernels: ModuleType) -> None:
+    for lanes in ([], [[]], [[], [as_window([])]]):
+        assert [bytes(part) for part in kernels.interleave(lanes, 1)] == [b"", b""]
+
+
+def test_a_lane_without_its_record(kernels: ModuleType) -> None:
+    lanes = [[as_window([b"a", b"b", b"c"])], [as_window([b"x"])]]
+    with pytest.raises(ValueError, match="has no record after 3 of 4: each lane must hold what its turns of 1 take"):
+        kernels.interleave(lanes, 1)
+
+
+@pytest.mark.parametrize("span", [[-1, 2], [0, 7], [4, 3], [7, 7], [0, 2**63 - 1]])
+def test_a_span_outside_of_its_buffer(kernels: ModuleType, span: list[int]) -> None:
+    window = b"abcdef", np.array([[0, 6], span], np.int64)
+    with pytest.raises(ValueError, match=rf"span 1 is \[{span[0]}, {span[1]}\): wanted 0 <= start <= end <= 6"):
+        kernels.interleave([[as_window([b"a"])], [window]], 1)
+
+
+def test_wrong_arguments(kernels: ModuleType) -> None:
+    window = as_window([b"a"])
+    with pytest.raises(ValueError, match="block is 0: wanted 1 or more"):
+        kernels.interleave([[window]], 0)
+    with pytest.raises(ValueError, match="wanted an integer from 0"):
+        kernels.interleave([[window]], -1)
+    for lane in ([b"a"], [(b"a",)], [list(window)]):
+        with pytest.raises(TypeError, match=r"a window is a tuple \(buffer, spans\), not"):
+            kernels.interleave([lane], 1)
+    with pytest.raises(TypeError):
+        kernels.interleave([[(b"a", np.array([[0.0, 1.0]]))]], 1)
+    with pytest.raises(TypeError):
+        kernels.interleave([[("text", window[1])]], 1)
+    with pytest.raises(TypeError):
+        kernels.interleave([1], 1)

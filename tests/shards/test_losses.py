@@ -1,0 +1,178 @@
+"""What a reader does about damage, and what it tells of it; the framer's own tests are in tests/tfrecord."""
+
+import gzip
+import logging
+
+import pytest
+
+import streamrec
+from streamrec import Loss, encode_records
+from streamrec.shards.losses import KEPT, LOGGED
+from tests.shards.test_reader import place, put, read
+from tests.tfrecord.damage import random_case, starts_of
+
+__all__ = ["place"]
+
+RECORDS = [b"%d:" % index * (index % 97) for index in range(5_000)]
+STARTS = starts_of(RECORDS)
+BAD = (70, 2_000, 2_001, 4_999)
+
+
+def damaged(at: int = 12) -> bytes:
+    """Four records with a damaged payload, or with a damaged length."""
+    data = bytearray(encode_records(RECORDS))
+    for bad in BAD:
+        data[STARTS[bad] + at] ^= 1
+    return bytes(data)
+
+
+REST = [record for index, record in enumerate(RECORDS) if index not in BAD]
+
+
+@pytest.mark.parametrize(("on_error", "at"), [("skip_record", 12), ("resync", 12), ("resync", 0), ("resync", 9)])
+@pytest.mark.parametrize("block_bytes", [200, None])
+@pytest.mark.parametrize("compress", [False, True])
+async def test_damaged_records_are_left_out(
+    place: str, on_error: str, at: int, block_bytes: int | None, compress: bool
+) -> None:
+    """From a compressed shard too, where it was damaged before it was compressed."""
+    url = put(f"{place}/x", gzip.compress(damaged(at), 1) if compress else damaged(at))
+    told: list[Loss] = []
+    async with streamrec.open_shard(url, on_error=on_error, on_loss=told.append, block_bytes=block_bytes) as shard:
+        assert [record async for record in shard] == REST
+        assert shard.losses == told
+        assert shard.skipped == shard.statistics.losses == len(told)
+        assert shard.statistics.lost_bytes == sum(loss.nbytes or 0 for loss in told)
+        assert shard.place.record == len(REST)
+    places = [(loss.path, loss.offset, loss.nbytes, loss.record) for loss in told]
+    apart = [(url, STARTS[bad], len(RECORDS[bad]) + 16, bad - before) for before, bad in enumerate(BAD)]
+    two = (url, STARTS[2_000], STARTS[2_002] - STARTS[2_000], 1_999)
+    assert places == (apart if at == 12 else [apart[0], two, apart[3]])
+
+
+async def test_skip_record_raises_for_a_damaged_length(place: str) -> None:
+    url = put(f"{place}/x", damaged(3))
+    found: list[bytes] = []
+    with pytest.raises(streamrec.CorruptRecordError, match="length is wrong"):
+        async with streamrec.open_shard(url, on_error="skip_record") as shard:
+            async for record in shard:
+                found.append(record)
+    assert found == RECORDS[: BAD[0]]
+
+
+@pytest.mark.parametrize("at", [0, 12])
+async def test_skip_shard_loses_the_rest(place: str, at: int) -> None:
+    data = damaged(at)
+    url = put(f"{place}/x", data)
+    async with streamrec.open_shard(url, on_error="skip_shard") as shard:
+        assert [record async for record in shard] == RECORDS[: BAD[0]]
+        (loss,) = shard.losses
+        assert await shard.read() is None
+    assert (loss.path, loss.offset, loss.nbytes, loss.record) == (url, STARTS[70], len(data) - STARTS[70], 70)
+
+
+async def test_skip_shard_of_a_piece_loses_the_rest_of_the_piece(place: str) -> None:
+    url = put(f"{place}/x", damaged())
+    async with streamrec.open_shard(url, start=STARTS[60], end=STARTS[100], on_error="skip_shard") as shard:
+        assert [record async for record in shard] == RECORDS[60:70]
+        (loss,) = shard.losses
+    assert (loss.offset, loss.nbytes, loss.record) == (STARTS[70], STARTS[100] - STARTS[70], 10)
+
+
+@pytest.mark.parametrize("on_error", ["skip_shard", "resync"])
+@pytest.mark.parametrize("harm", ["cut", "changed"])
+async def test_a_compressed_stream_that_breaks_loses_the_rest(place: str, on_error: str, harm: str) -> None:
+    """Nothing can be found behind it; how much that is, nobody knows."""
+    data = bytearray(gzip.compress(encode_records(RECORDS)))
+    if harm == "cut":
+        del data[len(data) // 2 :]
+    else:
+        data[len(data) // 2] ^= 0xFF
+    url = put(f"{place}/x", bytes(data))
+    async with streamrec.open_shard(url, on_error=on_error) as shard:
+        found = [record async for record in shard]
+        last = shard.losses[-1]
+    assert found == RECORDS[: len(found)]
+    assert len(found) > 1_000
+    assert last.nbytes is None
+    for other in ("raise", "skip_record"):
+        with pytest.raises((streamrec.CorruptRecordError, streamrec.TruncatedShardError)):
+            await read(url, on_error=other)
+
+
+async def test_an_end_within_a_record(place: str) -> None:
+    url = put(f"{place}/x", encode_records(RECORDS)[:-3])
+    for on_error in ("resync", "skip_shard"):
+        async with streamrec.open_shard(url, on_error=on_error) as shard:
+            assert [record async for record in shard] == RECORDS[:-1]
+            (loss,) = shard.losses
+        assert (loss.offset, loss.nbytes) == (STARTS[-2], len(RECORDS[-1]) + 13)
+    with pytest.raises(streamrec.TruncatedShardError):
+        await read(url, on_error="skip_record")
+
+
+@pytest.mark.parametrize("on_error", ["skip_record", "resync", "skip_shard"])
+@pytest.mark.parametrize("limit", [0, 1, 3])
+async def test_a_limit_turns_losses_into_an_error(place: str, on_error: str, limit: int) -> None:
+    url = put(f"{place}/x", damaged())
+    if on_error == "skip_shard" and limit:
+        assert await read(url, on_error=on_error, max_skipped=limit) == RECORDS[: BAD[0]]
+        return
+    found: list[bytes] = []
+    with pytest.raises(streamrec.CorruptRecordError) as caught:
+        async with streamrec.open_shard(url, on_error=on_error, max_skipped=limit) as shard:
+            async for record in shard:
+                found.append(record)
+    assert len(shard.losses) == limit
+    assert found == [record for record in RECORDS[: BAD[limit]] if record not in [RECORDS[bad] for bad in BAD[:limit]]]
+    assert caught.value.offset == STARTS[BAD[limit]]
+    assert "max_skipped" in str(caught.value) or on_error == "skip_shard"
+
+
+async def test_losses_are_logged(place: str, caplog: pytest.LogCaptureFixture) -> None:
+    url = put(f"{place}/x", damaged())
+    with caplog.at_level(logging.WARNING, "streamrec"):
+        await read(url, on_error="skip_record")
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == len(BAD)
+    assert lines[0].startswith(
+        f"{url}, byte {STARTS[70]:,}, behind 70 records: lost {len(RECORDS[70]) + 16:,} bytes: the"
+    )
+
+
+async def test_a_shard_that_is_damaged_all_over(place: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Every loss is counted and told; not every one is kept and logged."""
+    data = bytearray(encode_records([b"x"] * 3_000))
+    for offset in range(12, len(data), 34):
+        data[offset] ^= 1
+    url = put(f"{place}/x", bytes(data))
+    told: list[Loss] = []
+    async with streamrec.open_shard(url, on_error="skip_record", on_loss=told.append) as shard:
+        assert [record async for record in shard] == [b"x"] * 1_500
+        assert (shard.skipped, len(shard.losses)) == (1_500, KEPT)
+    assert len(told) == 1_500
+    assert len(caplog.records) == LOGGED + 1
+
+
+async def test_nothing_is_lost_of_what_is_not_damaged(place: str) -> None:
+    url = put(f"{place}/x", encode_records(RECORDS))
+    for on_error in ("skip_record", "resync", "skip_shard"):
+        async with streamrec.open_shard(url, on_error=on_error) as shard:
+            assert [record async for record in shard] == RECORDS
+            assert (shard.losses, shard.skipped) == ([], 0)
+
+
+@pytest.mark.parametrize("kind", ["", "GZIP"])
+async def test_random_damage(place: str, kind: str) -> None:
+    """Exactly what was touched is lost, in any size of blocks."""
+    for seed in range(400):
+        case = random_case(seed)
+        url = put(f"{place}/x", gzip.compress(case.data, 1) if kind else case.data)
+        assert await read(url, on_error="resync", compression_type=kind, block_bytes=1 + seed % 300) == case.survivors
+
+
+async def test_a_wrong_policy_is_refused_at_once(place: str) -> None:
+    with pytest.raises(ValueError, match="on_error='skip' is none of"):
+        await read(f"{place}/none", on_error="skip")
+    with pytest.raises(ValueError, match="max_skipped=-1"):
+        await read(f"{place}/none", max_skipped=-1)

@@ -1,0 +1,245 @@
+"""Pieces of a shard: n readers deliver each record once, wherever it is cut and whatever its payloads hold."""
+
+import gzip
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import streamrec
+from streamrec import encode_record, encode_records
+from streamrec.shards import Piece, ReadOptions, ShardReader
+from streamrec.shards.pieces import SLACK_BYTES
+from streamrec.storage import ByteStream, Storage, Storages, Tally
+from streamrec.tfrecord import SETTLE_BYTES
+from tests.shards.test_reader import place, put
+from tests.tfrecord.damage import random_case
+
+__all__ = ["place"]
+
+PLAIN = [b"", b"one", b"two two", b"x" * 40, b"", b"last"]
+INNER = encode_records([b"inner one", b"inner", b""])
+NESTED = {
+    "whole file": [b"first", INNER, b"behind"],
+    "within a payload": [b"first", b"[" + INNER + b"]", b"behind"],
+    "at its end": [b"first", b"[" + INNER, b"behind"],
+    "as the only record": [INNER],
+    "as the last one": [b"first", INNER],
+    "the last one, padded": [b"first", INNER + bytes(20)],
+    "cut in its payload": [b"first", INNER[:-7], b"behind", b"end"],
+    "cut in its header": [b"first", INNER + encode_record(b"more")[:9], b"behind", b"end"],
+    "a header that claims more": [b"first", INNER + encode_record(b"x" * 30)[:14], b"behind", b"end"],
+    "a header that claims much more": [b"first", INNER + encode_record(b"x" * 3_000_000)[:14], *[b"behind"] * 70_000],
+    "a damaged one": [b"first", INNER[:30] + b"?" + INNER[31:], b"behind"],
+    "two levels": [b"a", encode_records([b"b", encode_records([b"c", INNER, b"d"]), b"e"]), b"f"],
+    "several": [INNER, b"between", INNER, INNER],
+}
+
+
+async def pieces(url: str, cuts: Sequence[int], **options: Any) -> list[bytes]:
+    """What the readers of all pieces give, one after the other."""
+    found: list[bytes] = []
+    for start, end in zip([0, *cuts], [*cuts, None], strict=True):
+        async with streamrec.open_shard(url, "", start=start, end=end, **options) as shard:
+            found += [record async for record in shard]
+    return found
+
+
+async def test_cut_at_every_byte(place: str) -> None:
+    data = encode_records(PLAIN)
+    url = put(f"{place}/x", data)
+    for cut in range(len(data) + 20):
+        assert await pieces(url, [cut]) == PLAIN, cut
+
+
+async def test_a_piece_has_the_records_whose_headers_begin_in_it(place: str) -> None:
+    starts = list(itertools.accumulate((len(record) + 16 for record in PLAIN), initial=0))
+    url = put(f"{place}/x", encode_records(PLAIN))
+    for start, end in itertools.combinations(range(0, starts[-1] + 10, 3), 2):
+        async with streamrec.open_shard(url, start=start, end=end) as shard:
+            found = [record async for record in shard]
+        assert found == [record for record, at in zip(PLAIN, starts, strict=False) if start <= at < end], (start, end)
+
+
+@pytest.mark.parametrize("records", NESTED.values(), ids=NESTED)
+async def test_payloads_that_hold_records(records: list[bytes], tmp_path: Path) -> None:
+    data = encode_records(records)
+    url = put(str(tmp_path / "x"), data)
+    ends = len(encode_records(records[:3])) + 1
+    for cut in range(0, ends, 1 if len(data) < 1_000 else 9):
+        assert await pieces(url, [cut]) == records, cut
+    for size in (1, 10, 50):
+        assert await pieces(url, range(size, ends, size)) == records, size
+
+
+def deceiving(rng: np.random.Generator, depth: int) -> bytes:
+    """A payload of TFRecord files, of pieces of them, of zeros and noise, down to a depth."""
+    parts = []
+    for kind in rng.integers(0, 5, int(rng.integers(0, 4))).tolist():
+        if kind == 0 or depth == 0:
+            parts.append(rng.bytes(int(rng.integers(0, 30))))
+        elif kind == 1:
+            parts.append(bytes(int(rng.integers(0, 30))))
+        else:
+            inner = encode_records([deceiving(rng, depth - 1) for _ in range(int(rng.integers(0, 4)))])
+            first, last = sorted(rng.integers(0, len(inner) + 1, 2).tolist()) if kind == 3 else (0, len(inner))
+            parts.append(inner[first:last])
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize("first", [0, 5_000, 7_300])
+async def test_payloads_that_deceive(first: int) -> None:
+    """Among these seeds are some whose inner lengths lead, by accident, to where a record begins."""
+    for seed in range(first, first + 500):
+        rng = np.random.default_rng(seed)
+        records = [deceiving(rng, 3) for _ in range(int(rng.integers(1, 7)))]
+        data = encode_records(records)
+        url = put("memory://deceiving/x", data)
+        cuts = sorted(rng.integers(0, len(data) + 1, int(rng.integers(1, 4))).tolist())
+        assert await pieces(url, cuts) == records, (seed, cuts)
+
+
+@pytest.mark.parametrize("size", [30_000, 65_000, 300_000, 900_000])
+async def test_longer_payloads_that_hold_records(place: str, size: int) -> None:
+    """Up to SETTLE_BYTES, however the reads fall; what stands before the cut is longer than one look back."""
+    inner = encode_records([bytes([i % 251]) * 997 for i in range(size // 1013)])
+    outer = bytes(1_500_000) + inner + b"rest" * 100
+    records = [b"first", outer, *[b"%d" % i * 100 for i in range(2_000)], inner]
+    data = encode_records(records)
+    url = put(f"{place}/x", data)
+    begins = 33 + 1_500_000
+    for cut in (begins - 1, begins, begins + 1, begins + size // 2, begins + size - 2_000, len(data) - size // 3):
+        assert await pieces(url, [cut]) == records, cut
+
+
+@pytest.mark.parametrize("length", [1 << 30, 20 << 20])
+async def test_a_length_that_stands_in_a_payload_is_not_waited_for(place: str, length: int) -> None:
+    """Neither a gigabyte, nor with room made for it."""
+    stale = encode_record(length.to_bytes(8, "little"))[12:]
+    records = [b"first", b"#" * 30 + stale + b"#" * 30, *[b"%d" % i * 1_000 for i in range(10_000)]]
+    url = put(f"{place}/x", encode_records(records))
+    async with Storages() as storages:
+        storage = Watching(await storages.at(url))
+        reader = await ShardReader.open(storage, url, ReadOptions(""), piece=Piece(40, 3_000))
+        assert [record async for record in reader] == records[2:5]
+        await reader.aclose()
+    assert sum(end - start for start, end in storage.ranges if end is not None) < 4 * SETTLE_BYTES
+
+
+async def test_records_that_are_longer_than_is_waited_for(place: str) -> None:
+    records = [b"first", bytes(20 << 20), bytes(18 << 20), b"last"]
+    url = put(f"{place}/x", encode_records(records))
+    assert await pieces(url, [5, 25 << 20]) == records
+
+
+async def test_a_run_of_inner_records_beyond_measure_is_told_as_damage(place: str) -> None:
+    """The one case that the search cannot know: an error, where it breaks off."""
+    inner = encode_records([bytes([i % 251]) * 997 for i in range(2 * SETTLE_BYTES // 1013)])
+    url = put(f"{place}/x", encode_records([b"first", inner, b"behind"]))
+    with pytest.raises(streamrec.CorruptRecordError):
+        await pieces(url, [1000])
+
+
+async def test_random_cuts_of_a_larger_shard(place: str) -> None:
+    rng = np.random.default_rng(3)
+    records = [rng.bytes(int(size)) for size in rng.exponential(3_000, 1_500)] + [rng.bytes(5_000_000), b"end"]
+    data = encode_records(records)
+    url = put(f"{place}/x", data)
+    for count in (1, 2, 5, 20):
+        cuts = sorted(rng.integers(0, len(data), count).tolist())
+        assert await pieces(url, cuts) == records, cuts
+
+
+async def test_what_follows_damage_comes_once(place: str) -> None:
+    """Pieces of a damaged shard give what reading it whole gives; at any cut, with none of them losing a word."""
+    rng = np.random.default_rng(4)
+    for seed in range(300):
+        case = random_case(seed)
+        url = put(f"{place}/x", case.data)
+        cuts = sorted(rng.integers(0, len(case.data) + 1, int(rng.integers(1, 4))).tolist())
+        found = await pieces(url, cuts, on_error="resync")
+        assert found == case.survivors, (seed, cuts)
+        if b"".join(map(encode_record, case.survivors)) != case.data:
+            with pytest.raises((streamrec.CorruptRecordError, streamrec.TruncatedShardError)):
+                await pieces(url, cuts)
+
+
+@pytest.mark.parametrize("seed", [1, 8])
+async def test_what_follows_damage_at_every_cut(tmp_path: Path, seed: int) -> None:
+    case = random_case(seed)
+    url = put(str(tmp_path / "x"), case.data)
+    for cut in range(len(case.data) + 1):
+        assert await pieces(url, [cut], on_error="resync") == case.survivors, cut
+
+
+async def test_damage_at_a_cut_is_told_once(place: str) -> None:
+    """By the piece that a damaged length follows, which knows where it stands; by the one that a payload begins in."""
+    starts = list(itertools.accumulate((len(record) + 16 for record in PLAIN), initial=0))
+    for at, teller in ((2, 0), (15, 1)):
+        data = bytearray(encode_records(PLAIN))
+        data[starts[2] + at] ^= 1
+        url = put(f"{place}/x", bytes(data))
+        for cut in range(starts[1] + 1, starts[2] + 1):
+            told = []
+            for number, (start, end) in enumerate(((0, cut), (cut, None))):
+                async with streamrec.open_shard(url, start=start, end=end, on_error="resync") as shard:
+                    assert [record async for record in shard] == ([b"", b"one"], PLAIN[3:])[number]
+                    told += [(number, loss.offset) for loss in shard.losses]
+            assert told == [(teller, starts[2])], cut
+
+
+async def test_a_compressed_shard_has_no_pieces(place: str) -> None:
+    url = put(f"{place}/x", gzip.compress(encode_records(PLAIN)))
+    for kind, start, end in ((None, 5, None), ("GZIP", 5, 9), (None, 0, 9)):
+        with pytest.raises(ValueError, match=r"is compressed \(GZIP\).* read it without start and end"):
+            async with streamrec.open_shard(url, kind, start=start, end=end):
+                pass
+
+
+async def test_a_piece_that_cannot_be(place: str) -> None:
+    url = put(f"{place}/x", encode_records(PLAIN))
+    for start, end in ((-1, 5), (5, 4)):
+        with pytest.raises(ValueError, match="a piece begins at 0 or later"):
+            async with streamrec.open_shard(url, start=start, end=end):
+                pass
+
+
+class Watching(Storage):
+    """A storage that remembers which ranges were asked for."""
+
+    def __init__(self, storage: Storage) -> None:
+        super().__init__(storage._backend)
+        self.ranges: list[tuple[int, int | None]] = []
+
+    async def stream(
+        self,
+        path: str,
+        start: int = 0,
+        end: int | None = None,
+        version: str | None = None,
+        tally: Tally | None = None,
+    ) -> ByteStream:
+        self.ranges.append((start, end))
+        return await super().stream(path, start, end, version, tally)
+
+
+@pytest.mark.parametrize("length", [100, 90_000, 3_000_000])
+async def test_only_the_piece_is_fetched_and_what_its_last_record_needs(place: str, length: int) -> None:
+    records = [bytes([i]) * length for i in range(max(3, 8_000_000 // length) % 251)]
+    size = len(encode_records(records))
+    url = put(f"{place}/x", encode_records(records))
+    start, end = size // 3, size * 2 // 3
+    async with Storages() as storages:
+        storage = Watching(await storages.at(url))
+        reader = await ShardReader.open(storage, url, ReadOptions(""), piece=Piece(start, end))
+        found = [frames async for frames in reader.frames()]
+        await reader.aclose()
+    last = found[-1]
+    reach = last.offset(len(last)) + 12
+    assert storage.ranges[0] == (start, end + SLACK_BYTES)
+    assert all(first >= start for first, _ in storage.ranges)
+    assert max(stop for _, stop in storage.ranges if stop) <= max(reach, end + SLACK_BYTES, start + 2 * SETTLE_BYTES)
+    assert len(storage.ranges) <= 3

@@ -1,0 +1,36 @@
+"""The process that `writing.py` kills: it writes three shards and a manifest, the same bytes for the same version."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from streamrec import ShardWriter
+
+SHARD_BYTES = 17 << 20
+RECORD_BYTES = 250_000
+RECORDS = 2 * (SHARD_BYTES // RECORD_BYTES) + 3
+
+
+def records(version: int) -> Iterator[bytes]:
+    """What is written."""
+    source = np.random.default_rng(version)
+    return (source.bytes(RECORD_BYTES) for _ in range(RECORDS))
+
+
+async def write(url: str, options: Mapping[str, Any], version: int) -> None:
+    """Two shards of three parts, one of one part, and a manifest."""
+    pattern, manifest = f"{url}/train-{{shard:02d}}", f"{url}/manifest.json"
+    async with ShardWriter(pattern, max_shard_bytes=SHARD_BYTES, manifest=manifest, storage_options=options) as writer:
+        for record in records(version):
+            await writer.write(record)
+
+
+def run_writer(begun: Connection, url: str, options: Mapping[str, Any], version: int) -> None:
+    """The writing process."""
+    begun.send_bytes(b"begun")
+    asyncio.run(write(url, options, version))

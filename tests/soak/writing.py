@@ -1,0 +1,219 @@
+"""Writers that are killed: `python -m tests.soak.writing --kills 100 --seed 1 [--store s3] [--store gcs] ...`.
+
+Each round starts a process that writes three shards (two of several parts, one of one) and a manifest, kills it
+(SIGKILL) at a random moment, and looks at the store with other clients than ours: every object under a final
+name must be whole. Then the writer runs again with the same names: all must be there and right, no unfinished
+upload and no temporary file left, and the manifest must verify. Every second round writes over what the one
+before it left, so an object may also be the old one, whole.
+
+Prints a line for each store; raises AssertionError at the first broken promise, with the seed and the round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import multiprocessing
+import random
+import signal
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import fsspec
+from gcsfs.core import GCSFileSystem
+
+from streamrec import verify_sync
+from streamrec.testing.servers import Store, fake_gcs, seaweedfs
+from tests.soak.writer import run_writer, write
+
+BACKENDS = [f"streamrec.storage.{name}" for name in ("s3", "gcs", "local")]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a soak writes.
+
+    Attributes:
+        kind: "s3", "gcs" or "local".
+        url: A directory of its own.
+        options: Storage options.
+        others: A client that is not ours.
+    """
+
+    kind: str
+    url: str
+    options: Mapping[str, Any]
+    others: fsspec.AbstractFileSystem
+
+
+@dataclass
+class Seen:
+    """What a soak saw: writers killed before their end, whole objects found after a kill, orphans that were ended."""
+
+    rounds: int = 0
+    killed: int = 0
+    whole: int = 0
+    orphans: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.rounds} rounds, {self.killed} writers killed at work; after the kills {self.whole} whole objects,"
+            f" 0 partial ones, {self.orphans} unfinished uploads; after the next runs none"
+        )
+
+
+@contextmanager
+def at_store(kind: str, store: Store | None = None) -> Iterator[Place]:
+    """A place in a store, which is started where none is given."""
+    if kind == "local":
+        with tempfile.TemporaryDirectory(prefix="streamrec-soak-") as directory:
+            yield Place(kind, f"{directory}/shards", {}, fsspec.filesystem("file"))
+        return
+    if store is None:
+        with seaweedfs() if kind == "s3" else fake_gcs() as started, at_store(kind, started) as place:
+            yield place
+        return
+    cls = fsspec.get_filesystem_class("s3") if kind == "s3" else GCSFileSystem
+    others = cls(**store.options, skip_instance_cache=True, use_listings_cache=False)
+    yield Place(kind, f"{store.url}/soak", store.options, others)
+
+
+def expected(version: int, directory: str) -> dict[str, bytes]:
+    """What must lie in the store under each name, the manifest aside."""
+    asyncio.run(write(f"memory://{directory}", {}, version))
+    memory = fsspec.filesystem("memory")
+    found = {name.rpartition("/")[2]: memory.cat_file(name) for name in memory.find(f"/{directory}")}
+    memory.rm(f"/{directory}", recursive=True)
+    return found
+
+
+class Soak:
+    """One place, and what must lie there.
+
+    Args:
+        place: Where to write.
+        seed: Of the moments.
+    """
+
+    def __init__(self, place: Place, seed: int) -> None:
+        self._place = place
+        self._random = random.Random(seed)
+        self._processes = multiprocessing.get_context("forkserver")
+        self._processes.set_forkserver_preload(["tests.soak.writer", "gcsfs.core", *BACKENDS])
+        self._versions = [expected(version, f"soak-{seed}-{version}") for version in (0, 1)]
+        self._seconds = self._run(0)
+        self.seen = Seen()
+
+    def round(self) -> None:
+        """One writer killed, one run again."""
+        number = self.seen.rounds
+        fresh, version = number % 4 in (0, 3), number % 2
+        if fresh and self._names():
+            self._place.others.rm(self._place.url, recursive=True)
+        self.seen.killed += self._kill(version, self._random.uniform(0, 1.05 * self._seconds))
+        self.seen.orphans += len(self._orphans())
+        self.seen.whole += self._check_whole([version] if fresh else [version, 1 - version])
+        self._seconds = self._run(version)
+        self._check_all(version)
+        self.seen.rounds += 1
+
+    def _start(self, version: int) -> Any:
+        ours, theirs = self._processes.Pipe(duplex=False)
+        arguments = (theirs, self._place.url, dict(self._place.options), version)
+        process = self._processes.Process(target=run_writer, args=arguments)
+        process.start()
+        theirs.close()
+        ours.recv_bytes()
+        ours.close()
+        return process
+
+    def _run(self, version: int) -> float:
+        """Lets a writer come to its end; returns how long it took."""
+        process = self._start(version)
+        began = time.monotonic()
+        process.join(120)
+        assert process.exitcode == 0, f"the writer ended with {process.exitcode}"
+        return time.monotonic() - began
+
+    def _kill(self, version: int, seconds: float) -> bool:
+        """Kills a writer after so long; tells whether it was still at work."""
+        process = self._start(version)
+        process.join(seconds)
+        process.kill()
+        process.join()
+        assert process.exitcode in (0, -signal.SIGKILL), f"the writer ended with {process.exitcode}"
+        return bool(process.exitcode)
+
+    def _check_whole(self, versions: list[int]) -> int:
+        """Whatever has a final name is whole; returns how many shards have one."""
+        names = [name for name in self._names() if name.startswith("train-")]
+        for name in names:
+            data = self._place.others.cat_file(f"{self._place.url}/{name}")
+            assert any(data == self._versions[version][name] for version in versions), f"{name} is not whole"
+        return len(names)
+
+    def _check_all(self, version: int) -> None:
+        """All is there and right, and nothing else is."""
+        wanted = self._versions[version]
+        assert self._names() == sorted(wanted), self._names()
+        self._check_whole([version])
+        assert not self._orphans()
+        report = verify_sync(f"{self._place.url}/manifest.json", storage_options=self._place.options)
+        assert report.ok, str(report)
+
+    def _names(self) -> list[str]:
+        others = self._place.others
+        others.invalidate_cache()
+        root = others._strip_protocol(self._place.url) + "/"
+        found = others.find(self._place.url) if others.exists(self._place.url) else []
+        return sorted(name.removeprefix(root) for name in found if name.startswith(root))
+
+    def _orphans(self) -> list[str]:
+        """What an unfinished upload leaves, where one can see it: a multipart upload, a temporary file."""
+        if self._place.kind == "local":
+            return [name for name in self._names() if name.startswith(".")]
+        if self._place.kind == "gcs":
+            return []  # sessions cannot be listed; the store drops them
+        bucket, _, key = self._place.url.removeprefix("s3://").partition("/")
+        page = self._place.others.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=key)
+        return [upload["Key"] for upload in page.get("Uploads", ())]
+
+
+def soak(kind: str, kills: int, seed: int, store: Store | None = None) -> Seen:
+    """Kills so many writers at a store; see the top of this file.
+
+    Args:
+        kind: "s3" (SeaweedFS), "gcs" (fake-gcs-server) or "local".
+        kills: How many; those that come too late, after the writer's end, are not counted.
+        seed: Of the random moments.
+        store: A server that runs; None: one is started.
+    """
+    with at_store(kind, store) as place:
+        rounds = Soak(place, seed)
+        while rounds.seen.killed < kills:
+            try:
+                rounds.round()
+            except AssertionError as error:
+                error.add_note(f"{kind}, seed {seed}, round {rounds.seen.rounds}")
+                raise
+    return rounds.seen
+
+
+def main() -> None:
+    """The program."""
+    parser = argparse.ArgumentParser(description="Kills writers at random moments and looks at what they leave.")
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--store", action="append", choices=["s3", "gcs", "local"], help="default: all")
+    options = parser.parse_args()
+    for kind in options.store or ["s3", "gcs", "local"]:
+        began = time.monotonic()
+        print(f"{kind}: {soak(kind, options.kills, options.seed)} ({time.monotonic() - began:.0f} s)", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,290 @@
+"""Parallel ranges, the driver: in order, each byte once, errors in order, nothing left behind."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamrec.errors import ClosedError, ObjectChangedError, PermissionDeniedError, StorageError
+from streamrec.shards import ShardReader
+from streamrec.storage import RetryPolicy, Storages
+from streamrec.storage.climb import Climb
+from streamrec.storage.connections import Connections
+from streamrec.storage.parallel import ParallelStream, open_parallel
+from streamrec.storage.stream import ResumingStream
+from streamrec.testing.faults import NO_FAULTS, Faults
+from streamrec.testing.objectstore import ObjectStore
+from streamrec.tfrecord import encode_records
+from tests.storage.contract import read_all
+from tests.storage.scattered import Scattered, landing, request_of
+
+MIB = 1 << 20
+DATA = os.urandom(28 * MIB + 12_345)
+BUDGET = 24 * MIB
+
+
+async def opened(
+    backend: Scattered, connections: Connections | None = None, start: int = 0, end: int | None = None
+) -> ParallelStream:
+    stream = await open_parallel(request_of(backend), connections or Connections(BUDGET), start, end, None)
+    assert isinstance(stream, ParallelStream)
+    return stream
+
+
+async def read_up_to_an_error(stream: ParallelStream) -> tuple[bytes, StorageError]:
+    got, buffer = bytearray(), memoryview(bytearray(MIB))
+    with pytest.raises(StorageError) as caught:
+        while count := await stream.readinto(buffer):
+            got += buffer[:count]
+    return bytes(got), caught.value
+
+
+def check_nothing_is_left(backend: Scattered, connections: Connections) -> None:
+    assert landing() == []
+    assert all(asked.closed for asked in backend.log)
+    assert connections.budget.held == 0
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([0.0, 0.2, 0.5]),
+    st.sampled_from([0, 3, 5 * MIB]),
+    st.sampled_from([None, 27 * MIB, 10**9]),
+    st.sampled_from([100_000, MIB, 3 * MIB]),
+)
+def test_every_byte_once_and_in_order(seed: int, broken: float, start: int, end: int | None, step: int) -> None:
+    async def run() -> None:
+        connections = Connections(BUDGET)
+        backend = Scattered(DATA, seed, broken)
+        most = 0
+
+        def watch() -> None:
+            nonlocal most
+            most = max(most, connections.budget.held)
+
+        backend.watch = watch
+        stream = await opened(backend, connections, start, end)
+        assert await read_all(stream, step) == DATA[start:end]
+        assert 0 < most <= BUDGET
+        check_requests(backend, start, end, broken)
+        check_nothing_is_left(backend, connections)
+
+    asyncio.run(run())
+
+
+def check_requests(backend: Scattered, start: int, end: int | None, broken: float) -> None:
+    """What was given lies end to end: no byte came twice, and in fair weather none was asked for twice."""
+    given = sorted((asked.start, asked.start + asked.given) for asked in backend.log if asked.given)
+    assert given[0][0] == start
+    assert given[-1][1] == min(len(DATA), end or len(DATA))
+    assert all(first[1] == second[0] for first, second in pairwise(given))
+    assert len(given) > 3
+    if not broken:
+        assert len(backend.log) == len(given)
+        assert len(given) <= 2 + (given[-1][1] - start) / (3 * MIB) + 16
+
+
+async def test_an_error_comes_behind_all_bytes_before_it() -> None:
+    connections = Connections(BUDGET)
+    backend = Scattered(DATA, fails=(20 * MIB, PermissionDeniedError("no", "memory://x", 20 * MIB)))
+    stream = await opened(backend, connections)
+    got, error = await read_up_to_an_error(stream)
+    assert isinstance(error, PermissionDeniedError)
+    assert got == DATA[: stream.position]
+    assert len(got) >= 20 * MIB
+    with pytest.raises(ClosedError):
+        await stream.readinto(memoryview(bytearray(1)))
+    assert sum(asked.start >= 20 * MIB for asked in backend.log) <= 16, "nothing further is asked for"
+    check_nothing_is_left(backend, connections)
+
+
+@pytest.mark.parametrize("requests", [1, 2, 5])
+async def test_a_changed_object_is_an_error_and_never_a_mixture(requests: int) -> None:
+    connections = Connections(BUDGET)
+    backend = Scattered(DATA, changes_at=requests)
+    got, error = await read_up_to_an_error(await opened(backend, connections))
+    assert isinstance(error, ObjectChangedError)
+    assert got == DATA[: error.offset]
+    check_nothing_is_left(backend, connections)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 2**32), st.integers(0, 600))
+def test_a_cancellation_leaves_nothing(seed: int, turns: int) -> None:
+    async def run() -> None:
+        connections = Connections(BUDGET)
+        backend = Scattered(DATA, seed, broken=0.2)
+        stream = await opened(backend, connections)
+        reading = asyncio.create_task(read_all(stream))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await stream.aclose()
+        check_nothing_is_left(backend, connections)
+
+    asyncio.run(run())
+
+
+async def test_the_head_of_an_object_takes_one_request() -> None:
+    backend = Scattered(DATA)
+    stream = await opened(backend)
+    await stream.readinto(memoryview(bytearray(64 << 10)))
+    await stream.readinto(memoryview(bytearray(64 << 10)))
+    await stream.aclose()
+    assert len(backend.log) == 1
+
+
+async def test_as_many_streams_as_connections_take_one_request_each() -> None:
+    connections = Connections(BUDGET)
+    backends = [Scattered(DATA, seed) for seed in range(16)]
+    streams = [await opened(backend, connections) for backend in backends]
+    assert set(await asyncio.gather(*map(read_up_to_8_mib, streams))) == {DATA[: 8 * MIB]}
+    assert [len(backend.log) for backend in backends] == [1] * 16
+    for stream in streams[1:]:
+        await stream.aclose()
+    assert await read_all(streams[0]) == DATA[8 * MIB :]
+    assert len(backends[0].log) > 3, "the last one gets the connections of the others"
+    check_nothing_is_left(backends[0], connections)
+
+
+async def read_up_to_8_mib(stream: ParallelStream) -> bytes:
+    got = bytearray()
+    while len(got) < 8 * MIB:
+        buffer = memoryview(bytearray(8 * MIB - len(got)))
+        got += buffer[: await stream.readinto(buffer)]
+    return bytes(got)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 2**32), st.lists(st.integers(0, 400), min_size=2, max_size=4))
+def test_streams_that_come_and_go_cut_and_join_each_others_requests(seed: int, starts: list[int]) -> None:
+    """Each has more connections while it is alone, and one while it is not: no byte comes twice or is missing."""
+
+    async def run() -> None:
+        connections = Connections(BUDGET, Climb(start=4, most=8))
+        backends = [Scattered(DATA, seed + number) for number in range(len(starts))]
+
+        async def read(backend: Scattered, turns: int) -> None:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            assert await read_all(await opened(backend, connections), 3 * MIB) == DATA
+
+        await asyncio.gather(*map(read, backends, starts))
+        for backend in backends:
+            given = sorted((asked.start, asked.start + asked.given) for asked in backend.log)
+            assert all(first[1] == second[0] for first, second in pairwise(given))
+            check_nothing_is_left(backend, connections)
+
+    asyncio.run(run())
+
+
+async def test_a_stream_without_a_budget_goes_on_alone() -> None:
+    connections = Connections(0)
+    stream = await opened(Scattered(DATA), connections)
+    assert await read_all(stream) == DATA
+    assert connections.budget.held == 0
+
+
+async def test_an_object_without_a_version_is_not_split() -> None:
+    backend = Scattered(DATA)
+    first = request_of(backend)(0, None, None)
+    await first.open()
+    first.info = type(first.info)(first.info.path, first.info.size, None)
+    connections = Connections(BUDGET)
+    stream = ParallelStream(request_of(backend), connections, connections.join(), first, None)
+    assert await read_all(stream) == DATA
+    assert len(backend.log) == 1
+
+
+async def test_a_store_that_gives_no_ranges_is_read_by_one_plain_stream() -> None:
+    async with Storages() as storages:
+        storage = await storages.at("memory://")
+        async with await storage.upload("memory://plain") as upload:
+            await upload.write(DATA)
+        stream = await storage.stream("memory://plain")
+        assert isinstance(stream, ResumingStream)
+        assert await read_all(stream) == DATA
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("store")
+    (root / "b").mkdir()
+    (root / "b" / "large").write_bytes(DATA)
+    (root / "b" / "record").write_bytes(encode_records([b"a", DATA, b"z"]))
+    return root
+
+
+@pytest.fixture
+def simulated(root: Path) -> Iterator[ObjectStore]:
+    with ObjectStore(root) as store:
+        yield store
+
+
+@pytest.fixture
+async def storages(simulated: ObjectStore) -> AsyncIterator[Storages]:
+    policy = RetryPolicy(attempts=8, backoff_base=0.01, stall_timeout=0.3, first_byte_timeout=2)
+    options = {"endpoint_url": simulated.url, "anon": True}
+    async with Storages(options, retry=policy, buffer_bytes=BUDGET) as storages:
+        yield storages
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        NO_FAULTS,
+        Faults(first_byte=0.005, jitter=0.02, rate=60e6),
+        Faults(first_byte=0, reset=0.3, cut=0.2),
+        Faults(first_byte=0, unavailable=0.3, stall=0.1),
+        Faults(first_byte=0, truncate=0.2, wrong_content_range=0.2, ignore_range=0.1),
+    ],
+    ids=["fair", "paced", "broken", "busy", "lying"],
+)
+async def test_over_http_in_any_weather(simulated: ObjectStore, storages: Storages, faults: Faults) -> None:
+    simulated.faults = faults
+    stream = await (await storages.at("s3://b/large")).stream("s3://b/large")
+    assert isinstance(stream, ParallelStream)
+    assert await read_all(stream, MIB) == DATA
+    asked = [entry for entry in simulated.log if entry.method == "GET"]
+    assert len(asked) > 4
+    assert storages.connections.budget.held == 0
+
+
+async def test_an_object_that_is_replaced_by_a_shorter_one(
+    simulated: ObjectStore, storages: Storages, root: Path
+) -> None:
+    path = root / "b" / "shrinks"
+    path.write_bytes(DATA)
+    stream = await (await storages.at("s3://b/shrinks")).stream("s3://b/shrinks")
+    path.unlink()  # what is open stays as it was
+    path.write_bytes(DATA[:MIB])
+    got = bytearray()
+    buffer = memoryview(bytearray(MIB))
+    with pytest.raises(ObjectChangedError):
+        while count := await stream.readinto(buffer):
+            got += buffer[:count]
+    assert DATA.startswith(bytes(got))
+    assert landing() == []
+
+
+async def test_a_record_that_is_longer_than_any_range(simulated: ObjectStore, storages: Storages) -> None:
+    simulated.faults = Faults(first_byte=0.005, jitter=0.02, rate=100e6)
+    reader = await ShardReader.open(await storages.at("s3://b/record"), "s3://b/record")
+    assert [record async for record in reader] == [b"a", DATA, b"z"]
+    await reader.aclose()
+    assert len([entry for entry in simulated.log if entry.method == "GET"]) > 4
+
+
+async def test_the_first_bytes_come_with_the_first_answer(simulated: ObjectStore, storages: Storages) -> None:
+    """No second request stands before them: not a HEAD, and not a range."""
+    stream = await (await storages.at("s3://b/large")).stream("s3://b/large")
+    assert await stream.readinto(memoryview(bytearray(100))) > 0
+    assert len([entry for entry in simulated.log if entry.kind != "list"]) == 1
+    await stream.aclose()
