@@ -34,8 +34,11 @@ INCREASE: Final = 0.2
 SETTLE: Final = 0.3
 """Seconds that a decrease has to show its effect."""
 
-LEAST_RATE: Final = 1.0
-"""Requests per second that are always allowed, and that the rate grows by each second at the least."""
+LEAST_RATE: Final = 5.0
+"""Requests per second that are always allowed: one refusal must not make a reader of few requests wait for a second."""
+
+LEAST_INCREASE: Final = 1.0
+"""Requests per second that the rate grows by each second at the least."""
 
 HOLD_CAP: Final = 30.0
 """Seconds that a Retry-After may hold all requests back."""
@@ -84,7 +87,7 @@ class Pace:
         """A request was answered well."""
         if self.rate is not None:
             self._served += 1
-            self.rate += max(LEAST_RATE, INCREASE * self._too_much) / self.rate
+            self.rate += max(LEAST_INCREASE, INCREASE * self._too_much) / self.rate
             if self.rate > 4.0 * self._too_much:
                 self.rate = None
 

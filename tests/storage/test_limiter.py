@@ -141,7 +141,7 @@ class Simulation:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(5, 100), st.integers(1, 64), st.floats(0.01, 0.2))
+@given(st.integers(10, 100), st.integers(1, 64), st.floats(0.01, 0.2))
 def test_many_streams_share_what_a_store_gives(allowed: int, streams: int, latency: float) -> None:
     simulation = Simulation(allowed, streams, latency)
     simulation.run(seconds=30)

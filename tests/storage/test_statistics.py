@@ -109,7 +109,8 @@ async def test_counts_agree_with_the_servers_log(store: ObjectStore) -> None:
     counts = snapshot.backends["s3"]
     assert stream.tally.counts() == counts
     assert store.wait_idle()
-    assert counts.requests == store.counters.requests == 4
+    seen = store.counters  # the last answer may have come before the server has closed its books on it
+    assert counts.requests == seen.requests + seen.in_flight == 4
     assert counts.bytes == len(DATA)
     assert {cause: count for cause, count in counts.retries.items() if count} == {"throttled": 1, "broken": 2}
     assert counts.first_byte.count == 3
@@ -124,7 +125,8 @@ async def test_operations_without_a_stream_are_counted(store: ObjectStore) -> No
         await storage.stat(path)
         assert [info.path async for info in storage.list("s3://bucket/")]
         counts = storages.statistics.snapshot().backends["s3"]
-    assert counts.requests == store.counters.requests == 4
+    seen = store.counters  # the last answer may have come before the server has closed its books on it
+    assert counts.requests == seen.requests + seen.in_flight == 4
     assert counts.retries["throttled"] == 2
 
 
