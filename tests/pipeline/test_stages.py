@@ -21,7 +21,8 @@ from streamrec import (
     VarLenFeature,
     encode_example,
     encode_records,
-)from streamrec.example.features import Feature
+)
+from streamrec.example.features import Feature
 
 SHARDS = [7, 0, 12, 1, 30]
 ALL = [
@@ -224,7 +225,11 @@ def test_stages_resume_everywhere(
     assert_resumes_everywhere(stages(TFRecordDataset(files, "", buffer_size, cycle, block_length=2)))
 
 
-FEATURES: dict[str, Feature] = {"id": FixedLenFeature([], np.int64), "name": FixedLenFeature([], bytes), "ids": VarLenFeature(np.int64)}
+FEATURES: dict[str, Feature] = {
+    "id": FixedLenFeature([], np.int64),
+    "name": FixedLenFeature([], bytes),
+    "ids": VarLenFeature(np.int64),
+}
 
 
 @pytest.fixture
