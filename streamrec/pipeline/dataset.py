@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 from fsspec import AbstractFileSystem
 
 from streamrec.example.features import Feature
 from streamrec.pipeline.batching import Batch, PaddedBatch, RaggedBatch
-from streamrec.pipeline.description import MEMORY_BUDGET, Chain, Prefetch, Repeat, lines
+from streamrec.pipeline.description import MEMORY_BUDGET, Chain, Concatenate, Prefetch, Repeat, Source, Zip, lines
+from streamrec.pipeline.given import Range, Slices
 from streamrec.pipeline.interleave import Plan
 from streamrec.pipeline.iterators import (
     AsyncDatasetIterator,
@@ -19,6 +21,7 @@ from streamrec.pipeline.iterators import (
     Run,
     ThreadedAsyncIterator,
 )
+from streamrec.pipeline.nests import leaves, map_nest
 from streamrec.pipeline.padding import Padding
 from streamrec.pipeline.parsing import Parse
 from streamrec.pipeline.selecting import Enumerate, Filter, Shard, Skip, Take, TakeWhile
@@ -52,6 +55,72 @@ class Dataset(Generic[T]):
 
     chain: Chain
     memory_budget: int = MEMORY_BUDGET
+
+    @staticmethod
+    def range(*args: int, output_type: Any = np.int64) -> Dataset[Any]:
+        """Numbers as Python's `range(stop)`, `range(start, stop)` or `range(start, stop, step)` gives them.
+
+        Args:
+            args: As those of `range`.
+            output_type: The NumPy dtype of the scalars.
+
+        Raises:
+            ValueError: The step is 0.
+            TypeError: Other than one to three arguments.
+
+        Examples:
+            >>> [numbers.tolist() for numbers in Dataset.range(2, 9).batch(4)]
+            [[2, 3, 4, 5], [6, 7, 8]]
+        """
+        if not 1 <= len(args) <= 3:
+            raise TypeError(f"range takes one to three numbers, not {len(args)}")
+        start, stop, step = (0, *args, 1) if len(args) == 1 else (*args, 1)[:3]
+        return Dataset(Chain(Range(int(start), int(stop), int(step), np.dtype(output_type).name)))
+
+    @staticmethod
+    def from_tensor_slices(tensors: Any) -> Dataset[Any]:
+        """The rows of an array, or of arrays in dicts and tuples; they are copied, and their rows are read-only.
+
+        Args:
+            tensors: Arrays, lists, Frames, ragged or sparse tensors, of one length.
+
+        Raises:
+            TypeError: A part has no rows.
+            ValueError: The parts have different numbers of rows.
+
+        Examples:
+            >>> list(Dataset.from_tensor_slices({"name": ["a", "b"]}))
+            [{'name': b'a'}, {'name': b'b'}]
+        """
+        return Dataset(Chain(Slices.of(tensors)))
+
+    @staticmethod
+    def zip(*args: Any) -> Dataset[Any]:
+        """Elements of several datasets side by side, up to the end of the shortest.
+
+        Args:
+            args: Datasets; or one tuple or dict of datasets, in which tuples and dicts may lie.
+
+        Returns:
+            A Dataset of tuples, or of what the argument looks like. Its budget is the largest of theirs, and is shared.
+
+        Raises:
+            ValueError: There is no dataset.
+
+        Examples:
+            >>> pairs = Dataset.zip(Dataset.range(2), Dataset.from_tensor_slices([b"a", b"b"]))
+            >>> pairs.map(lambda number, name: name * int(number)).batch(2).iterate().__next__()
+            array([b'', b'b'], dtype=object)
+        """
+        nest = args[0] if len(args) == 1 else args
+        budgets = [dataset.memory_budget for dataset in leaves(nest)]
+        if not budgets:
+            raise ValueError("zip needs at least one dataset")
+        return Dataset(Chain(Zip(map_nest(lambda dataset: dataset.chain, nest))), max(budgets))
+
+    def concatenate(self, dataset: Dataset[Any]) -> Dataset[Any]:
+        """The elements of this one, then those of the other, within this one's memory budget."""
+        return self._of(Concatenate((self.chain, dataset.chain)))
 
     def batch(self, batch_size: int, drop_remainder: bool = False) -> Dataset[Any]:
         """Joins each `batch_size` elements in one; the last batch may be smaller unless `drop_remainder`.
@@ -191,7 +260,7 @@ class Dataset(Generic[T]):
     def _then(self, stage: Stage) -> Dataset[Any]:
         return replace(self, chain=Chain(self.chain.source, (*self.chain.stages, stage)))
 
-    def _of(self, source: Repeat | Prefetch) -> Dataset[Any]:
+    def _of(self, source: Source) -> Dataset[Any]:
         return replace(self, chain=Chain(source))
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+from streamrec.pipeline.given import Range, Slices
+from streamrec.pipeline.nests import leaves, map_nest
 from streamrec.pipeline.source import Shards
 from streamrec.pipeline.stages import Stage
 
-__all__ = ["MEMORY_BUDGET", "Chain", "Prefetch", "Repeat", "Source", "lines"]
+__all__ = ["MEMORY_BUDGET", "Chain", "Concatenate", "Prefetch", "Repeat", "Source", "Zip", "lines"]
 
 MEMORY_BUDGET = 256 << 20
 """Default bytes that one running pipeline may hold: 256 MiB."""
@@ -34,7 +37,21 @@ class Prefetch:
             raise ValueError(f"prefetch buffer of {self.buffer_bytes} bytes must be at least 1")
 
 
-Source = Shards | Repeat | Prefetch
+@dataclass(frozen=True, slots=True)
+class Concatenate:
+    """Chains one after the other."""
+
+    parts: tuple[Chain, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Zip:
+    """Chains side by side: in dicts and tuples as an element has its parts."""
+
+    nest: Any
+
+
+Source = Shards | Range | Slices | Repeat | Prefetch | Concatenate | Zip
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +72,14 @@ def lines(chain: Chain) -> Iterator[str]:
             yield from lines(inner)  # how far it runs ahead does not change what comes
         case Shards() as shards:
             yield f"Shards({shards.plan!r}, {list(shards.filenames)})"
+        case Range() | Slices() as given:
+            yield repr(given)
+        case Concatenate(parts):
+            yield f"Concatenate({len(parts)})"
+            yield from (f"  {line}" for part in parts for line in lines(part))
+        case Zip(nest):
+            yield f"Zip({map_nest(lambda _: '*', nest)})"
+            yield from (f"  {line}" for part in leaves(nest) for line in lines(part))
     for stage in chain.stages:
         yield described(stage)
 

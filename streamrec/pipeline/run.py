@@ -14,24 +14,31 @@ Every buffer is bounded in bytes: the lanes of the source, each prefetch, and th
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from streamrec.pipeline.background import background
 from streamrec.pipeline.batching import Batch
 from streamrec.pipeline.chunk import Chunk, Position, Positions
 from streamrec.pipeline.columns import window
-from streamrec.pipeline.description import Chain, Prefetch, Repeat
+from streamrec.pipeline.description import Chain, Concatenate, Prefetch, Repeat, Zip
+from streamrec.pipeline.given import Range, Slices, chunks_from
+from streamrec.pipeline.nests import leaves
+from streamrec.pipeline.pushing import collect, drain, push
 from streamrec.pipeline.queue import ByteQueue
 from streamrec.pipeline.session import Session, session
 from streamrec.pipeline.source import Shards, read_shards
-from streamrec.pipeline.stages import Step
+from streamrec.pipeline.zipping import Zipper
 
 __all__ = ["Put", "chunks_of", "produce"]
+
+QUEUE_SHARE = 4
+"""A chain that is zipped runs ahead by this part of its share of the budget."""
 
 Put = Callable[[Chunk, int], Awaitable[None]]
 
@@ -93,6 +100,19 @@ def source_of(
             return repeated(repeat, state or {"epoch": 0}, budget, kept)
         case Prefetch() as prefetch:
             return prefetched(prefetch, state or {}, budget, kept)
+        case Concatenate() as concatenate:
+            return concatenated(concatenate, state or {}, budget, kept)
+        case Zip() as together:
+            return zipped(together, state or {}, budget, kept)
+        case Range() | Slices() as given:
+            return yielded(given, state)
+
+
+async def yielded(given: Range | Slices, state: Mapping[str, Any] | None) -> AsyncGenerator[Chunk]:
+    """Elements that are there already; others on the loop have their turns in between."""
+    for chunk in chunks_from(given, state):
+        await anyio.lowlevel.checkpoint()
+        yield chunk
 
 
 async def repeated(repeat: Repeat, state: Mapping[str, Any], budget: int, kept: Session) -> AsyncGenerator[Chunk]:
@@ -103,7 +123,7 @@ async def repeated(repeat: Repeat, state: Mapping[str, Any], budget: int, kept: 
         async with aclosing(chunks_of(repeat.inner, position, budget, kept)) as chunks:
             async for chunk in chunks:
                 empty = False
-                yield replace(chunk, positions=Nested(chunk.positions, epoch))
+                yield replace(chunk, positions=Nested(chunk.positions, {"epoch": epoch}))
         if empty:
             return
         epoch, position = epoch + 1, None
@@ -115,7 +135,38 @@ async def prefetched(prefetch: Prefetch, state: Mapping[str, Any], budget: int, 
     async with background() as tasks:
         tasks.start_soon(fill, queue, prefetch.inner, state.get("inner"), budget, kept)
         while (chunk := await queue.get()) is not None:
-            yield replace(chunk, positions=Nested(chunk.positions, None))
+            yield replace(chunk, positions=Nested(chunk.positions, {}))
+
+
+async def concatenated(
+    concatenate: Concatenate, state: Mapping[str, Any], budget: int, kept: Session
+) -> AsyncGenerator[Chunk]:
+    """One chain after the other."""
+    first, position = state.get("part", 0), state.get("inner")
+    for part, chain in enumerate(concatenate.parts[first:], first):
+        async with aclosing(chunks_of(chain, position, budget, kept)) as chunks:
+            async for chunk in chunks:
+                yield replace(chunk, positions=Nested(chunk.positions, {"part": part}))
+        position = None
+
+
+async def zipped(together: Zip, state: Mapping[str, Any], budget: int, kept: Session) -> AsyncGenerator[Chunk]:
+    """Chains side by side, each in a task of its own with an equal share of the budget, up to the first one's end."""
+    chains = list(leaves(together.nest))
+    positions = state.get("parts", [None] * len(chains))
+    share = budget // len(chains)
+    queues = [ByteQueue(share // QUEUE_SHARE) for _ in chains]
+    zipper = Zipper(together.nest)
+    async with background() as tasks:
+        for queue, chain, position in zip(queues, chains, positions, strict=True):
+            tasks.start_soon(fill, queue, chain, position, share - share // QUEUE_SHARE, kept)
+        while True:
+            while (part := zipper.wanted) is not None:
+                chunk = await queues[part].get()
+                if chunk is None:
+                    return
+                zipper.feed(part, chunk)
+            yield zipper.pair()
 
 
 async def fill(
@@ -143,52 +194,20 @@ async def skipping(source: AsyncGenerator[Chunk], skip: int) -> AsyncGenerator[C
             yield chunk
 
 
-def push(steps: Sequence[Step], chunk: Chunk) -> Iterator[Chunk]:
-    """What comes out behind the last step when a chunk goes into the first."""
-    if not steps:
-        yield chunk
-        return
-    for out in steps[0].feed(chunk):
-        yield from push(steps[1:], out)
-
-
-def drain(steps: Sequence[Step]) -> Iterator[Chunk]:
-    """What comes out when the input has ended; an error of a step comes behind what is left in those after it."""
-    failure: Exception | None = None
-    for index, step in enumerate(steps):
-        try:
-            for out in step.flush():
-                yield from push(steps[index + 1 :], out)
-        except Exception as error:
-            failure = failure or error
-    if failure is not None:
-        raise failure
-
-
 async def through(outputs: Iterator[Chunk], offload: bool) -> tuple[list[Chunk], Exception | None]:
     """All outputs and the error that ended them, worked out in a thread where they call the user's code."""
     return await anyio.to_thread.run_sync(collect, outputs) if offload else collect(outputs)
 
 
-def collect(outputs: Iterator[Chunk]) -> tuple[list[Chunk], Exception | None]:
-    chunks: list[Chunk] = []
-    try:
-        chunks.extend(outputs)
-    except Exception as error:
-        return chunks, error
-    return chunks, None
-
-
 @dataclass(frozen=True, slots=True)
 class Nested:
-    """Positions of a chain within a repeat or a prefetch."""
+    """Positions of a chain within a repeat, a prefetch or a concatenation, which adds a state of its own."""
 
     inner: Positions
-    epoch: int | None
+    state: Mapping[str, Any]
 
     def at(self, index: int) -> Position:
-        state = {"inner": dict(self.inner.at(index))}
-        return {"source": state if self.epoch is None else {"epoch": self.epoch, **state}}
+        return {"source": {**self.state, "inner": dict(self.inner.at(index))}}
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,14 +75,17 @@ class Listing:
         """Waits until so many shards are known, or all of them are."""
         while len(self.paths) < count and not self.complete:
             if self._joined < len(self._parts):
-                await self._join(self._parts[self._joined])
+                await self._join(self._joined)
             else:
                 self.complete = True
                 if not self.paths:
                     self.error = NotFoundError("no file name was given: pass at least one, or a pattern that matches")
 
-    async def _join(self, part: Part) -> None:
+    async def _join(self, number: int) -> None:
+        part = self._parts[number]
         await part.answered.wait()
+        if number < self._joined:
+            return  # by another reader of this listing, meanwhile
         self._joined += 1
         self.paths += part.paths
         self.error = part.error

@@ -189,7 +189,7 @@ class Joining:
         self._expected = records
         self._count = 0
         self._filled = 0
-        self._buffer = memoryview(b"")
+        self._buffer = memoryview(bytearray())
         self._spans: list[Spans] = []
 
     def __len__(self) -> int:

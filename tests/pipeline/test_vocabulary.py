@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streamrec import Frames, TFRecordDataset, encode_records
+from streamrec import Dataset, Frames, TFRecordDataset, encode_records
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.peer
@@ -153,3 +153,27 @@ def test_rebatch_means_the_same(files: list[str], size: int, drop: bool) -> None
     assert_same(mine.rebatch(size, drop), theirs.rebatch(size, drop))
     mine, theirs = (both.take(5).enumerate().batch(2).rebatch(size, drop) for both in (mine, theirs))
     assert_same(mine, theirs)
+
+
+@pytest.mark.parametrize("arguments", [(5,), (2, 9), (9, 2), (2, 30, 7), (30, 2, -7)])
+def test_range_means_the_same(arguments: tuple[int, ...]) -> None:
+    assert_same(Dataset.range(*arguments), tf.data.Dataset.range(*arguments))
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [[1, 2, 3], ["a", "b"], {"x": np.arange(6).reshape(3, 2), "y": (["a", b"b", "c"], [1.5, 2.5, 3.5])}],
+)
+def test_slices_mean_the_same(tensors: Any) -> None:
+    mine, theirs = Dataset.from_tensor_slices(tensors), tf.data.Dataset.from_tensor_slices(tensors)
+    assert_same(mine, theirs)
+    assert_same(mine.batch(2), theirs.batch(2))
+
+
+def test_concatenate_and_zip_mean_the_same(files: list[str]) -> None:
+    mine, theirs = TFRecordDataset(files), tf.data.TFRecordDataset(files)
+    assert_same(mine.concatenate(mine.skip(20)).batch(4), theirs.concatenate(theirs.skip(20)).batch(4))
+    numbers, tensorflows = Dataset.range(20), tf.data.Dataset.range(20)
+    assert_same(Dataset.zip(mine, numbers).batch(6), tf.data.Dataset.zip(theirs, tensorflows).batch(6))
+    assert_same(Dataset.zip({"a": (mine.skip(3), numbers)}), tf.data.Dataset.zip({"a": (theirs.skip(3), tensorflows)}))
+    assert_same(Dataset.zip(mine), tf.data.Dataset.zip(theirs))

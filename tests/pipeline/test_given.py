@@ -1,0 +1,162 @@
+"""Sources that are no shards: ranges, slices of arrays, and datasets one after the other or side by side."""
+
+import asyncio
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import streamrec
+from streamrec import Dataset, Frames, RaggedTensor, TFRecordDataset, encode_records
+from tests.pipeline.test_stages import assert_resumes_everywhere, plain
+
+ONE = [b"one %d" % index * (index % 5) for index in range(23)]
+TWO = [b"two %d" % index for index in range(31)]
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Dataset[bytes]:
+    (tmp_path / "one").write_bytes(encode_records(ONE))
+    return TFRecordDataset(str(tmp_path / "one"), "", 100)
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Dataset[bytes]:
+    (tmp_path / "two-a").write_bytes(encode_records(TWO[:12]))
+    (tmp_path / "two-b").write_bytes(encode_records(TWO[12:]))
+    return TFRecordDataset(f"{tmp_path}/two-*", "", 70)
+
+
+@pytest.mark.parametrize("arguments", [(0,), (5,), (100_000,), (2, 9), (9, 2), (2, 30, 7), (30, 2, -7), (-5, 5)])
+def test_range_is_pythons(arguments: tuple[int, ...]) -> None:
+    found = list(Dataset.range(*arguments))
+    assert found == list(range(*arguments))
+    assert {type(number) for number in found} <= {np.int64}
+    assert [number for batch in Dataset.range(*arguments).batch(7) for number in batch.tolist()] == found
+
+
+def test_range_checks_its_arguments() -> None:
+    assert next(iter(Dataset.range(3, output_type=np.float32))).dtype == np.float32
+    with pytest.raises(TypeError, match="one to three numbers"):
+        Dataset.range()
+    with pytest.raises(ValueError, match="step=0"):
+        Dataset.range(1, 2, 0)
+
+
+def test_slices_are_rows_of_nested_arrays() -> None:
+    tensors = {"x": np.arange(6).reshape(3, 2), "y": (["a", b"b\0", "c"], [1.5, 2.5, 3.5])}
+    dataset = Dataset.from_tensor_slices(tensors)
+    rows = list(dataset)
+    assert [row["x"].tolist() for row in rows] == [[0, 1], [2, 3], [4, 5]]
+    assert [row["y"] for row in rows] == [(b"a", 1.5), (b"b\0", 2.5), (b"c", 3.5)]
+    first, last = dataset.batch(2)
+    assert (first["x"].shape, last["y"][0].tolist()) == ((2, 2), [b"c"])
+    assert list(Dataset.from_tensor_slices(Frames.of(ONE))) == ONE
+    assert [row.tolist() for row in Dataset.from_tensor_slices(RaggedTensor(np.arange(3), (np.array([0, 2, 3]),)))] == [
+        [0, 1],
+        [2],
+    ]
+    with pytest.raises(ValueError, match=r"\[2, 3\] rows"):
+        Dataset.from_tensor_slices((np.zeros(2), np.zeros(3)))
+    with pytest.raises(TypeError, match="has no rows"):
+        Dataset.from_tensor_slices(5)
+
+
+def test_slices_do_not_change_with_the_array() -> None:
+    array = np.arange(4)
+    dataset = Dataset.from_tensor_slices(array)
+    array[:] = 9
+    (batch,) = dataset.batch(4)
+    assert batch.tolist() == [0, 1, 2, 3]
+    batch[:] = 9
+    assert list(dataset) == [0, 1, 2, 3]
+
+
+def test_slices_of_other_values_are_another_dataset() -> None:
+    dataset = Dataset.from_tensor_slices({"x": [1, 2], "y": [b"a", b"b"]})
+    assert pickle.loads(pickle.dumps(dataset)) == dataset
+    assert dataset == Dataset.from_tensor_slices({"x": [1, 2], "y": [b"a", b"b"]})
+    state = dataset.iterate().state_dict()
+    for other in ({"x": [1, 3], "y": [b"a", b"b"]}, {"x": [1, 2], "y": [b"ab", b""]}, {"y": [1, 2], "x": [b"a", b"b"]}):
+        with pytest.raises(streamrec.PositionMismatchError, match="had Slices"):
+            Dataset.from_tensor_slices(other).iterate(state)
+
+
+def test_one_after_the_other(one: Dataset[bytes], two: Dataset[bytes]) -> None:
+    assert list(one.concatenate(two)) == ONE + TWO
+    assert list(one.take(0).concatenate(two).concatenate(one)) == TWO + ONE
+    assert list(one.concatenate(one)) == ONE * 2
+    batches = list(one.concatenate(Dataset.from_tensor_slices(TWO)).batch(9))
+    assert [record for batch in batches for record in batch] == ONE + TWO
+
+
+def test_side_by_side(one: Dataset[bytes], two: Dataset[bytes]) -> None:
+    assert list(Dataset.zip(one, two)) == list(zip(ONE, TWO, strict=False))
+    assert list(Dataset.zip(two, one, two)) == list(zip(TWO, ONE, TWO, strict=False))
+    assert list(Dataset.zip(one, one)) == list(zip(ONE, ONE, strict=True))
+    assert list(Dataset.zip(one, two.take(0))) == []
+    assert list(Dataset.zip(one)) == ONE
+    nested = list(Dataset.zip({"a": one, "b": (two, Dataset.range(10**12))}))
+    assert nested == [{"a": a, "b": (b, index)} for index, (a, b) in enumerate(zip(ONE, TWO, strict=False))]
+    with pytest.raises(ValueError, match="at least one dataset"):
+        Dataset.zip(())
+
+
+def test_pairs_stay_in_columns(one: Dataset[bytes], two: Dataset[bytes]) -> None:
+    batches = list(Dataset.zip(one, two.batch(2, True), Dataset.range(100)).batch(4))
+    assert all(isinstance(records, Frames) for records, _, _ in batches)
+    assert [record for records, _, _ in batches for record in records] == ONE[:15]
+    assert batches[0][1].tolist()[1] == TWO[2:4]
+    assert all(isinstance(numbers, np.ndarray) for _, _, numbers in batches)
+
+
+CHAINS: list[Callable[[Dataset[Any], Dataset[Any]], Dataset[Any]]] = [
+    lambda one, two: Dataset.range(3, 40, 3),
+    lambda one, two: Dataset.from_tensor_slices((np.arange(20), TWO[:20])).batch(3).shard(2, 1),
+    lambda one, two: one.concatenate(two),
+    lambda one, two: one.batch(4).concatenate(two.skip(3).batch(6, drop_remainder=True)).unbatch().batch(5).repeat(2),
+    lambda one, two: Dataset.zip(one, two),
+    lambda one, two: Dataset.zip(two.shard(2, 1), Dataset.zip({"x": one, "n": Dataset.range(99)})).batch(4),
+    lambda one, two: Dataset.zip(one.repeat(2), two.concatenate(one)).enumerate().skip(4).batch(7).prefetch(100),
+    lambda one, two: Dataset.zip(one.batch(3), two.batch(4, True)).take(5).repeat(2),
+    lambda one, two: Dataset.range(5).concatenate(Dataset.range(7)).repeat(3).filter(lambda n: n % 2).batch(4),
+]
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_they_resume_everywhere(
+    one: Dataset[bytes], two: Dataset[bytes], chain: Callable[[Dataset[Any], Dataset[Any]], Dataset[Any]]
+) -> None:
+    dataset = chain(one, two)
+    assert pickle.loads(pickle.dumps(one.concatenate(two))) == one.concatenate(two)
+    assert_resumes_everywhere(dataset)
+
+
+def failing(number: int) -> int:
+    if number == 5:
+        raise ZeroDivisionError("here")
+    return number
+
+
+@pytest.mark.parametrize("combined", [Dataset.concatenate, Dataset.zip])
+def test_an_error_in_a_part_comes_behind_what_came_before(combined: Callable[..., Dataset[Any]]) -> None:
+    found: list[Any] = []
+    iterator = combined(Dataset.range(20).map(failing), Dataset.range(20)).iterate()
+    with pytest.raises(ZeroDivisionError) as caught:
+        found.extend(iterator)
+    assert len(found) == 5
+    assert "failing" in [entry.name for entry in caught.traceback]
+    assert list(iterator) == []
+
+
+async def test_leaving_endless_parts_leaves_no_task(one: Dataset[bytes], two: Dataset[bytes]) -> None:
+    dataset = Dataset.zip(one.repeat(), two.repeat().concatenate(one), Dataset.range(10**15).skip(10**5))
+    before = asyncio.all_tasks()
+    async with dataset.aiterate() as elements:
+        async for element in elements:
+            assert plain(element) == ("tuple", ONE[0], TWO[0], 10**5)
+            break
+    assert asyncio.all_tasks() == before
