@@ -139,7 +139,7 @@ def child(side: str, url: str, names: list[str]) -> dict[str, Any]:
     ways: dict[str, Callable[[], tuple[int, int]]] = {
         "bare": lambda: asyncio.run(read_bare(urls, s3, False)),
         "readers": lambda: asyncio.run(read_by_readers(urls, s3)),
-        "dataset": lambda: read_by_streamrec(urls, s3, BATCH, False),
+        "dataset": lambda: read_by_streamrec(urls, s3, BATCH),
         "s3fs_open": lambda: read_by_files("s3fs", s3, names),
         "gcsfs_open": lambda: read_by_files("gcsfs", {"endpoint_url": url, "token": "anon", "project": "p"}, names),
     }

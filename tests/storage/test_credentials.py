@@ -204,16 +204,17 @@ async def test_a_token_service_that_is_away_for_a_moment(store: ObjectStore, sch
 
 
 def test_a_dataset_whose_credentials_expire(store: ObjectStore) -> None:
-    """GCS, from a `for` loop: every 10th request finds the token expired."""
+    """GCS, from a `for` loop: each token is good for ten requests."""
     guard = Guard()
-    seen = 0
+    good = 0
 
     def choose(request: Request) -> Fault | None:
-        nonlocal seen
-        seen += 1
-        if seen % 10 == 0:
+        nonlocal good
+        fault = guard(request)
+        good += fault is None
+        if fault is None and good % 10 == 0:
             guard.expire()
-        return guard(request)
+        return fault
 
     found: list[bytes] = []
     ready, ended = threading.Event(), threading.Event()
@@ -237,7 +238,8 @@ def test_a_dataset_whose_credentials_expire(store: ObjectStore) -> None:
         ended.set()
         server.join()
     assert sorted(found) == sorted(RECORDS * 32)
-    assert guard.refreshes == seen // 10
+    assert guard.refreshes in (guard.number - 1, guard.number)  # nobody may have wanted the last one
+    assert guard.number >= 3
 
 
 async def test_keys_of_a_file_that_is_written_anew(
