@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
 from streamrec.pipeline.nests import leaves, map_nest, map_nests, same_nest
-from streamrec.tfrecord import Frames, concat
+from streamrec.tfrecord import Frames, Joining
 
 __all__ = ["Columns", "as_array", "compacted", "joined", "objects", "rows_of", "select", "window"]
 
@@ -91,7 +91,10 @@ def joined(parts: Sequence[Any]) -> Any:
     if len(parts) == 1:
         return first
     if all(isinstance(part, Frames) for part in parts):
-        return concat(parts)
+        joining = Joining(sum(map(len, parts)))
+        for part in parts:
+            joining.add(part)
+        return joining.frames()
     if all(isinstance(part, np.ndarray) and part.shape[1:] == first.shape[1:] for part in parts):
         return np.concatenate(parts)
     if all(isinstance(part, Columns) and same_nest(part.nest, first.nest) for part in parts):
