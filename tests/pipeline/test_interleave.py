@@ -100,7 +100,7 @@ def stretches_from(size: int | None) -> Iterator[None]:
 
 @pytest.mark.parametrize("stretch", [None, 1])
 @given(lengths=LENGTHS, plan=PLANS, seed=st.integers(0, 9), batch=st.integers(1, 5), skip=st.integers(0, 3))
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_the_order_is_tensorflows_whatever_arrives_first(
     stretch: int | None, lengths: list[int], plan: Plan, seed: int, batch: int, skip: int
 ) -> None:
@@ -112,7 +112,7 @@ def test_the_order_is_tensorflows_whatever_arrives_first(
 
 @pytest.mark.parametrize("stretch", [None, 1])
 @given(lengths=LENGTHS, plan=PLANS, seed=st.integers(0, 9), batch=st.integers(1, 5))
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 def test_every_turn_resumes_exactly(stretch: int | None, lengths: list[int], plan: Plan, seed: int, batch: int) -> None:
     expected = list(specification(lengths, plan))
     seen = 0
