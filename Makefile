@@ -32,7 +32,7 @@ demo: client servers
 	@$(CLIENT)/bin/python -m examples.demo
 
 test: client servers $(if $(filter 1,$(PEERS)),peers)
-	$(CLIENT)/bin/python -m pytest $(TESTS)
+	$(CLIENT)/bin/python -m pytest --numprocesses auto --dist loadfile $(TESTS)
 
 check: client
 	$(CLIENT)/bin/ruff check .
@@ -51,7 +51,7 @@ fuzz:
 	sh fuzz/run.sh $(SECONDS_OF_FUZZING)
 
 bench: client servers peers
-	for name in kernels local stream encode parse faults; do $(CLIENT)/bin/python -m benchmarks.$$name || exit 1; done
+	for name in kernels local stream encode parse paced faults; do $(CLIENT)/bin/python -m benchmarks.$$name || exit 1; done
 
 client: $(CLIENT)/.done
 servers: $(SERVERS)/.done

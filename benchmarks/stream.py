@@ -5,7 +5,9 @@
 Both read the same objects, in turn, each in a process of its own that is pinned to one core; the server has
 the other. The bare client is s3fs' or gcsfs' own connection, a streamed GET per shard, all at once, bytes
 dropped as they come. streamrec frames, checks every CRC32C, interleaves 16 shards and hands batches to a
-`for` loop on the main thread. A round more, which is not timed, compares what both read by checksum.
+`for` loop on the main thread: record by record, as TensorFlow does, which is a copy of all bytes; and a batch's
+worth from each shard in turn (`block_length`), which is not. Imports are made before the clock starts, sessions
+after. A round more, which is not timed, compares what both read by checksum.
 
 `--memory` measures streamrec's peak memory instead, at 64 MB and at 1 GB a shard.
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import json
 import os
 import subprocess
@@ -31,7 +34,8 @@ from benchmarks.machine import describe, median, save
 from streamrec import Framer, Frames, kernels
 from streamrec.testing.servers import Store, fake_gcs, nginx, seaweedfs
 
-RECORD_BYTES = {"680 B": (680, 1024), "110 kB": (110_000, 32)}
+RECORDS = {"680 B": (680, 1024), "110 kB": (110_000, 32)}
+"""Their lengths, and how many make a batch."""
 BUDGET = 256 << 20
 
 
@@ -57,23 +61,26 @@ def compare(arguments: argparse.Namespace) -> None:
     """All servers and record lengths, a table, and the data file."""
     rows = []
     for server in arguments.only.split(","):
-        for name, (size, batch) in RECORD_BYTES.items():
+        for name, (size, batch) in RECORDS.items():
             with loaded(server, arguments.shards, arguments.megabytes << 20, size) as (urls, options):
-                row = {"server": server, "records": name, **rounds(urls, options, batch, arguments.rounds)}
-            rows.append(row)
-            print(
-                f"{server:6} {name:>7}: {row['speed_ratio']:.2f} of the bare client's MB/s, {row['cpu_ratio']:.2f} of "
-                f"its CPU-s/GB ({row['streamrec_mb_s']:.0f} MB/s, {row['streamrec_cpu_s_gb']:.2f} CPU-s/GB; bare "
-                f"{row['bare_mb_s']:.0f}, {row['bare_cpu_s_gb']:.2f}), peak {row['streamrec_peak_mb']:.0f} MB",
-                flush=True,
-            )
+                for block in (1, batch):
+                    measures = rounds(urls, options, batch, block, arguments.rounds)
+                    row = {"server": server, "records": name, "block_length": block, **measures}
+                    rows.append(row)
+                    print(
+                        f"{server:6} {name:>7} in turns of {block:>4}: {row['speed_ratio']:.2f} of the bare client's "
+                        f"MB/s, {row['cpu_ratio']:.2f} of its CPU-s/GB ({row['streamrec_mb_s']:.0f} MB/s, "
+                        f"{row['streamrec_cpu_s_gb']:.2f} CPU-s/GB; bare {row['bare_mb_s']:.0f}, "
+                        f"{row['bare_cpu_s_gb']:.2f}), peak {row['streamrec_peak_mb']:.0f} MB",
+                        flush=True,
+                    )
     shards = f"{arguments.shards} x {arguments.megabytes} MiB, {arguments.rounds} rounds"
     save("stream", {"machine": describe("s3fs", "gcsfs", "aiohttp"), "shards": shards, "rows": rows})
 
 
-def rounds(urls: Sequence[str], options: dict[str, Any], batch: int, count: int) -> dict[str, float]:
+def rounds(urls: Sequence[str], options: dict[str, Any], batch: int, block: int, count: int) -> dict[str, float]:
     """Measures both sides in turn; ratios are of neighbours in time, and their median counts."""
-    task: dict[str, Any] = {"urls": list(urls), "options": options, "batch": batch}
+    task: dict[str, Any] = {"urls": list(urls), "options": options, "batch": batch, "block": block}
     pairs = [(spawn(side="bare", **task), spawn(side="streamrec", **task)) for _ in range(count)]
     checks = [spawn(side=side, check=True, **task)["check"] for side in ("bare", "streamrec")]
     if checks[0] != checks[1]:
@@ -95,11 +102,21 @@ def memory(servers: Sequence[str]) -> None:
     """Peak memory of a whole run, at two sizes of shards."""
     rows = []
     for server in servers:
-        for megabytes in (64, 1024):
-            with loaded(server, 16 if megabytes == 64 else 4, megabytes << 20, 680) as (urls, options):
-                run = spawn(side="streamrec", urls=urls, options=options, batch=1024)
-            rows.append({"server": server, "shard_mb": megabytes, "peak_mb": run["peak_mb"], "budget_mb": BUDGET >> 20})
-            print(rows[-1], flush=True)
+        for name, (size, batch) in RECORDS.items():
+            for megabytes, shards in ((64, 16), (1024, 4)):
+                with loaded(server, shards, megabytes << 20, size) as (urls, options):
+                    run = spawn(side="streamrec", urls=urls, options=options, batch=batch, block=1)
+                rows.append(
+                    {
+                        "server": server,
+                        "records": name,
+                        "shard_mb": megabytes,
+                        "peak_mb": run["peak_mb"],
+                        "before_mb": run["before_mb"],
+                        "budget_mb": BUDGET >> 20,
+                    }
+                )
+                print(rows[-1], flush=True)
     save("stream_memory", {"machine": describe("s3fs", "gcsfs"), "rows": rows})
 
 
@@ -155,10 +172,13 @@ def spawn(module: str = "benchmarks.stream", **task: Any) -> dict[str, Any]:
     return result
 
 
-def child(side: str, urls: list[str], options: dict[str, Any], batch: int, check: bool = False) -> dict[str, Any]:
+def child(
+    side: str, urls: list[str], options: dict[str, Any], batch: int, block: int, check: bool = False
+) -> dict[str, Any]:
     """Reads all shards once and measures it."""
+    importlib.import_module("s3fs" if urls[0].startswith("s3") else "gcsfs.core")
     if side == "streamrec":
-        return measured(lambda: read_by_streamrec(urls, options, batch, check))
+        return measured(lambda: read_by_streamrec(urls, options, batch, block, check))
     return measured(lambda: asyncio.run(read_bare(urls, options, check)))
 
 
@@ -183,9 +203,11 @@ def peak_mb() -> float:
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
 
 
-def read_by_streamrec(urls: list[str], options: dict[str, Any], batch: int, check: bool) -> tuple[int, int]:
+def read_by_streamrec(
+    urls: list[str], options: dict[str, Any], batch: int, block: int = 1, check: bool = False
+) -> tuple[int, int]:
     """The loop that a user writes."""
-    dataset = streamrec.TFRecordDataset(urls, num_parallel_reads=16, storage_options=options)
+    dataset = streamrec.TFRecordDataset(urls, num_parallel_reads=16, block_length=block, storage_options=options)
     size = checksum = 0
     for frames in dataset.with_options(memory_budget=BUDGET).batch(batch):
         size += frames.nbytes + 16 * len(frames)

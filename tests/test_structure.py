@@ -119,6 +119,8 @@ def test_import_is_light() -> None:
         "pandas",
         "rich",
         "obstore",
+        "prometheus_client",
+        "opentelemetry",
     ]
     code = f"import sys, streamrec; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import length_hint
+from time import perf_counter
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -23,6 +24,7 @@ from streamrec.pipeline.chunk import Chunk, Position
 from streamrec.pipeline.description import Chain, lines
 from streamrec.pipeline.queue import ByteQueue
 from streamrec.pipeline.run import fill, produce
+from streamrec.storage import Snapshot, Statistics, collecting
 from streamrec.tfrecord import Frames
 
 __all__ = ["AsyncDatasetIterator", "DatasetIterator", "Run", "ThreadedAsyncIterator"]
@@ -43,6 +45,7 @@ class Run:
         self.source_bytes = budget - self.queue_bytes
         self.elements: Iterator[Any] = iter(())
         self._chunk: Chunk | None = None
+        self.statistics = Statistics()
 
     def enter(self, chunk: Chunk) -> None:
         """The next chunk's elements are handed out from now on."""
@@ -60,6 +63,12 @@ class Run:
 def unpacked(chunk: Chunk) -> Iterable[Any]:
     """A chunk's elements as a sequence whose iterator knows how many are left."""
     return list(chunk.elements) if isinstance(chunk.elements, Frames) else chunk.elements
+
+
+async def counted(statistics: Statistics, work: Callable[..., Awaitable[None]], *args: Any) -> None:
+    """Does the work of a run; all its requests are counted in `statistics`."""
+    with collecting(statistics):
+        await work(*args)
 
 
 def position_of(chain: Chain, state: Mapping[str, Any]) -> Position:
@@ -102,7 +111,7 @@ class DatasetIterator(Generic[T]):
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        fetch = partial(produce, run.chain, run.position, run.source_bytes)
+        fetch = partial(counted, run.statistics, produce, run.chain, run.position, run.source_bytes)
         self._chunks: bridge.SyncIterator[Chunk] = bridge.iterate(fetch, run.queue_bytes)
 
     def __iter__(self) -> Self:
@@ -122,6 +131,10 @@ class DatasetIterator(Generic[T]):
     def waited(self) -> float:
         """Seconds that this iterator's consumer has waited for data so far."""
         return self._chunks.waited
+
+    def statistics(self) -> Snapshot:
+        """What happened so far: requests, bytes, retries, waits; at any time, from any thread."""
+        return self._run.statistics.snapshot(self.waited)
 
     def close(self) -> None:
         """Ends the run: when this returns, no task or connection of it is left. Closing twice is fine."""
@@ -148,7 +161,9 @@ class AsyncDatasetIterator(Generic[T]):
         self._run = run
         self._queue = ByteQueue(run.queue_bytes)
         loop = asyncio.get_running_loop()
-        self._task = loop.create_task(fill(self._queue, run.chain, run.position, run.source_bytes), name="streamrec")
+        self._waited = 0.0
+        filling = counted(run.statistics, fill, self._queue, run.chain, run.position, run.source_bytes)
+        self._task = loop.create_task(filling, name="streamrec")
         weakref.finalize(self, cancel_soon, loop, self._task)
 
     def __aiter__(self) -> Self:
@@ -158,7 +173,9 @@ class AsyncDatasetIterator(Generic[T]):
         while True:
             for element in self._run.elements:
                 return element  # type: ignore[no-any-return]
+            began = perf_counter()
             chunk = await self._queue.get()
+            self._waited += perf_counter() - began
             if chunk is None:
                 raise StopAsyncIteration
             self._run.enter(chunk)
@@ -166,6 +183,15 @@ class AsyncDatasetIterator(Generic[T]):
     def state_dict(self) -> dict[str, Any]:
         """Where the next element comes from, as JSON: `dataset.aiterate(state)` goes on exactly there."""
         return self._run.state_dict()
+
+    @property
+    def waited(self) -> float:
+        """Seconds that this iterator's consumer has waited for data so far."""
+        return self._waited
+
+    def statistics(self) -> Snapshot:
+        """What happened so far: requests, bytes, retries, waits; at any time, from any thread."""
+        return self._run.statistics.snapshot(self.waited)
 
     async def aclose(self) -> None:
         """Ends the run: when this returns, no task or connection of it is left. Closing twice is fine."""
@@ -210,6 +236,15 @@ class ThreadedAsyncIterator(Generic[T]):
     def state_dict(self) -> dict[str, Any]:
         """Where the next element comes from, as JSON."""
         return self._inner.state_dict()
+
+    @property
+    def waited(self) -> float:
+        """Seconds that this iterator's consumer has waited for data so far."""
+        return self._inner.waited
+
+    def statistics(self) -> Snapshot:
+        """What happened so far: requests, bytes, retries, waits; at any time, from any thread."""
+        return self._inner.statistics()
 
     async def aclose(self) -> None:
         """Ends the run and waits for its cleanup."""

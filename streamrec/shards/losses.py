@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from streamrec.storage import Tally
 from streamrec.tfrecord import Loss
 
 __all__ = ["Losses"]
@@ -21,17 +22,20 @@ class Losses:
 
     Args:
         on_loss: Called with each.
+        tally: Where they are counted.
     """
 
-    def __init__(self, on_loss: Callable[[Loss], None] | None) -> None:
+    def __init__(self, on_loss: Callable[[Loss], None] | None, tally: Tally) -> None:
         self.kept: list[Loss] = []
         self.count = 0
         self._on_loss = on_loss
+        self._tally = tally
 
     def add(self, losses: list[Loss]) -> None:
         """Takes note of what was lost."""
         for loss in losses:
             self.count += 1
+            self._tally.count_loss(loss.nbytes or 0)
             if self.count <= KEPT:
                 self.kept.append(loss)
             if self.count <= LOGGED:

@@ -10,7 +10,7 @@ import anyio
 from streamrec.shards.inflated import InflatedStream
 from streamrec.shards.options import Piece, ReadOptions, ShardPlace
 from streamrec.shards.pieces import PieceStream, begin_piece
-from streamrec.storage import ByteStream, ObjectInfo, Storage
+from streamrec.storage import ByteStream, ObjectInfo, Storage, Tally
 from streamrec.tfrecord import (
     DETECT_BYTES,
     CompressionType,
@@ -28,8 +28,11 @@ class Bytes(Protocol):
     async def readinto(self, buffer: memoryview) -> int: ...
 
 
-class Closing(Protocol):
-    """What holds the connection."""
+class Counted(Protocol):
+    """What holds the connection, and where it is counted."""
+
+    @property
+    def tally(self) -> Tally: ...
 
     async def aclose(self) -> None: ...
 
@@ -50,7 +53,7 @@ class Opened:
         empty: Whether no record begins in a piece.
     """
 
-    stream: Closing
+    stream: Counted
     source: Bytes
     info: ObjectInfo
     compression_type: CompressionType

@@ -51,6 +51,7 @@ class PieceStream:
         self._path = path
         self._stream = stream
         self._limit = limit
+        self.tally = stream.tally
 
     @classmethod
     async def open(cls, storage: Storage, path: str, piece: Piece) -> PieceStream:
@@ -85,7 +86,7 @@ class PieceStream:
             self._limit = max(self._limit, position + SLACK_BYTES)
         version = self.info.version
         await self._stream.aclose()
-        self._stream = await self._storage.stream(self._path, position, self._limit, version)
+        self._stream = await self._storage.stream(self._path, position, self._limit, version, self.tally)
 
     async def aclose(self) -> None:
         """Frees the connection."""

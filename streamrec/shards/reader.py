@@ -24,7 +24,7 @@ from streamrec.errors import ClosedError, CorruptRecordError, StreamrecError, Tr
 from streamrec.shards.losses import Losses
 from streamrec.shards.opening import Opened, open_piece, open_whole
 from streamrec.shards.options import Piece, ReadOptions, ShardPlace
-from streamrec.storage import ObjectInfo, RetryPolicy, Storage, Storages
+from streamrec.storage import Counts, ObjectInfo, RetryPolicy, Storage, Storages
 from streamrec.tfrecord import MAX_RECORD_BYTES, CompressionType, Framer, Frames, Loss
 
 __all__ = ["ShardReader", "open_shard"]
@@ -59,7 +59,7 @@ class ShardReader:
         self._opened = opened
         self._stream = opened.stream
         self._room_bytes = min(FIRST_BLOCK_BYTES, block_bytes)
-        self._losses = Losses(options.on_loss)
+        self._losses = Losses(options.on_loss, opened.stream.tally)
         self._error: StreamrecError | None = None
         self._exhausted = False
         self._ended = opened.empty
@@ -96,6 +96,11 @@ class ShardReader:
     def place(self) -> ShardPlace:
         """The next unread record's place."""
         return ShardPlace(self._framer.position, self._framer.record, self.info.version)
+
+    @property
+    def statistics(self) -> Counts:
+        """What happened so far while this shard was read: requests, bytes, retries, waits."""
+        return self._stream.tally.counts()
 
     @property
     def losses(self) -> list[Loss]:

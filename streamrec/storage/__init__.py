@@ -13,6 +13,21 @@ from streamrec.storage.backend import ObjectInfo
 from streamrec.storage.base import ByteStream, Storage
 from streamrec.storage.registry import Storages, protocol_of
 from streamrec.storage.retry import RetryPolicy
+from streamrec.storage.statistics import Counts, Distribution, Snapshot, Statistics, Tally, collecting
 from streamrec.storage.uploads import Upload
 
-__all__ = ["ByteStream", "ObjectInfo", "RetryPolicy", "Storage", "Storages", "Upload", "protocol_of"]
+__all__ = [
+    "ByteStream",
+    "Counts",
+    "Distribution",
+    "ObjectInfo",
+    "RetryPolicy",
+    "Snapshot",
+    "Statistics",
+    "Storage",
+    "Storages",
+    "Tally",
+    "Upload",
+    "collecting",
+    "protocol_of",
+]

@@ -46,6 +46,7 @@ class AsyncFsBackend:
     """
 
     block_bytes = BLOCK_BYTES
+    remote = True
 
     def __init__(self, filesystem: AsyncFileSystem) -> None:
         self._fs = filesystem

@@ -121,9 +121,11 @@ class Backend(Protocol):
 
     Attributes:
         block_bytes: How much is best read at a time: what each read costs beside its bytes decides.
+        remote: Whether it answers over a network, so that a late answer is worth asking again for.
     """
 
     block_bytes: int
+    remote: bool
 
     async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
         """One page of the objects whose URL begins with `prefix`, in any order, and the next page's token.

@@ -23,7 +23,9 @@ from streamrec.storage.backend import Backend, ObjectInfo
 from streamrec.storage.connections import Connections
 from streamrec.storage.parallel import open_parallel
 from streamrec.storage.retry import RetryPolicy, attempt
+from streamrec.storage.statistics import Tally
 from streamrec.storage.stream import ResumingStream
+from streamrec.storage.traffic import Traffic
 from streamrec.storage.uploads import PARALLEL, PART_SIZE, Upload
 
 __all__ = ["ByteStream", "ObjectInfo", "Storage", "Upload"]
@@ -37,10 +39,12 @@ class ByteStream(Protocol):
     Attributes:
         info: The whole object's size and version, as the first response told them.
         position: Absolute offset of the next byte.
+        tally: What happened to this stream, for `Tally.counts`; readers count what they lose here.
     """
 
     info: ObjectInfo
     position: int
+    tally: Tally
 
     async def readinto(self, buffer: memoryview) -> int:
         """Waits for at least one byte; 0 only at the end (or for an empty buffer). Never overfills."""
@@ -56,14 +60,20 @@ class Storage:
         backend: How this kind of store is talked to; closed with the Storage.
         retry: When to try again and when to give up.
         connections: What its streams share with those of other stores; None: a budget of their own.
+        traffic: What its requests share; None: their own.
     """
 
     def __init__(
-        self, backend: Backend, retry: RetryPolicy | None = None, connections: Connections | None = None
+        self,
+        backend: Backend,
+        retry: RetryPolicy | None = None,
+        connections: Connections | None = None,
+        traffic: Traffic | None = None,
     ) -> None:
         self._backend = backend
         self._retry = retry or RetryPolicy()
         self._connections = connections or Connections()
+        self._traffic = traffic or Traffic()
         self._closed = False
 
     @property
@@ -104,7 +114,14 @@ class Storage:
         """
         return await self._attempt(path, lambda: self._backend.stat(path), "stat")
 
-    async def stream(self, path: str, start: int = 0, end: int | None = None, version: str | None = None) -> ByteStream:
+    async def stream(
+        self,
+        path: str,
+        start: int = 0,
+        end: int | None = None,
+        version: str | None = None,
+        tally: Tally | None = None,
+    ) -> ByteStream:
         """Opens one object; when this returns the first response has arrived and the version is pinned.
 
         A large object is read by several requests at a time where few streams are open (see `connections`).
@@ -114,6 +131,7 @@ class Storage:
             start: First byte. At or after the end of the object, the stream is empty.
             end: One past the last byte; None: to the end. May lie past the end.
             version: If given (from `ObjectInfo.version`), any other version is an ObjectChangedError.
+            tally: Where it is counted: that of another stream which it goes on from; None: in one of its own.
 
         Raises:
             ObjectChangedError: The object has another version than the one given.
@@ -121,7 +139,8 @@ class Storage:
         """
         _check_range(start, end)
         self._check_open(path)
-        request = partial(ResumingStream, self._backend, self._retry, path)
+        tally = tally or Tally(self._traffic.tally)
+        request = partial(ResumingStream, self._backend, self._retry, path, traffic=self._traffic, tally=tally)
         return await open_parallel(request, self._connections, start, end, version)
 
     async def read_range(self, path: str, start: int, end: int, version: str | None = None) -> bytes:
@@ -173,7 +192,7 @@ class Storage:
         if part_size < 1 << 18 or part_size % (1 << 18):
             raise ValueError(f"part_size is {part_size:,}; stores want a multiple of 256 KiB (262,144)")
         sink = await self._attempt(path, lambda: self._backend.begin_upload(path, overwrite), "starting an upload")
-        return Upload(sink, self._retry, path, part_size, parallel)
+        return Upload(sink, self._retry, path, part_size, parallel, self._traffic)
 
     async def aclose(self) -> None:
         """Closes the client. Streams and uploads must be closed before; later calls are a ClosedError."""
@@ -187,7 +206,7 @@ class Storage:
 
     async def _attempt(self, path: str, call: Callable[[], Awaitable[T]], doing: str) -> T:
         self._check_open(path)
-        return await attempt(self._retry, path, call, doing)
+        return await attempt(self._retry, path, call, doing, traffic=self._traffic)
 
 
 def _check_range(start: int, end: int | None) -> None:

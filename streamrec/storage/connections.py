@@ -44,6 +44,9 @@ may be one that is only opened ahead, until its lane is full."""
 RECENT: Final = 0.2
 """Seconds for which a stream counts after it took bytes."""
 
+SLAB_BYTES: Final = 4 * BLOCK_BYTES
+"""Blocks are had by fours: from here on memory comes in huge pages, with hardly a page fault."""
+
 COUNT_SECONDS: Final = 0.01
 """For how long a count of those that move holds good."""
 
@@ -88,7 +91,10 @@ class Blocks:
 
     def get(self) -> memoryview:
         """A block of BLOCK_BYTES, whose bytes are anything."""
-        return self._free.pop() if self._free else memoryview(kernels.allocate(BLOCK_BYTES))
+        if not self._free:
+            slab = memoryview(kernels.allocate(SLAB_BYTES))
+            self._free += [slab[start : start + BLOCK_BYTES] for start in range(0, SLAB_BYTES, BLOCK_BYTES)]
+        return self._free.pop()
 
     def put(self, block: memoryview) -> None:
         """A block that nobody looks at any more."""

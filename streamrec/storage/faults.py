@@ -43,6 +43,7 @@ class Cause(enum.Enum):
     TIMED_OUT = "no answer within the time limit"
     THROTTLED = "the store asked for fewer requests"
     SERVER = "the server failed"
+    CREDENTIALS = "the credentials could not be refreshed"
     WRONG_RANGE = "the server sent other bytes than were asked for"
     DAMAGED = "the bytes arrived damaged at the store"
 
@@ -133,7 +134,11 @@ def exists(path: str) -> AlreadyExistsError:
     )
 
 
-_FINAL = {Cause.THROTTLED: ThrottledError, Cause.TIMED_OUT: StorageTimeoutError}
+_FINAL = {
+    Cause.THROTTLED: ThrottledError,
+    Cause.TIMED_OUT: StorageTimeoutError,
+    Cause.CREDENTIALS: PermissionDeniedError,
+}
 
 
 def give_up(fault: TransientError, failures: int, path: str, start: int | None, end: int | None) -> StorageError:

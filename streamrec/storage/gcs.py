@@ -11,7 +11,6 @@ that is an ObjectChangedError.
 
 from __future__ import annotations
 
-import asyncio
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -26,6 +25,7 @@ from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, 
 from streamrec.storage.faults import Cause, TransientError, changed
 from streamrec.storage.fsspec_options import Source, build
 from streamrec.storage.gcs_answers import check, info_in, read_json, resource
+from streamrec.storage.gcs_credentials import GcsCredentials
 from streamrec.storage.gcs_uploads import GcsUpload
 from streamrec.storage.http_body import AiohttpBody, client_timeout, range_header, seam, size_in
 from streamrec.storage.retry import RetryPolicy
@@ -53,10 +53,12 @@ class GcsBackend:
     """
 
     block_bytes = BLOCK_BYTES
+    remote = True
 
     def __init__(self, filesystem: GCSFileSystem, timeout: aiohttp.ClientTimeout) -> None:
         self._fs = filesystem
         self._timeout = timeout
+        self._credentials = GcsCredentials(filesystem)
 
     async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
         """One page of up to 1,000 names; directory markers are left out."""
@@ -105,6 +107,7 @@ class GcsBackend:
 
     async def aclose(self) -> None:
         """Closes the session."""
+        await self._credentials.renewal.aclose()
         await self._fs.session.close()
 
     async def send(
@@ -117,6 +120,8 @@ class GcsBackend:
     ) -> aiohttp.ClientResponse:
         """Sends one request; the head of the answer has arrived when this returns. The caller closes it.
 
+        A token that is refused before its time is renewed once, and the request sent once more.
+
         Args:
             method: The HTTP method.
             place: The path below the endpoint, percent-encoded; or a full URL.
@@ -127,20 +132,25 @@ class GcsBackend:
         parameters = urlencode(self._fs._get_params(dict(query or {})), quote_via=quote)
         url = place if "://" in place else self._fs._location + place
         url += ("&" if "?" in url else "?") + parameters if parameters else ""
+        generation = self._credentials.renewal.generation
+        answer = await self._send(method, url, headers, body)
+        if answer.status == 401 and self._credentials.renewable:
+            answer.close()
+            await self._credentials.renewal.since(generation)
+            answer = await self._send(method, url, headers, body)
+        return answer
+
+    async def _send(
+        self, method: str, url: str, headers: Mapping[str, str] | None, body: bytes | None
+    ) -> aiohttp.ClientResponse:
         return await self._fs._session.request(  # type: ignore[no-any-return]
             method,
             URL(url, encoded=True),
-            headers={"Accept-Encoding": "gzip", **await self._credentials(), **(headers or {})},
+            headers={"Accept-Encoding": "gzip", **await self._credentials.headers(), **(headers or {})},
             data=None if body is None else io.BytesIO(body),
             timeout=self._timeout,
             allow_redirects=False,  # 308 means something else here
         )
-
-    async def _credentials(self) -> dict[str, str]:
-        """The headers that identify us. A refresh blocks, so it gets a thread; anonymous needs none."""
-        if self._fs.credentials.credentials is None:
-            return dict(self._fs._get_headers(None))
-        return dict(await asyncio.to_thread(self._fs._get_headers, None))
 
     async def _json(
         self, path: str, method: str, place: str, query: Mapping[str, str | None] | None = None

@@ -40,6 +40,7 @@ class HttpBackend:
     """
 
     block_bytes = BLOCK_BYTES
+    remote = True
 
     def __init__(self, filesystem: HTTPFileSystem) -> None:
         self._fs = filesystem

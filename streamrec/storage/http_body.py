@@ -50,8 +50,9 @@ class AiohttpBody:
         self._response = response
         self._start = start
         self._end = end
-        self._left = _NOTHING
         self._unseen = _plain_length(response)
+        # what came with the head is taken now: once the connection is found broken, aiohttp gives nothing out any more
+        self._left = _NOTHING if response.content.exception() else self._received()
         self._landing: Landing | None = None
 
     async def readinto(self, buffer: memoryview) -> int:
@@ -104,13 +105,12 @@ def client_timeout(policy: RetryPolicy) -> aiohttp.ClientTimeout:
 
 
 def range_header(start: int, end: int | None) -> dict[str, str]:
-    """The Range header for some bytes; none where all are wanted.
+    """The Range header for some bytes. It is sent for all of them too: the Content-Range of the answer then tells
+    the object's size, and a body that is short without saying so is found out.
 
-    >>> range_header(0, None), range_header(5, 10), range_header(5, None)
-    ({}, {'Range': 'bytes=5-9'}, {'Range': 'bytes=5-'})
+    >>> range_header(0, None), range_header(5, 10)
+    ({'Range': 'bytes=0-'}, {'Range': 'bytes=5-9'})
     """
-    if start == 0 and end is None:
-        return {}
     return {"Range": f"bytes={start}-{'' if end is None else end - 1}"}
 
 

@@ -52,6 +52,7 @@ class LocalBackend:
     """The files of this machine."""
 
     block_bytes = BLOCK_BYTES
+    remote = False
 
     async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
         """All of them on one page."""

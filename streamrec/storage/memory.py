@@ -34,6 +34,7 @@ class MemoryBackend:
     """
 
     block_bytes = BLOCK_BYTES
+    remote = False
 
     def __init__(self, filesystem: MemoryFileSystem) -> None:
         self._fs = filesystem

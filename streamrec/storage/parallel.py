@@ -79,6 +79,7 @@ class ParallelStream:
     ) -> None:
         self.info = first.info
         self.position = first.position
+        self.tally = first.tally
         self._request = request
         self._connections = connections
         self._seat = seat

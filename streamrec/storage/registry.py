@@ -20,8 +20,12 @@ from streamrec.storage.backend import Backend
 from streamrec.storage.base import Storage
 from streamrec.storage.connections import BUFFER_BYTES, Connections
 from streamrec.storage.fsspec_options import Source
+from streamrec.storage.hedging import Hedging
+from streamrec.storage.report import Reporter
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.shield import finish
+from streamrec.storage.statistics import Statistics, current
+from streamrec.storage.traffic import Traffic
 
 __all__ = ["Storages", "protocol_of"]
 
@@ -74,10 +78,14 @@ class Storages:
             in the running loop; any other is used as it is.
         retry: When to try again and when to give up.
         buffer_bytes: How much all streams together may hold of large objects ahead of what was read.
+        report_interval: Seconds between two lines in the log, where its level is INFO; see `report`.
 
     Attributes:
         connections: What all streams share.
+        statistics: What happened so far; `statistics.snapshot()` at any time, from any thread.
     """
+
+    statistics: Statistics
 
     def __init__(
         self,
@@ -86,6 +94,7 @@ class Storages:
         filesystem: fsspec.AbstractFileSystem | None = None,
         retry: RetryPolicy | None = None,
         buffer_bytes: int = BUFFER_BYTES,
+        report_interval: float = 60.0,
     ) -> None:
         self.connections = Connections(buffer_bytes)
         self._options = dict(storage_options or {})
@@ -93,6 +102,8 @@ class Storages:
         _check_backend(self._backend, filesystem)
         self._filesystem = filesystem
         self._retry = retry or RetryPolicy()
+        self.statistics = current()
+        self._reporter = Reporter(self.statistics, report_interval)
         self._stack = AsyncExitStack()
         self._made: dict[str, Storage] = {}
         self._making = asyncio.Lock()
@@ -114,21 +125,31 @@ class Storages:
             return self._made[protocol]
 
     async def __aenter__(self) -> Self:
+        self._reporter.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closed = True
+        self._reporter.stop()
         await finish(self._stack.aclose())  # also in a scope that is cancelled: nothing stays open
 
     async def _make(self, protocol: str) -> Storage:
         # in a thread: an import takes up to a second
         connect = await asyncio.to_thread(_load, protocol, self._filesystem, self._backend)
         backend = await connect(Source(protocol, self._options, self._filesystem), self._retry)
-        storage = Storage(backend, self._retry, self.connections)
+        traffic = Traffic(self.statistics, protocol, _hedging(backend, self._retry))
+        storage = Storage(backend, self._retry, self.connections, traffic)
         self._stack.push_async_callback(storage.aclose)
         return storage
+
+
+def _hedging(backend: Backend, policy: RetryPolicy) -> Hedging | None:
+    """Second requests, for stores in a network; a file that is slow to open would only be slower twice."""
+    if not backend.remote:
+        return None
+    return Hedging(policy.hedge_share, policy.first_byte_timeout / 10, policy.stall_timeout / 10)
 
 
 def _load(protocol: str, filesystem: fsspec.AbstractFileSystem | None, backend: str | None = None) -> Connect:

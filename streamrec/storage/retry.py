@@ -8,12 +8,16 @@ Rules:
 * Waiting grows exponentially with full jitter (the wait is drawn from [0, ceiling]), so that many streams
   that failed together do not come back together. Source: Brooker, "Exponential Backoff And Jitter", AWS
   Architecture Blog, 2015. A Retry-After from the server is a lower bound.
-* Every attempt has a time limit, so nothing hangs.
+* Every attempt has a time limit, so nothing hangs. Waiting for the limiter's leave is not part of it, nor of
+  the budget.
+* A store that throttles us while it answers others of our requests is no dead one: such refusals do not count as
+  attempts, only the budget ends them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -21,10 +25,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from streamrec.storage.faults import Cause, TransientError, give_up
+from streamrec.storage.statistics import Tally
+from streamrec.storage.traffic import Traffic
 
 __all__ = ["Failures", "RetryPolicy", "attempt", "next_delay", "within"]
 
 T = TypeVar("T")
+
+_logger = logging.getLogger("streamrec")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,8 @@ class RetryPolicy:
         budget: Seconds from the first failure, without progress since, after which no further attempt
             begins. A wait that the server asks for and that does not fit in is not begun either.
         upload_rate: Bytes per second that an upload must reach at the least; sets the time limit of a part.
+        hedge_share: Second requests, sent where the first is late by this run's own measure, as a share of all
+            requests, at the most; 0 sends none. See `storage.hedging`.
     """
 
     attempts: int = 6
@@ -55,10 +65,13 @@ class RetryPolicy:
     complete_timeout: float = 120.0
     budget: float = 45.0
     upload_rate: float = 256 * 1024
+    hedge_share: float = 0.1
 
     def __post_init__(self) -> None:
         if self.attempts < 1:
             raise ValueError(f"attempts is {self.attempts}; it counts the first one too, so pass 1 or more")
+        if not 0.0 <= self.hedge_share <= 1.0:
+            raise ValueError(f"hedge_share is {self.hedge_share}; it is a share of requests, from 0 to 1")
 
     def request_timeout(self, nbytes: int = 0) -> float:
         """Seconds that one request may take until its response begins, with `nbytes` to send before."""
@@ -92,20 +105,37 @@ def next_delay(policy: RetryPolicy, failures: int, idle: float, fault: Transient
 
 
 class Failures:
-    """Counts what went wrong since the last progress, and waits as the policy decides.
+    """One operation's attempts: waits for its turn, counts what went wrong since the last progress, waits as the
+    policy decides.
 
     Args:
         policy: The limits.
-        path: The object's URL, for the error.
+        path: The object's URL.
+        traffic: What its requests share with others.
+        tally: Where they are counted.
     """
 
-    __slots__ = ("_count", "_path", "_policy", "_since")
+    __slots__ = ("_answers", "_count", "_path", "_policy", "_sent_at", "_since", "_tally", "_traffic", "limiter")
 
-    def __init__(self, policy: RetryPolicy, path: str) -> None:
+    def __init__(self, policy: RetryPolicy, path: str, traffic: Traffic, tally: Tally) -> None:
+        self.limiter = traffic.limiter(path)
         self._policy = policy
         self._path = path
+        self._traffic = traffic
+        self._tally = tally
         self._count = 0
         self._since = 0.0
+        self._sent_at = 0.0
+        self._answers = 0
+
+    async def turn(self) -> None:
+        """Waits until a request may be sent, and counts it."""
+        self._answers = self.limiter.answers
+        waited = await self.limiter.turn()
+        self._tally.request(waited)
+        self._traffic.hedging.requested()
+        self._sent_at = time.monotonic()
+        self._since += waited
 
     def progress(self) -> None:
         """Something arrived: the count and the clock start anew with the next failure."""
@@ -116,11 +146,23 @@ class Failures:
         now = time.monotonic()
         if self._count == 0:
             self._since = now
-        self._count += 1
+        if not self._throttled(fault, now) or self._count == 0:
+            self._count += 1
         delay = next_delay(self._policy, self._count, now - self._since, fault, random.random())
         if delay is None:
+            self._tally.failure()
             raise give_up(fault, self._count, self._path, start, end) from fault
+        self._tally.retry(fault.cause)
+        _logger.info("%s: trying again in %.1f s after %s", self._path, delay, fault)
         await asyncio.sleep(delay)
+
+    def _throttled(self, fault: TransientError, now: float) -> bool:
+        """Tells the limiter of a refusal; whether the store answered others of our requests meanwhile."""
+        if fault.cause is not Cause.THROTTLED:
+            return False
+        self._tally.throttle()
+        self.limiter.pace.throttled(now, self._sent_at, fault.retry_after)
+        return self.limiter.answers != self._answers
 
 
 async def within(seconds: float, awaitable: Awaitable[T], doing: str) -> T:
@@ -144,6 +186,7 @@ async def attempt(
     call: Callable[[], Awaitable[T]],
     doing: str,
     *,
+    traffic: Traffic | None = None,
     limit: float | None = None,
     start: int | None = None,
     end: int | None = None,
@@ -155,6 +198,7 @@ async def attempt(
         path: The object's URL, for errors.
         call: Makes one attempt.
         doing: What it does, in a word or two, for errors.
+        traffic: What its requests share with others; None: nothing.
         limit: Seconds for each attempt; None: the policy's limit for a request that sends nothing.
         start: First byte of the range, for errors.
         end: One past the last byte, for errors.
@@ -162,10 +206,14 @@ async def attempt(
     Raises:
         StorageError: Final, or not passed within the policy.
     """
-    failures = Failures(policy, path)
+    traffic = traffic or Traffic()
+    failures = Failures(policy, path, traffic, traffic.tally)
     seconds = policy.request_timeout() if limit is None else limit
     while True:
+        await failures.turn()
         try:
-            return await within(seconds, call(), doing)
+            result = await within(seconds, call(), doing)
+            failures.limiter.answered()
+            return result
         except TransientError as fault:
             await failures.wait(fault, start, end)

@@ -16,9 +16,11 @@ from s3fs import S3FileSystem
 
 from streamrec.storage import http_body
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
+from streamrec.storage.credentials import Renewal
 from streamrec.storage.faults import Cause, TransientError, changed, http_body_range
 from streamrec.storage.fsspec_options import Source, build
 from streamrec.storage.retry import RetryPolicy
+from streamrec.storage.s3_credentials import watch_credentials
 from streamrec.storage.s3_errors import PastTheEndError, seam
 from streamrec.storage.s3_uploads import Leftovers, S3Upload
 from streamrec.storage.urls import split_object, split_prefix
@@ -33,7 +35,7 @@ async def connect(source: Source, policy: RetryPolicy) -> S3Backend:
     filesystem.retries = 1
     with seam(f"{source.protocol}://"):
         await filesystem.set_session()
-    return S3Backend(filesystem)
+    return S3Backend(filesystem, watch_credentials(filesystem))
 
 
 def _client_config(source: Source, policy: RetryPolicy) -> dict[str, Any]:
@@ -59,12 +61,15 @@ class S3Backend:
 
     Args:
         filesystem: An asynchronous S3FileSystem whose session was made in the running loop.
+        renewal: How its credentials are renewed, if they can be; closed with the backend.
     """
 
     block_bytes = BLOCK_BYTES
+    remote = True
 
-    def __init__(self, filesystem: S3FileSystem) -> None:
+    def __init__(self, filesystem: S3FileSystem, renewal: Renewal | None = None) -> None:
         self._fs = filesystem
+        self._renewal = renewal
         self._leftovers = Leftovers(filesystem)
 
     async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
@@ -108,6 +113,8 @@ class S3Backend:
 
     async def aclose(self) -> None:
         """Closes the client's connections."""
+        if self._renewal is not None:
+            await self._renewal.aclose()
         creator = getattr(self._fs, "_s3creator", None)
         if creator is not None:
             await creator.__aexit__(None, None, None)

@@ -70,6 +70,8 @@ def _translate(error: BaseException, path: str, start: int | None, end: int | No
         return TransientError(Cause.BROKEN, said)
     if isinstance(error, ResponseParserError):
         return TransientError(Cause.SERVER, said)
+    if isinstance(error, boto.CredentialRetrievalError):
+        return TransientError(Cause.CREDENTIALS, said)
     if isinstance(error, boto.BotoCoreError):
         return StorageError(f"the request cannot be made ({said})", path, start, end)
     return http_body.translate(error, path, start, end)

@@ -8,16 +8,27 @@ The contract, which the rest of streamrec relies on:
   beyond those that a broken connection still held, none is delivered twice.
 * `readinto` waits for at least one byte and returns 0 only at the end. It never writes past the buffer, and
   touches it only while it is awaited: a cancelled call leaves no one writing behind its back.
+* A response that does not begin, and a body that stands still, is raced by a second request for the bytes that
+  are missing (`hedging` says when); the one that comes first is read, the other's connection is closed.
 * After an error the stream is closed, and so is its connection. Bytes before the error were delivered.
 * Back-pressure is the caller's: nothing is read ahead of `readinto` but what the socket holds.
 """
 
 from __future__ import annotations
 
+import asyncio
+import time
+from functools import partial
+
 from streamrec.errors import ClosedError
 from streamrec.storage.backend import Backend, Body, EmptyBody, ObjectInfo
 from streamrec.storage.faults import Cause, TransientError, changed
+from streamrec.storage.hedging import FIRST_BYTE_FLOOR, STALL_FLOOR
+from streamrec.storage.openings import Openings, Watch
 from streamrec.storage.retry import Failures, RetryPolicy, within
+from streamrec.storage.shield import finish
+from streamrec.storage.statistics import Tally
+from streamrec.storage.traffic import Traffic
 
 __all__ = ["ResumingStream", "stop_of"]
 
@@ -43,6 +54,8 @@ class ResumingStream:
         start: First byte.
         end: One past the last byte, or None: to the end.
         version: The version to insist on, or None: the first one seen.
+        traffic: What it shares with the store's other requests; None: nothing.
+        tally: Where it is counted; None: in one of its own. Streams over ranges of one object share one.
     """
 
     def __init__(
@@ -53,6 +66,8 @@ class ResumingStream:
         start: int,
         end: int | None,
         version: str | None,
+        traffic: Traffic | None = None,
+        tally: Tally | None = None,
     ) -> None:
         self.info = ObjectInfo(path, None, version)
         self.position = start
@@ -61,7 +76,12 @@ class ResumingStream:
         self._end = end
         self._stop: int | None = None
         self._body: Body | None = None
-        self._failures = Failures(policy, path)
+        self._traffic = traffic or Traffic()
+        self.tally = tally or Tally(self._traffic.tally)
+        self._traffic.statistics.opened(path, self.tally)
+        self._failures = Failures(policy, path, self._traffic, self.tally)
+        self._idle_since = 0.0
+        self._reading: asyncio.Timeout | None = None
         self._closed = False
 
     @property
@@ -90,6 +110,7 @@ class ResumingStream:
         except BaseException:
             await self.aclose()
             raise
+        self._idle_since = time.monotonic()
 
     async def readinto(self, buffer: memoryview) -> int:
         """Waits for the next bytes.
@@ -110,35 +131,121 @@ class ResumingStream:
             buffer = buffer[: max(0, self._end - self.position)]
         if not buffer or self.position == self._stop:
             return 0
+        began = time.monotonic()
         try:
-            while True:
-                try:
-                    body = self._body or await self._connect()
-                    reading = body.readinto(buffer)
-                    if not body.keeps_time:
-                        reading = within(self._policy.stall_timeout, reading, "reading")
-                    count = await reading
-                    self._check_end(count)
-                    break
-                except TransientError as fault:
-                    await self._drop()
-                    await self._failures.wait(fault, self.position, self._end)
+            while (count := await self._step(buffer)) is None:
+                pass
         except BaseException:
             await self.aclose()
             raise
         self.position += count
         self._failures.progress()
+        now = time.monotonic()
+        self.tally.block(count, now - began, began - self._idle_since)
+        self._idle_since = now
         return count
 
     async def aclose(self) -> None:
         """Frees the connection. May be called twice, and with bytes left."""
-        self._closed = True
+        if not self._closed:
+            self._closed = True
+            self._traffic.statistics.closed(self.tally)
         await self._drop()
 
+    async def _step(self, buffer: memoryview) -> int | None:
+        """Reads once; None where that failed, or another response was faster, and is to be done again."""
+        try:
+            body = self._body or await self._connect()
+            watched = self._backend.remote or not body.keeps_time
+            count = await (self._read(body, buffer) if watched else body.readinto(buffer))
+            if count is not None:
+                self._check_end(count)
+        except TransientError as fault:
+            await self._drop()
+            await self._failures.wait(fault, self.position, self._end)
+            return None
+        return count
+
+    async def _read(self, body: Body, buffer: memoryview) -> int | None:
+        """Reads from the network, within the time limit.
+
+        A body that stands still is raced by a second request; None if that won.
+        """
+        hedging = self._traffic.hedging
+        began = time.monotonic()
+        rivals: list[Openings] = []
+        try:
+            async with asyncio.timeout(self._policy.stall_timeout) as limit:
+                self._reading = limit
+                watch = Watch(hedging.stall_limit, STALL_FLOOR, partial(self._race, rivals))
+                try:
+                    count = await body.readinto(buffer)
+                finally:
+                    self._reading = None
+                    watch.cancel()
+            hedging.block(time.monotonic() - began, count)
+            return count
+        except TimeoutError as error:
+            if rivals and await self._overtaken(rivals[0]):
+                return None
+            reason = f"reading: nothing for {time.monotonic() - began:.1f} s"
+            raise TransientError(Cause.TIMED_OUT, reason) from error
+        finally:
+            for rival in rivals:
+                await finish(rival.settle())
+
+    def _race(self, rivals: list[Openings]) -> None:
+        """The body stands still: asks for the rest a second time; an answer interrupts the reading."""
+        self.tally.stall()
+        if not self._traffic.hedge(self._failures.limiter, self.tally):
+            return
+        rival = Openings()
+        rivals.append(rival)
+        rival.send(self._request())
+        rival.answer.add_done_callback(self._interrupt)
+
+    def _interrupt(self, answer: asyncio.Future[Body]) -> None:
+        """Ends the reading at once where the second request was answered; it, or its time, may have ended already."""
+        now = asyncio.get_running_loop().time()
+        limit = self._reading
+        if limit is not None and now < (limit.when() or now) and _succeeded(answer):
+            limit.reschedule(now)
+
+    async def _overtaken(self, rival: Openings) -> bool:
+        """Goes on with the second response, if there is one."""
+        if not _succeeded(rival.answer):
+            return False
+        rival.taken = True
+        self.tally.hedge_won()
+        await self._drop()
+        self._accept(rival.answer.result())
+        return True
+
     async def _connect(self) -> Body:
-        """Sends one request from where we are, and pins what the answer tells."""
-        info = self.info
-        self._body = body = await within(self._policy.request_timeout(), self._request(), "opening")
+        """Sends a request from where we are, and a second one where the first is late."""
+        await self._failures.turn()
+        openings = Openings()
+        openings.send(self._request())
+        watch = Watch(self._traffic.hedging.first_byte_limit, FIRST_BYTE_FLOOR, partial(self._hedge, openings))
+        try:
+            body = await within(self._policy.request_timeout(), openings.answer, "opening")
+            openings.taken = True
+        finally:
+            watch.cancel()
+            if not openings.settled:
+                await finish(openings.settle())
+        self._failures.limiter.answered()
+        if openings.hedged:
+            self.tally.hedge_won()
+        return self._accept(body)
+
+    def _hedge(self, openings: Openings) -> None:
+        if not openings.answer.done() and self._traffic.hedge(self._failures.limiter, self.tally):
+            openings.send(self._request())
+
+    def _accept(self, body: Body) -> Body:
+        """From here on this body is read; pins what it tells of the object."""
+        info, self._body = self.info, body
         if _differs(info.version, body.info.version) or _differs(info.size, body.info.size):
             raise changed(info.path, self.position, self._end)
         self.info = ObjectInfo(info.path, body.info.size, body.info.version or info.version)
@@ -146,9 +253,15 @@ class ResumingStream:
         return body
 
     async def _request(self) -> Body:
+        """One request, and how long it takes to be answered."""
         if self.position == self._end:  # of an empty range only the object's size and version are asked for
             return EmptyBody(await self._backend.stat(self.info.path))
-        return await self._backend.open(self.info.path, self.position, self._end, self.info.version)
+        sent = time.monotonic()
+        body = await self._backend.open(self.info.path, self.position, self._end, self.info.version)
+        seconds = time.monotonic() - sent
+        self.tally.first_byte(seconds)
+        self._traffic.hedging.first_byte(seconds)
+        return body
 
     def _check_end(self, count: int) -> None:
         """A body that ends before the object does is a broken one."""
@@ -159,6 +272,10 @@ class ResumingStream:
         body, self._body = self._body, None
         if body is not None:
             await body.aclose()
+
+
+def _succeeded(answer: asyncio.Future[Body]) -> bool:
+    return answer.done() and not answer.cancelled() and answer.exception() is None
 
 
 def _differs(pinned: object, found: object) -> bool:

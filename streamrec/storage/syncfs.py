@@ -48,6 +48,7 @@ class SyncFsBackend:
     """
 
     block_bytes = BLOCK_BYTES
+    remote = False
 
     def __init__(self, filesystem: fsspec.AbstractFileSystem) -> None:
         self._fs = filesystem

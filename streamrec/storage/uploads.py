@@ -26,6 +26,7 @@ from streamrec.errors import ClosedError, StreamrecError
 from streamrec.storage.backend import ObjectInfo, PartSink, Sent
 from streamrec.storage.retry import RetryPolicy, attempt
 from streamrec.storage.shield import finish
+from streamrec.storage.traffic import Traffic
 
 __all__ = ["PARALLEL", "PART_SIZE", "Upload"]
 
@@ -45,10 +46,20 @@ class Upload:
         path: The object's URL.
         part_size: Bytes of a part.
         parallel: Parts under way at the most.
+        traffic: What its requests share with the store's others; None: nothing.
     """
 
-    def __init__(self, sink: PartSink, policy: RetryPolicy, path: str, part_size: int, parallel: int) -> None:
+    def __init__(
+        self,
+        sink: PartSink,
+        policy: RetryPolicy,
+        path: str,
+        part_size: int,
+        parallel: int,
+        traffic: Traffic | None = None,
+    ) -> None:
         self.path = path
+        self._traffic = traffic or Traffic()
         self._sink = sink
         self._policy = policy
         self._part_size = part_size
@@ -102,7 +113,7 @@ class Upload:
         self._check()
         complete = partial(self._sink.complete, self._sent)
         limit = self._policy.complete_timeout
-        info = await attempt(self._policy, self.path, complete, "completing", limit=limit)
+        info = await attempt(self._policy, self.path, complete, "completing", traffic=self._traffic, limit=limit)
         self._closed = True
         return info
 
@@ -167,7 +178,16 @@ class Upload:
         call = partial(self._sink.put_part, index, start, data, whole)
         limit = self._policy.request_timeout(len(data))
         try:
-            await attempt(self._policy, self.path, call, "storing a part", limit=limit, start=start, end=end)
+            await attempt(
+                self._policy,
+                self.path,
+                call,
+                "storing a part",
+                traffic=self._traffic,
+                limit=limit,
+                start=start,
+                end=end,
+            )
         except Exception as error:
             self._error = self._error or error
         finally:
@@ -180,4 +200,4 @@ class Upload:
         if tasks:
             await asyncio.wait(tasks)
         self._part = bytearray()
-        await attempt(self._policy, self.path, self._sink.abort, "aborting an upload")
+        await attempt(self._policy, self.path, self._sink.abort, "aborting an upload", traffic=self._traffic)

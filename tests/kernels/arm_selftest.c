@@ -74,6 +74,60 @@ finds(const struct crc32c_implementation *tested)
     return good;
 }
 
+static void
+store_le32(uint8_t *target, uint32_t value)
+{
+    for (int i = 0; i < 4; i++) {
+        target[i] = (uint8_t)(value >> 8 * i);
+    }
+}
+
+enum { RECORDS = 60 };
+
+/* Records of many lengths, short and long ones in turn; gives where each ends, and the bytes of all. */
+static size_t
+make_records(uint8_t *target, size_t *ends)
+{
+    size_t end = 0;
+    for (size_t i = 0; i < RECORDS; i++) {
+        size_t length = i % 7 == 6 ? 150 + i : 3 * i;
+        uint8_t *header = target + end;
+        memset(header, 0, 8);
+        header[0] = (uint8_t)length;
+        store_le32(header + 8, crc32c_mask(~by_definition(0xFFFFFFFFu, header, 8)));
+        memcpy(header + 12, data + i, length);
+        store_le32(header + 12 + length, crc32c_mask(~by_definition(0xFFFFFFFFu, header + 12, length)));
+        ends[i] = end += 16 + length;
+    }
+    return end;
+}
+
+/* Walks over all of them, over as many as there is room for, and up to a damaged one. */
+static int
+walks(const struct crc32c_implementation *tested)
+{
+    static uint8_t stream[RECORDS * 300];
+    static size_t ends[RECORDS];
+    uint64_t lengths[RECORDS + 1];
+    size_t size = make_records(stream, ends), count;
+    int good = 1;
+    for (size_t wanted = 0; wanted <= RECORDS; wanted++) {
+        size_t end = wanted > 0 ? ends[wanted - 1] : 0;
+        struct crc32c_records whole = {stream, size, 300, 1}, cut = {stream, end + (wanted < RECORDS ? 13 : 0), 300, 1};
+        good &= tested->good_records(&whole, 0, lengths, wanted, &count) == end && count == wanted;
+        good &= tested->good_records(&cut, 0, lengths, RECORDS + 1, &count) == end && count == wanted;
+        for (size_t at = 0; wanted < RECORDS && at < ends[wanted] - end; at += 5) {
+            stream[end + at] ^= 0x10;
+            good &= tested->good_records(&whole, 0, lengths, RECORDS + 1, &count) == end && count == wanted;
+            stream[end + at] ^= 0x10;
+        }
+    }
+    if (!good) {
+        printf("%s: the walk over records went wrong\n", tested->name);
+    }
+    return good;
+}
+
 int
 main(void)
 {
@@ -86,7 +140,7 @@ main(void)
     int good = crc32c_masked((const uint8_t *)"123456789", 9) == crc32c_mask(0xE3069283u);
     for (const struct crc32c_implementation *const *each = crc32c_implementations; *each != NULL; each++) {
         if ((*each)->usable()) {
-            good &= test(*each) & finds(*each);
+            good &= test(*each) & finds(*each) & walks(*each);
             printf("%s\n", (*each)->name);
         }
     }

@@ -41,7 +41,8 @@ async def test_damaged_records_are_left_out(
     async with streamrec.open_shard(url, on_error=on_error, on_loss=told.append, block_bytes=block_bytes) as shard:
         assert [record async for record in shard] == REST
         assert shard.losses == told
-        assert shard.skipped == len(told)
+        assert shard.skipped == shard.statistics.losses == len(told)
+        assert shard.statistics.lost_bytes == sum(loss.nbytes or 0 for loss in told)
         assert shard.place.record == len(REST)
     places = [(loss.path, loss.offset, loss.nbytes, loss.record) for loss in told]
     apart = [(url, STARTS[bad], len(RECORDS[bad]) + 16, bad - before) for before, bad in enumerate(BAD)]

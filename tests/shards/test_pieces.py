@@ -13,7 +13,7 @@ import streamrec
 from streamrec import encode_record, encode_records
 from streamrec.shards import Piece, ReadOptions, ShardReader
 from streamrec.shards.pieces import SLACK_BYTES
-from streamrec.storage import ByteStream, Storage, Storages
+from streamrec.storage import ByteStream, Storage, Storages, Tally
 from streamrec.tfrecord import SETTLE_BYTES
 from tests.shards.test_reader import place, put
 from tests.tfrecord.damage import random_case
@@ -214,9 +214,16 @@ class Watching(Storage):
         super().__init__(storage._backend)
         self.ranges: list[tuple[int, int | None]] = []
 
-    async def stream(self, path: str, start: int = 0, end: int | None = None, version: str | None = None) -> ByteStream:
+    async def stream(
+        self,
+        path: str,
+        start: int = 0,
+        end: int | None = None,
+        version: str | None = None,
+        tally: Tally | None = None,
+    ) -> ByteStream:
         self.ranges.append((start, end))
-        return await super().stream(path, start, end, version)
+        return await super().stream(path, start, end, version, tally)
 
 
 @pytest.mark.parametrize("length", [100, 90_000, 3_000_000])

@@ -25,7 +25,9 @@ from tests.storage.contract import read_all
 from tests.storage.faultproxy import Fault, FaultProxy, Request, status
 
 DATA = os.urandom(3_000_001)  # long enough that bodies land, short enough that their ends do not
-POLICY = RetryPolicy(attempts=3, backoff_base=0.01, connect_timeout=2, first_byte_timeout=3, stall_timeout=0.3)
+POLICY = RetryPolicy(
+    attempts=3, backoff_base=0.01, connect_timeout=2, first_byte_timeout=3, stall_timeout=0.3, hedge_share=0
+)
 
 Choose = Callable[[Request], Fault | None]
 

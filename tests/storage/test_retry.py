@@ -121,7 +121,11 @@ def test_answers_that_may_pass(status: int, code: str, cause: Cause) -> None:
 @pytest.mark.parametrize("cause", Cause)
 def test_giving_up_says_why_and_what_next(cause: Cause) -> None:
     error = give_up(TransientError(cause, "details"), 4, "s3://b/k", 10, None)
-    kinds = {Cause.THROTTLED: ThrottledError, Cause.TIMED_OUT: StorageTimeoutError}
+    kinds = {
+        Cause.THROTTLED: ThrottledError,
+        Cause.TIMED_OUT: StorageTimeoutError,
+        Cause.CREDENTIALS: PermissionDeniedError,
+    }
     assert type(error) is kinds.get(cause, StorageError)
     for part in ("s3://b/k", "bytes 10 to the end", cause.value, "details", "4 attempts", "RetryPolicy"):
         assert part in str(error)

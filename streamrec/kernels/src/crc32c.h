@@ -19,6 +19,17 @@
 
 typedef uint32_t (*crc32c_extend)(uint32_t state, const uint8_t *data, size_t size);
 typedef uint32_t (*crc32c_extend_word)(uint32_t state, uint64_t word);
+/* Bytes of records, and what is asked of them; the frames.c family has the rest of the format. */
+struct crc32c_records {
+    const uint8_t *data;
+    size_t size;
+    uint64_t max_record_bytes;
+    int verify; /* the payloads' CRCs too */
+};
+enum { CRC32C_HEADER_BYTES = 12, CRC32C_FRAME_BYTES = 16 };
+
+typedef size_t (*crc32c_good_records)(const struct crc32c_records *records, size_t position, uint64_t *lengths,
+                                      size_t capacity, size_t *count);
 typedef size_t (*crc32c_find_header)(const uint8_t *data, size_t start, size_t stop, uint64_t limit);
 
 struct crc32c_implementation {
@@ -29,6 +40,9 @@ struct crc32c_implementation {
     /* The first place from start on, and before stop, of eight bytes that are no more than limit (little-endian)
      * and of which the next four are the masked CRC32C; stop if there is none. Reads up to stop + 10. */
     crc32c_find_header find_header;
+    /* Walks over whole good records from position on, to the first other one or until `capacity` are found;
+     * gives their lengths, their number, and where it stands. */
+    crc32c_good_records good_records;
 };
 
 /* The implementations compiled in, best first; the last runs everywhere. NULL ends the list. */

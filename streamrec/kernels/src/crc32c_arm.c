@@ -73,6 +73,12 @@ extend(uint32_t state, const uint8_t *data, size_t size)
 #define FIND_EXTEND_WORD extend_word
 #include "find_header.h"
 
+#define GOOD_NAME good_records
+#define GOOD_ATTRIBUTE ARMV8_CRC
+#define GOOD_EXTEND extend
+#define GOOD_EXTEND_WORD extend_word
+#include "good_records.h"
+
 static int
 has_instructions(void)
 {
@@ -95,7 +101,8 @@ usable(void)
     return has_instructions();
 }
 
-const struct crc32c_implementation crc32c_armv8 = {"armv8-crc", usable, extend, extend_word, find_header};
+const struct crc32c_implementation crc32c_armv8 = {"armv8-crc", usable, extend, extend_word, find_header,
+                                                    good_records};
 #else
 typedef int no_arm; /* ISO C forbids an empty translation unit */
 #endif

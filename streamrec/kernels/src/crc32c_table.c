@@ -57,4 +57,11 @@ extend(uint32_t state, const uint8_t *data, size_t size)
 #define FIND_EXTEND_WORD extend_word
 #include "find_header.h"
 
-const struct crc32c_implementation crc32c_table = {"table", usable, extend, extend_word, find_header};
+#define GOOD_NAME good_records
+#define GOOD_ATTRIBUTE
+#define GOOD_EXTEND extend
+#define GOOD_EXTEND_WORD extend_word
+#include "good_records.h"
+
+const struct crc32c_implementation crc32c_table = {"table", usable, extend, extend_word, find_header,
+                                                    good_records};

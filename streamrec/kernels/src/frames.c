@@ -21,19 +21,13 @@
 
 enum { OK = 0, BAD_LENGTH_CRC = 1, BAD_PAYLOAD_CRC = 2, TOO_LONG = 3 }; /* the same as in codes.py */
 
-struct limits {
-    const uint8_t *data;
-    size_t size, max_record_bytes;
-    int verify;
-};
-
 struct verdict {
     int code;
     uint64_t bytes; /* of the whole record, or of its header as long as that is all to be had or to be trusted */
 };
 
 struct scan {
-    struct limits limits;
+    struct crc32c_records records;
     size_t start, position;
     uint64_t *lengths; /* of the good records, which lie in a row from start on; malloc'ed, the caller frees it */
     size_t count, capacity;
@@ -49,7 +43,7 @@ grow(struct scan *scan)
     size_t capacity = FIRST_CAPACITY;
     if (scan->count > 0) {
         size_t mean = (scan->position - scan->start) / scan->count;
-        size_t expected = (scan->limits.size - scan->start) / mean;
+        size_t expected = (scan->records.size - scan->start) / mean;
         capacity = expected > scan->count ? expected + expected / 8 : 2 * scan->count;
     }
     void *lengths = realloc(scan->lengths, capacity * sizeof *scan->lengths);
@@ -75,22 +69,22 @@ write_spans(const struct scan *scan, char *target)
 
 /* Looks at the record whose header begins at `position`: its code, and how many bytes it has or wants. */
 static inline struct verdict
-look_at(const struct limits *limits, size_t position)
+look_at(const struct crc32c_records *records, size_t position)
 {
-    size_t left = limits->size - position;
+    size_t left = records->size - position;
     if (left < HEADER_BYTES) {
         return (struct verdict){OK, HEADER_BYTES};
     }
-    const uint8_t *header = limits->data + position, *payload = header + HEADER_BYTES;
+    const uint8_t *header = records->data + position, *payload = header + HEADER_BYTES;
     uint64_t length = load_le64(header);
     if (crc32c_masked_word(length) != load_le32(header + 8)) {
         return (struct verdict){BAD_LENGTH_CRC, HEADER_BYTES};
     }
-    if (length > limits->max_record_bytes) {
+    if (length > records->max_record_bytes) {
         return (struct verdict){TOO_LONG, HEADER_BYTES};
     }
     struct verdict good = {OK, FRAME_BYTES + length};
-    if (left < FRAME_BYTES || length > left - FRAME_BYTES || !limits->verify ||
+    if (left < FRAME_BYTES || length > left - FRAME_BYTES || !records->verify ||
         crc32c_masked(payload, length) == load_le32(payload + length)) {
         return good;
     }
@@ -101,24 +95,24 @@ look_at(const struct limits *limits, size_t position)
 static int
 scan_records(struct scan *scan)
 {
-    const struct limits limits = scan->limits; /* a copy that no call can change stays in registers */
-    size_t position = scan->position;
     for (;;) {
-        struct verdict found = look_at(&limits, position);
-        if (found.code != OK || found.bytes > limits.size - position) {
-            scan->position = position;
-            scan->verdict = found;
+        size_t found;
+        scan->position = crc32c_best.good_records(&scan->records, scan->position, scan->lengths + scan->count,
+                                                  scan->capacity - scan->count, &found);
+        scan->count += found;
+        if (scan->count < scan->capacity) {
+            break;
+        }
+        scan->verdict = look_at(&scan->records, scan->position);
+        if (scan->verdict.code != OK || scan->verdict.bytes > scan->records.size - scan->position) {
             return 0;
         }
-        if (scan->count == scan->capacity) {
-            scan->position = position;
-            if (grow(scan) < 0) {
-                return -1;
-            }
+        if (grow(scan) < 0) {
+            return -1;
         }
-        scan->lengths[scan->count++] = found.bytes - FRAME_BYTES;
-        position += found.bytes;
     }
+    scan->verdict = look_at(&scan->records, scan->position);
+    return 0;
 }
 
 static void
@@ -212,7 +206,7 @@ py_scan_frames(PyObject *module, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     struct scan scan = {
-        .limits = {data.buf, (size_t)data.len, (size_t)max_record_bytes, verify},
+        .records = {data.buf, (size_t)data.len, (uint64_t)max_record_bytes, verify},
         .start = (size_t)start,
         .position = (size_t)start,
     };

@@ -1,0 +1,80 @@
+"""Statistics for Prometheus: a collector that reads a snapshot whenever it is scraped.
+
+    from prometheus_client import REGISTRY, start_http_server
+    from streamrec.prometheus import StatisticsCollector
+
+    batches = dataset.iterate()
+    REGISTRY.register(StatisticsCollector(batches.statistics))
+    start_http_server(9000)
+
+Needs `pip install 'streamrec[prometheus]'`. Nothing is counted twice: the numbers are those of
+`batches.statistics()`, labelled with the kind of store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from streamrec.storage import Distribution, Snapshot
+from streamrec.storage.report import COUNTERS
+from streamrec.storage.statistics import BOUNDS
+
+__all__ = ["StatisticsCollector"]
+
+
+class StatisticsCollector(Collector):
+    """Exports one run's statistics.
+
+    Args:
+        snapshot: Gives them: `iterator.statistics`, or `storages.statistics.snapshot`.
+        prefix: Of all names.
+    """
+
+    def __init__(self, snapshot: Callable[[], Snapshot], prefix: str = "streamrec") -> None:
+        self._snapshot = snapshot
+        self._prefix = prefix
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics as they stand now."""
+        snapshot = self._snapshot()
+        yield from self._counters(snapshot)
+        yield self._retries(snapshot)
+        yield self._first_byte(snapshot)
+        waited = f"{self._prefix}_consumer_waited_seconds"
+        yield CounterMetricFamily(waited, "Time that the consumer waited for data.", value=snapshot.consumer_waited)
+        streams = len(snapshot.streams)
+        yield GaugeMetricFamily(f"{self._prefix}_open_streams", "Objects that are being read.", value=streams)
+
+    def _counters(self, snapshot: Snapshot) -> Iterator[Metric]:
+        for counter in COUNTERS:
+            family = CounterMetricFamily(f"{self._prefix}_{counter.name}", counter.help, labels=["backend"])
+            for backend, counts in snapshot.backends.items():
+                family.add_metric([backend], getattr(counts, counter.field))
+            yield family
+
+    def _retries(self, snapshot: Snapshot) -> Metric:
+        family = CounterMetricFamily(
+            f"{self._prefix}_retries", "Attempts that failed and were made again.", labels=["backend", "cause"]
+        )
+        for backend, counts in snapshot.backends.items():
+            for cause, count in counts.retries.items():
+                family.add_metric([backend, cause], count)
+        return family
+
+    def _first_byte(self, snapshot: Snapshot) -> Metric:
+        family = HistogramMetricFamily(
+            f"{self._prefix}_first_byte_seconds", "From a request to the head of its response.", labels=["backend"]
+        )
+        for backend, counts in snapshot.backends.items():
+            family.add_metric([backend], _buckets(counts.first_byte), counts.first_byte.total)
+        return family
+
+
+def _buckets(distribution: Distribution) -> list[tuple[str, float]]:
+    """Prometheus counts upwards: each bucket holds what lies below its bound."""
+    names = [f"{bound:.4g}" for bound in BOUNDS] + ["+Inf"]
+    return list(zip(names, accumulate(map(float, distribution.counts)), strict=True))

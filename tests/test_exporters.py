@@ -1,0 +1,106 @@
+"""Exporters, against the real packages: what they export is what the snapshot says."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import fields
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from streamrec.opentelemetry import observe
+from streamrec.prometheus import StatisticsCollector
+from streamrec.storage import Counts, Statistics
+from streamrec.storage.faults import Cause
+from streamrec.storage.report import COUNTERS
+from streamrec.storage.statistics import Tally
+
+
+@pytest.fixture
+def statistics() -> Statistics:
+    statistics = Statistics()
+    for scheme, times in (("s3", 3), ("gs", 2)):
+        tally = Tally(statistics.backend(scheme))
+        statistics.opened(f"{scheme}://b/k", tally)
+        for _ in range(times):
+            tally.request(waited=0.25)
+            tally.first_byte(0.040)
+            tally.first_byte(100.0)
+            tally.block(1_000_000, store=0.5, consumer=0.125)
+            tally.retry(Cause.BROKEN)
+            tally.failure()
+            tally.throttle()
+            tally.stall()
+            tally.hedge()
+            tally.hedge_won()
+            tally.count_loss(100)
+    return statistics
+
+
+def scraped(registry: CollectorRegistry) -> Iterator[tuple[str, dict[str, str], float]]:
+    for family in text_string_to_metric_families(generate_latest(registry).decode()):
+        for sample in family.samples:
+            yield sample.name, sample.labels, sample.value
+
+
+def test_every_number_has_a_name() -> None:
+    shaped = {"retries", "first_byte"}
+    assert {counter.field for counter in COUNTERS} | shaped == {field.name for field in fields(Counts)}
+
+
+def test_prometheus_reads_at_each_scrape(statistics: Statistics) -> None:
+    registry = CollectorRegistry()
+    registry.register(StatisticsCollector(lambda: statistics.snapshot(consumer_waited=1.5)))
+    statistics.backend("s3").block(500_000, 0.0, 0.0)
+    found = {(name, *sorted(labels.values())): value for name, labels, value in scraped(registry)}
+    counts = statistics.snapshot().backends["s3"]
+    for counter in COUNTERS:
+        assert found[f"streamrec_{counter.name}_total", "s3"] == getattr(counts, counter.field) > 0
+    assert found["streamrec_retries_total", "broken", "gs"] == 2
+    assert found["streamrec_retries_total", "connect", "gs"] == 0
+    assert found["streamrec_consumer_waited_seconds_total",] == 1.5
+    assert found["streamrec_open_streams",] == 2
+
+
+def test_prometheus_histograms_count_upwards(statistics: Statistics) -> None:
+    registry = CollectorRegistry()
+    registry.register(StatisticsCollector(statistics.snapshot, prefix="mine"))
+    buckets = {
+        float(labels["le"]): value
+        for name, labels, value in scraped(registry)
+        if name == "mine_first_byte_seconds_bucket" and labels["backend"] == "s3"
+    }
+    assert [buckets[le] for le in sorted(buckets)] == sorted(buckets.values())
+    assert {le: value for le, value in buckets.items() if le in (0.032, 0.06400, math.inf)} == {
+        0.032: 0,
+        0.064: 3,
+        math.inf: 6,
+    }
+    sums = {name: value for name, labels, value in scraped(registry) if labels.get("backend") == "s3"}
+    assert sums["mine_first_byte_seconds_sum"] == pytest.approx(300.12)
+    assert sums["mine_first_byte_seconds_count"] == 6
+
+
+def test_opentelemetry_reads_at_each_collection(statistics: Statistics) -> None:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    observe(statistics.snapshot, provider.get_meter("test"))
+    statistics.backend("s3").block(500_000, 0.0, 0.0)
+    data = reader.get_metrics_data()
+    assert data is not None
+    found: dict[tuple[object, ...], float] = {}
+    for resource in data.resource_metrics:
+        for metric in (metric for scope in resource.scope_metrics for metric in scope.metrics):
+            for point in metric.data.data_points:
+                assert isinstance(point, NumberDataPoint)
+                found[metric.name, *sorted(map(str, dict(point.attributes or {}).values()))] = point.value
+    counts = statistics.snapshot().backends["s3"]
+    for counter in COUNTERS:
+        assert found[f"streamrec.{counter.name}", "s3"] == getattr(counts, counter.field) > 0
+    assert found["streamrec.retries", "broken", "gs"] == 2
+    assert found["streamrec.first_byte.count", "gs"] == 4
+    assert found["streamrec.first_byte.sum", "gs"] == pytest.approx(200.08)
+    assert 0.040 <= found["streamrec.first_byte.p50", "gs"] < 0.057
+    provider.shutdown()
