@@ -116,8 +116,10 @@ def test_connections_to_the_server_are_kept(store: ObjectStore, proxy: FaultProx
         connection.getresponse().read()
     connection.close()
     for _ in range(5):
+        assert proxy.wait_idle()  # the link is given back after the answer's last byte
         assert ask(proxy.url, KEY).error is None
     assert store.counters.connections == 1
+    assert proxy.wait_idle()
     proxy.faults = replace(NO_FAULTS, script=("truncate",))
     ask(proxy.url, KEY)  # leaves half an answer behind: that connection is not used again
     assert ask(proxy.url, KEY).error is None
