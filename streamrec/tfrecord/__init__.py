@@ -3,7 +3,7 @@
 from streamrec.tfrecord.compression import DETECT_BYTES, Deflater, Inflater, detect_compression, is_record_header
 from streamrec.tfrecord.encoder import RecordBatch, encode_record, encode_records
 from streamrec.tfrecord.framer import MAX_RECORD_BYTES, Framer
-from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, Frames, Joining, as_spans, concat
+from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, Frames, Joining, as_spans
 from streamrec.tfrecord.loss import Loss, OnError, check_on_error
 from streamrec.tfrecord.options import CompressionType, TFRecordOptions, check_compression_type
 from streamrec.tfrecord.seek import SETTLE_BYTES, Start, find_start, is_record, spanning
@@ -28,7 +28,6 @@ __all__ = [
     "as_spans",
     "check_compression_type",
     "check_on_error",
-    "concat",
     "detect_compression",
     "encode_record",
     "encode_records",

@@ -20,7 +20,7 @@ from streamrec import kernels
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["FOOTER_BYTES", "HEADER_BYTES", "Frames", "Joining", "as_spans", "concat"]
+__all__ = ["FOOTER_BYTES", "HEADER_BYTES", "Frames", "Joining", "as_spans"]
 
 HEADER_BYTES = 12
 """Length (8) and its masked CRC32C (4): what stands before each payload of a shard."""
@@ -223,13 +223,3 @@ class Joining:
         grown = memoryview(kernels.allocate(size))
         grown[: self._filled] = self._buffer[: self._filled]
         self._buffer = grown
-
-
-def concat(parts: Sequence[Frames]) -> Frames:
-    """The records of all parts, in order, in one buffer; a single part is returned as it is."""
-    if len(parts) == 1:
-        return parts[0]
-    joining = Joining(sum(map(len, parts)))
-    for part in parts:
-        joining.add(part)
-    return joining.frames()
