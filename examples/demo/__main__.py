@@ -1,5 +1,6 @@
 """`python -m examples.demo`; `make demo` installs what it needs first."""
 
+import signal
 import sys
 from importlib.util import find_spec
 
@@ -11,6 +12,8 @@ if MISSING:
         f"the demo needs {', '.join(MISSING)}, which {sys.executable} lacks: "
         f"type `make demo`, or `{sys.executable} -m pip install {' '.join(MISSING)}`"
     )
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing runs yet: Ctrl-C just ends it; `main` says otherwise
 
 from examples.demo.run import main  # noqa: E402 - what it imports was looked for first
 

@@ -74,6 +74,8 @@ def run_job(job: Job, show: Show) -> dict[str, Tally]:
             writer = stack.enter_context(running_writer(job))
         assert writer.stdout is not None
         for line in map(json.loads, writer.stdout):
+            if "failed" in line:
+                raise JobError(f"writing: {line['failed']}")
             if "set" in line:
                 tallies[line["set"]] = Tally(**line["tally"])
                 check_shards(job, line["set"], line["shards"])

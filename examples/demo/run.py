@@ -48,8 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     asked = parsed(arguments)
     console = Console()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)  # they end it as Ctrl-C does
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the others end it as Ctrl-C does
+        signal.signal(number, signal.default_int_handler)
     try:
         check_space(asked.megabytes * 1_000_000)
         show_table(console, rows(demo(console, asked.megabytes * 1_000_000, asked.shards, asked.epochs)))

@@ -1,7 +1,8 @@
 """The writing half: images into shards on S3. It runs as a process of its own; job.py starts it.
 
 A Job comes in on standard input as JSON. On standard output goes a line of JSON for each batch that was written,
-`{"bytes": ...}`, and at the end of each set one for all of it, `{"set": ..., "shards": ..., "tally": ...}`.
+`{"bytes": ...}`, and at the end of each set one for all of it, `{"set": ..., "shards": ..., "tally": ...}`. Where the
+store fails, the last one says how, `{"failed": ...}`: on standard error it would spoil the progress bar.
 """
 
 from __future__ import annotations
@@ -54,4 +55,5 @@ if __name__ == "__main__":
     try:
         asyncio.run(write(Job(**json.load(sys.stdin))))
     except streamrec.StreamrecError as error:
-        sys.exit(f"writing failed: {error}")
+        say({"failed": str(error)})
+        sys.exit(1)

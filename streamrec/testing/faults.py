@@ -40,7 +40,7 @@ FAULTS_OF: Final[Mapping[Kind, tuple[str, ...]]] = {
     ),
     "stat": ("unavailable", "change"),
     "list": ("unavailable",),
-    "write": ("unavailable", "upload_reset", "lost_answer"),
+    "write": ("unavailable", "upload_reset", "lost_answer", "upload_stall"),
 }
 """Which faults each kind of request can meet, in the order in which their shares are laid end to end."""
 
@@ -75,6 +75,7 @@ class Faults:
         upload_reset: Share of uploads that are reset while their body is on the way (proxy only).
         lost_answer: Share of changes that the server does and the client never hears of: a reset in place of
             the answer (proxy only).
+        upload_stall: Share of uploads whose body is taken on to a place in it, and never answered (proxy only).
         at: Where in the body its fault lies, as a share of its length in [0, 1); None draws the place.
         script: The faults of the first requests of each kind for each object, in order, in place of drawn
             ones; "" is a request that goes well. A name that the kind of request cannot meet goes well too.
@@ -110,6 +111,7 @@ class Faults:
     change: float = 0.0
     upload_reset: float = 0.0
     lost_answer: float = 0.0
+    upload_stall: float = 0.0
     at: float | None = None
     script: tuple[str, ...] = ()
 

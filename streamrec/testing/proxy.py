@@ -10,9 +10,11 @@ the answer. What differs from the simulated store, because the real server answe
 * `change` refuses one request that names a version (If-Match: 412; generation=: 404), as if the object had
   been replaced. Requests that name none pass. For a lasting change, write the object anew to the real server.
 * `upload_reset` breaks a request off at a place in its body, before the server has all of it.
+* `upload_stall` lets as much through, takes the rest from the client, and answers nothing until the client leaves.
 * `lost_answer` lets the server do it all, and resets the connection in place of the answer.
 * Faults of bodies need a Content-Length: an answer in chunks passes unharmed.
 * A Location that leads to the real server is turned to the proxy, so that resumable uploads stay behind it.
+* How far a resumable upload is, the proxy answers itself: fake-gcs-server cannot (see `sessions.py`).
 
 >>> import pathlib, tempfile, urllib.request
 >>> from streamrec.testing.objectstore import ObjectStore
@@ -32,9 +34,10 @@ from __future__ import annotations
 
 from streamrec.testing import relay, wire
 from streamrec.testing.faults import NO_FAULTS, Faults
-from streamrec.testing.faultserver import Exchange, FaultServer, error_body
+from streamrec.testing.faultserver import Exchange, FaultServer, discard_body, error_body
 from streamrec.testing.http1 import BadRequestError, Request, Response, field, parse_response, request_head
 from streamrec.testing.program import run
+from streamrec.testing.sessions import Sessions
 from streamrec.testing.shapes import Shape
 from streamrec.testing.upstream import Link, Links, UpstreamError
 
@@ -56,6 +59,7 @@ class FaultProxy(FaultServer):
     def __init__(self, target: str, faults: Faults = NO_FAULTS, port: int = 0) -> None:
         self._target = target.rstrip("/")
         self._links = Links(target)
+        self._sessions = Sessions()
         super().__init__(self._relay, faults, port, "faultproxy")
 
     def close(self) -> None:
@@ -74,8 +78,12 @@ class FaultProxy(FaultServer):
         if field(exchange.request.fields, "range") and not field(request.fields, "range"):
             exchange.note(fault="ignore_range")
         try:
-            with self._links.link(self.server) as link:
-                return self._pass(exchange, request, link)
+            with self._sessions.turn(request):
+                stored = self._sessions.stored(request)
+                if stored is not None:
+                    return _resume(exchange, stored)
+                with self._links.link(self.server) as link:
+                    return self._pass(exchange, request, link)
         except (UpstreamError, BadRequestError) as exc:
             body, content_type = error_body(exchange.route, 502, "BadGateway", str(exc))
             exchange.whole(502, body, content_type, (("Connection", "close"),))
@@ -87,10 +95,9 @@ class FaultProxy(FaultServer):
         limit = relay.upload_limit(exchange.fate, request.framing)
         taken = _upload(exchange, request, link, limit)
         if limit is not None and taken == limit:
-            exchange.note(fault="upload_reset")
-            wire.reset(exchange.sock)
-            return False
+            return _broken_off(exchange)
         response = _next_response(link)
+        self._sessions.heed(request, response)
         if exchange.fate.fault == "lost_answer":
             exchange.note(fault="lost_answer")
             wire.reset(exchange.sock)
@@ -116,6 +123,25 @@ class FaultProxy(FaultServer):
         finally:
             exchange.note(sent=sent)
         return _finish(exchange, response, link, body, sent)
+
+
+def _resume(exchange: Exchange, stored: str) -> bool:
+    """Tells how far a resumable upload is; whether the connection can carry another request."""
+    discard_body(exchange)
+    fields = (("Content-Length", "0"), *((("Range", stored),) if stored else ()))
+    exchange.head(308, fields, 0, reason="Resume Incomplete", more=False)
+    return True
+
+
+def _broken_off(exchange: Exchange) -> bool:
+    """Resets or stalls an upload of which the server has a part; never can its connection carry another."""
+    exchange.note(fault=exchange.fate.fault)
+    if exchange.fate.fault == "upload_stall":
+        exchange.log.stalled(exchange.number)
+        wire.stall(exchange.sock)
+    else:
+        wire.reset(exchange.sock)
+    return False
 
 
 def _upload(exchange: Exchange, request: Request, link: Link, limit: int | None) -> int | None:

@@ -52,8 +52,8 @@ def refusal(request: Request, asked: Route) -> int:
 
 
 def upload_limit(fate: Fate, framing: Framing) -> int | None:
-    """How many bytes of an upload's body are let through before it is reset; None is all of it."""
-    if fate.fault != "upload_reset" or framing == 0:
+    """How many bytes of an upload's body are let through before it breaks off or stalls; None is all of it."""
+    if fate.fault not in ("upload_reset", "upload_stall") or framing == 0:
         return None
     return int(fate.at * (framing if isinstance(framing, int) else _IN_CHUNKS))
 

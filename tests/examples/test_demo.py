@@ -14,7 +14,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,16 @@ def assert_nothing_is_left(temporary: Path, said: str) -> None:
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(port[1])), timeout=5)
     assert list(temporary.iterdir()) == []
+
+
+def server_of(temporary: Path) -> int:
+    """The SeaweedFS that runs below the watchdog of this directory."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended meanwhile
+            words = process.joinpath("cmdline").read_bytes()
+            if b"watchdog.py" in words and bytes(temporary) in words:
+                return int(process.joinpath("task", process.name, "children").read_text())
+    raise AssertionError("no server runs")
 
 
 def test_a_small_demo_ends_with_its_table(tmp_path: Path) -> None:
@@ -142,9 +153,30 @@ def test_a_job_is_written_as_planned(tmp_path: Path) -> None:
 
 def test_a_writer_that_fails_is_told_of(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(JobError, match="ended with status 1"):
+    with pytest.raises(JobError, match=f"writing: {tmp_path}/file/images/train-00000"):
         run_job(planned(str(tmp_path / "file" / "images"), {}, 1_000_000, 1), lambda so_far, note: None)
-    assert "writing failed" in capfd.readouterr().err
+    assert capfd.readouterr().err == ""  # it would spoil the progress bar
+
+
+def test_a_writer_that_dies_is_told_of(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    job = replace(planned(str(tmp_path), {}, 1_000_000, 1), shards="one")  # type: ignore[arg-type]
+    with pytest.raises(JobError, match="ended with status 1; what it said stands above"):
+        run_job(job, lambda so_far, note: None)
+    assert "TypeError" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("moment", [r"^ +\d+ %$", r"\d+ % accuracy"])
+def test_a_server_that_dies_is_one_line(tmp_path: Path, moment: str) -> None:
+    with running(tmp_path, "--megabytes", "12", "--shards", "4", "--epochs", "400") as process:
+        said = read_until(process, moment)
+        os.kill(server_of(tmp_path), signal.SIGKILL)
+        rest, _ = process.communicate()
+    assert process.returncode == 1, said + rest
+    last = rest.splitlines()[-1]
+    assert last.startswith("the demo failed: ")
+    assert "s3://demo/images" in last
+    assert "Traceback" not in rest
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_record_holds_what_was_put_in() -> None:

@@ -9,10 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from streamrec import ShardWriter
+from streamrec import RetryPolicy, ShardWriter
 
 SHARD_BYTES = 17 << 20
 RECORD_BYTES = 250_000
+POLICY = RetryPolicy(  # patient with many faults, impatient with each: a stall costs two seconds
+    attempts=20,
+    backoff_base=0.02,
+    backoff_cap=0.5,
+    connect_timeout=1.0,
+    first_byte_timeout=1.0,
+    stall_timeout=2.0,
+    complete_timeout=10.0,
+    upload_rate=8 << 20,
+)
 RECORDS = 2 * (SHARD_BYTES // RECORD_BYTES) + 3
 
 
@@ -24,8 +34,14 @@ def records(version: int) -> Iterator[bytes]:
 
 async def write(url: str, options: Mapping[str, Any], version: int) -> None:
     """Two shards of three parts, one of one part, and a manifest."""
-    pattern, manifest = f"{url}/train-{{shard:02d}}", f"{url}/manifest.json"
-    async with ShardWriter(pattern, max_shard_bytes=SHARD_BYTES, manifest=manifest, storage_options=options) as writer:
+    writer = ShardWriter(
+        f"{url}/train-{{shard:02d}}",
+        max_shard_bytes=SHARD_BYTES,
+        manifest=f"{url}/manifest.json",
+        storage_options=options,
+        retry=POLICY,
+    )
+    async with writer:
         for record in records(version):
             await writer.write(record)
 

@@ -6,6 +6,10 @@ name must be whole. Then the writer runs again with the same names: all must be 
 upload and no temporary file left, and the manifest must verify. Every second round writes over what the one
 before it left, so an object may also be the old one, whole.
 
+The writers reach SeaweedFS and fake-gcs-server through a proxy, in weather that is drawn anew for each of them: of the
+requests with a body one in five is reset (some only when the server has done what they ask), one in twenty stalls,
+of all requests one in ten is a 503 and one in twenty is slow. Who looks goes to the server directly.
+
 Prints a line for each store; raises AssertionError at the first broken promise, with the seed and the round.
 """
 
@@ -18,18 +22,31 @@ import random
 import signal
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import fsspec
 from gcsfs.core import GCSFileSystem
 
 from streamrec import verify_sync
+from streamrec.testing.faults import Faults
+from streamrec.testing.program import ServerProcess
 from streamrec.testing.servers import Store, fake_gcs, seaweedfs
 from tests.soak.writer import run_writer, write
 
+WEATHER = Faults(
+    first_byte=0.002,
+    jitter=0.002,
+    upload_reset=0.15,
+    lost_answer=0.05,
+    upload_stall=0.05,
+    unavailable=0.10,
+    slow=0.05,
+    slow_first_byte=0.5,
+)
 BACKENDS = [f"streamrec.storage.{name}" for name in ("s3", "gcs", "local")]
 
 
@@ -42,27 +59,41 @@ class Place:
         url: A directory of its own.
         options: Storage options.
         others: A client that is not ours.
+        proxy: What writers go through; None: they don't.
     """
 
     kind: str
     url: str
     options: Mapping[str, Any]
     others: fsspec.AbstractFileSystem
+    proxy: ServerProcess | None = None
+
+    @property
+    def writers_options(self) -> dict[str, Any]:
+        """Storage options of those who write."""
+        return {**self.options, **({} if self.proxy is None else {"endpoint_url": self.proxy.url})}
 
 
 @dataclass
 class Seen:
-    """What a soak saw: writers killed before their end, whole objects found after a kill, orphans that were ended."""
+    """What a soak saw: writers killed before their end, whole objects found after a kill, orphans that were ended.
+
+    And the requests of all writers, and how often each fault was met.
+    """
 
     rounds: int = 0
     killed: int = 0
     whole: int = 0
     orphans: int = 0
+    requests: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
+        met = ", ".join(f"{count} {fault}" for fault, count in sorted(self.faults.items()))
         return (
             f"{self.rounds} rounds, {self.killed} writers killed at work; after the kills {self.whole} whole objects,"
             f" 0 partial ones, {self.orphans} unfinished uploads; after the next runs none"
+            + (f"; {self.requests:,} requests met {met}" if met else "")
         )
 
 
@@ -79,7 +110,8 @@ def at_store(kind: str, store: Store | None = None) -> Iterator[Place]:
         return
     cls = fsspec.get_filesystem_class("s3") if kind == "s3" else GCSFileSystem
     others = cls(**store.options, skip_instance_cache=True, use_listings_cache=False)
-    yield Place(kind, f"{store.url}/soak", store.options, others)
+    with ServerProcess("streamrec.testing.proxy", ("--target", store.endpoint)) as proxy:
+        yield Place(kind, f"{store.url}/soak", store.options, others, proxy)
 
 
 def expected(version: int, directory: str) -> dict[str, bytes]:
@@ -101,12 +133,13 @@ class Soak:
 
     def __init__(self, place: Place, seed: int) -> None:
         self._place = place
+        self._seed = seed
         self._random = random.Random(seed)
         self._processes = multiprocessing.get_context("forkserver")
         self._processes.set_forkserver_preload(["tests.soak.writer", "gcsfs.core", *BACKENDS])
         self._versions = [expected(version, f"soak-{seed}-{version}") for version in (0, 1)]
-        self._seconds = self._run(0)
         self.seen = Seen()
+        self._seconds = self._run(0)
 
     def round(self) -> None:
         """One writer killed, one run again."""
@@ -121,9 +154,24 @@ class Soak:
         self._check_all(version)
         self.seen.rounds += 1
 
+    @contextmanager
+    def _weather(self, what: str) -> Iterator[None]:
+        """New weather, and what it did; at the end of the block nothing of it is still on its way to the store."""
+        proxy = self._place.proxy
+        if proxy is None:
+            yield
+            return
+        proxy.clear()
+        proxy.faults = replace(WEATHER, seed=random.Random(f"{self._seed}/{self.seen.rounds}/{what}").getrandbits(32))
+        yield
+        assert proxy.wait_idle(30), "a dead writer's request is still under way"
+        met = proxy.counters
+        self.seen.requests += met.requests
+        self.seen.faults.update(met.by_fault)
+
     def _start(self, version: int) -> Any:
         ours, theirs = self._processes.Pipe(duplex=False)
-        arguments = (theirs, self._place.url, dict(self._place.options), version)
+        arguments = (theirs, self._place.url, self._place.writers_options, version)
         process = self._processes.Process(target=run_writer, args=arguments)
         process.start()
         theirs.close()
@@ -133,18 +181,21 @@ class Soak:
 
     def _run(self, version: int) -> float:
         """Lets a writer come to its end; returns how long it took."""
-        process = self._start(version)
-        began = time.monotonic()
-        process.join(120)
+        with self._weather("run"):
+            process = self._start(version)
+            began = time.monotonic()
+            process.join(120)
+            seconds = time.monotonic() - began
         assert process.exitcode == 0, f"the writer ended with {process.exitcode}"
-        return time.monotonic() - began
+        return seconds
 
     def _kill(self, version: int, seconds: float) -> bool:
         """Kills a writer after so long; tells whether it was still at work."""
-        process = self._start(version)
-        process.join(seconds)
-        process.kill()
-        process.join()
+        with self._weather("kill"):
+            process = self._start(version)
+            process.join(seconds)
+            process.kill()
+            process.join()
         assert process.exitcode in (0, -signal.SIGKILL), f"the writer ended with {process.exitcode}"
         return bool(process.exitcode)
 

@@ -116,8 +116,10 @@ def test_connections_to_the_server_are_kept(store: ObjectStore, proxy: FaultProx
         connection.getresponse().read()
     connection.close()
     for _ in range(5):
+        assert proxy.wait_idle()  # the link is given back after the answer's last byte
         assert ask(proxy.url, KEY).error is None
     assert store.counters.connections == 1
+    assert proxy.wait_idle()
     proxy.faults = replace(NO_FAULTS, script=("truncate",))
     ask(proxy.url, KEY)  # leaves half an answer behind: that connection is not used again
     assert ask(proxy.url, KEY).error is None
@@ -261,6 +263,43 @@ def test_upload_reset(scripted: Make) -> None:
     assert (entry.fault, entry.received, entry.status) == ("upload_reset", 500_000, 0)
     assert ask(proxy.url, "/b/k", method="POST").body == b"ok"  # no body to break off
     assert [len(body) for request, body in server.seen if request.method == "PUT"] in ([], [500_000])
+
+
+def test_upload_stall(scripted: Make) -> None:
+    server, proxy = scripted(lambda request, body: OK)
+    proxy.faults = replace(NO_FAULTS, upload_stall=1.0, at=0.5)
+    with pytest.raises(TimeoutError):
+        ask(proxy.url, "/b/k", method="PUT", body=b"x" * 1_000_000, seconds=0.5)
+    entry = last(proxy)
+    assert (entry.fault, entry.received, entry.status) == ("upload_stall", 500_000, 0)
+    assert ask(proxy.url, "/b/k", method="POST").body == b"ok"  # no body to stall
+    assert [len(body) for request, body in server.seen if request.method == "PUT"] in ([], [500_000])
+
+
+def test_how_far_a_resumable_upload_is(scripted: Make) -> None:
+    """The server says it once, and the client misses it; the proxy says it again. Who has ended asks the server."""
+
+    def script(request: Request, body: bytes) -> bytes:
+        if "uploadType=resumable" in request.target:
+            return f"HTTP/1.1 200 OK\r\nLocation: {server.server.url}/up?id=1\r\nContent-Length: 0\r\n\r\n".encode()
+        if body == b"first":
+            return b"HTTP/1.1 308 \r\nRange: bytes=0-4\r\nContent-Length: 0\r\n\r\n"
+        return OK
+
+    def asked() -> tuple[int, str | None]:
+        answer = ask(proxy.url, "/up?id=1", {"Content-Range": "bytes */*"}, "PUT")
+        return answer.status, answer.headers["Range"]
+
+    server, proxy = scripted(script)
+    assert asked() == (200, None)  # of a session that the proxy does not know, the server tells
+    ask(proxy.url, "/upload/storage/v1/b/b/o?uploadType=resumable", method="POST")
+    assert asked() == (308, None)
+    proxy.faults = replace(NO_FAULTS, script=("lost_answer",))
+    with pytest.raises(ConnectionError):
+        ask(proxy.url, "/up?id=1", method="PUT", body=b"first")
+    assert asked() == (308, "bytes=0-4")
+    ask(proxy.url, "/up?id=1", method="PUT", body=b"last")
+    assert asked() == (200, None)
 
 
 def test_lost_answer(scripted: Make) -> None:

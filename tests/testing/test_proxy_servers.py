@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -160,6 +161,30 @@ async def test_gcs_resumable_upload_and_list(gcs: Any, gcs_proxy: FaultProxy, pr
     ]
     assert gcs_proxy.wait_idle()
     assert gcs_proxy.counters.received > len(whole)  # every chunk of the upload went through the proxy
+
+
+@pytest.mark.parametrize("fault", ["unavailable", "upload_reset", "lost_answer"])
+async def test_gcs_a_resumable_upload_goes_on_where_the_proxy_says(
+    gcs: Any, gcs_proxy: FaultProxy, prefix: str, fault: str
+) -> None:
+    url = f"{gcs_proxy.url}/upload/storage/v1/b/streamrec/o"
+    async with gcs.session.post(url, params={"uploadType": "resumable", "name": f"{prefix}/key"}, json={}) as answer:
+        session = answer.headers["Location"]
+    halves = PARTS[0][: 256 << 10], PARTS[1][: 256 << 10]
+    gcs_proxy.faults = replace(NO_FAULTS, script=(fault,), at=0.5)
+    span = {"Content-Range": f"bytes 0-{len(halves[0]) - 1}/*"}
+    with contextlib.suppress(aiohttp.ClientError):
+        async with gcs.session.post(session, data=halves[0], headers=span) as answer:
+            assert answer.status == 503
+    async with gcs.session.post(session, headers={"Content-Range": "bytes */*"}) as answer:
+        assert answer.status == 308
+        there = int(answer.headers.get("Range", "bytes=0--1").rpartition("0-")[2]) + 1
+    assert there == (len(halves[0]) if fault == "lost_answer" else 0)
+    data = b"".join(halves)
+    span = {"Content-Range": f"bytes {there}-{len(data) - 1}/{len(data)}"}
+    async with gcs.session.post(session, data=data[there:], headers=span) as answer:
+        assert answer.status == 200
+    assert await gcs._cat_file(f"streamrec/{prefix}/key") == data
 
 
 @pytest.mark.parametrize("fault", ["reset", "cut", "truncate", "corrupt", "ignore_range"])

@@ -153,8 +153,9 @@ def test_a_signed_range_is_passed_on() -> None:
     assert forwarded(asked, "ignore_range").fields == asked.fields
 
 
-def test_only_uploads_with_a_body_are_reset() -> None:
-    fate = Fate("upload_reset", 0.5, 0.0, False)
+@pytest.mark.parametrize("fault", ["upload_reset", "upload_stall"])
+def test_only_uploads_with_a_body_break(fault: str) -> None:
+    fate = Fate(fault, 0.5, 0.0, False)
     assert [upload_limit(fate, 10), upload_limit(fate, 0), upload_limit(fate, "chunked")] == [5, None, 32768]
     assert upload_limit(Fate("", 0.5, 0.0, False), 10) is None
 
