@@ -150,8 +150,11 @@ extend_word(uint32_t state, uint64_t word)
 SSE42 static inline void
 extend_three_short(const uint8_t *const *payloads, const uint64_t *lengths, uint32_t *states)
 {
-    uint64_t shorter = lengths[0] < lengths[1] ? lengths[0] : lengths[1];
-    size_t together = (size_t)(shorter < lengths[2] ? shorter : lengths[2]) & ~(size_t)7;
+    /* compared in words: lengths that differ within a word are a branch that nobody can predict */
+    uint64_t words = lengths[0] / 8;
+    words = lengths[1] / 8 < words ? lengths[1] / 8 : words;
+    words = lengths[2] / 8 < words ? lengths[2] / 8 : words;
+    size_t together = 8 * (size_t)words;
     uint64_t first = states[0], second = states[1], third = states[2];
     for (size_t i = 0; i < together; i += 8) {
         first = _mm_crc32_u64(first, load_le64(payloads[0] + i));
