@@ -23,7 +23,7 @@ LEAST_RANGE: Final = 4 << 20
 """A smaller range costs more than it brings: a request to S3 takes 1.6 ms of processor time."""
 
 MOST_RANGE: Final = 16 << 20
-FIRST_RANGE: Final = 1 << 20
+FIRST_RANGE: Final = 2 << 20
 """The first ranges behind a cut may be as small as this: they are few. A cut is never nearer than this either, so
 nothing that waits for fewer bytes reads beyond it."""
 
