@@ -1,10 +1,14 @@
 """What every test may rely on."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from streamrec.testing.servers import Store, fake_gcs, nginx, seaweedfs
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # programs that the tests start and interrupt inherit it
 
 
 @pytest.fixture
