@@ -11,9 +11,11 @@ __all__ = ["collect", "drain", "push"]
 
 
 def push(steps: Sequence[Step], chunk: Chunk) -> Iterator[Chunk]:
-    """What comes out behind the last step when a chunk goes into the first."""
+    """What comes out behind the last step when a chunk goes into the first; a step that is done takes no more."""
     if not steps:
         yield chunk
+        return
+    if steps[0].done:
         return
     for out in steps[0].feed(chunk):
         yield from push(steps[1:], out)

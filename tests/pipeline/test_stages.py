@@ -115,6 +115,12 @@ def test_skip_take_while_shard_and_enumerate(files: list[str]) -> None:
     assert list(records) == ALL[3:7]
 
 
+def test_what_ended_takes_nothing_that_earlier_stages_still_hold(files: list[str]) -> None:
+    """The last, smaller batch comes when the input ends, behind the end that `take_while` found."""
+    once = Dataset.range(10).batch(4).unbatch().take_while(lambda number: number in (0, 8))
+    assert list(once) == [0]
+
+
 def test_batches_of_pairs_are_of_one_kind_wherever_they_straddle(files: list[str]) -> None:
     batches = list(TFRecordDataset(files, "", 100).enumerate().batch(4))
     assert all(isinstance(records, Frames) for _, records in batches)
