@@ -51,6 +51,7 @@ fuzz:
 	sh fuzz/run.sh $(SECONDS_OF_FUZZING)
 
 bench: client servers peers
+	$(CLIENT)/bin/python $(PIP) tfrecord
 	for name in kernels local stream encode parse paced faults; do $(CLIENT)/bin/python -m benchmarks.$$name || exit 1; done
 
 client: $(CLIENT)/.done
