@@ -63,8 +63,8 @@ def test_every_record_comes(store: ObjectStore, scheme: str, weather: str) -> No
     slow = sum(entry.slow for entry in store.log)
     assert met or slow
     assert sum(counts.retries.values()) + counts.hedges_won >= met.total() - met["stall"] - met["ignore_range"]
-    unread = met["cut"]  # a request may go to a connection that the store is closing, and never be read
-    assert store.counters.requests <= counts.requests <= store.counters.requests + unread
+    # a second request that loses at once is cancelled, perhaps before the store reads it
+    assert counts.requests - counts.hedges <= store.counters.requests <= counts.requests
 
 
 def test_a_month_long_run_forgets_what_went_wrong(store: ObjectStore) -> None:
