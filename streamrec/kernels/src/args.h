@@ -15,6 +15,8 @@ int take_int64s_or_none(PyObject *object, void *view);  /* Py_buffer *: int64 [n
 int take_size(PyObject *object, void *size);            /* Py_ssize_t *: an int from 0 on */
 int take_uint32(PyObject *object, void *value);         /* uint32_t * */
 
+#define SPAN_BYTES 16 /* a span: two int64 */
+
 /* One element of an int64 buffer, which need not be aligned (np.frombuffer(data, np.int64, offset=1)). */
 static inline int64_t
 int64_at(const void *elements, Py_ssize_t index)

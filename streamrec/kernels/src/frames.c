@@ -13,10 +13,6 @@
 
 #include <stdlib.h>
 
-#define HEADER_BYTES 12
-#define FOOTER_BYTES 4
-#define FRAME_BYTES (HEADER_BYTES + FOOTER_BYTES)
-#define SPAN_BYTES 16 /* two int64 */
 #define FIRST_CAPACITY 1024
 
 enum { OK = 0, BAD_LENGTH_CRC = 1, BAD_PAYLOAD_CRC = 2, TOO_LONG = 3 }; /* the same as in codes.py */
@@ -59,11 +55,11 @@ grow(struct scan *scan)
 static void
 write_spans(const struct scan *scan, char *target)
 {
-    int64_t start = (int64_t)scan->start + HEADER_BYTES;
+    int64_t start = (int64_t)scan->start + CRC32C_HEADER_BYTES;
     for (size_t i = 0; i < scan->count; i++) {
         int64_t span[2] = {start, start + (int64_t)scan->lengths[i]};
         memcpy(target + SPAN_BYTES * i, span, SPAN_BYTES);
-        start = span[1] + FRAME_BYTES;
+        start = span[1] + CRC32C_FRAME_BYTES;
     }
 }
 
@@ -72,23 +68,23 @@ static inline struct verdict
 look_at(const struct crc32c_records *records, size_t position)
 {
     size_t left = records->size - position;
-    if (left < HEADER_BYTES) {
-        return (struct verdict){OK, HEADER_BYTES};
+    if (left < CRC32C_HEADER_BYTES) {
+        return (struct verdict){OK, CRC32C_HEADER_BYTES};
     }
-    const uint8_t *header = records->data + position, *payload = header + HEADER_BYTES;
+    const uint8_t *header = records->data + position, *payload = header + CRC32C_HEADER_BYTES;
     uint64_t length = load_le64(header);
     if (crc32c_masked_word(length) != load_le32(header + 8)) {
-        return (struct verdict){BAD_LENGTH_CRC, HEADER_BYTES};
+        return (struct verdict){BAD_LENGTH_CRC, CRC32C_HEADER_BYTES};
     }
     if (length > records->max_record_bytes) {
-        return (struct verdict){TOO_LONG, HEADER_BYTES};
+        return (struct verdict){TOO_LONG, CRC32C_HEADER_BYTES};
     }
-    struct verdict good = {OK, FRAME_BYTES + length};
-    if (left < FRAME_BYTES || length > left - FRAME_BYTES || !records->verify ||
+    struct verdict good = {OK, CRC32C_FRAME_BYTES + length};
+    if (left < CRC32C_FRAME_BYTES || length > left - CRC32C_FRAME_BYTES || !records->verify ||
         crc32c_masked(payload, length) == load_le32(payload + length)) {
         return good;
     }
-    return (struct verdict){BAD_PAYLOAD_CRC, FRAME_BYTES + length};
+    return (struct verdict){BAD_PAYLOAD_CRC, CRC32C_FRAME_BYTES + length};
 }
 
 /* Scans until the bytes end or one record is bad. Returns -1 where memory ran out. */
@@ -100,19 +96,14 @@ scan_records(struct scan *scan)
         scan->position = crc32c_best.good_records(&scan->records, scan->position, scan->lengths + scan->count,
                                                   scan->capacity - scan->count, &found);
         scan->count += found;
-        if (scan->count < scan->capacity) {
-            break;
-        }
         scan->verdict = look_at(&scan->records, scan->position);
         if (scan->verdict.code != OK || scan->verdict.bytes > scan->records.size - scan->position) {
             return 0;
         }
-        if (grow(scan) < 0) {
+        if (grow(scan) < 0) { /* a good record is left: there was no room for it */
             return -1;
         }
     }
-    scan->verdict = look_at(&scan->records, scan->position);
-    return 0;
 }
 
 static void
@@ -142,7 +133,7 @@ framed_bytes(const Py_buffer *buffer, const void *spans, Py_ssize_t n, Py_ssize_
         }
         *bad = n;
         if (__builtin_add_overflow(total, (Py_ssize_t)length, &total) ||
-            __builtin_add_overflow(total, (Py_ssize_t)FRAME_BYTES, &total)) {
+            __builtin_add_overflow(total, (Py_ssize_t)CRC32C_FRAME_BYTES, &total)) {
             return -1;
         }
     }
@@ -156,19 +147,19 @@ write_frames(const Py_buffer *buffer, const void *spans, Py_ssize_t n, uint8_t *
 {
     for (Py_ssize_t i = 0; i < n; i++) {
         size_t start, length;
-        if (!span_at(spans, i, buffer->len, &start, &length) || room < FRAME_BYTES ||
-            length > room - FRAME_BYTES) {
+        if (!span_at(spans, i, buffer->len, &start, &length) || room < CRC32C_FRAME_BYTES ||
+            length > room - CRC32C_FRAME_BYTES) {
             return i;
         }
         const uint8_t *payload = (const uint8_t *)buffer->buf + start;
         store_le64(target, length);
         store_le32(target + 8, crc32c_masked_word(length));
         if (length > 0) {
-            memcpy(target + HEADER_BYTES, payload, length);
+            memcpy(target + CRC32C_HEADER_BYTES, payload, length);
         }
-        store_le32(target + HEADER_BYTES + length, crc32c_masked(target + HEADER_BYTES, length));
-        target += FRAME_BYTES + length;
-        room -= FRAME_BYTES + length;
+        store_le32(target + CRC32C_HEADER_BYTES + length, crc32c_masked(target + CRC32C_HEADER_BYTES, length));
+        target += CRC32C_FRAME_BYTES + length;
+        room -= CRC32C_FRAME_BYTES + length;
     }
     return -1;
 }

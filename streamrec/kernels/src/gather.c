@@ -1,16 +1,13 @@
 /* The gather kernel: payloads picked from many buffers, copied back to back into one.
  *
- * Slices and shuffles stand on it, so a short record must cost little more than its copy. Spans are checked twice, when they are measured and when they are copied: without the
- * GIL another thread may write to the array in between.
+ * Slices and shuffles stand on it, so a short record must cost little more than its copy. Spans are checked twice,
+ * when they are measured and when they are copied: without the GIL another thread may write to the array in between.
  */
 #include "args.h"
 #include "block.h"
-#include "prefetch.h"
+#include "copy.h"
 
 #include <stdlib.h>
-
-#define SPAN_BYTES 16 /* two int64 */
-#define PREFETCH_AHEAD 4 /* records: far enough for memory, near enough to be there still */
 
 struct job {
     Py_buffer *buffers;
@@ -76,12 +73,7 @@ copy_payloads(const struct job *job, uint8_t *target, size_t room, char *spans)
         if (payload == NULL || length > room - (size_t)end) {
             return i;
         }
-        if (length > 0) { /* an empty buffer may have no address, which memcpy must not see */
-            memcpy(target + end, payload, length);
-        }
-        int64_t span[2] = {end, end + (int64_t)length};
-        memcpy(spans + SPAN_BYTES * i, span, SPAN_BYTES);
-        end = span[1];
+        end = copy_payload(target, spans, i, end, payload, length);
     }
     return -1;
 }

@@ -6,12 +6,9 @@
  */
 #include "args.h"
 #include "block.h"
-#include "prefetch.h"
+#include "copy.h"
 
 #include <stdlib.h>
-
-#define SPAN_BYTES 16    /* two int64 */
-#define PREFETCH_AHEAD 4 /* records: far enough for memory, near enough to be there still */
 
 /* Some records of one buffer. */
 struct window {
@@ -84,12 +81,7 @@ copy_in_turn(struct lanes *lanes, Py_ssize_t block, Py_ssize_t count, uint8_t *t
         if (payload == NULL || length > room - (size_t)end) {
             return i;
         }
-        if (length > 0) { /* an empty buffer may have no address, which memcpy must not see */
-            memcpy(target + end, payload, length);
-        }
-        int64_t span[2] = {end, end + (int64_t)length};
-        memcpy(spans + SPAN_BYTES * i, span, SPAN_BYTES);
-        end = span[1];
+        end = copy_payload(target, spans, i, end, payload, length);
     }
     return count;
 }

@@ -7,30 +7,26 @@
 #include "args.h"
 #include "crc32c.h"
 
-#define HEADER_BYTES 12
-#define FOOTER_BYTES 4
-#define FRAME_BYTES (HEADER_BYTES + FOOTER_BYTES)
-
 struct found {
     size_t position;
-    uint64_t wants; /* bytes of the record there; HEADER_BYTES where no header was found */
+    uint64_t wants; /* bytes of the record there; CRC32C_HEADER_BYTES where no header was found */
 };
 
 static struct found
 find(const uint8_t *data, size_t size, size_t start, int verify, uint64_t limit)
 {
-    size_t stop = size - start < HEADER_BYTES ? start : size - HEADER_BYTES + 1;
+    size_t stop = size - start < CRC32C_HEADER_BYTES ? start : size - CRC32C_HEADER_BYTES + 1;
     for (size_t position = start;; position++) {
         position = crc32c_best.find_header(data, position, stop, limit);
         if (position == stop) {
-            return (struct found){stop, HEADER_BYTES};
+            return (struct found){stop, CRC32C_HEADER_BYTES};
         }
-        const uint8_t *payload = data + position + HEADER_BYTES;
+        const uint8_t *payload = data + position + CRC32C_HEADER_BYTES;
         uint64_t length = load_le64(data + position);
         size_t left = size - position;
-        if (!verify || left < FRAME_BYTES || length > left - FRAME_BYTES ||
+        if (!verify || left < CRC32C_FRAME_BYTES || length > left - CRC32C_FRAME_BYTES ||
             crc32c_masked(payload, length) == load_le32(payload + length)) {
-            return (struct found){position, FRAME_BYTES + length};
+            return (struct found){position, CRC32C_FRAME_BYTES + length};
         }
     }
 }

@@ -1,0 +1,36 @@
+/* Copying payloads together: what gather and interleave do for each record.
+ *
+ * Payloads that alternate between buffers are a pattern that no processor's prefetcher follows, and each would be a
+ * wait for memory: hence the prefetching. */
+#ifndef STREAMREC_COPY_H
+#define STREAMREC_COPY_H
+
+#include "args.h"
+
+#define CACHE_LINE 64
+#define PREFETCH_AHEAD 4    /* records: far enough for memory, near enough to be there still */
+#define PREFETCH_BYTES 1024 /* of each payload; what follows, the processor fetches by itself */
+
+/* Asks for the start of a payload that will be copied soon. */
+static inline void
+prefetch_payload(const uint8_t *payload, size_t length)
+{
+    size_t wanted = length < PREFETCH_BYTES ? length : PREFETCH_BYTES;
+    for (size_t at = 0; at < wanted; at += CACHE_LINE) {
+        __builtin_prefetch(payload + at);
+    }
+}
+
+/* Copies one payload to target + end, as record i, and writes its new span. Returns where it ends. */
+static inline int64_t
+copy_payload(uint8_t *target, char *spans, Py_ssize_t i, int64_t end, const uint8_t *payload, size_t length)
+{
+    if (length > 0) { /* an empty buffer may have no address, which memcpy must not see */
+        memcpy(target + end, payload, length);
+    }
+    int64_t span[2] = {end, end + (int64_t)length};
+    memcpy(spans + SPAN_BYTES * i, span, SPAN_BYTES);
+    return span[1];
+}
+
+#endif
