@@ -26,6 +26,7 @@ __all__ = [
     "Chunk",
     "Elements",
     "Marks",
+    "Nested",
     "Picked",
     "Position",
     "Positions",
@@ -145,6 +146,17 @@ class StageState:
 
     def at(self, index: int) -> Position:
         return with_state(self.inner.at(index), self.stage, self.first + index)
+
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """Positions of a chain within a source that adds a state of its own."""
+
+    inner: Positions
+    state: Mapping[str, Any]
+
+    def at(self, index: int) -> Position:
+        return {"source": {**self.state, "inner": dict(self.inner.at(index))}}
 
 
 def with_state(position: Position, stage: str, state: int) -> Position:

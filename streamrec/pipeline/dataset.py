@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-from fsspec import AbstractFileSystem
 
 from streamrec.example.features import Feature
 from streamrec.pipeline.batching import Batch, PaddedBatch, RaggedBatch
-from streamrec.pipeline.description import MEMORY_BUDGET, Chain, Concatenate, Prefetch, Repeat, Source, Zip, lines
+from streamrec.pipeline.concatenating import Concatenate
+from streamrec.pipeline.description import MEMORY_BUDGET, Chain, Source
 from streamrec.pipeline.given import Range, Slices
-from streamrec.pipeline.interleave import Plan
 from streamrec.pipeline.iterators import (
     AsyncDatasetIterator,
     DatasetIterator,
@@ -24,16 +23,14 @@ from streamrec.pipeline.iterators import (
 from streamrec.pipeline.nests import leaves, map_nest
 from streamrec.pipeline.padding import Padding
 from streamrec.pipeline.parsing import Parse
+from streamrec.pipeline.prefetching import Prefetch
+from streamrec.pipeline.repeating import Repeat
 from streamrec.pipeline.selecting import Enumerate, Filter, Shard, Skip, Take, TakeWhile
-from streamrec.pipeline.source import Shards
 from streamrec.pipeline.stages import Map, Stage
 from streamrec.pipeline.unbatching import Unbatch
-from streamrec.shards import Filenames, ReadOptions
-from streamrec.shards.patterns import listed
-from streamrec.storage import RetryPolicy
-from streamrec.tfrecord import MAX_RECORD_BYTES, Loss
+from streamrec.pipeline.zipping import Zip
 
-__all__ = ["Dataset", "TFRecordDataset"]
+__all__ = ["Dataset"]
 
 T = TypeVar("T", covariant=True)
 
@@ -255,65 +252,10 @@ class Dataset(Generic[T]):
         return self.aiterate()
 
     def __repr__(self) -> str:
-        return f"<Dataset: {' > '.join(lines(self.chain))}>"
+        return f"<Dataset: {' > '.join(self.chain.lines())}>"
 
     def _then(self, stage: Stage) -> Dataset[Any]:
         return replace(self, chain=Chain(self.chain.source, (*self.chain.stages, stage)))
 
     def _of(self, source: Source) -> Dataset[Any]:
         return replace(self, chain=Chain(source))
-
-
-def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes the import and nothing else
-    filenames: Filenames,
-    compression_type: str | None = None,
-    buffer_size: int | None = None,
-    num_parallel_reads: int | None = None,
-    *,
-    cycle_length: int | None = None,
-    block_length: int = 1,
-    deterministic: bool = True,
-    verify: bool = True,
-    on_error: str = "raise",
-    max_skipped: int | None = None,
-    on_loss: Callable[[Loss], None] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    filesystem: AbstractFileSystem | None = None,
-    retry: RetryPolicy | None = None,
-    max_record_bytes: int = MAX_RECORD_BYTES,
-) -> Dataset[bytes]:
-    """The records of TFRecord shards, wherever they lie.
-
-    Args:
-        filenames: A URL or path, a pattern (`gs://b/train-*.tfrecord`, `{00000..00127}`), or a list of them.
-        compression_type: None to detect (TensorFlow's None means none); "", "GZIP", "ZLIB" or "ZSTD".
-        buffer_size: Bytes of a shard that are framed at a time; None for what its storage does best.
-        num_parallel_reads: How many shards are interleaved, in TensorFlow's order; None for one after the other.
-        cycle_length: The same under `interleave`'s name.
-        block_length: Records from one shard before the next has its turn.
-        deterministic: False to take whatever arrives first, a block at a time.
-        verify: Check each record's CRC32C; the lengths' are always checked.
-        on_error: What is done about damage in a shard: "raise", "skip_record", "resync" or "skip_shard"; see
-            `open_shard`. A run that is resumed leaves out the same again.
-        max_skipped: How many losses of one shard are borne before the next one is an error; None for any number.
-        on_loss: Called with each Loss, on the thread that fetches: it must not block. Losses are also logged.
-        storage_options: Passed to the fsspec filesystem (credentials, endpoint).
-        filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
-        retry: What happens when the network fails; see RetryPolicy.
-        max_record_bytes: A longer record is taken for corruption; default 1 GiB.
-
-    Returns:
-        A Dataset of `bytes`; `.batch(n)` of it gives `Frames`, which parse without an object per record.
-
-    Raises:
-        ValueError: An argument is out of its range. (What is wrong with the files shows when it is iterated.)
-    """
-    shards = Shards(
-        tuple(listed(filenames)),
-        Plan(cycle_length or num_parallel_reads or 1, block_length, deterministic),
-        ReadOptions(compression_type, verify, max_record_bytes, buffer_size, on_error, max_skipped, on_loss),
-        storage_options,
-        filesystem,
-        retry or RetryPolicy(),
-    )
-    return Dataset(Chain(shards))

@@ -1,57 +1,41 @@
-"""What a pipeline is, before it runs: frozen, picklable, comparable descriptions, nested in one another."""
+"""What a pipeline is, before it runs: frozen, picklable, comparable descriptions, nested in one another.
+
+Rules:
+- A chain is a source and the stages behind it. A source may hold chains of its own (`Repeat`, `Zip`, ...).
+- A source is described in one file with what runs it. It awaits where a step must not: it does I/O, or runs tasks.
+- `chunks(state, within)` starts it and resumes it: state is what its own positions said, and is given there only.
+- Chains that a source holds are run by `within.chunks`, so that sources know nothing of the driver.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from streamrec.pipeline.given import Range, Slices
-from streamrec.pipeline.nests import leaves, map_nest
-from streamrec.pipeline.source import Shards
+from streamrec.pipeline.chunk import Chunk, Position
+from streamrec.pipeline.session import Session
 from streamrec.pipeline.stages import Stage
 
-__all__ = ["MEMORY_BUDGET", "Chain", "Concatenate", "Prefetch", "Repeat", "Source", "Zip", "lines"]
+__all__ = ["MEMORY_BUDGET", "Chain", "Source", "Within"]
 
 MEMORY_BUDGET = 256 << 20
 """Default bytes that one running pipeline may hold: 256 MiB."""
 
 
-@dataclass(frozen=True, slots=True)
-class Repeat:
-    """A chain run `count` times over; -1 for ever."""
+class Source(Protocol):
+    """A description of where elements come from."""
 
-    inner: Chain
-    count: int = -1
+    def lines(self) -> Iterator[str]:
+        """The source for people, and for telling whether a saved position belongs to it."""
 
+    def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
+        """Runs it.
 
-@dataclass(frozen=True, slots=True)
-class Prefetch:
-    """A chain run ahead of its consumer, by `buffer_bytes` at the most."""
-
-    inner: Chain
-    buffer_bytes: int
-
-    def __post_init__(self) -> None:
-        if self.buffer_bytes < 1:
-            raise ValueError(f"prefetch buffer of {self.buffer_bytes} bytes must be at least 1")
-
-
-@dataclass(frozen=True, slots=True)
-class Concatenate:
-    """Chains one after the other."""
-
-    parts: tuple[Chain, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Zip:
-    """Chains side by side: in dicts and tuples as an element has its parts."""
-
-    nest: Any
-
-
-Source = Shards | Range | Slices | Repeat | Prefetch | Concatenate | Zip
+        Args:
+            state: Where to go on, from a chunk's positions (`position["source"]`); None for the start.
+            within: What it runs within.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,27 +45,36 @@ class Chain:
     source: Source
     stages: tuple[Stage, ...] = ()
 
+    def lines(self) -> Iterator[str]:
+        """The chain for people, and for telling whether a saved position belongs to it: source first, then stages."""
+        yield from self.source.lines()
+        for stage in self.stages:
+            yield described(stage)
 
-def lines(chain: Chain) -> Iterator[str]:
-    """The chain for people, and for telling whether a saved position belongs to it: a line per source and stage."""
-    match chain.source:
-        case Repeat(inner, count):
-            yield from lines(inner)
-            yield f"Repeat(count={count})"
-        case Prefetch(inner):
-            yield from lines(inner)  # how far it runs ahead does not change what comes
-        case Shards() as shards:
-            yield f"Shards({shards.plan!r}, {list(shards.filenames)})"
-        case Range() | Slices() as given:
-            yield repr(given)
-        case Concatenate(parts):
-            yield f"Concatenate({len(parts)})"
-            yield from (f"  {line}" for part in parts for line in lines(part))
-        case Zip(nest):
-            yield f"Zip({map_nest(lambda _: '*', nest)})"
-            yield from (f"  {line}" for part in leaves(nest) for line in lines(part))
-    for stage in chain.stages:
-        yield described(stage)
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """What a running source has, and what is known of those behind it.
+
+    Args:
+        run: The driver: gives a chain's chunks from a position on.
+        session: What the run keeps open from epoch to epoch.
+        budget: Bytes that the source may hold.
+        epoch: How often an enclosing `repeat` has begun anew.
+        skip: How many of the first elements will be dropped: the position lies within a chunk.
+        batch: How many elements make a batch behind the source: chunks may end between two where that costs nothing.
+    """
+
+    run: Callable[[Chain, Position | None, Within], AsyncGenerator[Chunk]]
+    session: Session
+    budget: int
+    epoch: int = 0
+    skip: int = 0
+    batch: int = 1
+
+    def chunks(self, chain: Chain, position: Position | None) -> AsyncGenerator[Chunk]:
+        """A chain's chunks from a position on, within all this."""
+        return self.run(chain, position, self)
 
 
 def described(stage: Stage) -> str:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
+import anyio.lowlevel
 import numpy as np
 
 from streamrec.pipeline.chunk import Chunk, Position, weigh
 from streamrec.pipeline.columns import Columns, rows_of, window
+from streamrec.pipeline.description import Within
 from streamrec.pipeline.nests import map_nest
 from streamrec.tfrecord import Frames
 
-__all__ = ["Range", "Slices", "chunks_from"]
+__all__ = ["Range", "Slices"]
 
 CHUNK_ROWS = 1 << 14
 CHUNK_BYTES = 1 << 20
@@ -41,6 +43,12 @@ class Range:
         """Numbers first to last, exclusive."""
         numbers = range(self.start, self.stop, self.step)[first:last]
         return Columns(np.arange(numbers.start, numbers.stop, numbers.step).astype(self.dtype))
+
+    def lines(self) -> Iterator[str]:
+        yield repr(self)
+
+    def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
+        return yielded(self, state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +80,12 @@ class Slices:
         """Rows first to last, exclusive."""
         return window(self.data, first, last)
 
+    def lines(self) -> Iterator[str]:
+        yield repr(self)
+
+    def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
+        return yielded(self, state)
+
 
 def frozen(column: Any) -> Any:
     """A copy: of an array, one that nobody writes to; Frames, which nobody writes to either, as they are."""
@@ -102,14 +116,15 @@ def pieces(value: Any) -> Iterator[bytes]:
         yield repr(value).encode()
 
 
-def chunks_from(source: Range | Slices, state: Mapping[str, Any] | None) -> Iterator[Chunk]:
-    """A source's elements, from a position on."""
+async def yielded(source: Range | Slices, state: Mapping[str, Any] | None) -> AsyncGenerator[Chunk]:
+    """A source's elements, from a position on; others on the loop have their turns in between."""
     first = state["next"] if state else 0
     total = len(source)
     while first < total:
         rows = source.rows(first, min(total, first + CHUNK_ROWS))
         count = max(1, len(rows) * CHUNK_BYTES // max(weigh(rows), CHUNK_BYTES))
         elements = window(rows, 0, count)
+        await anyio.lowlevel.checkpoint()
         yield Chunk(elements, Numbered(first), weigh(elements))
         first += count
 

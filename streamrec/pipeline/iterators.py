@@ -21,9 +21,9 @@ import anyio
 from streamrec import bridge
 from streamrec.errors import ClosedError, PositionMismatchError
 from streamrec.pipeline.chunk import Chunk, Position
-from streamrec.pipeline.description import Chain, lines
-from streamrec.pipeline.queue import ByteQueue
-from streamrec.pipeline.run import fill, produce
+from streamrec.pipeline.description import Chain
+from streamrec.pipeline.queue import ByteQueue, fill
+from streamrec.pipeline.run import produce, started
 from streamrec.storage import Snapshot, Statistics, collecting
 from streamrec.tfrecord import Frames
 
@@ -57,7 +57,7 @@ class Run:
         position: Position = self.position or {}
         if self._chunk is not None:
             position = self._chunk.positions.at(len(self._chunk.elements) - length_hint(self.elements))
-        return {"format": FORMAT, "pipeline": list(lines(self.chain)), "position": dict(position)}
+        return {"format": FORMAT, "pipeline": list(self.chain.lines()), "position": dict(position)}
 
 
 def unpacked(chunk: Chunk) -> Iterable[Any]:
@@ -82,7 +82,7 @@ def position_of(chain: Chain, state: Mapping[str, Any]) -> Position:
             f"this state has format {state.get('format')!r}, not {FORMAT}: it is of another version"
         )
     saved: Sequence[str] = state["pipeline"]
-    ours = list(lines(chain))
+    ours = list(chain.lines())
     if saved != ours:
         differing = [pair for pair in zip_longest_lines(saved, ours) if pair[0] != pair[1]]
         was, now = differing[0]
@@ -162,7 +162,7 @@ class AsyncDatasetIterator(Generic[T]):
         self._queue = ByteQueue(run.queue_bytes)
         loop = asyncio.get_running_loop()
         self._waited = 0.0
-        filling = counted(run.statistics, fill, self._queue, run.chain, run.position, run.source_bytes)
+        filling = counted(run.statistics, fill, self._queue, started(run.chain, run.position, run.source_bytes))
         self._task = loop.create_task(filling, name="streamrec")
         weakref.finalize(self, cancel_soon, loop, self._task)
 

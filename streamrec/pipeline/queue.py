@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 import anyio
 
 from streamrec.pipeline.chunk import Chunk
 
-__all__ = ["ByteQueue"]
+__all__ = ["ByteQueue", "fill"]
 
 
 class ByteQueue:
@@ -59,3 +61,15 @@ class ByteQueue:
     def _wake(self) -> None:
         changed, self._changed = self._changed, anyio.Event()
         changed.set()
+
+
+async def fill(queue: ByteQueue, chunks: AsyncGenerator[Chunk]) -> None:
+    """Puts all chunks into a queue; an error goes through it, behind the chunks that came before."""
+    try:
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                await queue.put(chunk, chunk.nbytes)
+    except Exception as error:
+        queue.end(error)
+    else:
+        queue.end(None)

@@ -17,7 +17,7 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
@@ -28,14 +28,15 @@ from fsspec import AbstractFileSystem
 
 from streamrec.pipeline.background import background
 from streamrec.pipeline.chunk import Chunk
+from streamrec.pipeline.description import Within
 from streamrec.pipeline.interleave import Interleave, Plan
 from streamrec.pipeline.lane import Lane
-from streamrec.pipeline.session import Opened, Session
+from streamrec.pipeline.session import Opened
 from streamrec.pipeline.turn import Turn
 from streamrec.shards import Listing, ReadOptions, ShardReader
 from streamrec.storage import RetryPolicy, Storage, Storages
 
-__all__ = ["Shards", "read_shards"]
+__all__ = ["Shards"]
 
 LANE_BYTES = 6 << 20
 """How much one shard is fetched ahead of its turn, if the budget allows: more would only leave the caches."""
@@ -78,32 +79,18 @@ class Shards:
         """How many lanes have a share of the budget for good."""
         return self.plan.cycle_length + self.ahead
 
+    def lines(self) -> Iterator[str]:
+        yield f"Shards({self.plan!r}, {list(self.filenames)})"
 
-async def read_shards(
-    shards: Shards,
-    state: Mapping[str, Any] | None,
-    budget: int,
-    session: Session,
-    batch: int = 1,
-    skip: int = 0,
-) -> AsyncGenerator[Chunk]:
-    """The records of all shards, a chunk at a time.
-
-    Args:
-        shards: Which.
-        state: Where to go on, from a chunk's positions; None for the start.
-        budget: Bytes that may be held at a time.
-        session: What is open already, and stays so for the next epoch.
-        batch: How many records make a batch behind this: chunks end between two where that costs nothing.
-        skip: How many records precede the first batch.
-    """
-    opened = await session.open(shards, lambda: storages_of(shards, budget), shards.filenames)
-    turn = Turn.from_json(state) if state is not None else None
-    interleave = Interleave(shards.plan, 0, turn, batch=batch, skip=skip)
-    async with background() as tasks:
-        feeds = Feeds(shards, opened, tasks, budget)
-        async for chunk in interleaved(interleave, feeds, opened.listing):
-            yield chunk
+    async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
+        """The records of all shards, a chunk at a time."""
+        opened = await within.session.open(self, lambda: storages_of(self, within.budget), self.filenames)
+        turn = Turn.from_json(state) if state is not None else None
+        interleave = Interleave(self.plan, 0, turn, batch=within.batch, skip=within.skip)
+        async with background() as tasks:
+            feeds = Feeds(self, opened, tasks, within.budget)
+            async for chunk in interleaved(interleave, feeds, opened.listing):
+                yield chunk
 
 
 def storages_of(shards: Shards, budget: int) -> Storages:

@@ -1,15 +1,52 @@
-"""Zip: elements of several chains side by side, in columns. No I/O: it is told what came, and pairs it."""
+"""Zip: elements of several chains side by side, in columns. `Zipper` is told what came, and pairs it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
+from streamrec.pipeline.background import background
 from streamrec.pipeline.chunk import Chunk, Position, Positions
 from streamrec.pipeline.columns import Columns, window
+from streamrec.pipeline.description import Within
 from streamrec.pipeline.nests import leaves, map_nest
+from streamrec.pipeline.queue import ByteQueue, fill
 
-__all__ = ["Zipper"]
+__all__ = ["Zip", "Zipper"]
+
+QUEUE_SHARE = 4
+"""A chain that is zipped runs ahead by this part of its share of the budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class Zip:
+    """Chains side by side, in dicts and tuples as an element has its parts, up to the end of the shortest."""
+
+    nest: Any
+
+    def lines(self) -> Iterator[str]:
+        yield f"Zip({map_nest(lambda _: '*', self.nest)})"
+        yield from (f"  {line}" for part in leaves(self.nest) for line in part.lines())
+
+    async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
+        """Each chain runs in a task of its own, with an equal share of the budget."""
+        chains = list(leaves(self.nest))
+        positions = state["parts"] if state else [None] * len(chains)
+        share = within.budget // len(chains)
+        queues = [ByteQueue(share // QUEUE_SHARE) for _ in chains]
+        part_within = replace(within, budget=share - share // QUEUE_SHARE)
+        zipper = Zipper(self.nest)
+        async with background() as tasks:
+            for queue, chain, position in zip(queues, chains, positions, strict=True):
+                tasks.start_soon(fill, queue, part_within.chunks(chain, position))
+            while True:
+                while (part := zipper.wanted) is not None:
+                    chunk = await queues[part].get()
+                    if chunk is None:
+                        return
+                    zipper.feed(part, chunk)
+                yield zipper.pair()
 
 
 class Zipper:

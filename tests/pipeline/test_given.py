@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import streamrec
 from streamrec import Dataset, Frames, RaggedTensor, TFRecordDataset, encode_records
-from tests.pipeline.test_stages import assert_resumes_everywhere, plain
+from streamrec.testing.resuming import assert_resumes_everywhere, plain
 
 ONE = [b"one %d" % index * (index % 5) for index in range(23)]
 TWO = [b"two %d" % index for index in range(31)]

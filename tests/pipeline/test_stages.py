@@ -1,6 +1,5 @@
 """The stages that pick, split and join elements: what they give, what stays columnar, and that all of it resumes."""
 
-import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +22,7 @@ from streamrec import (
     encode_records,
 )
 from streamrec.example.features import Feature
+from streamrec.testing.resuming import assert_resumes_everywhere, plain
 
 SHARDS = [7, 0, 12, 1, 30]
 ALL = [
@@ -39,31 +39,6 @@ def files(tmp_path: Path) -> list[str]:
         paths.append(str(path))
         first += size
     return paths
-
-
-def plain(element: Any) -> Any:
-    """An element as something that compares with `==`, its kind included."""
-    if isinstance(element, Frames):
-        return ("frames", list(element))
-    if isinstance(element, np.ndarray):
-        return (element.dtype.str, element.tolist())
-    if isinstance(element, dict):
-        return {key: plain(value) for key, value in element.items()}
-    if isinstance(element, tuple):
-        return (type(element).__name__, *map(plain, element))
-    return element
-
-
-def assert_resumes_everywhere(dataset: Dataset[Any]) -> None:
-    """A run that is resumed after any element gives exactly what the first run gave behind it."""
-    iterator = dataset.iterate()
-    states, elements = [iterator.state_dict()], []
-    for element in iterator:
-        elements.append(plain(element))
-        states.append(iterator.state_dict())
-    for index, state in enumerate(states):
-        resumed = dataset.iterate(json.loads(json.dumps(state)))
-        assert [plain(element) for element in resumed] == elements[index:]
 
 
 def long(record: bytes) -> bool:

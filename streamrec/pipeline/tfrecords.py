@@ -1,0 +1,74 @@
+"""TFRecordDataset: a Dataset of the records of shards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fsspec import AbstractFileSystem
+
+from streamrec.pipeline.dataset import Dataset
+from streamrec.pipeline.description import Chain
+from streamrec.pipeline.interleave import Plan
+from streamrec.pipeline.source import Shards
+from streamrec.shards import Filenames, ReadOptions
+from streamrec.shards.patterns import listed
+from streamrec.storage import RetryPolicy
+from streamrec.tfrecord import MAX_RECORD_BYTES, Loss
+
+__all__ = ["TFRecordDataset"]
+
+
+def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes the import and nothing else
+    filenames: Filenames,
+    compression_type: str | None = None,
+    buffer_size: int | None = None,
+    num_parallel_reads: int | None = None,
+    *,
+    cycle_length: int | None = None,
+    block_length: int = 1,
+    deterministic: bool = True,
+    verify: bool = True,
+    on_error: str = "raise",
+    max_skipped: int | None = None,
+    on_loss: Callable[[Loss], None] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    filesystem: AbstractFileSystem | None = None,
+    retry: RetryPolicy | None = None,
+    max_record_bytes: int = MAX_RECORD_BYTES,
+) -> Dataset[bytes]:
+    """The records of TFRecord shards, wherever they lie.
+
+    Args:
+        filenames: A URL or path, a pattern (`gs://b/train-*.tfrecord`, `{00000..00127}`), or a list of them.
+        compression_type: None to detect (TensorFlow's None means none); "", "GZIP", "ZLIB" or "ZSTD".
+        buffer_size: Bytes of a shard that are framed at a time; None for what its storage does best.
+        num_parallel_reads: How many shards are interleaved, in TensorFlow's order; None for one after the other.
+        cycle_length: The same under `interleave`'s name.
+        block_length: Records from one shard before the next has its turn.
+        deterministic: False to take whatever arrives first, a block at a time.
+        verify: Check each record's CRC32C; the lengths' are always checked.
+        on_error: What is done about damage in a shard: "raise", "skip_record", "resync" or "skip_shard"; see
+            `open_shard`. A run that is resumed leaves out the same again.
+        max_skipped: How many losses of one shard are borne before the next one is an error; None for any number.
+        on_loss: Called with each Loss, on the thread that fetches: it must not block. Losses are also logged.
+        storage_options: Passed to the fsspec filesystem (credentials, endpoint).
+        filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
+        retry: What happens when the network fails; see RetryPolicy.
+        max_record_bytes: A longer record is taken for corruption; default 1 GiB.
+
+    Returns:
+        A Dataset of `bytes`; `.batch(n)` of it gives `Frames`, which parse without an object per record.
+
+    Raises:
+        ValueError: An argument is out of its range. (What is wrong with the files shows when it is iterated.)
+    """
+    shards = Shards(
+        tuple(listed(filenames)),
+        Plan(cycle_length or num_parallel_reads or 1, block_length, deterministic),
+        ReadOptions(compression_type, verify, max_record_bytes, buffer_size, on_error, max_skipped, on_loss),
+        storage_options,
+        filesystem,
+        retry or RetryPolicy(),
+    )
+    return Dataset(Chain(shards))

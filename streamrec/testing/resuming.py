@@ -1,0 +1,46 @@
+"""Whether a pipeline resumes exactly, wherever it stops."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from streamrec.pipeline import Dataset
+from streamrec.tfrecord import Frames
+
+__all__ = ["assert_resumes_everywhere", "plain"]
+
+
+def plain(element: Any) -> Any:
+    """An element as something that compares with `==`, its kind and its dtypes included."""
+    if isinstance(element, Frames):
+        return ("frames", list(element))
+    if isinstance(element, np.ndarray):
+        return (element.dtype.str, element.tolist())
+    if isinstance(element, dict):
+        return {key: plain(value) for key, value in element.items()}
+    if isinstance(element, tuple):
+        return (type(element).__name__, *map(plain, element))
+    return element
+
+
+def assert_resumes_everywhere(dataset: Dataset[Any]) -> None:
+    """Stops a run after each of its elements, and resumes it from the saved state, which goes through JSON.
+
+    Args:
+        dataset: One that ends. The work is the square of its number of elements.
+
+    Raises:
+        AssertionError: What came after resuming was not what the first run gave behind that element.
+    """
+    iterator = dataset.iterate()
+    states, elements = [iterator.state_dict()], []
+    for element in iterator:
+        elements.append(plain(element))
+        states.append(iterator.state_dict())
+    for index, state in enumerate(states):
+        resumed = dataset.iterate(json.loads(json.dumps(state)))
+        found = [plain(element) for element in resumed]
+        assert found == elements[index:], f"after element {index} the run went on with {found[:3]} ..."
