@@ -63,7 +63,7 @@ from streamrec.example import (
     parse_tensor,
     serialize_tensor,
 )
-from streamrec.pipeline import AsyncDatasetIterator, Dataset, DatasetIterator, TFRecordDataset
+from streamrec.pipeline import AsyncDatasetIterator, Dataset, DatasetIterator, StageStats, Stats, TFRecordDataset
 from streamrec.shards import (
     ShardInfo,
     ShardReader,
@@ -119,6 +119,8 @@ __all__ = [
     "ShardWriter",
     "SparseFeature",
     "SparseTensor",
+    "StageStats",
+    "Stats",
     "StorageError",
     "StorageTimeoutError",
     "StreamrecError",

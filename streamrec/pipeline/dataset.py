@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
@@ -229,21 +230,41 @@ class Dataset(Generic[T]):
         """The same elements within another memory budget, in bytes."""
         return replace(self, memory_budget=memory_budget)
 
-    def iterate(self, state: Mapping[str, Any] | None = None) -> DatasetIterator[T]:
+    def iterate(
+        self,
+        state: Mapping[str, Any] | None = None,
+        *,
+        progress: bool = False,
+        trace: str | os.PathLike[str] | None = None,
+    ) -> DatasetIterator[T]:
         """A run for a `for` loop, from the start or from where a saved `state_dict()` stood.
+
+        Args:
+            state: Where to go on.
+            progress: Whether how it goes is shown: in a terminal (with `pip install 'streamrec[cli]'`), in a notebook,
+                or as a line on standard error from time to time.
+            trace: A file to write for the Perfetto trace viewer (ui.perfetto.dev): what each stage did when.
 
         Raises:
             PositionMismatchError: The state was saved by another pipeline.
+            MissingExtraError: Progress is to be shown in a terminal, and the package rich is not installed.
+            OSError: The trace cannot be written.
         """
-        return DatasetIterator(Run(self.chain, self.memory_budget, state))
+        return DatasetIterator(Run(self.chain, self.memory_budget, state, trace), progress)
 
-    def aiterate(self, state: Mapping[str, Any] | None = None) -> AsyncDatasetIterator[T] | ThreadedAsyncIterator[T]:
+    def aiterate(
+        self,
+        state: Mapping[str, Any] | None = None,
+        *,
+        progress: bool = False,
+        trace: str | os.PathLike[str] | None = None,
+    ) -> AsyncDatasetIterator[T] | ThreadedAsyncIterator[T]:
         """A run for an `async for` loop, likewise; call it where a loop is running."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return ThreadedAsyncIterator(self.iterate(state))
-        return AsyncDatasetIterator(Run(self.chain, self.memory_budget, state))
+            return ThreadedAsyncIterator(self.iterate(state, progress=progress, trace=trace))
+        return AsyncDatasetIterator(Run(self.chain, self.memory_budget, state, trace), progress)
 
     def __iter__(self) -> Iterator[T]:
         return self.iterate()

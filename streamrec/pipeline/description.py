@@ -4,20 +4,22 @@ Rules:
 - A chain is a source and the stages behind it. A source may hold chains of its own (`Repeat`, `Zip`, ...).
 - A source is described in one file with what runs it. It awaits where a step must not: it does I/O, or runs tasks.
 - `chunks(state, within)` starts it and resumes it: state is what its own positions said, and is given there only.
-- Chains that a source holds are run by `within.chunks`, so that sources know nothing of the driver.
+- Chains that a source holds are run by `within.chunks`, and its queues made by `within.queue`, so that sources know
+  nothing of the driver and are counted without knowing it.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from streamrec.pipeline.chunk import Chunk, Position
+from streamrec.pipeline.queue import ByteQueue
 from streamrec.pipeline.session import Session
-from streamrec.pipeline.stages import Stage
+from streamrec.pipeline.stages import Stage, Step
 
-__all__ = ["MEMORY_BUDGET", "Chain", "Source", "Within"]
+__all__ = ["MEMORY_BUDGET", "Chain", "ChainWatch", "Source", "SourceWatch", "Watch", "Within", "described"]
 
 MEMORY_BUDGET = 256 << 20
 """Default bytes that one running pipeline may hold: 256 MiB."""
@@ -52,6 +54,43 @@ class Chain:
             yield described(stage)
 
 
+class Watch(Protocol):
+    """What counts the chunks of a chain or of a source."""
+
+    def begins(self) -> None:
+        """It runs, beside others perhaps that are counted here too."""
+
+    def asked(self) -> None:
+        """Somebody waits for the next chunk."""
+
+    def gave(self, chunk: Chunk | None) -> None:
+        """It came; None: nobody waits any more."""
+
+    def ends(self) -> None:
+        """It runs no more."""
+
+
+class SourceWatch(Watch, Protocol):
+    """What counts a running source."""
+
+    def chain(self, chain: Chain) -> ChainWatch:
+        """What counts a chain that it runs."""
+
+    def queue(self, limit: int) -> ByteQueue:
+        """A queue of its own, bounded in bytes, whose fill is told."""
+
+
+class ChainWatch(Watch, Protocol):
+    """What counts a running chain."""
+
+    @property
+    def source(self) -> SourceWatch:
+        """What counts its source."""
+
+    def steps(self, steps: Iterable[Step]) -> list[Step]:
+        """Its stages' steps, counted."""
+
+
 @dataclass(frozen=True, slots=True)
 class Within:
     """What a running source has, and what is known of those behind it.
@@ -59,6 +98,7 @@ class Within:
     Args:
         run: The driver: gives a chain's chunks from a position on.
         session: What the run keeps open from epoch to epoch.
+        watch: What counts the source.
         budget: Bytes that the source may hold.
         epoch: How often an enclosing `repeat` has begun anew.
         skip: How many of the first elements will be dropped: the position lies within a chunk.
@@ -67,6 +107,7 @@ class Within:
 
     run: Callable[[Chain, Position | None, Within], AsyncGenerator[Chunk]]
     session: Session
+    watch: SourceWatch
     budget: int
     epoch: int = 0
     skip: int = 0
@@ -75,6 +116,10 @@ class Within:
     def chunks(self, chain: Chain, position: Position | None) -> AsyncGenerator[Chunk]:
         """A chain's chunks from a position on, within all this."""
         return self.run(chain, position, self)
+
+    def queue(self, limit: int) -> ByteQueue:
+        """A queue for chunks, bounded in bytes; the run's statistics tell how full it is."""
+        return self.watch.queue(limit)
 
 
 def described(stage: Stage) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from streamrec.pipeline.background import background
 from streamrec.pipeline.chunk import Chunk, Nested
 from streamrec.pipeline.description import Chain, Within
-from streamrec.pipeline.queue import ByteQueue, fill
+from streamrec.pipeline.queue import fill
 
 __all__ = ["Prefetch"]
 
@@ -29,7 +29,7 @@ class Prefetch:
         return self.inner.lines()  # how far it runs ahead does not change what comes
 
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
-        queue = ByteQueue(self.buffer_bytes)
+        queue = within.queue(self.buffer_bytes)
         async with background() as tasks:
             tasks.start_soon(fill, queue, within.chunks(self.inner, state and state["inner"]))
             while (chunk := await queue.get()) is not None:

@@ -14,12 +14,17 @@ __all__ = ["ByteQueue", "fill"]
 
 
 class ByteQueue:
-    """A queue between two tasks of one loop, bounded in bytes; one chunk always fits."""
+    """A queue between two tasks of one loop, bounded in bytes; one chunk always fits.
+
+    Attributes:
+        limit: How many bytes it may hold.
+        held: How many it holds.
+    """
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self.limit = limit
         self._chunks: deque[tuple[Chunk, int]] = deque()
-        self._held = 0
+        self.held = 0
         self._ended = False
         self._error: Exception | None = None
         self._closed: Exception | None = None
@@ -27,10 +32,10 @@ class ByteQueue:
 
     async def put(self, chunk: Chunk, weight: int) -> None:
         """Adds a chunk; waits while the queue is full."""
-        while self._chunks and self._held + weight > self._limit:
+        while self._chunks and self.held + weight > self.limit:
             await self._changed.wait()
         self._chunks.append((chunk, weight))
-        self._held += weight
+        self.held += weight
         self._wake()
 
     def end(self, error: Exception | None) -> None:
@@ -41,6 +46,7 @@ class ByteQueue:
     def close(self, error: Exception) -> None:
         """Drops what is there: from now on `get` raises this error."""
         self._chunks.clear()
+        self.held = 0
         self._closed = error
         self.end(None)
 
@@ -54,7 +60,7 @@ class ByteQueue:
                 raise error
             return None
         chunk, weight = self._chunks.popleft()
-        self._held -= weight
+        self.held -= weight
         self._wake()
         return chunk
 

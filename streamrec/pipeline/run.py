@@ -24,7 +24,8 @@ import anyio
 from streamrec.pipeline.batching import Batch
 from streamrec.pipeline.chunk import Chunk, Position, Positions
 from streamrec.pipeline.columns import window
-from streamrec.pipeline.description import Chain, Within
+from streamrec.pipeline.description import Chain, ChainWatch, SourceWatch, Within
+from streamrec.pipeline.meters import watched
 from streamrec.pipeline.pushing import collect, drain, push
 from streamrec.pipeline.session import session
 
@@ -33,39 +34,47 @@ __all__ = ["Put", "produce", "started"]
 Put = Callable[[Chunk, int], Awaitable[None]]
 
 
-async def produce(chain: Chain, position: Position | None, budget: int, put: Put) -> None:
+async def produce(chain: Chain, position: Position | None, budget: int, watch: SourceWatch, put: Put) -> None:
     """Runs a chain from a position to its end, and hands every chunk to `put`, with its weight in bytes.
 
     Args:
         chain: What to run.
         position: Where to begin; None for the start.
         budget: Bytes that its source may hold.
+        watch: Counts it.
         put: Takes the chunks.
     """
-    async with aclosing(started(chain, position, budget)) as chunks:
+    async with aclosing(started(chain, position, budget, watch)) as chunks:
         async for chunk in chunks:
             await put(chunk, chunk.nbytes)
 
 
-async def started(chain: Chain, position: Position | None, budget: int) -> AsyncGenerator[Chunk]:
+async def started(chain: Chain, position: Position | None, budget: int, watch: SourceWatch) -> AsyncGenerator[Chunk]:
     """A run of its own: a chain's chunks, in a session that is closed behind them."""
-    async with session() as kept, aclosing(chunks_of(chain, position, Within(chunks_of, kept, budget))) as chunks:
-        async for chunk in chunks:
-            yield chunk
+    async with session() as kept:
+        within = Within(chunks_of, kept, watch, budget)
+        async with aclosing(within.chunks(chain, position)) as chunks:
+            async for chunk in chunks:
+                yield chunk
 
 
-async def chunks_of(chain: Chain, position: Position | None, within: Within) -> AsyncGenerator[Chunk]:
-    """A chain's chunks, from a position on: the source's, through all steps."""
-    position = position or {}
+def chunks_of(chain: Chain, position: Position | None, within: Within) -> AsyncGenerator[Chunk]:
+    """A chain's chunks, from a position on, counted."""
+    watch = within.watch.chain(chain)
+    return watched(running(chain, position or {}, replace(within, watch=watch.source), watch), watch)
+
+
+async def running(chain: Chain, position: Position, within: Within, watch: ChainWatch) -> AsyncGenerator[Chunk]:
+    """A chain's chunks: the source's, through all steps."""
     states: Mapping[str, Any] = position.get("stages", {})
-    steps = [stage.start(str(index), states.get(str(index))) for index, stage in enumerate(chain.stages)]
+    steps = watch.steps(stage.start(str(index), states.get(str(index))) for index, stage in enumerate(chain.stages))
     offload = any(stage.offload for stage in chain.stages)
     failure: Exception | None = None
     if not position.get("ended") and not any(step.done for step in steps):
         skip = position.get("skip", 0)
         first = chain.stages[0] if chain.stages else None
         ahead = replace(within, skip=skip, batch=first.batch_size if isinstance(first, Batch) else 1)
-        async with aclosing(chain.source.chunks(position.get("source"), ahead)) as source:
+        async with aclosing(watched(chain.source.chunks(position.get("source"), ahead), watch.source)) as source:
             try:
                 async for chunk in skipping(source, skip):
                     chunks, failure = await through(push(steps, chunk), offload)

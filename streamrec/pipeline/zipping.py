@@ -11,7 +11,7 @@ from streamrec.pipeline.chunk import Chunk, Position, Positions
 from streamrec.pipeline.columns import Columns, window
 from streamrec.pipeline.description import Within
 from streamrec.pipeline.nests import leaves, map_nest
-from streamrec.pipeline.queue import ByteQueue, fill
+from streamrec.pipeline.queue import fill
 
 __all__ = ["Zip", "Zipper"]
 
@@ -34,7 +34,7 @@ class Zip:
         chains = list(leaves(self.nest))
         positions = state["parts"] if state else [None] * len(chains)
         share = within.budget // len(chains)
-        queues = [ByteQueue(share // QUEUE_SHARE) for _ in chains]
+        queues = [within.queue(share // QUEUE_SHARE) for _ in chains]
         part_within = replace(within, budget=share - share // QUEUE_SHARE)
         zipper = Zipper(self.nest)
         async with background() as tasks:
