@@ -30,6 +30,7 @@ __all__ = [
     "Picked",
     "Position",
     "Positions",
+    "Shifted",
     "StageState",
     "Stride",
     "weigh",
@@ -134,6 +135,17 @@ class Picked:
 
     def at(self, index: int) -> Position:
         return self.inner.at(int(self.indices[index]) if index < len(self.indices) else self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Shifted:
+    """Positions of a chunk whose first elements were skipped."""
+
+    inner: Positions
+    first: int
+
+    def at(self, index: int) -> Position:
+        return self.inner.at(self.first + index)
 
 
 @dataclass(frozen=True, slots=True)

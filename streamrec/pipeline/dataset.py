@@ -250,7 +250,7 @@ class Dataset(Generic[T]):
             MissingExtraError: Progress is to be shown in a terminal, and the package rich is not installed.
             OSError: The trace cannot be written.
         """
-        return DatasetIterator(Run(self.chain, self.memory_budget, state, trace), progress)
+        return DatasetIterator(Run(self.chain, self.memory_budget, state, trace, progress))
 
     def aiterate(
         self,
@@ -264,7 +264,7 @@ class Dataset(Generic[T]):
             asyncio.get_running_loop()
         except RuntimeError:
             return ThreadedAsyncIterator(self.iterate(state, progress=progress, trace=trace))
-        return AsyncDatasetIterator(Run(self.chain, self.memory_budget, state, trace), progress)
+        return AsyncDatasetIterator(Run(self.chain, self.memory_budget, state, trace, progress))
 
     def __iter__(self) -> Iterator[T]:
         return self.iterate()

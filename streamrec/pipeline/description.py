@@ -10,7 +10,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -79,6 +79,9 @@ class SourceWatch(Watch, Protocol):
     def queue(self, limit: int) -> ByteQueue:
         """A queue of its own, bounded in bytes, whose fill is told."""
 
+    def reads(self, paths: Sequence[str], block_length: int) -> None:
+        """It reads these shards, so many records of each at a turn; there may be more of them later."""
+
 
 class ChainWatch(Watch, Protocol):
     """What counts a running chain."""
@@ -120,6 +123,10 @@ class Within:
     def queue(self, limit: int) -> ByteQueue:
         """A queue for chunks, bounded in bytes; the run's statistics tell how full it is."""
         return self.watch.queue(limit)
+
+    def tells(self, paths: Sequence[str], block_length: int) -> None:
+        """The source reads these shards, so many records of each at a turn: for errors, to say where they came up."""
+        self.watch.reads(paths, block_length)
 
 
 def described(stage: Stage) -> str:

@@ -47,6 +47,7 @@ class Run:
         budget: int,
         state: Mapping[str, Any] | None,
         trace: str | os.PathLike[str] | None = None,
+        progress: bool = False,
     ) -> None:
         self.chain = chain
         self.position = position_of(chain, state) if state is not None else None
@@ -54,7 +55,7 @@ class Run:
         self.source_bytes = budget - self.queue_bytes
         self.elements: Iterator[Any] = iter(())
         self._chunk: Chunk | None = None
-        self.watching = Watching(chain, self.queue_bytes, None if trace is None else Trace(trace))
+        self.watching = Watching(chain, self.queue_bytes, None if trace is None else Trace(trace), progress)
 
     def enter(self, chunk: Chunk) -> None:
         """The next chunk's elements are handed out from now on."""
@@ -135,7 +136,7 @@ class DatasetIterator(Generic[T]):
     `with iter(dataset) as elements:` or `close()` ends it at once; so do leaving the loop and Ctrl-C.
     """
 
-    def __init__(self, run: Run, progress: bool = False) -> None:
+    def __init__(self, run: Run) -> None:
         self._run = run
         self._watching = watching = run.watching
         fetch = partial(counted, watching, produce, run.chain, run.position, run.source_bytes, watching.root)
@@ -191,7 +192,7 @@ class AsyncDatasetIterator(Generic[T]):
     the loop ends it too, soon after.
     """
 
-    def __init__(self, run: Run, progress: bool = False) -> None:
+    def __init__(self, run: Run) -> None:
         self._run = run
         self._queue = ByteQueue(run.queue_bytes)
         loop = asyncio.get_running_loop()

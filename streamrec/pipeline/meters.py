@@ -11,7 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, aclosing
 from functools import partial
 from time import perf_counter, thread_time
@@ -20,10 +20,11 @@ from weakref import WeakSet
 
 from streamrec.pipeline.chunk import Chunk
 from streamrec.pipeline.description import Chain, Source, Watch
+from streamrec.pipeline.failing import Failed
 from streamrec.pipeline.figures import ChainStats, StageStats
-from streamrec.pipeline.naming import held_chains, own_line, title
 from streamrec.pipeline.queue import ByteQueue
 from streamrec.pipeline.stages import Stage, Step
+from streamrec.pipeline.titles import held_chains, own_line, title
 from streamrec.pipeline.trace import Trace
 
 __all__ = ["ChainMeter", "Clock", "SourceMeter", "StageMeter", "watched"]
@@ -136,9 +137,11 @@ class StageMeter:
 class Counted:
     """A step whose work is counted, and whose errors say where they came up."""
 
-    def __init__(self, step: Step, meter: StageMeter) -> None:
+    def __init__(self, step: Step, meter: StageMeter, place: Callable[[Failed], str]) -> None:
         self._step = step
         self._meter = meter
+        self._place = place
+        self._failed: Failed | None = None
 
     @property
     def done(self) -> bool:
@@ -151,13 +154,24 @@ class Counted:
         return self._counted(self._step.flush, None)
 
     def _counted(self, work: Callable[[], list[Chunk]], chunk: Chunk | None) -> list[Chunk]:
-        self._meter.begin(chunk)
+        before = self._meter.begin(chunk)
         chunks: list[Chunk] = []
         try:
             chunks = work()
+        except Exception as error:
+            self._note(before, chunk)
+            error.add_note(f"in {self._meter.title}{self._place(self._failed) if self._failed else ''}")
+            raise
         finally:
             self._meter.end(chunks)
+        self._note(before, chunk)
         return chunks
+
+    def _note(self, before: int, chunk: Chunk | None) -> None:
+        """Where the step failed, if it did: its error may come later, behind what it made before."""
+        index: int | None = getattr(self._step, "failed", None)
+        if index is not None and chunk is not None and self._failed is None:
+            self._failed = Failed(before + index, chunk, index)
 
 
 class SourceMeter:
@@ -179,6 +193,8 @@ class SourceMeter:
         self._worked = self._worked_before = 0.0
         self._chains: dict[object, ChainMeter] = {}
         self._queues: WeakSet[ByteQueue] = WeakSet()
+        self._paths: Sequence[str] = ()
+        self._block_length = 1
 
     def chain(self, chain: Chain) -> ChainMeter:
         """The rows of a chain that it runs."""
@@ -195,6 +211,19 @@ class SourceMeter:
         with self._lock:
             self._queues.add(queue)
         return queue
+
+    def reads(self, paths: Sequence[str], block_length: int) -> None:
+        self._paths, self._block_length = paths, block_length
+
+    def place(self, failed: Failed) -> str:
+        """Where an element lies that came of this source, as far as that is known."""
+        number = f", element {failed.number:,} of this run"
+        reader = self
+        while len(reader._chains) == 1:
+            (chain,) = reader._chains.values()
+            reader = chain.source
+        found = failed.record(reader._block_length) if reader._paths and not reader._chains else None
+        return number if found is None else f"{number}: {reader._paths[found[0]]}, record {found[1]:,}"
 
     def fills(self) -> Iterator[tuple[str, int]]:
         """The bytes in the queues of this source and of all below it."""
@@ -272,7 +301,7 @@ class ChainMeter:
 
     def steps(self, steps: Iterable[Step]) -> list[Step]:
         """Its stages' steps, counted."""
-        return [Counted(step, meter) for step, meter in zip(steps, self.stages, strict=True)]
+        return [Counted(step, meter, self.source.place) for step, meter in zip(steps, self.stages, strict=True)]
 
     def begins(self) -> None:
         self._change(1, 0)

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import anyio
 
 from streamrec.pipeline.batching import Batch
-from streamrec.pipeline.chunk import Chunk, Position, Positions
+from streamrec.pipeline.chunk import Chunk, Position, Shifted
 from streamrec.pipeline.columns import window
 from streamrec.pipeline.description import Chain, ChainWatch, SourceWatch, Within
 from streamrec.pipeline.meters import watched
@@ -107,14 +107,3 @@ async def skipping(source: AsyncGenerator[Chunk], skip: int) -> AsyncGenerator[C
 async def through(outputs: Iterator[Chunk], offload: bool) -> tuple[list[Chunk], Exception | None]:
     """All outputs and the error that ended them, worked out in a thread where they call the user's code."""
     return await anyio.to_thread.run_sync(collect, outputs) if offload else collect(outputs)
-
-
-@dataclass(frozen=True, slots=True)
-class Shifted:
-    """Positions of a chunk whose first elements were skipped."""
-
-    inner: Positions
-    first: int
-
-    def at(self, index: int) -> Position:
-        return self.inner.at(self.first + index)

@@ -85,6 +85,7 @@ class Shards:
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
         """The records of all shards, a chunk at a time."""
         opened = await within.session.open(self, lambda: storages_of(self, within.budget), self.filenames)
+        within.tells(opened.listing.paths, self.plan.block_length)
         turn = Turn.from_json(state) if state is not None else None
         interleave = Interleave(self.plan, 0, turn, batch=within.batch, skip=within.skip)
         async with background() as tasks:

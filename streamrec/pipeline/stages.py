@@ -22,7 +22,7 @@ __all__ = ["Calls", "Map", "Mapped", "Stage", "Step"]
 
 
 class Step(Protocol):
-    """A stage at work."""
+    """A stage at work. One that keeps an error back may say in `failed` at which element of the last chunk it was."""
 
     @property
     def done(self) -> bool:
@@ -51,20 +51,26 @@ class Stage(Protocol):
 
 
 class Calls:
-    """Calls of a function of the user's, whose error waits for what was made before it."""
+    """Calls of a function of the user's, whose error waits for what was made before it.
+
+    Attributes:
+        failed: At which of the elements it failed; None where it did not.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
+        self.failed: int | None = None
         self._function = function
         self._error: Exception | None = None
 
     def results(self, elements: Iterable[Any], kind: Callable[[Any], Any] | None = None) -> Iterator[Any]:
         """What the function makes of each element, made a `kind`, up to the one at which it fails."""
+        index = 0
         try:
-            for element in elements:
+            for index, element in enumerate(elements):  # noqa: B007 - the error handler reads it
                 result = self._function(*element) if type(element) is tuple else self._function(element)
                 yield result if kind is None else kind(result)
         except Exception as error:
-            self._error = error
+            self._error, self.failed = error, index
 
     def check(self) -> None:
         """Raises the error that ended `results`, once."""
@@ -91,6 +97,11 @@ class Mapped:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._calls = Calls(function)
+
+    @property
+    def failed(self) -> int | None:
+        """At which element of the last chunk the function failed."""
+        return self._calls.failed
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
         """What the function makes of the chunk's elements, as far as it does not fail."""

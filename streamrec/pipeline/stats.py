@@ -59,6 +59,12 @@ class Stats:
         return sum(source.elements_out for source in self.chain.readers())
 
     @property
+    def bytes_read(self) -> int:
+        """Bytes that the stores delivered; where none is read, bytes that the first sources gave."""
+        read = sum(counts.bytes for counts in self.storage.backends.values())
+        return read or sum(source.bytes_out for source in self.chain.readers())
+
+    @property
     def bottleneck(self) -> str:
         """What limits the run, in a word or a few: "the network", "map: your function resize", "the consumer", ..."""
         return bottleneck(self.chain, self.consumer_waited, self.seconds, self.storage.backends)

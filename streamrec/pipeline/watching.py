@@ -11,6 +11,7 @@ from typing import Any, Final
 from streamrec.pipeline.chunk import Chunk
 from streamrec.pipeline.description import Chain
 from streamrec.pipeline.meters import Clock, SourceMeter
+from streamrec.pipeline.progress import chosen
 from streamrec.pipeline.stats import Stats
 from streamrec.pipeline.trace import Trace
 from streamrec.storage import Statistics
@@ -19,6 +20,7 @@ __all__ = ["Watching"]
 
 WAITING: Final = "waiting for data"
 WORKING: Final = "working"
+GLANCE_SECONDS: Final = 0.2
 COUNTER_SECONDS: Final = 0.02
 """Numbers are written to a trace no more often."""
 
@@ -30,6 +32,10 @@ class Watching:
         chain: What runs.
         queue_bytes: Bytes that may wait for the consumer.
         trace: Where it is written, too; None for nowhere.
+        progress: Whether it is shown.
+
+    Raises:
+        MissingExtraError: What it takes to show it is not installed.
 
     Attributes:
         storage: Where its stores count.
@@ -37,7 +43,7 @@ class Watching:
         queued: Tells how many bytes wait for the consumer.
     """
 
-    def __init__(self, chain: Chain, queue_bytes: int, trace: Trace | None) -> None:
+    def __init__(self, chain: Chain, queue_bytes: int, trace: Trace | None, progress: bool) -> None:
         self._lock = threading.RLock()
         self._trace = trace
         self._limit = queue_bytes
@@ -49,11 +55,17 @@ class Watching:
         self._elements = self._nbytes = self._nbytes_before = 0
         self._counted = perf_counter()
         self._current: Iterator[Any] = iter(())
+        self._display = chosen(self._glance) if progress else None
+        self._is_shown = False
+        self._glanced = self.stats()
 
     def waits(self) -> None:
         """The consumer asks for a chunk."""
         with self._lock:
             self._consumer.enter(WAITING, perf_counter())
+        if self._display is not None and not self._is_shown:
+            self._is_shown = True
+            self._display.start()
 
     def works(self) -> None:
         """The consumer waits no longer, though it got nothing."""
@@ -70,6 +82,8 @@ class Watching:
             self._current = elements
             if self._trace is not None and now - self._counted >= COUNTER_SECONDS:
                 self._count(self._trace, now)
+        if self._display is not None:
+            self._display.tick()
 
     def ends(self) -> None:
         """The consumer asks no more: at the end, after an error, or because it closed the run."""
@@ -77,6 +91,8 @@ class Watching:
             self._consumer.enter("", perf_counter())
             self._elements -= length_hint(self._current)
             self._current = iter(())
+        if self._display is not None:
+            self._display.close()
         if self._trace is not None:
             self._trace.close()
 
@@ -100,6 +116,19 @@ class Watching:
                 self._chain.stats(now),
                 storage,
             )
+
+    def _glance(self) -> Stats:
+        """How it stands, or stood a moment ago.
+
+        A display has a lock of its own, and is closed by whoever drops the iterator, maybe while this lock is held:
+        so it does not wait for it for long.
+        """
+        if self._lock.acquire(timeout=GLANCE_SECONDS):
+            try:
+                self._glanced = self.stats()
+            finally:
+                self._lock.release()
+        return self._glanced
 
     def _count(self, trace: Trace, now: float) -> None:
         """Numbers for the trace: how fast it went since the last time, and how full the queues are."""
