@@ -17,15 +17,15 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import Any
-
-import anyio
 
 from streamrec.pipeline.batching import Batch
 from streamrec.pipeline.chunk import Chunk, Position, Shifted
 from streamrec.pipeline.columns import window
 from streamrec.pipeline.description import Chain, ChainWatch, SourceWatch, Within
 from streamrec.pipeline.meters import watched
+from streamrec.pipeline.offloading import offloaded
 from streamrec.pipeline.pushing import collect, drain, push
 from streamrec.pipeline.session import session
 
@@ -106,4 +106,4 @@ async def skipping(source: AsyncGenerator[Chunk], skip: int) -> AsyncGenerator[C
 
 async def through(outputs: Iterator[Chunk], offload: bool) -> tuple[list[Chunk], Exception | None]:
     """All outputs and the error that ended them, worked out in a thread where they call the user's code."""
-    return await anyio.to_thread.run_sync(collect, outputs) if offload else collect(outputs)
+    return await offloaded(partial(collect, outputs)) if offload else collect(outputs)

@@ -13,12 +13,13 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from streamrec.pipeline.chunk import Chunk, weigh
 
-__all__ = ["Calls", "Map", "Mapped", "Stage", "Step"]
+__all__ = ["Calls", "Halt", "Map", "Mapped", "Stage", "Step", "halting"]
 
 
 class Step(Protocol):
@@ -50,6 +51,24 @@ class Stage(Protocol):
         """
 
 
+class Halt:
+    """Whether calls of the user's functions are to end: see `offloading.py`.
+
+    Attributes:
+        asked: No further call is to be made: what was made is dropped.
+        begun: A thread works for it.
+        ended: It does no more.
+    """
+
+    __slots__ = ("asked", "begun", "ended")
+
+    def __init__(self) -> None:
+        self.asked = self.begun = self.ended = False
+
+
+halting: ContextVar[Halt | None] = ContextVar("streamrec_halting", default=None)
+
+
 class Calls:
     """Calls of a function of the user's, whose error waits for what was made before it.
 
@@ -64,9 +83,11 @@ class Calls:
 
     def results(self, elements: Iterable[Any], kind: Callable[[Any], Any] | None = None) -> Iterator[Any]:
         """What the function makes of each element, made a `kind`, up to the one at which it fails."""
-        index = 0
+        index, halt = 0, halting.get() or Halt()
         try:
             for index, element in enumerate(elements):  # noqa: B007 - the error handler reads it
+                if halt.asked:
+                    return
                 result = self._function(*element) if type(element) is tuple else self._function(element)
                 yield result if kind is None else kind(result)
         except Exception as error:
