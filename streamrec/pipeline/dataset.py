@@ -13,6 +13,7 @@ from streamrec.example.features import Feature
 from streamrec.pipeline.batching import Batch, PaddedBatch, RaggedBatch
 from streamrec.pipeline.concatenating import Concatenate
 from streamrec.pipeline.description import MEMORY_BUDGET, Chain, Source
+from streamrec.pipeline.generating import Generated
 from streamrec.pipeline.given import Range, Slices
 from streamrec.pipeline.iterators import (
     AsyncDatasetIterator,
@@ -90,6 +91,25 @@ class Dataset(Generic[T]):
             [{'name': b'a'}, {'name': b'b'}]
         """
         return Dataset(Chain(Slices.of(tensors)))
+
+    @staticmethod
+    def from_generator(generator: Callable[..., Any], args: tuple[Any, ...] | None = None) -> Dataset[Any]:
+        """The elements of what `generator(*args)` returns: an iterator, an iterable, or an async one.
+
+        A sync one runs in a worker thread of its own, ahead of its consumer; an async one on the loop that runs the
+        pipeline. It is called anew for each epoch. A resumed run calls it too and drops the elements before its place,
+        at the cost of making them again; unless what it returns has `state_dict()`, called after each element, and
+        `load_state_dict(state)`, called before iterating: then the state (JSON) is kept in the position.
+
+        Args:
+            generator: Any callable. Its elements: `bytes` (records), arrays, numbers, dicts and tuples of them.
+            args: What it is called with.
+
+        Examples:
+            >>> list(Dataset.from_generator(lambda stop: iter(range(stop)), (3,)))
+            [0, 1, 2]
+        """
+        return Dataset(Chain(Generated(generator, tuple(args or ()))))
 
     @staticmethod
     def zip(*args: Any) -> Dataset[Any]:
