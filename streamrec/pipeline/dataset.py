@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from streamrec.example.features import Feature
 from streamrec.pipeline.batching import Batch, PaddedBatch, RaggedBatch
+from streamrec.pipeline.bucketing import Bucket
 from streamrec.pipeline.concatenating import Concatenate
 from streamrec.pipeline.description import MEMORY_BUDGET, Chain, Source
 from streamrec.pipeline.generating import Generated
@@ -173,6 +174,37 @@ class Dataset(Generic[T]):
             ValueError: When it runs: arrays differ in their number of dimensions.
         """
         return self._then(RaggedBatch(batch_size, drop_remainder))
+
+    def bucket_by_sequence_length(
+        self,
+        element_length_func: Callable[..., Any],
+        bucket_boundaries: Sequence[int],
+        bucket_batch_sizes: Sequence[int],
+        padded_shapes: Any = None,
+        padding_values: Any = None,
+        pad_to_bucket_boundary: bool = False,
+        no_padding: bool = False,
+        drop_remainder: bool = False,
+    ) -> Dataset[Any]:
+        """Batches of elements of about one length: each waits in the bucket of its length until that is full.
+
+        Args:
+            element_length_func: Gives an element's length; it is called as by `map`.
+            bucket_boundaries: Bucket i is for lengths from boundary i - 1 up to boundary i, exclusive.
+            bucket_batch_sizes: How many make a batch, for each bucket: one more than boundaries.
+            padded_shapes, padding_values: As in `padded_batch`.
+            pad_to_bucket_boundary: What is unknown of a shape (without shapes, the first dimension of each array) is
+                padded to the bucket's boundary minus 1; an element as long as the last boundary is an error.
+            no_padding: Batches as `batch` makes them.
+            drop_remainder: Whether what waits at the end is left out; else it comes in bucket order.
+
+        Raises:
+            ValueError: The arguments do not fit together; or, when it runs, arrays do not.
+        """
+        padding = None if no_padding else Padding(padded_shapes, padding_values)
+        boundaries, sizes = tuple(bucket_boundaries), tuple(bucket_batch_sizes)
+        stage = Bucket(element_length_func, boundaries, sizes, padding, pad_to_bucket_boundary, drop_remainder)
+        return self._then(stage)
 
     def unbatch(self) -> Dataset[Any]:
         """Splits each element into its rows: Frames into records, arrays (in dicts and tuples too) along their first
