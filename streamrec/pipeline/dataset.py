@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+from fsspec import AbstractFileSystem
 
 from streamrec.example.features import Feature
 from streamrec.pipeline.batching import Batch, PaddedBatch, RaggedBatch
 from streamrec.pipeline.bucketing import Bucket
+from streamrec.pipeline.cache_file import CacheFile
+from streamrec.pipeline.caching import Cache
 from streamrec.pipeline.concatenating import Concatenate
 from streamrec.pipeline.description import MEMORY_BUDGET, Chain, Source
 from streamrec.pipeline.generating import Generated
@@ -31,6 +35,7 @@ from streamrec.pipeline.selecting import Enumerate, Filter, Shard, Skip, Take, T
 from streamrec.pipeline.stages import Map, Stage
 from streamrec.pipeline.unbatching import Unbatch
 from streamrec.pipeline.zipping import Zip
+from streamrec.storage import RetryPolicy
 
 __all__ = ["Dataset"]
 
@@ -276,6 +281,34 @@ class Dataset(Generic[T]):
         tf.data counts elements here; streamrec counts bytes, because bytes are what memory ends at.
         """
         return self._of(Prefetch(self.chain, PREFETCH_BYTES if buffer_bytes is None else buffer_bytes))
+
+    def cache(
+        self,
+        filename: str | os.PathLike[str] = "",
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        filesystem: AbstractFileSystem | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> Dataset[T]:
+        """Keeps the elements of the first whole pass, and reads all later ones from there.
+
+        Without a name they are kept in memory, within half of the memory budget, for the epochs of a `repeat` in one
+        run; what does not fit is read again each epoch, with a warning. With one they are kept in that file, for all
+        runs and processes. It appears when it is complete, and is never replaced: remove it when the data changed.
+
+        Args:
+            filename: A path or URL; "" for memory. In a file elements are records, arrays, numbers, strings, and dicts,
+                tuples and lists of them.
+            storage_options, filesystem, retry: As for `TFRecordDataset`.
+
+        Raises:
+            ValueError: The name is a pattern.
+            CacheError: When it runs: the file is something else, or the cache of another pipeline.
+            TypeError: When it runs: an element cannot be stored in a file.
+        """
+        name = os.fspath(filename)
+        file = CacheFile.at(name, storage_options, filesystem, retry or RetryPolicy()) if name else None
+        return self._of(Cache(self.chain, file))
 
     def with_options(self, *, memory_budget: int) -> Dataset[T]:
         """The same elements within another memory budget, in bytes."""
