@@ -1,8 +1,8 @@
 """A cache in a file: one TFRecord object that is written whole or not at all, on any filesystem.
 
-Its first record is `H` and a JSON object, `{"format": "streamrec cache", "version": 1, "pipeline": lines, "epoch": n}`.
-Then come blocks of elements, `B` and what `storing.py` makes of them, and at the end `E` and `{"elements": count}`. So
-everything has a CRC32C, and one object says all: there is no moment in which two do not fit together.
+Its first record is `H` and a JSON object, `{"format": "streamrec cache", "version": 1, "pipeline": lines}`. Then come
+blocks of elements, `B` and what `storing.py` makes of them, and at the end `E` and `{"elements": count}`. So everything
+has a CRC32C, and one object says all: there is no moment in which two do not fit together.
 
 Rules:
 - The object appears when it is complete (`ShardWriter`); a process that is killed leaves nothing under its name.
@@ -41,7 +41,7 @@ from streamrec.shards.patterns import is_glob
 from streamrec.storage import RetryPolicy
 from streamrec.tfrecord import Frames
 
-__all__ = ["CacheFile", "Finding"]
+__all__ = ["CacheFile"]
 
 LOG = logging.getLogger("streamrec")
 
@@ -55,19 +55,6 @@ RECORD_BYTES = 1 << 40
 
 BLOCK_BYTES = 1 << 20
 """About so many bytes of elements are one record."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A cache that is there, and is of this pipeline.
-
-    Attributes:
-        epoch: The epoch in which the pipeline was read.
-        version: The object's, where the store has versions.
-    """
-
-    epoch: int
-    version: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +90,15 @@ class CacheFile:
         """The elements in it."""
         return Chain(self.shards, (Unpack(self.path),))
 
-    async def find(self, lines: Sequence[str], within: Within) -> Finding | None:
+    async def find(self, lines: Sequence[str], within: Within) -> str | None:
         """The cache, if it is there.
 
         Args:
             lines: Those of the pipeline that it should be of.
             within: The run.
+
+        Returns:
+            Its version, "" where the store has none; None where no cache is there.
 
         Raises:
             CacheError: It is something else, or of another pipeline.
@@ -125,16 +115,17 @@ class CacheFile:
         finally:
             with anyio.CancelScope(shield=True):
                 await reader.aclose()
-        return Finding(epoch_of(frames[0] if frames else b"", self.path, lines), reader.info.version)
+        check_head(frames[0] if frames else b"", self.path, lines)
+        return reader.info.version or ""
 
-    async def filled(self, chunks: AsyncGenerator[Chunk], lines: Sequence[str], epoch: int) -> AsyncGenerator[Chunk]:
+    async def filled(self, chunks: AsyncGenerator[Chunk], lines: Sequence[str]) -> AsyncGenerator[Chunk]:
         """The chunks; when they have ended, they are in the file.
 
         Raises:
             TypeError: An element cannot be stored.
             StorageError: The file cannot be written.
         """
-        head = {"format": FORMAT, "version": VERSION, "pipeline": list(lines), "epoch": epoch}
+        head = {"format": FORMAT, "version": VERSION, "pipeline": list(lines)}
         count = 0
         async with AsyncExitStack() as stack:
             writing = Writing(self)
@@ -226,8 +217,8 @@ def packed(chunk: Chunk) -> tuple[list[bytes], Exception | None]:
         return [], error
 
 
-def epoch_of(head: bytes, path: str, lines: Sequence[str]) -> int:
-    """The epoch that the first record of a cache tells.
+def check_head(head: bytes, path: str, lines: Sequence[str]) -> None:
+    """Looks at the first record of a cache.
 
     Raises:
         CacheError: It is none, or that of a cache of another pipeline.
@@ -249,7 +240,6 @@ def epoch_of(head: bytes, path: str, lines: Sequence[str]) -> int:
             " another name",
             path,
         )
-    return int(found["epoch"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 Rules:
 - In memory they are kept for the run: for the epochs of a `repeat`. In a file (`cache_file.py`) for all runs.
-- All passes have the elements and the order of the first one: a chain that is read again (because the cache did not
-  fit, or a run was resumed) is read in the epoch in which it was first. Every position says which that was.
+- All passes have the elements and the order of the first one. So the chain is always read as in epoch 0, also where it
+  is read again: because the cache did not fit, or a run was resumed.
 - Only a pass from the start to the end fills the cache. A position within the first pass is the chain's own, and what
   a resumed run has of that pass is not kept; the next whole pass is. Within later passes it is the element's number:
   a run that is resumed there and finds no cache fills it first, and drops the elements before its place.
@@ -47,14 +47,12 @@ class Kept:
     """What a run keeps of one cache from pass to pass.
 
     Attributes:
-        epoch: The chain's epoch in the first pass.
         parts: All elements, when there was a whole pass; with the bytes of each part.
         held: Bytes that are kept, also by passes under way.
         over: Whether they were too many.
     """
 
     def __init__(self) -> None:
-        self.epoch: int | None = None
         self.parts: list[tuple[Any, int]] | None = None
         self.held = 0
         self.over = False
@@ -73,36 +71,31 @@ class Cache:
 
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
         kept = within.session.remember(self, Kept)
-        if kept.epoch is None:
-            kept.epoch = state["epoch"] if state else within.epoch
-        async with aclosing(await self._source(state, kept, replace(within, epoch=kept.epoch))) as chunks:
+        async with aclosing(await self._source(state, kept, replace(within, epoch=0))) as chunks:
             async for chunk in chunks:
                 yield chunk
 
     async def _source(self, state: Mapping[str, Any] | None, kept: Kept, within: Within) -> AsyncGenerator[Chunk]:
         """The chain, or what was kept of it, from a position on."""
-        own: dict[str, Any] = {"epoch": within.epoch}
         if state is not None and "next" not in state:
-            return first_pass(within.chunks(self.inner, state["inner"]), own)
+            return first_pass(within.chunks(self.inner, state["inner"]))
         wanted: int = state["next"] if state else 0
         if kept.parts is not None:
-            return numbered(remembered(kept.parts), own, wanted)
+            return numbered(remembered(kept.parts), wanted)
         if self.file is not None:
-            finding = await self.file.find(tuple(self.inner.lines()), within)
-            if finding is not None:
-                kept.epoch = finding.epoch
-                own = {"epoch": finding.epoch, "version": finding.version}
-                same = state is not None and finding.version is not None and state.get("version") == finding.version
+            version = await self.file.find(tuple(self.inner.lines()), within)
+            if version is not None:
+                same = bool(version) and state is not None and state.get("version") == version
                 chunks = within.chunks(self.file.chain, state["inner"] if state and same else None)
-                return numbered(chunks, own, wanted, wanted if same else 0, nested=True)
+                return numbered(chunks, wanted, wanted if same else 0, version)
         chunks = self._keeping(kept, within)
-        return first_pass(chunks, own) if state is None else numbered(chunks, own, wanted)
+        return first_pass(chunks) if state is None else numbered(chunks, wanted)
 
     def _keeping(self, kept: Kept, within: Within) -> AsyncGenerator[Chunk]:
         """A whole pass of the chain, which fills the cache."""
         if self.file is not None:
             rest = replace(within, budget=max(within.budget - UPLOAD_BYTES, within.budget // 2))
-            return self.file.filled(rest.chunks(self.inner, None), tuple(self.inner.lines()), within.epoch)
+            return self.file.filled(rest.chunks(self.inner, None), tuple(self.inner.lines()))
         if kept.over:
             return within.chunks(self.inner, None)
         limit = within.budget // MEMORY_SHARE
@@ -110,24 +103,23 @@ class Cache:
         return remembering(rest.chunks(self.inner, None), kept, limit)
 
 
-async def first_pass(chunks: AsyncGenerator[Chunk], own: Mapping[str, Any]) -> AsyncGenerator[Chunk]:
+async def first_pass(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
     """The chain's chunks at the chain's own positions."""
     async with aclosing(chunks):
         async for chunk in chunks:
-            yield replace(chunk, positions=Nested(chunk.positions, own))
+            yield replace(chunk, positions=Nested(chunk.positions, {}))
 
 
 async def numbered(
-    chunks: AsyncGenerator[Chunk], own: Mapping[str, Any], wanted: int, number: int = 0, *, nested: bool = False
+    chunks: AsyncGenerator[Chunk], wanted: int, number: int = 0, version: str | None = None
 ) -> AsyncGenerator[Chunk]:
     """Chunks at positions that are their elements' numbers.
 
     Args:
         chunks: What is given.
-        own: What else stands in each position.
         wanted: The number of the first element that is given; those before it are dropped.
         number: The number of the first element of `chunks`.
-        nested: Whether the chunks' own positions stand in each position, too.
+        version: That of the file that the chunks come from: then their places in it stand in the positions, too.
     """
     async with aclosing(chunks):
         async for chunk in chunks:
@@ -135,23 +127,25 @@ async def numbered(
             used = min(max(wanted - number, 0), count)
             if used < count:
                 elements = window(chunk.elements, used, count) if used else chunk.elements
-                positions = Cached(own, number + used, chunk.positions if nested else None, used)
+                positions = Cached(number + used, version, chunk.positions, used)
                 yield Chunk(elements, positions, chunk.nbytes)
             number += count
 
 
 @dataclass(frozen=True, slots=True)
 class Cached:
-    """Positions of elements by their numbers; with the places where they lie in a file."""
+    """Positions of elements by their numbers; and by their places in a file of this version."""
 
-    own: Mapping[str, Any]
     first: int
-    inner: Positions | None
+    version: str | None
+    inner: Positions
     used: int
 
     def at(self, index: int) -> Position:
-        place = {} if self.inner is None else {"inner": dict(self.inner.at(self.used + index))}
-        return {"source": {**self.own, "next": self.first + index, **place}}
+        number = {"next": self.first + index}
+        if self.version is None:
+            return {"source": number}
+        return {"source": {**number, "version": self.version, "inner": dict(self.inner.at(self.used + index))}}
 
 
 async def remembering(chunks: AsyncGenerator[Chunk], kept: Kept, limit: int) -> AsyncGenerator[Chunk]:

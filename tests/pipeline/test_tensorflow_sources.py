@@ -1,6 +1,7 @@
 """Beside tf.data: generators, buckets, caches."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,27 @@ def test_padding_to_the_boundary_means_the_same(lengths: list[int], shapes: Any)
         mine.bucket_by_sequence_length(lambda row, _: len(row), *arguments),
         theirs.bucket_by_sequence_length(lambda row, _: tf.shape(row)[0], *arguments),
     )
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_caches_mean_the_same(tmp_path: Path, named: bool) -> None:
+    """Elements, and how often the generator is called."""
+    calls: list[str] = []
+
+    def generator(whose: str) -> Iterator[int]:
+        calls.append(whose)
+        yield from range(9)
+
+    signature = tf.TensorSpec([], tf.int64)
+    mine = Dataset.from_generator(lambda: generator("ours"))
+    theirs = tf.data.Dataset.from_generator(lambda: generator("theirs"), output_signature=signature)
+    mine = mine.cache(tmp_path / "ours" if named else "").repeat(3).batch(4)
+    theirs = theirs.cache(str(tmp_path / "theirs") if named else "").repeat(3).batch(4)
+    assert_same(mine, theirs)
+    assert sorted(calls) == ["ours", "theirs"]
+    if named:
+        assert_same(mine, theirs)
+        assert sorted(calls) == ["ours", "theirs"]
 
 
 @given(numbers=st.lists(st.integers(-5, 20), max_size=40))
