@@ -9,6 +9,7 @@ Then `for frames in batches` in a training loop, or `async for` in a service.
 
 from streamrec.errors import (
     AlreadyExistsError,
+    CacheError,
     ClosedError,
     CorruptRecordError,
     FeatureError,
@@ -25,6 +26,7 @@ from streamrec.errors import (
     ThrottledError,
     TruncatedShardError,
     UnsupportedOperationError,
+    UploadEndedError,
 )
 from streamrec.example import (
     BytesColumn,
@@ -83,6 +85,7 @@ __all__ = [
     "AsyncDatasetIterator",
     "BytesColumn",
     "BytesList",
+    "CacheError",
     "ClosedError",
     "CorruptRecordError",
     "Dataset",
@@ -128,6 +131,7 @@ __all__ = [
     "ThrottledError",
     "TruncatedShardError",
     "UnsupportedOperationError",
+    "UploadEndedError",
     "VarLenFeature",
     "VerifyProblem",
     "VerifyReport",
