@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from streamrec.pipeline.chunk import Positions
 from streamrec.pipeline.lane import STRETCH_BYTES, Lane, records_begun, take_in_turn
@@ -33,11 +33,15 @@ CHUNK_BYTES = 6 << 20
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How shards take turns: see the top of this file."""
+    """How shards take turns: see the top of this file. `deterministic=None`: as the run's options say."""
 
     cycle_length: int = 1
     block_length: int = 1
-    deterministic: bool = True
+    deterministic: bool | None = None
+
+    def within(self, deterministic: bool) -> Plan:
+        """This plan in a run whose options say so."""
+        return replace(self, deterministic=deterministic) if self.deterministic is None else self
 
     def __post_init__(self) -> None:
         for name in ("cycle_length", "block_length"):
@@ -102,7 +106,7 @@ class Interleave:
         Raises:
             Exception: The error of a shard whose turn has come; the shard leaves the cycle with it.
         """
-        return self._pull_in_order() if self._plan.deterministic else self._pull_any()
+        return self._pull_any() if self._plan.deterministic is False else self._pull_in_order()
 
     def _pull_any(self) -> tuple[Frames, Positions] | None:
         self._fill_slots()
