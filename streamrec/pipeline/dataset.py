@@ -23,6 +23,7 @@ from streamrec.pipeline.iterators import (
 from streamrec.pipeline.nests import leaves, map_nest
 from streamrec.pipeline.options import AUTOTUNE, Options
 from streamrec.pipeline.padding import Padding
+from streamrec.pipeline.parallel import ParallelMap, is_async
 from streamrec.pipeline.parsing import Parse
 from streamrec.pipeline.prefetching import Prefetch
 from streamrec.pipeline.repeating import Repeat
@@ -179,12 +180,25 @@ class Dataset(Generic[T]):
         """
         return self._then(Parse(dict(features), string_columns))
 
-    def map(self, function: Callable[..., Any]) -> Dataset[Any]:
-        """Calls `function` for each element, in order, in a thread beside the fetching.
+    def map(
+        self, function: Callable[..., Any], num_parallel_calls: int | None = None, deterministic: bool | None = None
+    ) -> Dataset[Any]:
+        """Calls `function` for each element; where that is a tuple, its parts are the arguments, as in tf.data.
 
-        Where the element is a tuple, its parts are the arguments, as in tf.data.
+        Args:
+            function: Any function, called in threads, or an async one, called on the event loop that fetches.
+            num_parallel_calls: How many calls there are at once; AUTOTUNE for as many as help; None for one after
+                the other (a plain function then costs the least: it is called for a whole chunk in one thread).
+            deterministic: Whether results keep the elements' order, or come as they are ready; None: as `with_options`
+                says. One call at a time always keeps it.
+
+        Raises:
+            ValueError: `num_parallel_calls` is less than 1.
         """
-        return self._then(Map(function))
+        if num_parallel_calls is None and not is_async(function):
+            return self._then(Map(function))
+        calls = 1 if num_parallel_calls is None else num_parallel_calls
+        return self._of(ParallelMap(self.chain, function, calls, deterministic))
 
     def filter(self, predicate: Callable[..., Any]) -> Dataset[T]:
         """The elements for which `predicate` gives something true; it is called as by `map`."""
@@ -222,8 +236,9 @@ class Dataset(Generic[T]):
         """Lets what stands before this run ahead of what stands behind it.
 
         Args:
-            buffer_bytes: How far, in bytes; half of the budget at the most. AUTOTUNE or None for a buffer that grows when
-                it was found empty after it had been full. tf.data counts elements here; bytes are what memory ends at.
+            buffer_bytes: How far, in bytes; half of the budget at the most. AUTOTUNE or None for a buffer that grows
+                when it was found empty after it had been full. tf.data counts elements here; bytes are what memory
+                ends at.
         """
         return self._of(Prefetch(self.chain, AUTOTUNE if buffer_bytes is None else buffer_bytes))
 

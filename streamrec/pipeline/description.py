@@ -18,7 +18,7 @@ from streamrec.pipeline.chunk import Chunk, Position
 from streamrec.pipeline.session import Session
 from streamrec.pipeline.stages import Stage
 
-__all__ = ["Chain", "Source", "Within"]
+__all__ = ["Chain", "Source", "Within", "described"]
 
 
 class Source(Protocol):
@@ -86,8 +86,8 @@ class Within:
         return replace(self, budget=self.budget // count)
 
 
-def described(stage: Stage) -> str:
-    """A stage without what differs from run to run: functions by their names."""
+def described(stage: object) -> str:
+    """A stage, or a source with a function, without what differs from run to run: functions by their names."""
     function = getattr(stage, "function", None)
     if function is None:
         return repr(stage)

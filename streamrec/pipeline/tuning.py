@@ -18,8 +18,9 @@ from typing import Final
 
 __all__ = ["FIRST_DEPTH", "Crew", "Depth", "Grain"]
 
-RUN_SECONDS: Final = 4e-3
-"""How long a thread should be busy with what it is given: some thirty times what a hop costs."""
+RUN_SECONDS: Final = 10e-3
+"""How long a thread should be busy with what it is given: a hundred times what a hop costs, ten times on a machine
+that has other things to do."""
 
 MOST_GRAIN: Final = 4096
 """Never more elements than this at a time."""
@@ -75,7 +76,7 @@ class Grain:
         >>> for _ in range(9):
         ...     grain.ran(grain.size, grain.size * 4e-6, grain.size * 100)
         >>> grain.size
-        1000
+        2500
         """
         first = not self.bytes_each
         self._seconds_each = blended(self._seconds_each, seconds / count, first)
@@ -132,23 +133,23 @@ class Crew:
             calls: How many calls ended in it.
             waited: Seconds of it that the consumer waited while as many calls as allowed were at work.
         """
-        rate = calls / seconds
-        if self._before is not None and not self._gained(rate):
+        rate, short = calls / seconds, waited > WAITED * seconds
+        if self._before is not None and not self._gained(rate, short):
             return
         self._calm = 0 if waited else self._calm + 1
         if self._rest:
             self._rest -= 1
-        elif waited > WAITED * seconds and self.target < self._most:
+        elif short and self.target < self._most:
             self._grow(rate)
         elif self._calm >= self._patience and self.target > self._least:
             self.target, self._calm, self._shrunk = self.target - 1, 0, True
 
-    def _gained(self, rate: float) -> bool:
-        """Whether the step that was tried last has paid; takes it back where it has not."""
+    def _gained(self, rate: float, short: bool) -> bool:
+        """Whether the step that was tried last has paid, or was all that the consumer wanted; else takes it back."""
         assert self._before is not None
         count, before = self._before
         self._before = None
-        if rate - before >= GROWTH * before * (self.target / count - 1):
+        if not short or rate - before >= GROWTH * before * (self.target / count - 1):
             return True
         self.target = count
         self._rest, self._next_rest = self._next_rest, min(2 * self._next_rest, LONGEST_REST)

@@ -34,12 +34,12 @@ class Zip:
         """Each chain runs in a task of its own, with an equal share of the budget."""
         chains = list(leaves(self.nest))
         positions = state["parts"] if state else [None] * len(chains)
-        ahead, part_within = within.part(len(chains)).take(AHEAD)
-        queues = [ByteQueue(ahead) for _ in chains]
+        shares = [within.part(len(chains)).take(AHEAD) for _ in chains]
+        queues = [ByteQueue(ahead) for ahead, _ in shares]
         zipper = Zipper(self.nest)
         async with background() as tasks:
-            for queue, chain, position in zip(queues, chains, positions, strict=True):
-                tasks.start_soon(fill, queue, part_within.chunks(chain, position))
+            for queue, (_, feeding), chain, position in zip(queues, shares, chains, positions, strict=True):
+                tasks.start_soon(fill, queue, feeding.chunks(chain, position))
             while True:
                 while (part := zipper.wanted) is not None:
                     chunk = await queues[part].get()
