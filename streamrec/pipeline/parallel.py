@@ -190,9 +190,15 @@ class Calling:
 
     def _start(self) -> None:
         """Starts as many runs as there may be."""
-        while self._flight.pending and not self.stopped and self._may_start:
-            even = max(math.ceil(self._flight.pending / self._crew.target), self._size // LEAST_RUN)
-            self._tasks.start_soon(self._work, self._flight.start(min(self._size, even)))
+        while (haul := self._next_haul()) is not None:
+            self._tasks.start_soon(self._work, haul)
+
+    def _next_haul(self) -> Haul | None:
+        """The next run of elements, where one may start."""
+        if self.stopped or not self._flight.pending or not self._may_start:
+            return None
+        even = max(math.ceil(self._flight.pending / self._crew.target), self._size // LEAST_RUN)
+        return self._flight.start(min(self._size, even))
 
     @property
     def _may_start(self) -> bool:
@@ -204,15 +210,18 @@ class Calling:
             and flight.nbytes + expected <= self._most_bytes
         )
 
-    async def _work(self, haul: Haul) -> None:
-        """A run of elements from its start to its end; raises nothing but its own cancellation."""
-        while not haul.ended:
+    async def _work(self, first: Haul) -> None:
+        """Runs of elements, one after the other, while there are any; raises nothing but its own cancellation."""
+        haul: Haul | None = first
+        while haul is not None:
             ran = await (self._await_one(haul.elements[0]) if self._awaits else self._run(haul.elements))
             if ran.results:
                 self._grain.ran(len(ran.results), ran.seconds, ran.nbytes)
             self._ended += len(ran.results)
             self._flight.came(haul, ran.results, ran.nbytes, ran.error)
             self._tune()
+            if haul.ended:
+                haul = self._next_haul()
             self._start()
             self._wake()
 

@@ -3,7 +3,7 @@
 - `Grain`: how many elements go to a thread at a time. A hop there and back costs some 0.1 ms, so short calls go many
   at a time; long ones go alone, or their results would come in lumps.
 - `Crew`: how many calls there should be at once. More are tried while the consumer waits and all are at work; they
-  stay where they bring at least half of what they would bring if nothing were full (the processor, the
+  stay (twice as many, until that fails once; then half as many more) where they bring at least half of what they would bring if nothing were full (the processor, the
   interpreter's lock, a service). Fewer are tried where the consumer has not waited for long.
 - `Depth`: how many bytes a prefetch runs ahead. It grows where its queue was found empty after it had been full: then
   the queue was too small to bridge a gap. An empty queue that never filled up would not be helped by a larger one.
@@ -107,7 +107,7 @@ class Crew:
         >>> for _ in range(20):  # the consumer always waits, and six calls are as good as any more
         ...     crew.measured(1.0, min(crew.target, 6) * 100, waited=0.9)
         >>> crew.target
-        6
+        8
     """
 
     def __init__(self, start: int, most: int, least: int = 1) -> None:
@@ -159,7 +159,8 @@ class Crew:
         if self._shrunk:
             self._patience, self._shrunk = min(2 * self._patience, LONGEST_REST), False
         self._before = (self.target, rate)
-        self.target = min(self.target + max(self.target // 2, 1), self._most)
+        failed_before = self._next_rest > REST
+        self.target = min(self.target + max(self.target // 2 if failed_before else self.target, 1), self._most)
 
 
 class Depth:
