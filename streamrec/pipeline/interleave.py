@@ -33,11 +33,11 @@ CHUNK_BYTES = 6 << 20
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How shards take turns: see the top of this file. `deterministic=None`: as the run's options say."""
+    """How shards take turns: see the top of this file. `deterministic=None`: as a run's options say (`within`)."""
 
     cycle_length: int = 1
     block_length: int = 1
-    deterministic: bool | None = None
+    deterministic: bool | None = True
 
     def within(self, deterministic: bool) -> Plan:
         """This plan in a run whose options say so."""
@@ -106,7 +106,7 @@ class Interleave:
         Raises:
             Exception: The error of a shard whose turn has come; the shard leaves the cycle with it.
         """
-        return self._pull_any() if self._plan.deterministic is False else self._pull_in_order()
+        return self._pull_in_order() if self._plan.deterministic else self._pull_any()
 
     def _pull_any(self) -> tuple[Frames, Positions] | None:
         self._fill_slots()

@@ -17,14 +17,15 @@ class ByteQueue:
     """A queue between two tasks of one loop, bounded in bytes; one chunk always fits.
 
     Attributes:
+        limit: Bytes that it may hold.
         held: Bytes that wait in it.
         refused: How often a chunk had to wait, because the queue was full.
     """
 
     def __init__(self, limit: int) -> None:
+        self.limit = limit
         self.held = 0
         self.refused = 0
-        self._limit = limit
         self._chunks: deque[tuple[Chunk, int]] = deque()
         self._ended = False
         self._error: Exception | None = None
@@ -74,12 +75,12 @@ class ByteQueue:
 
     def resize(self, limit: int) -> None:
         """Bounds it anew; what is there stays."""
-        if limit != self._limit:
-            self._limit = limit
+        if limit != self.limit:
+            self.limit = limit
             self._wake()
 
     def _fits(self, weight: int) -> bool:
-        return not self._chunks or self.held + weight <= self._limit
+        return not self._chunks or self.held + weight <= self.limit
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, anyio.Event()

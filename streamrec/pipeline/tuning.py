@@ -2,9 +2,10 @@
 
 - `Grain`: how many elements go to a thread at a time. A hop there and back costs some 0.1 ms, so short calls go many
   at a time; long ones go alone, or their results would come in lumps.
-- `Crew`: how many calls there should be at once. More are tried while the consumer waits and all are at work; they
-  stay (twice as many, until that fails once; then half as many more) where they bring at least half of what they would bring if nothing were full (the processor, the
-  interpreter's lock, a service). Fewer are tried where the consumer has not waited for long.
+- `Crew`: how many calls there should be at once. Twice as many are tried while the consumer waits and all are at work
+  (once that has failed, half as many more). They stay where they bring at least half of what they would bring if
+  nothing were full: the processor, the interpreter's lock, a service. There is one less where the consumer has not
+  waited for long.
 - `Depth`: how many bytes a prefetch runs ahead. It grows where its queue was found empty after it had been full: then
   the queue was too small to bridge a gap. An empty queue that never filled up would not be helped by a larger one.
 

@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamrec import AUTOTUNE, ClosedError, Dataset, Frames, TFRecordDataset, encode_records
+from streamrec.pipeline.tuning import Crew
 from streamrec.testing.resuming import assert_resumes_everywhere
 
 CALLS = [1, 2, 7, AUTOTUNE]
@@ -116,6 +117,42 @@ def test_so_many_calls_run_at_once_and_no_more() -> None:
 
     assert list(Dataset.range(60).map(count, 6)) == list(range(60))
     assert most == 6
+
+
+class Rising(Crew):
+    """One call more after each window, of one call each, up to six."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 6)
+        self.told: list[tuple[float, int, float]] = []
+
+    def due(self, seconds: float, calls: int) -> bool:
+        return calls > 0
+
+    def measured(self, seconds: float, calls: int, waited: float) -> None:
+        self.told.append((seconds, calls, waited))
+        self.target = min(self.target + 1, 6)
+
+
+def test_there_are_as_many_calls_as_the_crew_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    crew = Rising()
+    monkeypatch.setattr("streamrec.pipeline.parallel.crew_for", lambda calls, awaits: crew)
+    running, at_once = 0, []
+
+    async def count(number: Any) -> int:
+        nonlocal running
+        running += 1
+        at_once.append(running)
+        for _ in range(9):
+            await asyncio.sleep(0)
+        running -= 1
+        return int(number)
+
+    assert list(Dataset.range(60).map(count, AUTOTUNE)) == list(range(60))
+    assert at_once[0] == 1
+    assert max(at_once) == 6
+    assert sum(calls for _, calls, _ in crew.told) == 60
+    assert all(0 <= waited <= seconds for seconds, _, waited in crew.told)
 
 
 def test_a_slow_call_holds_no_other_up_and_the_order_stays() -> None:
@@ -250,7 +287,7 @@ def test_a_dropped_run_keeps_no_results() -> None:
 
     made: list[weakref.ref[Result]] = []
 
-    def make(_: Any) -> Result:
+    async def make(_: Any) -> Result:
         result = Result()
         made.append(weakref.ref(result))
         return result
