@@ -143,6 +143,7 @@ class Calling:
         self._changed = anyio.Event()
         self._asleep = False
         self._since, self._ended, self._waited = perf_counter(), 0, 0.0
+        self._waits_since: float | None = None
 
     async def take_in(self, chunks: AsyncGenerator[Chunk]) -> None:
         """Takes the input as calls ask for it; its error goes behind the results of what came before."""
@@ -168,9 +169,11 @@ class Calling:
         while (chunk := self._flight.deliver()) is None:
             if self._flight.ended and self._flight.idle:
                 return None
-            busy, began = self._flight.at_work >= self._crew.target, perf_counter()
+            if self._flight.at_work >= self._crew.target:
+                self._waits_since = perf_counter()
             await self._news()
-            self._waited += perf_counter() - began if busy else 0.0
+            self._count_wait(perf_counter())
+            self._waits_since = None
         self._start()
         self._wake()
         return chunk
@@ -261,9 +264,16 @@ class Calling:
     def _tune(self) -> None:
         """Tells how many calls there should be, now and then, what they gave."""
         now = perf_counter()
+        self._count_wait(now)
         if self._crew.due(now - self._since, self._ended):
             self._crew.measured(now - self._since, self._ended, self._waited)
             self._since, self._ended, self._waited = now, 0, 0.0
+
+    def _count_wait(self, now: float) -> None:
+        """Counts how long the consumer has waited for calls, up to now."""
+        if self._waits_since is not None:
+            self._waited += now - self._waits_since
+            self._waits_since = now
 
     async def _news(self) -> None:
         """Waits until something came, went, or ended."""
