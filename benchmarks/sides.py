@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -28,21 +29,21 @@ Pass = Callable[[], Iterator[Any]]
 """Starts a pass; gives its batches, dicts of columns."""
 
 
-def streamrec_ways(kind: Kind, paths: Sequence[str], shuffled: bool = True) -> dict[str, Pass]:
+def streamrec_ways(kind: Kind, paths: Sequence[str], shuffled: bool, endless: bool) -> dict[str, Pass]:
     """Ours."""
     import streamrec
 
     records = streamrec.TFRecordDataset(paths, num_parallel_reads=SHARDS)
     if shuffled and kind.shuffle:
         records = records.shuffle(kind.shuffle, seed=1)
-    batches = records.batch(kind.batch)
+    batches = (records.repeat() if endless else records).batch(kind.batch)
     made = {"parse_example": batches.parse_example(kind.features)}
     if any(feature.dtype is bytes for feature in kind.features.values()):
         made["parse_example(string_columns)"] = batches.parse_example(kind.features, string_columns=True)
     return {way: dataset.iterate for way, dataset in made.items()}
 
 
-def tensorflow_ways(kind: Kind, paths: Sequence[str], shuffled: bool = True) -> dict[str, Pass]:
+def tensorflow_ways(kind: Kind, paths: Sequence[str], shuffled: bool, endless: bool) -> dict[str, Pass]:
     """tf.data's."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
@@ -62,6 +63,7 @@ def tensorflow_ways(kind: Kind, paths: Sequence[str], shuffled: bool = True) -> 
         )
         if shuffled and kind.shuffle:
             records = records.shuffle(kind.shuffle, seed=1)
+        records = records.repeat() if endless else records
         if single:
             parsed = records.map(lambda record: tf.io.parse_single_example(record, features), auto, deterministic)
             return parsed.padded_batch(kind.batch).prefetch(auto)
@@ -79,7 +81,7 @@ def tensorflow_ways(kind: Kind, paths: Sequence[str], shuffled: bool = True) -> 
     return {way: partial(iter, dataset) for way, dataset in found.items()}
 
 
-def dataloader_ways(kind: Kind, paths: Sequence[str], shuffled: bool = True) -> dict[str, Pass]:
+def dataloader_ways(kind: Kind, paths: Sequence[str], shuffled: bool, endless: bool) -> dict[str, Pass]:
     """A torch DataLoader's with two workers over `tfrecord`."""
     import torch
     from tfrecord.iterator_utils import shuffle_iterator
@@ -91,7 +93,11 @@ def dataloader_ways(kind: Kind, paths: Sequence[str], shuffled: bool = True) -> 
             worker = get_worker_info()
             assert worker is not None
             mine = paths[worker.id :: worker.num_workers]
-            loaded = (record for path in mine for record in example_loader(path, None, dict(kind.vahidk)))
+            loaded = (
+                record
+                for path in (cycle(mine) if endless else mine)
+                for record in example_loader(path, None, dict(kind.vahidk))
+            )
             return shuffle_iterator(loaded, kind.shuffle // 2) if shuffled and kind.shuffle else loaded
 
     def padded(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -106,6 +112,6 @@ def dataloader_ways(kind: Kind, paths: Sequence[str], shuffled: bool = True) -> 
 SIDES = {"streamrec": streamrec_ways, "tf.data": tensorflow_ways, "DataLoader": dataloader_ways}
 
 
-def ways(side: str, kind: Kind, paths: Sequence[str], shuffled: bool = True) -> dict[str, Pass]:
-    """The ways to write one pass for one side, by name."""
-    return SIDES[side](kind, paths, shuffled)
+def ways(side: str, kind: Kind, paths: Sequence[str], shuffled: bool, endless: bool = False) -> dict[str, Pass]:
+    """The ways to write one pass for one side, by name; or a pass that never ends."""
+    return SIDES[side](kind, paths, shuffled, endless)
