@@ -13,7 +13,8 @@ without it for the other half (a matrix product of NumPy's on one thread). Each 
 
 All have the same two cores, a process each, in turn. `speed` is steps/s beside those alone, of neighbours in time:
 a loader that does not deliver 300 MB/s shows here too. `waited` is the share of the time spent in `next`: what the
-loader did not deliver. `slowed` is how much longer the step itself took than alone: locks and memory that were not free.
+loader did not deliver. `slowed` is how much longer the step itself took than alone: locks and memory
+that were not free.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def compared(task: dict[str, Any], sides: Sequence[str], rounds: int, size: floa
     rows = [{"side": side, **{key: median(run[key] for run in runs) for key in keys}} for side, runs in found.items()]
     for row in rows:
         line = (
-            "{side:<10} x{speed} of the steps/s alone; {waited} of the time waited, steps {slowed} longer; {mb_s} MB/s"
+            "{side:<10} x{speed} of the steps/s alone; {waited} of it waited, steps {slowed} longer; {mb_s} MB/s"
         )
         print(line.format(**row), flush=True)
     return rows
