@@ -9,7 +9,8 @@ The rule:
 4. If it is a source that runs chains of its own: itself where it worked for longer than it waited for them, else the
    chain that was asked for longest, by the same rule from 3 on.
 5. If it is a source that reads: "reading: framing and checksums" where the event loop's thread worked for most of the
-   time, else where its bytes come from: "the network", "the disk"; and the source's own verb where no store is read.
+   time, else where its bytes come from: "the network", "the disk". A source that calls a function of the user's, or
+   reads where no store is, is named like a stage.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def slowest(chain: ChainStats, backends: Collection[str]) -> str:
 def reading(source: StageStats, backends: Collection[str]) -> str:
     """What a source that has no chains of its own spent its time with."""
     stores = set(backends) - NO_WIRE
-    if not backends:
+    if not backends or ":" in source.title:
         return source.title
     if source.busy > source.waited_for_input or not stores:
         return READING

@@ -11,18 +11,16 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from streamrec.pipeline.budget import Share
 from streamrec.pipeline.chunk import Chunk, Position
 from streamrec.pipeline.queue import ByteQueue
 from streamrec.pipeline.session import Session
 from streamrec.pipeline.stages import Stage, Step
 
-__all__ = ["MEMORY_BUDGET", "Chain", "ChainWatch", "Source", "SourceWatch", "Watch", "Within", "described"]
-
-MEMORY_BUDGET = 256 << 20
-"""Default bytes that one running pipeline may hold: 256 MiB."""
+__all__ = ["Chain", "ChainWatch", "Source", "SourceWatch", "Watch", "Within", "described", "named"]
 
 
 class Source(Protocol):
@@ -82,6 +80,9 @@ class SourceWatch(Watch, Protocol):
     def reads(self, paths: Sequence[str], block_length: int) -> None:
         """It reads these shards, so many records of each at a turn; there may be more of them later."""
 
+    def blamed(self, error: Exception) -> Exception:
+        """An error that the source ended with; it says so, if a function of the user's raised it and nobody did yet."""
+
 
 class ChainWatch(Watch, Protocol):
     """What counts a running chain."""
@@ -102,7 +103,8 @@ class Within:
         run: The driver: gives a chain's chunks from a position on.
         session: What the run keeps open from epoch to epoch.
         watch: What counts the source.
-        budget: Bytes that the source may hold.
+        budget: Bytes that the source may hold, with all that it runs.
+        deterministic: Whether sources that were not told otherwise keep the order.
         epoch: How often an enclosing `repeat` has begun anew.
         skip: How many of the first elements will be dropped: the position lies within a chunk.
         batch: How many elements make a batch behind the source: chunks may end between two where that costs nothing.
@@ -112,6 +114,7 @@ class Within:
     session: Session
     watch: SourceWatch
     budget: int
+    deterministic: bool = True
     epoch: int = 0
     skip: int = 0
     batch: int = 1
@@ -128,11 +131,25 @@ class Within:
         """The source reads these shards, so many records of each at a turn: for errors, to say where they came up."""
         self.watch.reads(paths, block_length)
 
+    def take(self, share: Share) -> tuple[int, Within]:
+        """A share of the budget for a buffer, in bytes, and all this with what is left for the chains that fill it."""
+        taken = share.of(self.budget)
+        return taken, replace(self, budget=self.budget - taken)
 
-def described(stage: Stage) -> str:
-    """A stage without what differs from run to run: functions by their names."""
+    def part(self, count: int) -> Within:
+        """All this with one of `count` equal parts of the budget, for chains that run beside each other."""
+        return replace(self, budget=self.budget // count)
+
+
+def described(stage: object) -> str:
+    """A stage, or a source with a function, without what differs from run to run: functions by their names."""
     function = getattr(stage, "function", None)
     if function is None:
         return repr(stage)
+    return f"{type(stage).__name__}({named(function)})"
+
+
+def named(function: Callable[..., Any]) -> str:
+    """A function by its name."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
-    return f"{type(stage).__name__}({getattr(function, '__module__', '')}.{name})"
+    return f"{getattr(function, '__module__', '')}.{name}"

@@ -11,6 +11,7 @@ import asyncio
 import os
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from operator import length_hint
 from types import TracebackType
@@ -20,8 +21,10 @@ import anyio
 
 from streamrec import bridge
 from streamrec.errors import ClosedError, PositionMismatchError
+from streamrec.pipeline.budget import CONSUMER
 from streamrec.pipeline.chunk import Chunk, Position
 from streamrec.pipeline.description import Chain
+from streamrec.pipeline.options import Options
 from streamrec.pipeline.queue import ByteQueue, fill
 from streamrec.pipeline.run import produce, started
 from streamrec.pipeline.stats import Stats
@@ -35,7 +38,6 @@ __all__ = ["AsyncDatasetIterator", "DatasetIterator", "Run", "ThreadedAsyncItera
 T = TypeVar("T")
 
 FORMAT = 1
-QUEUE_SHARE = 4
 
 
 class Run:
@@ -44,15 +46,16 @@ class Run:
     def __init__(
         self,
         chain: Chain,
-        budget: int,
+        options: Options,
         state: Mapping[str, Any] | None,
         trace: str | os.PathLike[str] | None = None,
         progress: bool = False,
     ) -> None:
         self.chain = chain
         self.position = position_of(chain, state) if state is not None else None
-        self.queue_bytes = budget // QUEUE_SHARE
-        self.source_bytes = budget - self.queue_bytes
+        self.memory_budget = options.budget
+        self.queue_bytes = max(1, CONSUMER.of(self.memory_budget))
+        self.options = replace(options, memory_budget=max(1, self.memory_budget - self.queue_bytes))
         self.elements: Iterator[Any] = iter(())
         self._chunk: Chunk | None = None
         self.watching = Watching(chain, self.queue_bytes, None if trace is None else Trace(trace), progress)
@@ -139,7 +142,7 @@ class DatasetIterator(Generic[T]):
     def __init__(self, run: Run) -> None:
         self._run = run
         self._watching = watching = run.watching
-        fetch = partial(counted, watching, produce, run.chain, run.position, run.source_bytes, watching.root)
+        fetch = partial(counted, watching, produce, run.chain, run.position, run.options, watching.root)
         self._chunks: bridge.SyncIterator[Chunk] = bridge.iterate(fetch, run.queue_bytes)
         watching.queued = fill_of(self._chunks)
         weakref.finalize(self, watching.ends)
@@ -161,6 +164,11 @@ class DatasetIterator(Generic[T]):
     def state_dict(self) -> dict[str, Any]:
         """Where the next element comes from, as JSON: `dataset.iterate(state)` goes on exactly there."""
         return self._run.state_dict()
+
+    @property
+    def memory_budget(self) -> int:
+        """Bytes that this run may hold: what `with_options` said, or a share of the machine's memory."""
+        return self._run.memory_budget
 
     @property
     def waited(self) -> float:
@@ -198,7 +206,7 @@ class AsyncDatasetIterator(Generic[T]):
         loop = asyncio.get_running_loop()
         self._watching = watching = run.watching
         watching.queued = partial(getattr, self._queue, "held")
-        chunks = started(run.chain, run.position, run.source_bytes, watching.root)
+        chunks = started(run.chain, run.position, run.options, watching.root)
         filling = counted(watching, fill, self._queue, chunks)
         self._task = loop.create_task(filling, name="streamrec")
         weakref.finalize(self, cancel_soon, loop, self._task)
@@ -228,6 +236,11 @@ class AsyncDatasetIterator(Generic[T]):
     def state_dict(self) -> dict[str, Any]:
         """Where the next element comes from, as JSON: `dataset.aiterate(state)` goes on exactly there."""
         return self._run.state_dict()
+
+    @property
+    def memory_budget(self) -> int:
+        """Bytes that this run may hold: what `with_options` said, or a share of the machine's memory."""
+        return self._run.memory_budget
 
     @property
     def waited(self) -> float:
@@ -281,6 +294,11 @@ class ThreadedAsyncIterator(Generic[T]):
     def state_dict(self) -> dict[str, Any]:
         """Where the next element comes from, as JSON."""
         return self._inner.state_dict()
+
+    @property
+    def memory_budget(self) -> int:
+        """Bytes that this run may hold: what `with_options` said, or a share of the machine's memory."""
+        return self._inner.memory_budget
 
     @property
     def waited(self) -> float:

@@ -215,6 +215,12 @@ class SourceMeter:
     def reads(self, paths: Sequence[str], block_length: int) -> None:
         self._paths, self._block_length = paths, block_length
 
+    def blamed(self, error: Exception) -> Exception:
+        told = any(note.startswith("in ") for note in getattr(error, "__notes__", ()))
+        if ":" in self.title and not told:
+            error.add_note(f"in {self.title}, behind {self._out.elements:,} elements of this run")
+        return error
+
     def place(self, failed: Failed) -> str:
         """Where an element lies that came of this source, as far as that is known."""
         number = f", element {failed.number:,} of this run"

@@ -2,14 +2,17 @@
 
 What a consumer sees:
 - Success: every chunk in order, then the end.
-- A failing source or stage: every element that came before the failure, then the error once, with its own
-  traceback. Steps are flushed before it: an unfinished batch is delivered too.
+- A failing source or stage: every element that came before the failure, then the error once, of its own type, with its
+  own traceback, and a note that says where it came up: which stage, which element, and which record of which shard
+  where that is known. Steps are flushed before it: an unfinished batch is delivered too.
 - An end from below (`take` has enough): the source is closed at once; nothing more is fetched.
-- Cancellation, an early exit or an error of the consumer: the generators are closed from the outside in, by
-  the task that runs them: tasks are cancelled, bodies closed, then the session with its storages. When closing
-  returns, no task, connection or thread of this run is left.
+- Cancellation, an early exit or an error of the consumer, Ctrl-C, an iterator that is dropped, the interpreter's exit:
+  the generators are closed from the outside in, by the task that runs them: tasks are cancelled, bodies closed,
+  then the session with its storages. A call of a user's function that is under way is waited for; no other is made.
+- When closing returns, no task, connection, file or thread of this run is left. Idle threads of the caller's own
+  event loop (its executor's, anyio's) are the loop's, and used again by every run.
 
-Every buffer is bounded in bytes: the lanes of the source, each prefetch, and the queue to the consumer.
+Every buffer is bounded in bytes, and all of them together by the run's budget (`budget.py`).
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from streamrec.pipeline.columns import window
 from streamrec.pipeline.description import Chain, ChainWatch, SourceWatch, Within
 from streamrec.pipeline.meters import watched
 from streamrec.pipeline.offloading import offloaded
+from streamrec.pipeline.options import Options
 from streamrec.pipeline.pushing import collect, drain, push
 from streamrec.pipeline.session import session
 
@@ -34,25 +38,27 @@ __all__ = ["Put", "produce", "started"]
 Put = Callable[[Chunk, int], Awaitable[None]]
 
 
-async def produce(chain: Chain, position: Position | None, budget: int, watch: SourceWatch, put: Put) -> None:
+async def produce(chain: Chain, position: Position | None, options: Options, watch: SourceWatch, put: Put) -> None:
     """Runs a chain from a position to its end, and hands every chunk to `put`, with its weight in bytes.
 
     Args:
         chain: What to run.
         position: Where to begin; None for the start.
-        budget: Bytes that its source may hold.
+        options: What it is told; the budget is what its source may hold.
         watch: Counts it.
         put: Takes the chunks.
     """
-    async with aclosing(started(chain, position, budget, watch)) as chunks:
+    async with aclosing(started(chain, position, options, watch)) as chunks:
         async for chunk in chunks:
             await put(chunk, chunk.nbytes)
 
 
-async def started(chain: Chain, position: Position | None, budget: int, watch: SourceWatch) -> AsyncGenerator[Chunk]:
+async def started(
+    chain: Chain, position: Position | None, options: Options, watch: SourceWatch
+) -> AsyncGenerator[Chunk]:
     """A run of its own: a chain's chunks, in a session that is closed behind them."""
     async with session() as kept:
-        within = Within(chunks_of, kept, watch, budget)
+        within = Within(chunks_of, kept, watch, options.budget, options.deterministic is not False)
         async with aclosing(within.chunks(chain, position)) as chunks:
             async for chunk in chunks:
                 yield chunk
@@ -83,7 +89,7 @@ async def running(chain: Chain, position: Position, within: Within, watch: Chain
                     if failure or any(step.done for step in steps):
                         break
             except Exception as error:
-                failure = error
+                failure = watch.source.blamed(error)
     chunks, last_failure = await through(drain(steps), offload)
     for out in chunks:
         yield out

@@ -11,7 +11,13 @@ from streamrec.pipeline.description import Chain, described
 
 __all__ = ["held_chains", "own_line", "title"]
 
-VERBS: Final = {"Parse": "parse_example", "Slices": "from_tensor_slices", "Shards": "TFRecordDataset"}
+VERBS: Final = {
+    "Generated": "from_generator",
+    "ParallelMap": "map",
+    "Parse": "parse_example",
+    "Shards": "TFRecordDataset",
+    "Slices": "from_tensor_slices",
+}
 """Descriptions whose verb is not their own name in lower case."""
 
 
@@ -40,7 +46,7 @@ def snake(name: str) -> Iterator[str]:
 def own_line(what: object) -> str:
     """The line of its description that is its own, and not that of a chain within it."""
     if not hasattr(what, "lines"):
-        return described(what)  # type: ignore[arg-type]
+        return described(what)
     inner = {line.strip() for chain in held_chains(what) for line in chain.lines()}
     own = [line.strip() for line in what.lines() if line.strip() not in inner]
     return own[0] if own else f"{type(what).__name__}({', '.join(scalars(what))})"

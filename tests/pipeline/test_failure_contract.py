@@ -132,6 +132,24 @@ def test_an_error_of_a_stage_arrives_once_with_its_place(
         next(iterator)
 
 
+@pytest.mark.parametrize("around", AROUND)
+def test_an_error_of_parallel_calls_or_of_a_generator(files: list[str], around: Chain) -> None:
+    parallel = around(TFRecordDataset(files).map(fails_at_20, num_parallel_calls=2))
+    with pytest.raises(ZeroDivisionError) as caught:
+        list(parallel)
+    assert caught.value.__notes__ == ["in map: your function fails_at_20, behind 40 elements of this run"]
+
+    def numbers() -> Iterator[int]:
+        yield 1
+        raise LookupError
+
+    with pytest.raises(LookupError) as lost:
+        list(around(Dataset.from_generator(numbers)))
+    (note,) = lost.value.__notes__
+    assert note.startswith("in from_generator: your function test_an_error")
+    assert note.endswith("numbers, behind 1 elements of this run")
+
+
 def test_an_error_behind_a_batch_has_the_place_of_the_first_record(files: list[str]) -> None:
     def fails(frames: Any) -> None:
         if frames[0] == b"4.12":

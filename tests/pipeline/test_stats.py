@@ -56,6 +56,12 @@ MADE_UP = [
     (run(reader(8, 1)), 9.0, ["s3"], READING),
     (run(reader(1, 8)), 9.0, ["memory"], READING),
     (run(reader(1, 8)), 9.0, [], "TFRecordDataset"),
+    (
+        run(StageStats("from_generator: your function f", "", waited_for_input=8)),
+        9.0,
+        ["s3"],
+        "from_generator: your function f",
+    ),
     (run(reader(1, 2), stage("batch", 3), stage("parse_example", 4)), 9.0, ["s3"], "parse_example"),
     (run(reader(1, 2), stage("map", 3), stage("batch", 2)), 9.0, ["s3"], NETWORK),
     (run(reader(1, 8)), 0.9, ["s3"], CONSUMER),
@@ -233,6 +239,13 @@ def test_a_slow_map_is_named(files: list[str]) -> None:
     assert stats.bottleneck == "map: your function heavy"
     assert str(stats).splitlines()[-1] == "bottleneck: map: your function heavy"
     assert stats.waited_share > 0.5
+
+
+def test_a_slow_map_of_parallel_calls_is_named(files: list[str]) -> None:
+    with TFRecordDataset(files).batch(500).map(heavy, num_parallel_calls=2).iterate() as batches:
+        assert len(list(batches)) == 160
+        stats = batches.stats()
+    assert stats.bottleneck == "map: your function heavy"
 
 
 def test_a_slow_consumer_is_named(files: list[str]) -> None:
