@@ -31,10 +31,10 @@ from streamrec.pipeline.chunk import Chunk
 from streamrec.pipeline.description import Within
 from streamrec.pipeline.interleave import Interleave, Plan
 from streamrec.pipeline.lane import Lane
-from streamrec.pipeline.session import Opened
+from streamrec.pipeline.session import Opened, StoreOptions
 from streamrec.pipeline.turn import Turn
 from streamrec.shards import Listing, ReadOptions, ShardReader
-from streamrec.storage import RetryPolicy, Storage, Storages
+from streamrec.storage import RetryPolicy, Storage
 
 __all__ = ["Shards"]
 
@@ -84,7 +84,8 @@ class Shards:
 
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
         """The records of all shards, a chunk at a time."""
-        opened = await within.session.open(self, lambda: storages_of(self, within.budget), self.filenames)
+        stores = StoreOptions(self.storage_options, self.filesystem, self.retry)
+        opened = await within.session.open(self, stores, ahead_bytes(self, within.budget), self.filenames)
         turn = Turn.from_json(state) if state is not None else None
         interleave = Interleave(self.plan, 0, turn, batch=within.batch, skip=within.skip)
         async with background() as tasks:
@@ -93,15 +94,10 @@ class Shards:
                 yield chunk
 
 
-def storages_of(shards: Shards, budget: int) -> Storages:
-    """A source's stores; they hold ahead of the lanes what these leave of the budget."""
+def ahead_bytes(shards: Shards, budget: int) -> int:
+    """What a source's stores may hold ahead of its lanes: what these leave of the budget."""
     lanes = shards.places * lane_bytes(shards.options.block_bytes or LEAST_BLOCK_BYTES)
-    return Storages(
-        shards.storage_options,
-        filesystem=shards.filesystem,
-        retry=shards.retry,
-        buffer_bytes=max(0, budget - lanes),
-    )
+    return max(0, budget - lanes)
 
 
 async def interleaved(interleave: Interleave, feeds: Feeds, listing: Listing) -> AsyncGenerator[Chunk]:
