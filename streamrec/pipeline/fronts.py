@@ -21,6 +21,7 @@ from streamrec.pipeline.chunk import Chunk, Position, Positions
 from streamrec.pipeline.columns import window
 from streamrec.pipeline.description import Chain, Within
 from streamrec.pipeline.queue import fill
+from streamrec.tfrecord import Frames
 
 __all__ = ["QUEUE_SHARE", "Front", "Places", "Signal", "Taken", "abreast"]
 
@@ -148,12 +149,20 @@ class Front:
 
     @property
     def typical_bytes(self) -> int:
-        """About how large an element is."""
-        return self._held // max(self.available, 1) + 1
+        """About how large an element is, in bytes."""
+        if not self._chunks:
+            return 1
+        chunk = self._chunks[0]
+        nbytes = abs(chunk.elements.extent) if isinstance(chunk.elements, Frames) else chunk.nbytes
+        return nbytes // len(chunk.elements) + 1
 
     def mark(self) -> Places:
         """Where the front stands."""
         return Places(((self._chunks[0].positions, self._used, 0),)) if self._chunks else self._passed
+
+    def peek(self, most: int) -> Any:
+        """A window of the first elements, of those that lie in the first chunk; take them to have the next."""
+        return window(self._chunks[0].elements, self._used, self._used + min(self.first, most))
 
     def take(self, count: int) -> Taken:
         """The next `count` elements, of those that are available."""
