@@ -114,7 +114,7 @@ class Dataset(Generic[T]):
         filesystem: AbstractFileSystem | None = None,
         retry: RetryPolicy | None = None,
     ) -> Dataset[bytes]:
-        """The names that patterns match, as bytes, which `TFRecordDataset` takes; a name without `*?[` is not looked up.
+        """The names that patterns match, as bytes, which `TFRecordDataset` takes; a plain name is not looked up.
 
         Args:
             file_pattern: A glob, braces (`{00000..00127}`), a name, or a list of them: their order, each glob's sorted.

@@ -3,7 +3,7 @@
 Rules:
 - Numbers are raw words of the counter-based generator Philox-4x64 (Salmon et al., 2011), keyed by (seed, epoch). Word n
   is had at once, whatever came before; and it is the same with every version of NumPy, which distributions are not.
-- A seed of None is drawn once a run. Positions hold it, so that a run that goes on has the same one.
+- Where no seed was given, the run's own counts, which is drawn once a run and kept in its state.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import anyio.lowlevel
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.pipeline.chunk import Chunk, Position
+from streamrec.pipeline.chunk import Chunk
 from streamrec.pipeline.columns import Columns
 from streamrec.pipeline.description import Within
+from streamrec.pipeline.given import Numbered
 
 __all__ = ["Choices", "words"]
 
@@ -48,7 +49,7 @@ class Choices:
 
     Args:
         weights: How likely each number is, relative to the others.
-        seed: Two runs with one seed draw the same; None for another one each run.
+        seed: Two runs with one seed draw the same; None for the run's.
         rerandomize: Whether each epoch of an enclosing `repeat` draws anew.
     """
 
@@ -60,7 +61,7 @@ class Choices:
         yield repr(self)
 
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
-        seed = self.seed if self.seed is not None else within.session.seed(self, state["seed"] if state else None)
+        seed = within.seed if self.seed is None else self.seed
         epoch = within.epoch if self.rerandomize else 0
         bounds = np.cumsum(self.weights) / np.sum(self.weights)
         first = state["next"] if state else 0
@@ -68,16 +69,5 @@ class Choices:
             uniform = (words(seed, epoch, first, CHUNK_CHOICES) >> np.uint64(11)) * 2.0**-53
             choices = np.searchsorted(bounds[:-1], uniform, "right")
             await anyio.lowlevel.checkpoint()
-            yield Chunk(Columns(choices), Drawn(first, seed), choices.nbytes)
+            yield Chunk(Columns(choices), Numbered(first), choices.nbytes)
             first += CHUNK_CHOICES
-
-
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """Positions of elements that were drawn."""
-
-    first: int
-    seed: int
-
-    def at(self, index: int) -> Position:
-        return {"source": {"next": self.first + index, "seed": self.seed}}

@@ -210,6 +210,6 @@ async def abreast(
     inner = replace(within, budget=share - share // QUEUE_SHARE)
     async with background() as tasks:
         fronts = [Front(share // QUEUE_SHARE, arrived, position) for position in positions]
-        for front, chain, position in zip(fronts, chains, positions, strict=True):
-            tasks.start_soon(fill, front, inner.chunks(chain, position))
+        for number, (front, chain, position) in enumerate(zip(fronts, chains, positions, strict=True)):
+            tasks.start_soon(fill, front, inner.apart(number).chunks(chain, position))
         yield fronts

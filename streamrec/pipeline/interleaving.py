@@ -1,4 +1,4 @@
-"""Interleave: a function makes a dataset of each element, and these are interleaved; `flat_map` is one of them at a time.
+"""Interleave: a function makes a dataset of each element, and these are interleaved; `flat_map` has one at a time.
 
 Each dataset runs in a task of its own, with an equal share of the budget; a few are opened before their turn comes.
 `Weave` decides whose turn it is; this file makes the chains, and moves chunks.
@@ -122,11 +122,12 @@ class Inputs:
         """
         saved = {slot[0]: slot for slot in state["slots"] if slot is not None}
         entries: dict[int, Input] = {}
+        self.count = state["first"]
         while self.count < state["next"]:
             if not await self._outer.more():
                 raise PositionMismatchError(
-                    f"interleave: when this state was saved its input had {state['next']} elements more from there "
-                    f"on, and now it has {self.count}; resume with the data that it was saved with, or start anew"
+                    f"interleave: its input has {self.count:,} elements, and when this state was saved "
+                    f"{state['next']:,} of them were in use; resume with the data that it was saved with, or start anew"
                 )
             slot = saved.get(self.count)
             entry, element = self._taken(slot and slot[2])
@@ -154,12 +155,12 @@ class Inputs:
                 continue
             if digest is not None and digest != digest_of(chain):
                 raise PositionMismatchError(
-                    f"interleave: of input element {entry.ordinal} behind the oldest one that was open, "
-                    f"{name_of(self._source.function)} makes another dataset than when this state was saved: now it is "
-                    f"{' > '.join(chain.lines())}; resume with the data and the function that it was saved with"
+                    f"interleave: {name_of(self._source.function)} makes another dataset of element "
+                    f"{entry.ordinal:,} than when this state was saved: now it is {' > '.join(chain.lines())}; resume "
+                    "with the data and the function that it was saved with, or start anew without the state"
                 )
             entry.chain = chain
-            self._tasks.start_soon(fill, entry.front, branched(chain, position, self._within))
+            self._tasks.start_soon(fill, entry.front, branched(chain, position, self._within.apart(1 + entry.ordinal)))
 
 
 def made(function: Callable[..., Any], elements: Sequence[Any]) -> list[Chain | Exception]:
@@ -191,7 +192,9 @@ def chain_of(function: Callable[..., Any], element: Any) -> Chain:
 
 async def branched(chain: Chain, position: Position | None, within: Within) -> AsyncGenerator[Chunk]:
     """A chain's chunks; what it opens is closed behind it, but for the clients, which the run keeps."""
-    async with within.session.branch() as session:
-        async with aclosing(replace(within, session=session).chunks(chain, position)) as chunks:
-            async for chunk in chunks:
-                yield chunk
+    async with (
+        within.session.branch() as session,
+        aclosing(replace(within, session=session).chunks(chain, position)) as chunks,
+    ):
+        async for chunk in chunks:
+            yield chunk

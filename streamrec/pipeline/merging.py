@@ -1,4 +1,4 @@
-"""Merging: elements of several chunks in one, in any order, in columns. Frames stay Frames; each payload is copied once."""
+"""Merging: elements of several chunks in one, in any order. Frames stay Frames, and each payload is copied once."""
 
 from __future__ import annotations
 

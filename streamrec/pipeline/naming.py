@@ -44,11 +44,11 @@ class Names:
         listing = (await within.session.open(self, self.stores, 0, self.patterns)).listing
         while not listing.complete:
             await listing.until(len(listing.paths) + 1)
-        seed = self._seed(state, within)
         names = [path.encode() for path in listing.paths]
-        if seed is not None:
-            names = [names[index] for index in np.argsort(words(seed, within.epoch, 0, len(names)), kind="stable")]
-        listed = Listed(names, seed)
+        if self.shuffle:
+            keys = words(within.seed if self.seed is None else self.seed, within.epoch, 0, len(names))
+            names = [names[index] for index in np.argsort(keys, kind="stable")]
+        listed = Listed(names)
         first = listed.resumed(state) if state else 0
         for start in range(first, len(names), CHUNK_NAMES):
             elements = Columns(objects(names[start : start + CHUNK_NAMES]))
@@ -57,24 +57,17 @@ class Names:
         if listing.error is not None:
             raise listing.error
 
-    def _seed(self, state: Mapping[str, Any] | None, within: Within) -> int | None:
-        if not self.shuffle or self.seed is not None:
-            return self.seed if self.shuffle else None
-        return within.session.seed(self, state["seed"] if state else None)
-
 
 class Listed:
     """The names of one epoch, in order, and what positions tell of them."""
 
-    def __init__(self, names: Sequence[bytes], seed: int | None) -> None:
+    def __init__(self, names: Sequence[bytes]) -> None:
         self._names = names
-        self._seed = seed
         self._digest = hashlib.blake2b(b"\0".join(names), digest_size=16).hexdigest()
 
     def to_json(self, index: int) -> dict[str, Any]:
         """The state before name `index`."""
-        state = {"next": index, "names": len(self._names), "digest": self._digest, "name": self._name(index)}
-        return state if self._seed is None else {**state, "seed": self._seed}
+        return {"next": index, "names": len(self._names), "digest": self._digest, "name": self._name(index)}
 
     def resumed(self, state: Mapping[str, Any]) -> int:
         """The index of the name at which a run goes on.

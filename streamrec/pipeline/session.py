@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from secrets import randbits
 from typing import Any
 
 from anyio.abc import TaskGroup
@@ -24,8 +23,6 @@ from streamrec.shards import Filenames, Listing
 from streamrec.storage import RetryPolicy, Storages
 
 __all__ = ["Opened", "Session", "StoreOptions", "session"]
-
-SEED_BITS = 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +71,6 @@ class Session:
         self._stack = stack
         self._clients = clients
         self._opened: list[tuple[object, Opened]] = []
-        self._seeds: list[tuple[object, int]] = []
 
     async def open(self, source: object, options: StoreOptions, buffer_bytes: int, filenames: Filenames) -> Opened:
         """A source's stores and shards: those of the epoch before, where there was one.
@@ -95,15 +91,6 @@ class Session:
         self._opened.append((source, opened))
         self._tasks.start_soon(opened.listing.run)
         return opened
-
-    def seed(self, source: object, saved: int | None) -> int:
-        """The seed of a source that was given none: drawn once a run, or the saved one where the run goes on."""
-        for known, seed in self._seeds:
-            if known is source:
-                return seed
-        seed = randbits(SEED_BITS) if saved is None else saved
-        self._seeds.append((source, seed))
-        return seed
 
     @asynccontextmanager
     async def branch(self) -> AsyncGenerator[Session]:

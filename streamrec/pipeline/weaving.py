@@ -8,8 +8,8 @@ Slots that are empty are filled at once, in the order in which their turns come:
 Rules:
 - Where all slots have whole turns to give, many rounds are joined in one chunk; long turns are not copied at all.
 - What one pull gives depends on what has arrived; the order of the elements never does, if it is deterministic.
-- A position holds no element: it says where the chain of inputs stands at the oldest open input, which of the inputs
-  from there on are open, and where each of those stands.
+- A position holds no element: it says where the outer chain stands at the oldest open input, the numbers of those that
+  are open, and where each of them stands.
 - An input that fails is an error at its turn. All that came before it was given.
 """
 
@@ -61,9 +61,9 @@ class Slot(NamedTuple):
         """An input as it is now."""
         return cls(entry.ordinal, entry.outer, entry.chain, entry.front.mark())
 
-    def to_json(self, first: int, places: Places, count: int) -> list[Any]:
-        """The input's number behind the oldest open one, its chain's digest, and its place."""
-        return [self.ordinal - first, self.chain and digest_of(self.chain), places.at(count)]
+    def to_json(self, places: Places, count: int) -> list[Any]:
+        """The input's number, its chain's digest, and its place."""
+        return [self.ordinal, self.chain and digest_of(self.chain), places.at(count)]
 
 
 class Before(NamedTuple):
@@ -271,14 +271,12 @@ class Woven:
         cycle, block = self.turns.next(index)
         moved = dict(zip(self.turns.lanes, zip(self.taken, self.turns.shares(index), strict=True), strict=True))
         oldest = min(filter(None, self.before.slots), key=lambda slot: slot.ordinal, default=None)
-        first = oldest.ordinal if oldest else self.before.next_ordinal
+        first, outer = (oldest.ordinal, oldest.outer) if oldest else (self.before.next_ordinal, self.before.next_outer)
         slots = [
-            slot and slot.to_json(first, *moved.get(number, (slot.places, 0)))
-            for number, slot in enumerate(self.before.slots)
+            slot and slot.to_json(*moved.get(number, (slot.places, 0))) for number, slot in enumerate(self.before.slots)
         ]
-        outer = (oldest.outer if oldest else self.before.next_outer).at(0)
-        following = self.before.next_ordinal - first
-        return {"source": {"outer": outer, "slots": slots, "next": following, "cycle": cycle, "block": block}}
+        inputs = {"outer": outer.at(0), "first": first, "next": self.before.next_ordinal, "slots": slots}
+        return {"source": {**inputs, "cycle": cycle, "block": block}}
 
 
 def digest_of(chain: Chain) -> str:
