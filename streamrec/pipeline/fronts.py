@@ -160,9 +160,18 @@ class Front:
         """Where the front stands."""
         return Places(((self._chunks[0].positions, self._used, 0),)) if self._chunks else self._passed
 
-    def peek(self, most: int) -> Any:
-        """A window of the first elements, of those that lie in the first chunk; take them to have the next."""
-        return window(self._chunks[0].elements, self._used, self._used + min(self.first, most))
+    def peek(self, most: int) -> list[Any]:
+        """The next elements, `most` of them at the most, as windows; they are not taken."""
+        windows = []
+        first = self._used
+        for chunk in self._chunks:
+            last = min(len(chunk.elements), first + most)
+            windows.append(window(chunk.elements, first, last))
+            most -= last - first
+            first = 0
+            if not most:
+                break
+        return windows
 
     def take(self, count: int) -> Taken:
         """The next `count` elements, of those that are available."""

@@ -126,8 +126,8 @@ class Inputs:
         while self.count < state["next"]:
             if not await self._outer.more():
                 raise PositionMismatchError(
-                    f"interleave: its input has {self.count:,} elements, and when this state was saved "
-                    f"{state['next']:,} of them were in use; resume with the data that it was saved with, or start anew"
+                    f"interleave: its input ends before element {self.count:,}, and when this state was saved "
+                    f"{state['next']:,} were in use; resume with the data that it was saved with, or start anew"
                 )
             slot = saved.get(self.count)
             entry, element = self._taken(slot and slot[2])

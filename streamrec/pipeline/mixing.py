@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -94,8 +95,7 @@ class Mixer:
 
     def _follow(self) -> tuple[Chunk | None, bool]:
         """What the next choices take, and whether any of them was followed or passed over."""
-        ahead = self._choices.peek(self._most())
-        chosen, error = checked(ahead, len(self._parts))
+        chosen, error = checked(self._choices.peek(self._most()), len(self._parts))
         available = np.array([part.available for part in self._parts])
         empty = np.array([part.ended and part.error is None for part in self._parts])
         short = ranks(chosen, len(self._parts)) >= available[chosen]
@@ -136,26 +136,40 @@ class Mixer:
         return Chunk(elements, positions, sum(part.nbytes for part in taken))
 
 
-def checked(elements: Any, parts: int) -> tuple[Indices, Exception | None]:
+def checked(windows: Sequence[Any], parts: int) -> tuple[Indices, Exception | None]:
     """Choices as an array, up to the first one that is none, and what is wrong with that."""
-    values = elements.nest if isinstance(elements, Columns) else list(elements)
-    try:
-        chosen = np.asarray(values)
-    except (ValueError, TypeError):
-        chosen = np.empty((1, 1))
-    if chosen.ndim != 1 or chosen.dtype.kind not in "iu":
-        found = elements[0]
-        return np.empty(0, np.int64), TypeError(
-            f"choose_from_datasets: a choice is a {type(found).__name__}, {found!r:.100}: an integer is wanted, the "
-            "number of a dataset"
-        )
-    wrong = np.flatnonzero((chosen < 0) | (chosen >= parts))
-    if not len(wrong):
-        return chosen.astype(np.int64), None
-    first = int(wrong[0])
-    return chosen[:first].astype(np.int64), ValueError(
-        f"choose_from_datasets: a choice is {chosen[first]}: there are {parts} datasets, numbered from 0"
-    )
+    known: list[Indices] = []
+    for elements in windows:
+        values = array_of(elements)
+        if values is None:
+            found = elements[0]
+            return joined(known), TypeError(
+                f"choose_from_datasets: a choice is a {type(found).__name__}, {found!r:.100}: an integer is wanted, "
+                "the number of a dataset"
+            )
+        wrong = np.flatnonzero((values < 0) | (values >= parts))
+        if len(wrong):
+            known.append(values[: wrong[0]])
+            return joined(known), ValueError(
+                f"choose_from_datasets: a choice is {values[wrong[0]]}: there are {parts} datasets, numbered from 0"
+            )
+        known.append(values)
+    return joined(known), None
+
+
+def array_of(elements: Any) -> Indices | None:
+    """Elements as an array; None where they are no integers."""
+    if isinstance(elements, Columns):
+        values = elements.nest
+    else:
+        values = np.array(list(elements)) if all(isinstance(one, Integral | np.ndarray) for one in elements) else None
+    integers = isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "iu"
+    return values.astype(np.int64) if integers else None
+
+
+def joined(known: Sequence[Indices]) -> Indices:
+    """Arrays as one; none is an empty one."""
+    return np.concatenate(known) if known else np.empty(0, np.int64)
 
 
 def ranks(chosen: Indices, parts: int) -> Indices:

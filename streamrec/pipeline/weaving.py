@@ -208,9 +208,9 @@ class Weave:
         taken = [self._front(lane).take(share) for lane, share in zip(lanes, turns.shares(count), strict=True)]
         self._cycle, self._block = turns.next(count)
         positions = Woven(before, turns, tuple(part.places for part in taken))
-        if len(lanes) == 1:
-            return Chunk(taken[0].windows[0], positions, taken[0].nbytes)
-        elements = in_turn([part.windows for part in taken if part.windows], block)
+        windows = [part.windows for part in taken if part.windows]
+        alone = len(windows) == 1 and len(windows[0]) == 1
+        elements = windows[0][0] if alone else in_turn(windows, block)
         return Chunk(elements, positions, sum(part.nbytes for part in taken))
 
     def _rounds(self, lanes: Sequence[int], known: bool) -> int:
