@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
 
@@ -31,6 +31,12 @@ __all__ = ["Choose"]
 
 Indices = npt.NDArray[np.int64]
 
+CHOICE_BYTES = 4 << 20
+"""What the chain of choices may hold: hundreds of thousands of them."""
+
+FEWEST, MOST = 64, 1 << 14
+"""So many choices are looked at together: not all that there are, each time that a chain gives a little more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Choose:
@@ -45,11 +51,16 @@ class Choose:
         yield from (f"  {line}" for part in (self.choices, *self.parts) for line in part.lines())
 
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
-        """Each chain runs in a task of its own, with an equal share of the budget."""
-        chains = [self.choices, *self.parts]
-        positions = [state["choices"], *state["parts"]] if state else [None] * len(chains)
+        """Each chain runs in a task of its own, with an equal share of the budget; choices are small."""
+        positions = state["parts"] if state else [None] * len(self.parts)
+        choice = state["choices"] if state else None
         arrived = Signal()
-        async with abreast(chains, positions, within, arrived) as (choices, *parts):
+        beside = within.apart(len(self.parts))
+        few = replace(beside, budget=min(CHOICE_BYTES, within.budget // (len(self.parts) + 1)))
+        async with (
+            abreast([self.choices], [choice], few, arrived) as (choices,),
+            abreast(self.parts, positions, replace(within, budget=within.budget - few.budget), arrived) as parts,
+        ):
             mixer = Mixer(choices, parts, self.stop_on_empty)
             while not mixer.ended:
                 chunk = mixer.pull()
@@ -120,8 +131,10 @@ class Mixer:
             self.ended = True
 
     def _most(self) -> int:
-        """How many choices to follow at a time: what they take should not leave the caches."""
-        return max(1, CHUNK_BYTES // max(part.typical_bytes for part in self._parts))
+        """How many choices to look at: about as many as can be followed, and what they take should not leave caches."""
+        available = sum(part.available for part in self._parts)
+        fitting = CHUNK_BYTES // max(part.typical_bytes for part in self._parts)
+        return max(1, min(FEWEST + 2 * available, fitting, MOST))
 
     def _taken(self, chosen: Indices, kept: Indices, count: int, choices: Places) -> Chunk:
         """What these choices take."""
