@@ -11,22 +11,23 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import anyio
 
 from streamrec.pipeline.background import background
+from streamrec.pipeline.budget import Share
 from streamrec.pipeline.chunk import Chunk, Position, Positions
 from streamrec.pipeline.columns import window
 from streamrec.pipeline.description import Chain, Within
 from streamrec.pipeline.queue import fill
 from streamrec.tfrecord import Frames
 
-__all__ = ["QUEUE_SHARE", "Front", "Places", "Signal", "Taken", "abreast"]
+__all__ = ["AHEAD", "Front", "Places", "Signal", "Taken", "abreast"]
 
-QUEUE_SHARE = 4
-"""A chain runs ahead of those beside it by this part of its share of the budget."""
+AHEAD = Share(4)
+"""A chain runs ahead of those beside it by this part of its part of the budget."""
 
 
 class Signal:
@@ -207,7 +208,7 @@ class Front:
 async def abreast(
     chains: Sequence[Chain], positions: Sequence[Position | None], within: Within, arrived: Signal
 ) -> AsyncGenerator[list[Front]]:
-    """Runs chains side by side, each with an equal share of the budget, until the block is left.
+    """Runs chains side by side, each with an equal part of the budget, until the block is left.
 
     Args:
         chains: What to run.
@@ -215,10 +216,9 @@ async def abreast(
         within: What they run within.
         arrived: Told when something arrives in any of them.
     """
-    share = within.budget // len(chains)
-    inner = replace(within, budget=share - share // QUEUE_SHARE)
+    limit, feeding = within.part(len(chains)).take(AHEAD)
     async with background() as tasks:
-        fronts = [Front(share // QUEUE_SHARE, arrived, position) for position in positions]
+        fronts = [Front(limit, arrived, position) for position in positions]
         for number, (front, chain, position) in enumerate(zip(fronts, chains, positions, strict=True)):
-            tasks.start_soon(fill, front, inner.apart(number).chunks(chain, position))
+            tasks.start_soon(fill, front, feeding.apart(number).chunks(chain, position))
         yield fronts

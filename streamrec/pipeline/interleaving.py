@@ -23,17 +23,17 @@ from anyio.abc import TaskGroup
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.background import background
 from streamrec.pipeline.chunk import Chunk, Position
-from streamrec.pipeline.description import Chain, Within, name_of
-from streamrec.pipeline.fronts import QUEUE_SHARE, Front, Signal, abreast
+from streamrec.pipeline.description import Chain, Within, named
+from streamrec.pipeline.fronts import AHEAD, Front, Signal, abreast
 from streamrec.pipeline.interleave import Plan
 from streamrec.pipeline.queue import fill
 from streamrec.pipeline.weaving import Input, Weave, digest_of
 
-__all__ = ["CYCLE_LENGTH", "Interleaved"]
+__all__ = ["AUTO_CYCLE", "Interleaved"]
 
-CYCLE_LENGTH = 16
-"""How many chains take turns where nobody said: one connection gives 50-100 MB/s, so many are wanted; and a number
-that depended on the machine would make the order depend on it."""
+AUTO_CYCLE = 16
+"""How many take turns where nobody said: so many connections fill a wire of 10 Gbit/s (`storage/climb`), and the order
+must not hang on the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +57,18 @@ class Interleaved:
 
     def lines(self) -> Iterator[str]:
         yield from self.outer.lines()
-        yield f"Interleave({self.plan!r}, {name_of(self.function)})"
+        yield f"Interleave({self.plan!r}, {named(self.function)})"
 
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
-        share = within.budget // (self.places + 1)
+        part = within.part(self.places + 1)
         arrived, outer_position = Signal(), state["outer"] if state else None
         async with (
-            abreast([self.outer], [outer_position], replace(within, budget=share), Signal()) as (outer,),
+            abreast([self.outer], [outer_position], part, Signal()) as (outer,),
             background() as tasks,
         ):
-            inputs = Inputs(self, outer, tasks, replace(within, budget=share), arrived)
-            weave = await inputs.remade(state) if state else Weave(self.plan, [None] * self.plan.cycle_length)
+            inputs = Inputs(self, outer, tasks, part, arrived)
+            plan = self.plan.within(within.deterministic)
+            weave = await inputs.remade(state, plan) if state else Weave(plan, [None] * plan.cycle_length)
             tasks.start_soon(inputs.run, weave)
             while True:
                 chunk = weave.pull(inputs.count, outer.mark())
@@ -94,8 +95,7 @@ class Inputs:
         self._source = source
         self._outer = outer
         self._tasks = tasks
-        self._limit = within.budget // QUEUE_SHARE
-        self._within = replace(within, budget=within.budget - self._limit)
+        self._limit, self._within = within.take(AHEAD)
         self._arrived = arrived
 
     async def run(self, weave: Weave) -> None:
@@ -114,7 +114,7 @@ class Inputs:
         weave.complete = True
         self._arrived.notify()
 
-    async def remade(self, state: Mapping[str, Any]) -> Weave:
+    async def remade(self, state: Mapping[str, Any], plan: Plan) -> Weave:
         """The weave as it was: its open inputs made again, of the elements that they were made of.
 
         Raises:
@@ -135,7 +135,7 @@ class Inputs:
                 entries[slot[0]] = entry
                 await self._make([(entry, element)], slot[1], slot[2])
         slots = [slot and entries[slot[0]] for slot in state["slots"]]
-        return Weave(self._source.plan, slots, state["cycle"], state["block"])
+        return Weave(plan, slots, state["cycle"], state["block"])
 
     def _taken(self, position: Position | None) -> tuple[Input, Any]:
         """The next element, and an input for what will be made of it."""
@@ -155,7 +155,7 @@ class Inputs:
                 continue
             if digest is not None and digest != digest_of(chain):
                 raise PositionMismatchError(
-                    f"interleave: {name_of(self._source.function)} makes another dataset of element "
+                    f"interleave: {named(self._source.function)} makes another dataset of element "
                     f"{entry.ordinal:,} than when this state was saved: now it is {' > '.join(chain.lines())}; resume "
                     "with the data and the function that it was saved with, or start anew without the state"
                 )
@@ -184,7 +184,7 @@ def chain_of(function: Callable[..., Any], element: Any) -> Chain:
     chain = getattr(dataset, "chain", None)
     if not isinstance(chain, Chain):
         raise TypeError(
-            f"{name_of(function)} gave a {type(dataset).__name__} where a Dataset is wanted: interleave and flat_map "
+            f"{named(function)} gave a {type(dataset).__name__} where a Dataset is wanted: interleave and flat_map "
             "take a function that makes a Dataset of each element, as TFRecordDataset does of a name"
         )
     return chain

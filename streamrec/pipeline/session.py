@@ -10,10 +10,11 @@ matched goes with it. Clients stay: sources that read from the same stores, in a
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+import weakref
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from anyio.abc import TaskGroup
 from fsspec import AbstractFileSystem
@@ -23,6 +24,8 @@ from streamrec.shards import Filenames, Listing
 from streamrec.storage import RetryPolicy, Storages
 
 __all__ = ["Opened", "Session", "StoreOptions", "session"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,20 @@ class Session:
         self._stack = stack
         self._clients = clients
         self._opened: list[tuple[object, Opened]] = []
+        self._kept: dict[int, tuple[weakref.ref[object], Any]] = {}
+
+    def remember(self, source: object, make: Callable[[], T]) -> T:
+        """What a source keeps from epoch to epoch; it goes with the source, or with the run.
+
+        Args:
+            source: The description of the source; the same object means the same source.
+            make: Makes what is kept, at first.
+        """
+        key = id(source)
+        if key not in self._kept:
+            self._kept[key] = (weakref.ref(source, lambda _: self._kept.pop(key, None)), make())
+        kept: T = self._kept[key][1]
+        return kept
 
     async def open(self, source: object, options: StoreOptions, buffer_bytes: int, filenames: Filenames) -> Opened:
         """A source's stores and shards: those of the epoch before, where there was one.

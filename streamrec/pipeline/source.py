@@ -84,20 +84,21 @@ class Shards:
 
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
         """The records of all shards, a chunk at a time."""
-        stores = StoreOptions(self.storage_options, self.filesystem, self.retry)
-        opened = await within.session.open(self, stores, ahead_bytes(self, within.budget), self.filenames)
+        opened = await opened_within(self, within)
         turn = Turn.from_json(state) if state is not None else None
-        interleave = Interleave(self.plan, 0, turn, batch=within.batch, skip=within.skip)
+        plan = self.plan.within(within.deterministic)
+        interleave = Interleave(plan, 0, turn, batch=within.batch, skip=within.skip)
         async with background() as tasks:
             feeds = Feeds(self, opened, tasks, within)
             async for chunk in interleaved(interleave, feeds, opened.listing):
                 yield chunk
 
 
-def ahead_bytes(shards: Shards, budget: int) -> int:
-    """What a source's stores may hold ahead of its lanes: what these leave of the budget."""
+async def opened_within(shards: Shards, within: Within) -> Opened:
+    """A source's stores and listing; what its lanes leave of the budget, its stores may hold ahead of them."""
+    stores = StoreOptions(shards.storage_options, shards.filesystem, shards.retry)
     lanes = shards.places * lane_bytes(shards.options.block_bytes or LEAST_BLOCK_BYTES)
-    return max(0, budget - lanes)
+    return await within.session.open(shards, stores, max(0, within.budget - lanes), shards.filenames)
 
 
 async def interleaved(interleave: Interleave, feeds: Feeds, listing: Listing) -> AsyncGenerator[Chunk]:
