@@ -138,17 +138,6 @@ class Picked:
 
 
 @dataclass(frozen=True, slots=True)
-class Shifted:
-    """Positions of a chunk whose first elements were skipped."""
-
-    inner: Positions
-    first: int
-
-    def at(self, index: int) -> Position:
-        return self.inner.at(self.first + index)
-
-
-@dataclass(frozen=True, slots=True)
 class StageState:
     """Positions with the state of one stage that counts elements: `first + index` of them at each place."""
 
@@ -158,6 +147,17 @@ class StageState:
 
     def at(self, index: int) -> Position:
         return with_state(self.inner.at(index), self.stage, self.first + index)
+
+
+@dataclass(frozen=True, slots=True)
+class Shifted:
+    """Positions of a chunk whose first elements were skipped."""
+
+    inner: Positions
+    first: int
+
+    def at(self, index: int) -> Position:
+        return self.inner.at(self.first + index)
 
 
 @dataclass(frozen=True, slots=True)
