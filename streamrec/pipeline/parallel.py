@@ -71,7 +71,8 @@ class ParallelMap:
 
     def lines(self) -> Iterator[str]:
         yield from self.inner.lines()
-        yield described(self)  # how many calls there are, and in which order results come, changes no element
+        order = ", deterministic=False)" if self.deterministic is False else ")"
+        yield described(self).removesuffix(")") + order  # how many calls there are changes no element
 
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
         most_bytes, feeding = within.take(UNDER_WAY)
