@@ -11,6 +11,7 @@ import numpy as np
 
 from streamrec.example.features import Feature
 from streamrec.pipeline.batching import Batch, PaddedBatch, RaggedBatch
+from streamrec.pipeline.calling import is_async
 from streamrec.pipeline.concatenating import Concatenate
 from streamrec.pipeline.description import Chain, Source
 from streamrec.pipeline.given import Range, Slices
@@ -23,7 +24,7 @@ from streamrec.pipeline.iterators import (
 from streamrec.pipeline.nests import leaves, map_nest
 from streamrec.pipeline.options import AUTOTUNE, Options
 from streamrec.pipeline.padding import Padding
-from streamrec.pipeline.parallel import ParallelMap, is_async
+from streamrec.pipeline.parallel import ParallelMap
 from streamrec.pipeline.parsing import Parse
 from streamrec.pipeline.prefetching import Prefetch
 from streamrec.pipeline.repeating import Repeat

@@ -105,6 +105,8 @@ def test_so_many_calls_run_at_once_and_no_more() -> None:
         return int(number)
 
     assert list(Dataset.range(5).map(meet, 5)) == list(range(5))
+    large = Dataset.from_tensor_slices([b"%d" % number + b" " * 99_999 for number in range(5)])
+    assert list(large.map(meet, 5).with_options(memory_budget=1 << 18)) == list(range(5))
     running = most = 0
 
     async def count(number: Any) -> int:

@@ -1,4 +1,4 @@
-"""map of several calls, prefetch and options beside tf.data's: the same elements, in the same order where it is kept."""
+"""map of several calls, prefetch and options beside tf.data's: the same elements, in order where it is kept."""
 
 from collections.abc import Callable
 from pathlib import Path
