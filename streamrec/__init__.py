@@ -9,6 +9,7 @@ Then `for frames in batches` in a training loop, or `async for` in a service.
 
 from streamrec.errors import (
     AlreadyExistsError,
+    CacheError,
     ClosedError,
     CorruptRecordError,
     FeatureError,
@@ -25,6 +26,7 @@ from streamrec.errors import (
     ThrottledError,
     TruncatedShardError,
     UnsupportedOperationError,
+    UploadEndedError,
 )
 from streamrec.example import (
     BytesColumn,
@@ -84,6 +86,7 @@ __all__ = [
     "AsyncDatasetIterator",
     "BytesColumn",
     "BytesList",
+    "CacheError",
     "ClosedError",
     "CorruptRecordError",
     "Dataset",
@@ -129,6 +132,7 @@ __all__ = [
     "ThrottledError",
     "TruncatedShardError",
     "UnsupportedOperationError",
+    "UploadEndedError",
     "VarLenFeature",
     "VerifyProblem",
     "VerifyReport",

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+from fsspec import AbstractFileSystem
 
 from streamrec.example.features import Feature
 from streamrec.pipeline.batching import Batch, PaddedBatch, RaggedBatch
+from streamrec.pipeline.bucketing import Bucket
+from streamrec.pipeline.cache_file import CacheFile
+from streamrec.pipeline.caching import Cache
 from streamrec.pipeline.calling import is_async
 from streamrec.pipeline.concatenating import Concatenate
 from streamrec.pipeline.description import Chain, Source
+from streamrec.pipeline.generating import Generated
 from streamrec.pipeline.given import Range, Slices
 from streamrec.pipeline.iterators import (
     AsyncDatasetIterator,
@@ -32,6 +38,7 @@ from streamrec.pipeline.selecting import Enumerate, Filter, Shard, Skip, Take, T
 from streamrec.pipeline.stages import Map, Stage
 from streamrec.pipeline.unbatching import Unbatch
 from streamrec.pipeline.zipping import Zip
+from streamrec.storage import RetryPolicy
 
 __all__ = ["Dataset"]
 
@@ -91,6 +98,25 @@ class Dataset(Generic[T]):
             [{'name': b'a'}, {'name': b'b'}]
         """
         return Dataset(Chain(Slices.of(tensors)))
+
+    @staticmethod
+    def from_generator(generator: Callable[..., Any], args: tuple[Any, ...] | None = None) -> Dataset[Any]:
+        """The elements of what `generator(*args)` returns: an iterator, an iterable, or an async one.
+
+        A sync one runs in a worker thread of its own, ahead of its consumer; an async one on the loop that runs the
+        pipeline. It is called anew for each epoch. A resumed run calls it too and drops the elements before its place,
+        at the cost of making them again; unless what it returns has `state_dict()`, called after each element, and
+        `load_state_dict(state)`, called before iterating: then the state (JSON) is kept in the position.
+
+        Args:
+            generator: Any callable. Its elements: `bytes` (records), arrays, numbers, dicts and tuples of them.
+            args: What it is called with.
+
+        Examples:
+            >>> list(Dataset.from_generator(lambda stop: iter(range(stop)), (3,)))
+            [0, 1, 2]
+        """
+        return Dataset(Chain(Generated(generator, tuple(args or ()))))
 
     @staticmethod
     def zip(*args: Any) -> Dataset[Any]:
@@ -155,6 +181,37 @@ class Dataset(Generic[T]):
             ValueError: When it runs: arrays differ in their number of dimensions.
         """
         return self._then(RaggedBatch(batch_size, drop_remainder))
+
+    def bucket_by_sequence_length(
+        self,
+        element_length_func: Callable[..., Any],
+        bucket_boundaries: Sequence[int],
+        bucket_batch_sizes: Sequence[int],
+        padded_shapes: Any = None,
+        padding_values: Any = None,
+        pad_to_bucket_boundary: bool = False,
+        no_padding: bool = False,
+        drop_remainder: bool = False,
+    ) -> Dataset[Any]:
+        """Batches of elements of about one length: each waits in the bucket of its length until that is full.
+
+        Args:
+            element_length_func: Gives an element's length; it is called as by `map`.
+            bucket_boundaries: Bucket i is for lengths from boundary i - 1 up to boundary i, exclusive.
+            bucket_batch_sizes: How many make a batch, for each bucket: one more than boundaries.
+            padded_shapes, padding_values: As in `padded_batch`.
+            pad_to_bucket_boundary: What is unknown of a shape (without shapes, the first dimension of each array) is
+                padded to the bucket's boundary minus 1; an element as long as the last boundary is an error.
+            no_padding: Batches as `batch` makes them.
+            drop_remainder: Whether what waits at the end is left out; else it comes in bucket order.
+
+        Raises:
+            ValueError: The arguments do not fit together; or, when it runs, arrays do not.
+        """
+        padding = None if no_padding else Padding(padded_shapes, padding_values)
+        boundaries, sizes = tuple(bucket_boundaries), tuple(bucket_batch_sizes)
+        stage = Bucket(element_length_func, boundaries, sizes, padding, pad_to_bucket_boundary, drop_remainder)
+        return self._then(stage)
 
     def unbatch(self) -> Dataset[Any]:
         """Splits each element into its rows: Frames into records, arrays (in dicts and tuples too) along their first
@@ -242,6 +299,34 @@ class Dataset(Generic[T]):
                 ends at.
         """
         return self._of(Prefetch(self.chain, AUTOTUNE if buffer_bytes is None else buffer_bytes))
+
+    def cache(
+        self,
+        filename: str | os.PathLike[str] = "",
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        filesystem: AbstractFileSystem | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> Dataset[T]:
+        """Keeps the elements of the first whole pass, and reads all later ones from there.
+
+        Without a name they are kept in memory, within half of the memory budget, for the epochs of a `repeat` in one
+        run; what does not fit is read again each epoch, with a warning. With one they are kept in that file, for all
+        runs and processes. It appears when it is complete, and is never replaced: remove it when the data changed.
+
+        Args:
+            filename: A path or URL; "" for memory. In a file elements are records, arrays, numbers, strings, and dicts,
+                tuples and lists of them.
+            storage_options, filesystem, retry: As for `TFRecordDataset`.
+
+        Raises:
+            ValueError: The name is a pattern.
+            CacheError: When it runs: the file is something else, or the cache of another pipeline.
+            TypeError: When it runs: an element cannot be stored in a file.
+        """
+        name = os.fspath(filename)
+        file = CacheFile.at(name, storage_options, filesystem, retry or RetryPolicy()) if name else None
+        return self._of(Cache(self.chain, file))
 
     def with_options(self, *, deterministic: bool | None = None, memory_budget: int | None = None) -> Dataset[T]:
         """The same pipeline, told something as a whole; what is not given stays as it was.

@@ -18,7 +18,7 @@ from streamrec.pipeline.chunk import Chunk, Position
 from streamrec.pipeline.session import Session
 from streamrec.pipeline.stages import Stage
 
-__all__ = ["Chain", "Source", "Within", "described"]
+__all__ = ["Chain", "Source", "Within", "described", "named"]
 
 
 class Source(Protocol):
@@ -91,5 +91,10 @@ def described(stage: object) -> str:
     function = getattr(stage, "function", None)
     if function is None:
         return repr(stage)
+    return f"{type(stage).__name__}({named(function)})"
+
+
+def named(function: Callable[..., Any]) -> str:
+    """A function by its name."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
-    return f"{type(stage).__name__}({getattr(function, '__module__', '')}.{name})"
+    return f"{getattr(function, '__module__', '')}.{name}"

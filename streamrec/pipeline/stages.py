@@ -42,12 +42,12 @@ class Stage(Protocol):
     offload: ClassVar[bool]
     """Whether `feed` calls code of the user's, and so runs in a worker thread beside the event loop."""
 
-    def start(self, key: str, state: int | None) -> Step:
+    def start(self, key: str, state: Any) -> Step:
         """Makes the running step.
 
         Args:
             key: The name under which positions hold this stage's state.
-            state: That state, where the pipeline resumes.
+            state: That state, where the pipeline resumes: what its positions gave, a number or other JSON. Else None.
         """
 
 
