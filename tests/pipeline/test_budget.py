@@ -81,6 +81,7 @@ VERBS: list[Verb] = [
     lambda ds: ds.repeat(3),
     lambda ds: ds.take(1 << 40),
     lambda ds: ds.concatenate(ds),
+    lambda ds: ds.cache(),
 ]
 
 
