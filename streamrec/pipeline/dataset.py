@@ -16,6 +16,7 @@ from streamrec.pipeline.batching import Batch, PaddedBatch, RaggedBatch
 from streamrec.pipeline.bucketing import Bucket
 from streamrec.pipeline.cache_file import CacheFile
 from streamrec.pipeline.caching import Cache
+from streamrec.pipeline.calling import is_async
 from streamrec.pipeline.concatenating import Concatenate
 from streamrec.pipeline.description import Chain, Source
 from streamrec.pipeline.drawing import Choices
@@ -34,7 +35,7 @@ from streamrec.pipeline.naming import Names
 from streamrec.pipeline.nests import leaves, map_nest
 from streamrec.pipeline.options import AUTOTUNE, Options
 from streamrec.pipeline.padding import Padding
-from streamrec.pipeline.parallel import ParallelMap, is_async
+from streamrec.pipeline.parallel import ParallelMap
 from streamrec.pipeline.parsing import Parse
 from streamrec.pipeline.prefetching import Prefetch
 from streamrec.pipeline.repeating import Repeat
