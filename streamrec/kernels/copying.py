@@ -6,9 +6,12 @@ the cache, in which a training loop stands still. NumPy gives the lock away whil
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from streamrec.kernels.codes import BytesLike
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 __all__ = ["copy_bytes"]
 
@@ -16,7 +19,7 @@ LARGE = 16 << 10
 """From so many bytes on, giving the lock away costs less than holding it."""
 
 
-def copy_bytes(target: memoryview, source: BytesLike) -> None:
+def copy_bytes(target: memoryview, source: Buffer) -> None:
     """Copies bytes from one buffer into another of the same size.
 
     Args:
