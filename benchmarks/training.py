@@ -7,13 +7,14 @@ without it for the other half (a matrix product of NumPy's on one thread). Each 
 110 kB, 3.5 MB, and lasts as long as 300 MB/s give it: the work of a step is cut to that before the rounds.
 
 - alone: the batch is there already.
-- streamrec, tf.data, DataLoader: the way of `benchmarks.sides` over 16 local files in the page cache, without a shuffle,
+- streamrec, tf.data, DataLoader: the way of `benchmarks.sides` over 16 local files in the page cache, without shuffle,
   for ever; the DataLoader has two workers.
 - store: streamrec over the same files from nginx as S3, which has the same two cores.
 
 All have the same two cores, a process each, in turn. `speed` is steps/s beside those alone, of neighbours in time:
-a loader that does not deliver 300 MB/s shows here too. `waited` is the share of the time spent in `next`: what the loader
-did not deliver. `slowed` is how much longer the step itself took than alone: locks and memory that were not free.
+a loader that does not deliver 300 MB/s shows here too. `waited` is the share of the time spent in `next`: what the
+loader did not deliver. `slowed` is how much longer the step itself took than alone: locks and memory
+that were not free.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from typing import Any
 for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[name] = "1"  # before NumPy is imported: its products take one thread
 
-import numpy as np
+import numpy as np  # noqa: E402
 
-import streamrec
-from benchmarks.machine import describe, median, save
-from benchmarks.shards import KINDS, SHARDS, write
-from benchmarks.sides import ways
-from benchmarks.stream import peak_mb, spawn
-from streamrec.testing.servers import nginx
+import streamrec  # noqa: E402
+from benchmarks.machine import describe, median, save  # noqa: E402
+from benchmarks.shards import KINDS, SHARDS, write  # noqa: E402
+from benchmarks.sides import ways  # noqa: E402
+from benchmarks.stream import peak_mb, spawn  # noqa: E402
+from streamrec.testing.servers import nginx  # noqa: E402
 
 MODULE = "benchmarks.training"
 KIND = KINDS["images"]
@@ -90,7 +91,9 @@ def compared(task: dict[str, Any], sides: Sequence[str], rounds: int, size: floa
     keys = ("speed", "waited", "slowed", "mb_s", "cpu_cores", "peak_mb")
     rows = [{"side": side, **{key: median(run[key] for run in runs) for key in keys}} for side, runs in found.items()]
     for row in rows:
-        line = "{side:<10} x{speed} of the steps/s alone; {waited} of the time waited, steps longer by {slowed}; {mb_s} MB/s"
+        line = (
+            "{side:<10} x{speed} of the steps/s alone; {waited} of it waited, steps {slowed} longer; {mb_s} MB/s"
+        )
         print(line.format(**row), flush=True)
     return rows
 
