@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from hashlib import blake2b
 from typing import Any, Protocol
 
@@ -162,6 +162,8 @@ def described(stage: object) -> str:
 
 
 def named(function: Callable[..., Any]) -> str:
-    """A function by its name."""
+    """A function by its name; one that is a description by all that it says."""
+    if is_dataclass(function):
+        return repr(function)
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{getattr(function, '__module__', '')}.{name}"
