@@ -11,7 +11,8 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
+from hashlib import blake2b
 from typing import Any, Protocol
 
 from streamrec.pipeline.budget import Share
@@ -20,7 +21,7 @@ from streamrec.pipeline.queue import ByteQueue
 from streamrec.pipeline.session import Session
 from streamrec.pipeline.stages import Stage, Step
 
-__all__ = ["Chain", "ChainWatch", "Source", "SourceWatch", "Watch", "Within", "described", "named"]
+__all__ = ["Chain", "ChainWatch", "Source", "SourceWatch", "Watch", "Within", "derived", "described", "named"]
 
 
 class Source(Protocol):
@@ -106,6 +107,7 @@ class Within:
         budget: Bytes that the source may hold, with all that it runs.
         deterministic: Whether sources that were not told otherwise keep the order.
         epoch: How often an enclosing `repeat` has begun anew.
+        seed: What chance comes from where no seed was given: drawn once for a run, and kept in its positions.
         skip: How many of the first elements will be dropped: the position lies within a chunk.
         batch: How many elements make a batch behind the source: chunks may end between two where that costs nothing.
     """
@@ -116,6 +118,7 @@ class Within:
     budget: int
     deterministic: bool = True
     epoch: int = 0
+    seed: int = 0
     skip: int = 0
     batch: int = 1
 
@@ -140,6 +143,15 @@ class Within:
         """All this with one of `count` equal parts of the budget, for chains that run beside each other."""
         return replace(self, budget=self.budget // count)
 
+    def apart(self, number: int) -> Within:
+        """All this for one of several chains, whose chance has nothing to do with that of the others."""
+        return replace(self, seed=derived(self.seed, number))
+
+
+def derived(*numbers: int) -> int:
+    """A seed that other numbers were mixed into, from 0 to 2**64 - 1: the same on every machine."""
+    return int.from_bytes(blake2b(repr(numbers).encode(), digest_size=8).digest(), "little")
+
 
 def described(stage: object) -> str:
     """A stage, or a source with a function, without what differs from run to run: functions by their names."""
@@ -150,6 +162,8 @@ def described(stage: object) -> str:
 
 
 def named(function: Callable[..., Any]) -> str:
-    """A function by its name."""
+    """A function by its name; one that is a description by all that it says."""
+    if is_dataclass(function):
+        return repr(function)
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{getattr(function, '__module__', '')}.{name}"

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import replace
 from functools import partial
 from operator import length_hint
+from secrets import randbits
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -38,6 +39,7 @@ __all__ = ["AsyncDatasetIterator", "DatasetIterator", "Run", "ThreadedAsyncItera
 T = TypeVar("T")
 
 FORMAT = 1
+SEED_BITS = 48
 
 
 class Run:
@@ -52,7 +54,7 @@ class Run:
         progress: bool = False,
     ) -> None:
         self.chain = chain
-        self.position = position_of(chain, state) if state is not None else None
+        self.position = position_of(chain, state) if state is not None else {"seed": randbits(SEED_BITS)}
         self.memory_budget = options.budget
         self.queue_bytes = max(1, CONSUMER.of(self.memory_budget))
         self.options = replace(options, memory_budget=max(1, self.memory_budget - self.queue_bytes))
@@ -73,10 +75,11 @@ class Run:
 
     def state_dict(self) -> dict[str, Any]:
         """The position before the next element, as JSON."""
-        position: Position = self.position or {}
+        position: Position = self.position
         if self._chunk is not None:
             position = self._chunk.positions.at(len(self._chunk.elements) - length_hint(self.elements))
-        return {"format": FORMAT, "pipeline": list(self.chain.lines()), "position": dict(position)}
+        position = {**position, "seed": self.position["seed"]}
+        return {"format": FORMAT, "pipeline": list(self.chain.lines()), "position": position}
 
 
 def unpacked(chunk: Chunk) -> Iterable[Any]:

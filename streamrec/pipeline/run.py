@@ -66,8 +66,10 @@ async def started(
 
 def chunks_of(chain: Chain, position: Position | None, within: Within) -> AsyncGenerator[Chunk]:
     """A chain's chunks, from a position on, counted."""
+    position = position or {}
     watch = within.watch.chain(chain)
-    return watched(running(chain, position or {}, replace(within, watch=watch.source), watch), watch)
+    inside = replace(within, watch=watch.source, seed=position.get("seed", within.seed))
+    return watched(running(chain, position, inside, watch), watch)
 
 
 async def running(chain: Chain, position: Position, within: Within, watch: ChainWatch) -> AsyncGenerator[Chunk]:
