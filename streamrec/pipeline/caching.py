@@ -58,7 +58,7 @@ class Kept:
         self.over = False
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
+@dataclass(frozen=True, slots=True)
 class Cache:
     """A chain whose elements are kept, in memory or in a file."""
 

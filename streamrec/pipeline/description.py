@@ -17,7 +17,7 @@ from streamrec.pipeline.chunk import Chunk, Position
 from streamrec.pipeline.session import Session
 from streamrec.pipeline.stages import Stage
 
-__all__ = ["MEMORY_BUDGET", "Chain", "Source", "Within", "named"]
+__all__ = ["MEMORY_BUDGET", "Chain", "Source", "Within", "name_of"]
 
 MEMORY_BUDGET = 256 << 20
 """Default bytes that one running pipeline may hold: 256 MiB."""
@@ -82,10 +82,10 @@ def described(stage: Stage) -> str:
     function = getattr(stage, "function", None)
     if function is None:
         return repr(stage)
-    return f"{type(stage).__name__}({named(function)})"
+    return f"{type(stage).__name__}({name_of(function)})"
 
 
-def named(function: Callable[..., Any]) -> str:
-    """A function by its name."""
+def name_of(function: Callable[..., Any]) -> str:
+    """The name of a function, its module's included."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{getattr(function, '__module__', '')}.{name}"

@@ -9,7 +9,8 @@ Rules:
   anew and the elements before that number are dropped.
 - Bytes are records: they go on as Frames. A chunk is of bytes or of anything else, never of both, so that what a batch
   is made into does not depend on which elements were taken together.
-- Closing waits for the element that a sync generator is at: a thread cannot be stopped. An async one is cancelled.
+- Closing cancels an async generator. A sync one cannot be stopped in the middle of an element: closing waits for that
+  for a second, and then leaves the thread behind, with a warning; it ends with its element, or with the interpreter.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import logging
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing, nullcontext
 from dataclasses import dataclass
@@ -27,16 +29,20 @@ from time import perf_counter
 from typing import Any
 
 import anyio
-import anyio.to_thread
 
 from streamrec.errors import PositionMismatchError
-from streamrec.pipeline.ahead import Ahead, Made
+from streamrec.pipeline.ahead import Ahead, Made, in_own_thread
 from streamrec.pipeline.chunk import Chunk, Position, weigh_one
-from streamrec.pipeline.description import Within, named
+from streamrec.pipeline.description import Within, name_of
 from streamrec.pipeline.given import digest_of
 from streamrec.tfrecord import Frames
 
 __all__ = ["Generated"]
+
+LOG = logging.getLogger("streamrec")
+
+CLOSING_SECONDS = 1.0
+"""So long an element that is being made in a thread is waited for at the most when nobody wants it."""
 
 AHEAD_BYTES = 4 << 20
 """So many bytes of elements are made before they are asked for, if the budget allows."""
@@ -54,7 +60,7 @@ class Generated:
 
     def lines(self) -> Iterator[str]:
         given = f", args of digest {digest_of(self.args)}" if self.args else ""
-        yield f"Generated({named(self.function)}{given})"
+        yield f"Generated({name_of(self.function)}{given})"
 
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
         ahead = Ahead(min(AHEAD_BYTES, max(1, within.budget // 4)))
@@ -69,7 +75,7 @@ class Generated:
         finally:
             ahead.close()
             with anyio.CancelScope(shield=True):
-                await asyncio.wait([task])
+                await self._ended(task, ahead)
             ahead.check()
 
     async def _make(self, place: Place, ahead: Ahead) -> None:
@@ -78,13 +84,21 @@ class Generated:
             if inspect.isasyncgenfunction(self.function):
                 made = self.function(*self.args)
             else:
-                limiter = anyio.CapacityLimiter(1)  # its own: it may keep its thread for long
-                made = await anyio.to_thread.run_sync(partial(self._in_thread, place, ahead), limiter=limiter)
+                made = await in_own_thread(partial(self._in_thread, place, ahead))
             if made is not None:
                 await run_async(made, place, ahead)
             ahead.end(None)
         except BaseException as error:
-            ahead.end(error)
+            left = ahead.closed and isinstance(error, asyncio.CancelledError)
+            ahead.end(None if left else error)
+
+    async def _ended(self, task: asyncio.Task[None], ahead: Ahead) -> None:
+        """Waits until nothing of it runs any more; but not for long where that is a thread."""
+        await asyncio.wait([task], timeout=CLOSING_SECONDS)
+        if not task.done() and not ahead.on_loop:
+            LOG.warning("%s: the generator is still at an element; its thread is left behind", name_of(self.function))
+            task.cancel()
+        await asyncio.wait([task])
 
     def _in_thread(self, place: Place, ahead: Ahead) -> Any:
         """Calls the callable; makes its elements here, or returns it where it is async."""
