@@ -65,7 +65,7 @@ from streamrec.example import (
     parse_tensor,
     serialize_tensor,
 )
-from streamrec.pipeline import AsyncDatasetIterator, Dataset, DatasetIterator, TFRecordDataset
+from streamrec.pipeline import AUTOTUNE, AsyncDatasetIterator, Dataset, DatasetIterator, TFRecordDataset
 from streamrec.shards import (
     ShardInfo,
     ShardReader,
@@ -81,6 +81,7 @@ from streamrec.storage import RetryPolicy
 from streamrec.tfrecord import Framer, Frames, Loss, TFRecordOptions, encode_record, encode_records
 
 __all__ = [
+    "AUTOTUNE",
     "AlreadyExistsError",
     "AsyncDatasetIterator",
     "BytesColumn",

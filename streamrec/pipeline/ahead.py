@@ -36,7 +36,7 @@ class Ahead:
 
     def __init__(self, limit: int) -> None:
         self.closed = False
-        self._limit = limit
+        self._limit = max(1, limit)
         self._loop = asyncio.get_running_loop()
         self._made: deque[Made] = deque()
         self._bytes_in = 0  # written by the maker only

@@ -17,7 +17,7 @@ from streamrec.pipeline.bucketing import Bucket
 from streamrec.pipeline.cache_file import CacheFile
 from streamrec.pipeline.caching import Cache
 from streamrec.pipeline.concatenating import Concatenate
-from streamrec.pipeline.description import MEMORY_BUDGET, Chain, Source
+from streamrec.pipeline.description import Chain, Source
 from streamrec.pipeline.generating import Generated
 from streamrec.pipeline.given import Range, Slices
 from streamrec.pipeline.iterators import (
@@ -27,7 +27,9 @@ from streamrec.pipeline.iterators import (
     ThreadedAsyncIterator,
 )
 from streamrec.pipeline.nests import leaves, map_nest
+from streamrec.pipeline.options import AUTOTUNE, Options
 from streamrec.pipeline.padding import Padding
+from streamrec.pipeline.parallel import ParallelMap, is_async
 from streamrec.pipeline.parsing import Parse
 from streamrec.pipeline.prefetching import Prefetch
 from streamrec.pipeline.repeating import Repeat
@@ -41,8 +43,6 @@ __all__ = ["Dataset"]
 
 T = TypeVar("T", covariant=True)
 
-PREFETCH_BYTES = 64 << 20
-
 
 @dataclass(frozen=True, slots=True)
 class Dataset(Generic[T]):
@@ -54,11 +54,11 @@ class Dataset(Generic[T]):
 
     Args:
         chain: The source and the stages; made by `TFRecordDataset` and the methods below.
-        memory_budget: Bytes that one run may hold: what is being fetched, waits its turn, or waits for the consumer.
+        options: What the whole pipeline is told; made by `with_options`.
     """
 
     chain: Chain
-    memory_budget: int = MEMORY_BUDGET
+    options: Options = Options()
 
     @staticmethod
     def range(*args: int, output_type: Any = np.int64) -> Dataset[Any]:
@@ -125,7 +125,8 @@ class Dataset(Generic[T]):
             args: Datasets; or one tuple or dict of datasets, in which tuples and dicts may lie.
 
         Returns:
-            A Dataset of tuples, or of what the argument looks like. Its budget is the largest of theirs, and is shared.
+            A Dataset of tuples, or of what the argument looks like. Its budget is the largest of theirs, and is shared;
+            it is deterministic unless one of them is not.
 
         Raises:
             ValueError: There is no dataset.
@@ -136,13 +137,13 @@ class Dataset(Generic[T]):
             array([b'', b'b'], dtype=object)
         """
         nest = args[0] if len(args) == 1 else args
-        budgets = [dataset.memory_budget for dataset in leaves(nest)]
-        if not budgets:
+        options = [dataset.options for dataset in leaves(nest)]
+        if not options:
             raise ValueError("zip needs at least one dataset")
-        return Dataset(Chain(Zip(map_nest(lambda dataset: dataset.chain, nest))), max(budgets))
+        return Dataset(Chain(Zip(map_nest(lambda dataset: dataset.chain, nest))), Options.of(options))
 
     def concatenate(self, dataset: Dataset[Any]) -> Dataset[Any]:
-        """The elements of this one, then those of the other, within this one's memory budget."""
+        """The elements of this one, then those of the other, within this one's options."""
         return self._of(Concatenate((self.chain, dataset.chain)))
 
     def batch(self, batch_size: int, drop_remainder: bool = False) -> Dataset[Any]:
@@ -236,12 +237,25 @@ class Dataset(Generic[T]):
         """
         return self._then(Parse(dict(features), string_columns))
 
-    def map(self, function: Callable[..., Any]) -> Dataset[Any]:
-        """Calls `function` for each element, in order, in a thread beside the fetching.
+    def map(
+        self, function: Callable[..., Any], num_parallel_calls: int | None = None, deterministic: bool | None = None
+    ) -> Dataset[Any]:
+        """Calls `function` for each element; where that is a tuple, its parts are the arguments, as in tf.data.
 
-        Where the element is a tuple, its parts are the arguments, as in tf.data.
+        Args:
+            function: Any function, called in threads, or an async one, called on the event loop that fetches.
+            num_parallel_calls: How many calls there are at once; AUTOTUNE for as many as help; None for one after
+                the other (a plain function then costs the least: it is called for a whole chunk in one thread).
+            deterministic: Whether results keep the elements' order, or come as they are ready; None: as `with_options`
+                says. One call at a time always keeps it.
+
+        Raises:
+            ValueError: `num_parallel_calls` is less than 1.
         """
-        return self._then(Map(function))
+        if num_parallel_calls is None and not is_async(function):
+            return self._then(Map(function))
+        calls = 1 if num_parallel_calls is None else num_parallel_calls
+        return self._of(ParallelMap(self.chain, function, calls, deterministic))
 
     def filter(self, predicate: Callable[..., Any]) -> Dataset[T]:
         """The elements for which `predicate` gives something true; it is called as by `map`."""
@@ -276,11 +290,14 @@ class Dataset(Generic[T]):
         return self._of(Repeat(self.chain, -1 if count is None else count))
 
     def prefetch(self, buffer_bytes: int | None = None) -> Dataset[T]:
-        """Lets what stands before this run ahead of what stands behind it, by `buffer_bytes` (default 64 MiB).
+        """Lets what stands before this run ahead of what stands behind it.
 
-        tf.data counts elements here; streamrec counts bytes, because bytes are what memory ends at.
+        Args:
+            buffer_bytes: How far, in bytes; half of the budget at the most. AUTOTUNE or None for a buffer that grows
+                when it was found empty after it had been full. tf.data counts elements here; bytes are what memory
+                ends at.
         """
-        return self._of(Prefetch(self.chain, PREFETCH_BYTES if buffer_bytes is None else buffer_bytes))
+        return self._of(Prefetch(self.chain, AUTOTUNE if buffer_bytes is None else buffer_bytes))
 
     def cache(
         self,
@@ -310,9 +327,20 @@ class Dataset(Generic[T]):
         file = CacheFile.at(name, storage_options, filesystem, retry or RetryPolicy()) if name else None
         return self._of(Cache(self.chain, file))
 
-    def with_options(self, *, memory_budget: int) -> Dataset[T]:
-        """The same elements within another memory budget, in bytes."""
-        return replace(self, memory_budget=memory_budget)
+    def with_options(self, *, deterministic: bool | None = None, memory_budget: int | None = None) -> Dataset[T]:
+        """The same pipeline, told something as a whole; what is not given stays as it was.
+
+        Args:
+            deterministic: Whether the stages that were not told by an argument of their own keep the order: reading
+                shards, and `map` of several calls. True unless said otherwise.
+            memory_budget: Bytes that one run may hold: what is fetched, waits its turn, is worked on, or waits for the
+                consumer. Unless said otherwise an eighth of the machine's memory (or the container's), 64 MiB to
+                1 GiB; `iterator.memory_budget` tells.
+
+        Raises:
+            ValueError: A budget of less than one byte.
+        """
+        return replace(self, options=self.options.updated(deterministic, memory_budget))
 
     def iterate(self, state: Mapping[str, Any] | None = None) -> DatasetIterator[T]:
         """A run for a `for` loop, from the start or from where a saved `state_dict()` stood.
@@ -320,7 +348,7 @@ class Dataset(Generic[T]):
         Raises:
             PositionMismatchError: The state was saved by another pipeline.
         """
-        return DatasetIterator(Run(self.chain, self.memory_budget, state))
+        return DatasetIterator(Run(self.chain, self.options, state))
 
     def aiterate(self, state: Mapping[str, Any] | None = None) -> AsyncDatasetIterator[T] | ThreadedAsyncIterator[T]:
         """A run for an `async for` loop, likewise; call it where a loop is running."""
@@ -328,7 +356,7 @@ class Dataset(Generic[T]):
             asyncio.get_running_loop()
         except RuntimeError:
             return ThreadedAsyncIterator(self.iterate(state))
-        return AsyncDatasetIterator(Run(self.chain, self.memory_budget, state))
+        return AsyncDatasetIterator(Run(self.chain, self.options, state))
 
     def __iter__(self) -> Iterator[T]:
         return self.iterate()

@@ -3,7 +3,7 @@
 Rules:
 - One thread, or one task of the loop that runs the pipeline, makes a generator's elements from the first to the last,
   and closes it too; an exception of it comes once, behind the elements before it.
-- It runs ahead of its consumer, by `AHEAD_BYTES`. An element that is made can be taken at once; what was made while the
+- It runs ahead of its consumer, by `AHEAD`. An element that is made can be taken at once; what was made while the
   consumer was busy is taken together, so that short elements do not cost a change of threads each.
 - A position is the number of the next element, and the generator's own state where it has one. Otherwise it is called
   anew and the elements before that number are dropped.
@@ -26,12 +26,13 @@ from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from time import perf_counter
-from typing import Any
+from typing import Any, Final
 
 import anyio
 
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.ahead import Ahead, Made, in_own_thread
+from streamrec.pipeline.budget import Share
 from streamrec.pipeline.chunk import Chunk, Position, weigh_one
 from streamrec.pipeline.description import Within, name_of
 from streamrec.pipeline.given import digest_of
@@ -44,8 +45,8 @@ LOG = logging.getLogger("streamrec")
 CLOSING_SECONDS = 1.0
 """So long an element that is being made in a thread is waited for at the most when nobody wants it."""
 
-AHEAD_BYTES = 4 << 20
-"""So many bytes of elements are made before they are asked for, if the budget allows."""
+AHEAD: Final = Share(4, 4 << 20)
+"""So much is made before it is asked for."""
 
 TURN_SECONDS = 0.005
 """An async generator that never waits lets others on the loop have their turns this often."""
@@ -63,7 +64,7 @@ class Generated:
         yield f"Generated({name_of(self.function)}{given})"
 
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
-        ahead = Ahead(min(AHEAD_BYTES, max(1, within.budget // 4)))
+        ahead = Ahead(AHEAD.of(within.budget))
         place = Place(state["next"], state.get("state")) if state else Place(0, None)
         task = asyncio.get_running_loop().create_task(self._make(place, ahead), name="streamrec generator")
         first, saved = place.number, None if place.state is None else json.dumps(place.state)

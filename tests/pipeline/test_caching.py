@@ -204,7 +204,7 @@ def test_an_error_or_an_early_end_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         found.extend(failing)
     assert len(found) == 40_000
-    with Upstream().dataset.cache(file).iterate() as elements:
+    with Upstream().dataset.cache(file).with_options(memory_budget=8).iterate() as elements:
         next(elements)
     assert list(tmp_path.iterdir()) == []
 

@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import pickle
+import subprocess
+import sys
 import threading
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -285,6 +287,23 @@ def test_one_that_never_comes_back_is_left_behind_with_a_warning(caplog: pytest.
     assert not closed.is_set()
     release.set()
     assert closed.wait(10)  # it ends as soon as it can
+
+
+def test_one_that_never_comes_back_does_not_keep_the_interpreter() -> None:
+    program = """
+import threading
+from streamrec import Dataset
+
+def generator():
+    yield 1
+    threading.Event().wait()
+
+elements = iter(Dataset.from_generator(generator))
+print(next(elements))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "1\n"
+    assert "Traceback" not in done.stderr
 
 
 def test_an_error_in_its_cleanup_is_not_lost() -> None:
