@@ -106,6 +106,12 @@ class Generated:
         made = self.function(*self.args)
         if isinstance(made, AsyncIterable):
             return made
+        if inspect.iscoroutine(made):
+            made.close()
+            raise TypeError(
+                f"{name_of(self.function)} gave a coroutine, where an iterator or an async iterator is wanted: an"
+                " `async def` becomes an async generator by a `yield` in it"
+            )
         run(made, place, ahead)
         return None
 

@@ -179,7 +179,13 @@ def test_an_error_comes_once_behind_the_elements_before_it(generator: Callable[[
     assert list(iterator) == []
 
 
+async def no_generator() -> list[int]:
+    return [1]
+
+
 def test_what_is_no_iterable_is_an_error() -> None:
+    with pytest.raises(TypeError, match="no_generator gave a coroutine"):
+        list(Dataset.from_generator(no_generator))
     with pytest.raises(TypeError, match="not iterable"):
         list(Dataset.from_generator(lambda: 5))
 
