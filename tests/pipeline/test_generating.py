@@ -1,6 +1,7 @@
 """Generators as a source: order, epochs, resuming, errors, closing; which thread or task they run in."""
 
 import asyncio
+import itertools
 import logging
 import pickle
 import subprocess
@@ -211,6 +212,20 @@ def test_a_sync_generator_lives_and_is_closed_in_one_thread() -> None:
     assert 200 < closed < 300  # it did not run away from its consumer
     assert list(Dataset.from_generator(generator).take(3)) == [bytes(100_000)] * 3
     assert len(threads) > closed
+
+
+def test_a_run_that_is_dropped_leaves_no_thread() -> None:
+    threads: list[threading.Thread] = []
+
+    def generator() -> Iterator[int]:
+        threads.append(threading.current_thread())
+        yield from itertools.count()
+
+    for number in Dataset.from_generator(generator).repeat():
+        if number == 5:
+            break
+    threads[0].join(20)
+    assert not threads[0].is_alive()
 
 
 async def test_an_async_generator_lives_and_is_closed_in_one_task_of_the_loop() -> None:
