@@ -72,8 +72,7 @@ class Ahead:
         """Within this block, closing cancels the task that it runs in; the cancellation ends here."""
         self._maker = asyncio.current_task()
         try:
-            if not self.closed:
-                yield
+            yield
         except asyncio.CancelledError:
             if not self.closed:
                 raise

@@ -86,7 +86,7 @@ class Generated:
                 made = self.function(*self.args)
             else:
                 made = await in_own_thread(partial(self._in_thread, place, ahead))
-            if made is not None:
+            if made is not None and not ahead.closed:
                 await run_async(made, place, ahead)
             ahead.end(None)
         except BaseException as error:

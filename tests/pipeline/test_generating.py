@@ -15,6 +15,9 @@ import numpy as np
 import pytest
 
 from streamrec import Dataset, Frames, PositionMismatchError
+from streamrec.pipeline.description import Within
+from streamrec.pipeline.run import chunks_of
+from streamrec.pipeline.session import session
 from streamrec.testing.resuming import assert_resumes_everywhere, plain
 
 
@@ -249,6 +252,26 @@ async def test_an_async_generator_lives_and_is_closed_in_one_task_of_the_loop() 
     assert 200 < len(tasks) < 300
 
 
+async def test_closing_while_the_callable_is_called() -> None:
+    called, release = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def generator() -> AsyncIterator[Any]:
+        loop.call_soon_threadsafe(called.set)
+        release.wait()
+        return counting_async(5)
+
+    async with session() as kept:
+        within = Within(chunks_of, kept, 1000)
+        chunks = Dataset.from_generator(generator).chain.source.chunks(None, within)
+        first = asyncio.ensure_future(anext(chunks))
+        await called.wait()
+        first.cancel()
+        loop.call_soon(release.set)  # behind the cancellation
+        with pytest.raises(asyncio.CancelledError):
+            await first
+
+
 async def test_one_that_waits_is_cancelled_and_its_cleanup_is_finished() -> None:
     seen: list[str] = []
     waits = asyncio.Event()
@@ -291,18 +314,22 @@ async def test_a_sync_generator_that_blocks_does_not_block_the_loop(count: int) 
 
 
 def test_one_that_never_comes_back_is_left_behind_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    release, closed = threading.Event(), threading.Event()
+    blocked, release, closed = threading.Event(), threading.Event(), threading.Event()
 
     def generator() -> Iterator[int]:
         try:
             yield from range(3)
+            blocked.set()
             release.wait()
             yield 3
         finally:
             closed.set()
 
     with caplog.at_level(logging.WARNING, "streamrec"):
-        assert list(Dataset.from_generator(generator).take(3)) == [0, 1, 2]
+        iterator = Dataset.from_generator(generator).iterate()
+        assert [next(iterator) for _ in range(3)] == [0, 1, 2]
+        blocked.wait()
+        iterator.close()
     (warning,) = caplog.records
     assert "still at an element" in warning.message
     assert not closed.is_set()
