@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from streamrec import Dataset, Frames, PositionMismatchError
-from streamrec.pipeline.description import Within
-from streamrec.pipeline.run import chunks_of
-from streamrec.pipeline.session import session
+from streamrec.pipeline.options import Options
+from streamrec.pipeline.run import started
+from streamrec.pipeline.watching import Watching
 from streamrec.testing.resuming import assert_resumes_everywhere, plain
 
 
@@ -261,15 +261,14 @@ async def test_closing_while_the_callable_is_called() -> None:
         release.wait()
         return counting_async(5)
 
-    async with session() as kept:
-        within = Within(chunks_of, kept, 1000)
-        chunks = Dataset.from_generator(generator).chain.source.chunks(None, within)
-        first = asyncio.ensure_future(anext(chunks))
-        await called.wait()
-        first.cancel()
-        loop.call_soon(release.set)  # behind the cancellation
-        with pytest.raises(asyncio.CancelledError):
-            await first
+    chain = Dataset.from_generator(generator).chain
+    chunks = started(chain, None, Options(memory_budget=1000), Watching(chain, 1000, None, False).root)
+    first = asyncio.ensure_future(anext(chunks))
+    await called.wait()
+    first.cancel()
+    loop.call_soon(release.set)  # behind the cancellation
+    with pytest.raises(asyncio.CancelledError):
+        await first
 
 
 async def test_one_that_waits_is_cancelled_and_its_cleanup_is_finished() -> None:
