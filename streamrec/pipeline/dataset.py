@@ -16,6 +16,7 @@ from streamrec.pipeline.batching import Batch, PaddedBatch, RaggedBatch
 from streamrec.pipeline.bucketing import Bucket
 from streamrec.pipeline.cache_file import CacheFile
 from streamrec.pipeline.caching import Cache
+from streamrec.pipeline.calling import is_async
 from streamrec.pipeline.concatenating import Concatenate
 from streamrec.pipeline.description import Chain, Source
 from streamrec.pipeline.drawing import Choices
@@ -34,7 +35,7 @@ from streamrec.pipeline.naming import Names
 from streamrec.pipeline.nests import leaves, map_nest
 from streamrec.pipeline.options import AUTOTUNE, Options
 from streamrec.pipeline.padding import Padding
-from streamrec.pipeline.parallel import ParallelMap, is_async
+from streamrec.pipeline.parallel import ParallelMap
 from streamrec.pipeline.parsing import Parse
 from streamrec.pipeline.prefetching import Prefetch
 from streamrec.pipeline.repeating import Repeat
@@ -355,7 +356,9 @@ class Dataset(Generic[T]):
         """Batches of another size: `unbatch` and `batch`, in columns, without an object per element."""
         return self.unbatch().batch(batch_size, drop_remainder)
 
-    def parse_example(self, features: Mapping[str, Feature], *, string_columns: bool = False) -> Dataset[Any]:
+    def parse_example(
+        self, features: Mapping[str, Feature], *, string_columns: bool = False, num_parallel_calls: int | None = None
+    ) -> Dataset[Any]:
         """Parses each element, a batch of Example messages, into a dict of columns, as `streamrec.parse_example` does.
 
         `dataset.batch(1024).parse_example(features)` makes no object per record. A record alone gives a dict
@@ -364,11 +367,15 @@ class Dataset(Generic[T]):
         Args:
             features: What to parse, by key.
             string_columns: Whether byte strings come as BytesColumns, without a copy.
+            num_parallel_calls: How many elements are parsed at once, as in `map`. One after the other costs the least;
+                AUTOTUNE is faster where parsing takes longer than fetching, and there are cores to spare.
 
         Raises:
             FeatureError: When it runs: a message is damaged or is not as described.
+            ValueError: `num_parallel_calls` is less than 1.
         """
-        return self._then(Parse(dict(features), string_columns))
+        parse = Parse(dict(features), string_columns)
+        return self._then(parse) if num_parallel_calls is None else self.map(parse, num_parallel_calls)
 
     def map(
         self, function: Callable[..., Any], num_parallel_calls: int | None = None, deterministic: bool | None = None
@@ -475,21 +482,41 @@ class Dataset(Generic[T]):
         """
         return replace(self, options=self.options.updated(deterministic, memory_budget))
 
-    def iterate(self, state: Mapping[str, Any] | None = None) -> DatasetIterator[T]:
+    def iterate(
+        self,
+        state: Mapping[str, Any] | None = None,
+        *,
+        progress: bool = False,
+        trace: str | os.PathLike[str] | None = None,
+    ) -> DatasetIterator[T]:
         """A run for a `for` loop, from the start or from where a saved `state_dict()` stood.
+
+        Args:
+            state: Where to go on.
+            progress: Whether how it goes is shown: in a terminal (with `pip install 'streamrec[cli]'`), in a notebook,
+                or as a line on standard error from time to time.
+            trace: A file to write for the Perfetto trace viewer (ui.perfetto.dev): what each stage did when.
 
         Raises:
             PositionMismatchError: The state was saved by another pipeline.
+            MissingExtraError: Progress is to be shown in a terminal, and the package rich is not installed.
+            OSError: The trace cannot be written.
         """
-        return DatasetIterator(Run(self.chain, self.options, state))
+        return DatasetIterator(Run(self.chain, self.options, state, trace, progress))
 
-    def aiterate(self, state: Mapping[str, Any] | None = None) -> AsyncDatasetIterator[T] | ThreadedAsyncIterator[T]:
+    def aiterate(
+        self,
+        state: Mapping[str, Any] | None = None,
+        *,
+        progress: bool = False,
+        trace: str | os.PathLike[str] | None = None,
+    ) -> AsyncDatasetIterator[T] | ThreadedAsyncIterator[T]:
         """A run for an `async for` loop, likewise; call it where a loop is running."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return ThreadedAsyncIterator(self.iterate(state))
-        return AsyncDatasetIterator(Run(self.chain, self.options, state))
+            return ThreadedAsyncIterator(self.iterate(state, progress=progress, trace=trace))
+        return AsyncDatasetIterator(Run(self.chain, self.options, state, trace, progress))
 
     def __iter__(self) -> Iterator[T]:
         return self.iterate()

@@ -85,6 +85,7 @@ class Shards:
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
         """The records of all shards, a chunk at a time."""
         opened = await opened_within(self, within)
+        within.tells(opened.listing.paths, self.plan.block_length)
         turn = Turn.from_json(state) if state is not None else None
         plan = self.plan.within(within.deterministic)
         interleave = Interleave(plan, 0, turn, batch=within.batch, skip=within.skip)
