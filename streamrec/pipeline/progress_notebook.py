@@ -8,7 +8,7 @@ from __future__ import annotations
 from time import perf_counter
 from typing import Any, Final
 
-from IPython import display as outputs
+from IPython.display import display
 
 from streamrec.pipeline.progress import Pulse
 
@@ -27,8 +27,7 @@ class Shown:
         self._next = 0.0
 
     def start(self) -> None:
-        show: Any = outputs.display  # it has no types
-        self._handle = show(self._data(), raw=True, display_id=True)
+        self._handle = display(self._data(), raw=True, display_id=True)  # type: ignore[no-untyped-call, unused-ignore]
 
     def tick(self) -> None:
         if self._handle is not None and perf_counter() >= self._next:
