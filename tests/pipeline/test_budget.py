@@ -82,12 +82,18 @@ VERBS: list[Verb] = [
     lambda ds: ds.take(1 << 40),
     lambda ds: ds.concatenate(ds),
     lambda ds: ds.cache(),
+    lambda ds: Dataset.sample_from_datasets([ds, ds.prefetch()], seed=1),
 ]
 
 
 def pipelines(made: Made) -> st.SearchStrategy[Dataset[Any]]:
     """Random descriptions over sources that give plenty."""
-    leaf = st.builds(lambda: plenty(made))
+    leaf = st.one_of(
+        st.builds(lambda: plenty(made)),
+        st.integers(1, 4).map(
+            lambda cycle: Dataset.range(9).interleave(lambda _: plenty(made), cycle_length=cycle, block_length=3)
+        ),
+    )
     return st.recursive(
         leaf,
         lambda inner: st.one_of(
