@@ -4,6 +4,7 @@ Rules:
 - A chain is a source and the stages behind it. A source may hold chains of its own (`Repeat`, `Zip`, ...).
 - A source is described in one file with what runs it. It awaits where a step must not: it does I/O, or runs tasks.
 - `chunks(state, within)` starts it and resumes it: state is what its own positions said, and is given there only.
+- A source that buffers takes a share of the budget by `within.take`, and runs its chains within the rest (`budget.py`).
 - Chains that a source holds are run by `within.chunks`, and its queues made by `within.queue`, so that sources know
   nothing of the driver and are counted without knowing it.
 """

@@ -1,6 +1,5 @@
 """The memory budget: how large it is, how it is dealt out, and what a consumer that stops leaves in memory."""
 
-import itertools
 import json
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from streamrec.pipeline.options import Options
 MIB = 1 << 20
 CHUNK = 1 << 16
 RECORDS = 8
+MANY = 1024
 
 
 class Made:
@@ -45,24 +45,24 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Endless:
-    """A source that gives chunks for ever, and holds none: one of `CHUNK` bytes at a time."""
+class Plenty:
+    """A source that gives many more chunks than any budget here allows, of `CHUNK` bytes each, and holds none."""
 
     made: Made = field(compare=False)
 
     def lines(self) -> Iterator[str]:
-        yield "Endless"
+        yield "Plenty"
 
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
         self.made.allowed.append(within.budget)
-        for number in itertools.count(step=RECORDS):
+        for number in range(0, MANY * RECORDS, RECORDS):
             await anyio.lowlevel.checkpoint()
             self.made.nbytes += CHUNK
             yield Chunk(Frames.of([bytes(CHUNK // RECORDS)] * RECORDS), Numbered(number), CHUNK)
 
 
-def endless(made: Made) -> Dataset[Any]:
-    return Dataset(Chain(Endless(made)))
+def plenty(made: Made) -> Dataset[Any]:
+    return Dataset(Chain(Plenty(made)))
 
 
 async def soon(*records: Any) -> Any:
@@ -82,12 +82,18 @@ VERBS: list[Verb] = [
     lambda ds: ds.take(1 << 40),
     lambda ds: ds.concatenate(ds),
     lambda ds: ds.cache(),
+    lambda ds: Dataset.sample_from_datasets([ds, ds.prefetch()], seed=1),
 ]
 
 
 def pipelines(made: Made) -> st.SearchStrategy[Dataset[Any]]:
-    """Random descriptions over endless sources."""
-    leaf = st.builds(lambda: endless(made))
+    """Random descriptions over sources that give plenty."""
+    leaf = st.one_of(
+        st.builds(lambda: plenty(made)),
+        st.integers(1, 4).map(
+            lambda cycle: Dataset.range(9).interleave(lambda _: plenty(made), cycle_length=cycle, block_length=3)
+        ),
+    )
     return st.recursive(
         leaf,
         lambda inner: st.one_of(
@@ -144,7 +150,7 @@ def test_shares_never_sum_up_to_more_than_the_budget(data: st.DataObject, budget
 
 def test_a_prefetch_is_within_the_budget() -> None:
     made = Made()
-    dataset = endless(made).prefetch(1 << 40).with_options(memory_budget=16 * MIB)
+    dataset = plenty(made).prefetch(1 << 40).with_options(memory_budget=16 * MIB)
     anyio.run(stalled, dataset)
     assert made.allowed == [6 * MIB]  # 16 without the consumer's quarter, and without the prefetch's half
     assert 9 * MIB <= made.nbytes <= 11 * MIB
