@@ -10,14 +10,15 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Any, Protocol
 
 from streamrec.pipeline.chunk import Chunk, Position
 from streamrec.pipeline.session import Session
 from streamrec.pipeline.stages import Stage
 
-__all__ = ["MEMORY_BUDGET", "Chain", "Source", "Within"]
+__all__ = ["MEMORY_BUDGET", "Chain", "Source", "Within", "derived"]
 
 MEMORY_BUDGET = 256 << 20
 """Default bytes that one running pipeline may hold: 256 MiB."""
@@ -61,6 +62,7 @@ class Within:
         session: What the run keeps open from epoch to epoch.
         budget: Bytes that the source may hold.
         epoch: How often an enclosing `repeat` has begun anew.
+        seed: What chance comes from where no seed was given: drawn once for a run, and kept in its positions.
         skip: How many of the first elements will be dropped: the position lies within a chunk.
         batch: How many elements make a batch behind the source: chunks may end between two where that costs nothing.
     """
@@ -69,12 +71,22 @@ class Within:
     session: Session
     budget: int
     epoch: int = 0
+    seed: int = 0
     skip: int = 0
     batch: int = 1
 
     def chunks(self, chain: Chain, position: Position | None) -> AsyncGenerator[Chunk]:
         """A chain's chunks from a position on, within all this."""
         return self.run(chain, position, self)
+
+    def apart(self, number: int) -> Within:
+        """All this for one of several chains, whose chance has nothing to do with that of the others."""
+        return replace(self, seed=derived(self.seed, number))
+
+
+def derived(*numbers: int) -> int:
+    """A seed that other numbers were mixed into, from 0 to 2**64 - 1: the same on every machine."""
+    return int.from_bytes(blake2b(repr(numbers).encode(), digest_size=8).digest(), "little")
 
 
 def described(stage: Stage) -> str:

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import length_hint
+from secrets import randbits
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -32,6 +33,7 @@ __all__ = ["AsyncDatasetIterator", "DatasetIterator", "Run", "ThreadedAsyncItera
 T = TypeVar("T")
 
 FORMAT = 1
+SEED_BITS = 48
 QUEUE_SHARE = 4
 
 
@@ -40,7 +42,7 @@ class Run:
 
     def __init__(self, chain: Chain, budget: int, state: Mapping[str, Any] | None) -> None:
         self.chain = chain
-        self.position = position_of(chain, state) if state is not None else None
+        self.position = position_of(chain, state) if state is not None else {"seed": randbits(SEED_BITS)}
         self.queue_bytes = budget // QUEUE_SHARE
         self.source_bytes = budget - self.queue_bytes
         self.elements: Iterator[Any] = iter(())
@@ -54,10 +56,11 @@ class Run:
 
     def state_dict(self) -> dict[str, Any]:
         """The position before the next element, as JSON."""
-        position: Position = self.position or {}
+        position: Position = self.position
         if self._chunk is not None:
             position = self._chunk.positions.at(len(self._chunk.elements) - length_hint(self.elements))
-        return {"format": FORMAT, "pipeline": list(self.chain.lines()), "position": dict(position)}
+        position = {**position, "seed": self.position["seed"]}
+        return {"format": FORMAT, "pipeline": list(self.chain.lines()), "position": position}
 
 
 def unpacked(chunk: Chunk) -> Iterable[Any]:

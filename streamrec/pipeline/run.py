@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import anyio
 
 from streamrec.pipeline.batching import Batch
-from streamrec.pipeline.chunk import Chunk, Position, Positions
+from streamrec.pipeline.chunk import Chunk, Position, Shifted
 from streamrec.pipeline.columns import window
 from streamrec.pipeline.description import Chain, Within
 from streamrec.pipeline.pushing import collect, drain, push
@@ -57,6 +57,7 @@ async def started(chain: Chain, position: Position | None, budget: int) -> Async
 async def chunks_of(chain: Chain, position: Position | None, within: Within) -> AsyncGenerator[Chunk]:
     """A chain's chunks, from a position on: the source's, through all steps."""
     position = position or {}
+    within = replace(within, seed=position.get("seed", within.seed))
     states: Mapping[str, Any] = position.get("stages", {})
     steps = [stage.start(str(index), states.get(str(index))) for index, stage in enumerate(chain.stages)]
     offload = any(stage.offload for stage in chain.stages)
@@ -98,14 +99,3 @@ async def skipping(source: AsyncGenerator[Chunk], skip: int) -> AsyncGenerator[C
 async def through(outputs: Iterator[Chunk], offload: bool) -> tuple[list[Chunk], Exception | None]:
     """All outputs and the error that ended them, worked out in a thread where they call the user's code."""
     return await anyio.to_thread.run_sync(collect, outputs) if offload else collect(outputs)
-
-
-@dataclass(frozen=True, slots=True)
-class Shifted:
-    """Positions of a chunk whose first elements were skipped."""
-
-    inner: Positions
-    first: int
-
-    def at(self, index: int) -> Position:
-        return self.inner.at(self.first + index)

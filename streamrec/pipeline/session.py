@@ -35,6 +35,15 @@ class Session:
         self._tasks = tasks
         self._stack = stack
         self._opened: list[tuple[object, Opened]] = []
+        self._settled: list[tuple[object, int]] = []
+
+    def settled(self, source: object, number: int) -> int:
+        """A number that must stay what it was from epoch to epoch: the one that was told first for this source."""
+        for known, first in self._settled:
+            if known is source:
+                return first
+        self._settled.append((source, number))
+        return number
 
     async def open(self, source: object, storages: Callable[[], Storages], filenames: Filenames) -> Opened:
         """A source's stores and shards: those of the epoch before, where there was one.

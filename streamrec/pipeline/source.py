@@ -82,9 +82,13 @@ class Shards:
     def lines(self) -> Iterator[str]:
         yield f"Shards({self.plan!r}, {list(self.filenames)})"
 
+    async def opened(self, within: Within) -> Opened:
+        """The stores and the names of the shards, which the whole run shares."""
+        return await within.session.open(self, lambda: storages_of(self, within.budget), self.filenames)
+
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
         """The records of all shards, a chunk at a time."""
-        opened = await within.session.open(self, lambda: storages_of(self, within.budget), self.filenames)
+        opened = await self.opened(within)
         turn = Turn.from_json(state) if state is not None else None
         interleave = Interleave(self.plan, 0, turn, batch=within.batch, skip=within.skip)
         async with background() as tasks:

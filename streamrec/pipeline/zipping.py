@@ -38,8 +38,8 @@ class Zip:
         part_within = replace(within, budget=share - share // QUEUE_SHARE)
         zipper = Zipper(self.nest)
         async with background() as tasks:
-            for queue, chain, position in zip(queues, chains, positions, strict=True):
-                tasks.start_soon(fill, queue, part_within.chunks(chain, position))
+            for number, (queue, chain, position) in enumerate(zip(queues, chains, positions, strict=True)):
+                tasks.start_soon(fill, queue, part_within.apart(number).chunks(chain, position))
             while True:
                 while (part := zipper.wanted) is not None:
                     chunk = await queues[part].get()
