@@ -30,6 +30,7 @@ __all__ = [
     "gather",
     "interleave",
     "masked_crc32c",
+    "pick",
     "scan_frames",
 ]
 
@@ -56,6 +57,7 @@ if NATIVE:
             gather,
             interleave,
             masked_crc32c,
+            pick,
             scan_frames,
         )
     except ImportError as error:
@@ -73,5 +75,6 @@ else:
         gather,
         interleave,
         masked_crc32c,
+        pick,
         scan_frames,
     )

@@ -45,6 +45,7 @@ __all__ = [
     "gather",
     "interleave",
     "masked_crc32c",
+    "pick",
     "scan_frames",
 ]
 
@@ -380,6 +381,37 @@ def exchange(
     while ended and held and given < most:
         give()
     return len(coming), given, held, weight
+
+
+def pick(buffers: Sequence[BytesLike], rows: Int64s) -> tuple[Buffer, Buffer]:
+    """Copies the payloads of a shuffle buffer's rows back to back into a new buffer, as `gather` does.
+
+    Args:
+        buffers: What the payloads lie in.
+        rows: int64 [n, 4]: start and end of each payload, `buffer << 32 | anything`, and anything.
+
+    Returns:
+        buffer: The payloads, one after the other.
+        spans: int64 [n, 2], as bytes: where each lies in it.
+
+    Raises:
+        ValueError: A span outside of its buffer, or a buffer that is none.
+
+    >>> pick([b"abcdef", b"uvwxyz"], np.array([[1, 3, 1 << 32, 0], [0, 1, 0, 0]]))[0]
+    b'vwa'
+    """
+    contents = [_bytes(buffer) for buffer in tuple(buffers)]
+    payloads = []
+    for index, (start, end, tag, _) in enumerate(_rows(rows, False).tolist()):
+        buffer = tag >> 32
+        if not 0 <= buffer < len(contents):
+            raise ValueError(f"row {index} lies in buffer {buffer}: wanted 0 <= buffer < {len(contents)}")
+        size = len(contents[buffer])
+        if not 0 <= start <= end <= size:
+            raise ValueError(f"row {index} is [{start}, {end}): wanted 0 <= start <= end <= {size}, its buffer's size")
+        payloads.append(contents[buffer][start:end])
+    ends = np.cumsum([0, *map(len, payloads)])
+    return b"".join(payloads), _packed(itertools.pairwise(ends))
 
 
 def _weight(row: npt.NDArray[np.int64]) -> int:

@@ -102,7 +102,7 @@ class Buffer:
         self._ordered = ordered
         self._known = [Known(0, start)]
         self._shards: dict[int, tuple[str | None, str | None]] = {}
-        self._store = Store()
+        self._store = Store(rule.limit)
         self._slots = Slots(rule, NOTHING, 0)
         self._next = 0
         self._warned = False
@@ -181,9 +181,7 @@ class Buffer:
         rows = out[:went]
         elements = self._store.pick(rows)
         shards = self._shards if self._refers else None
-        positions = Shuffled(
-            self._base, self._entries, self._gone, rows[:, TAG:].copy(), self._known, shards, self._ordered
-        )
+        positions = Shuffled(self._base, self._entries, self._gone, rows, self._known, shards, self._ordered)
         self._gone += went
         nbytes = memoryview(elements.buffer).nbytes if isinstance(elements, Frames) else weigh(elements)
         return came, Chunk(elements, positions, nbytes)
@@ -244,7 +242,7 @@ class Shuffled:
         base: What the buffer held some time before.
         entries: What came in since; more may come in later.
         gone: How many elements went before these, since the base.
-        tags: TAG and REFERENCE of these.
+        rows: Those of these.
         known: Places of the input.
         shards: Version and compression of each shard; None where elements are held by number.
         ordered: Whether the input comes in one order.
@@ -253,7 +251,7 @@ class Shuffled:
     base: Base
     entries: Sequence[Entry]
     gone: int
-    tags: Rows
+    rows: Rows
     known: Sequence[Known]
     shards: Mapping[int, tuple[str | None, str | None]] | None
     ordered: bool
@@ -262,7 +260,7 @@ class Shuffled:
         """Where these elements lie, if they are records of shards."""
         if self.shards is None:
             return None
-        return Places(self.tags[:, 1], self.tags[:, 0] & SIZES, self.shards)
+        return Places(self.rows[:, REFERENCE], self.rows[:, TAG] & SIZES, self.shards)
 
     def at(self, index: int) -> Position:
         if not self.ordered:

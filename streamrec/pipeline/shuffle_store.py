@@ -3,8 +3,8 @@
 Rules:
 - A row's TAG is `block << 32 | size`: the block that its element lies in, and a number of the caller's (a record's size
   in its shard). In a block of records, START and END are the span; elsewhere START is the element's index.
-- What is held is no more than about WASTE times what is alive: blocks of which less than that is left are copied
-  together. So a record is copied about once more on its way through.
+- What is held is no more than about WASTE times what is alive, or a given number of bytes: beyond that, blocks of which
+  less than half is alive are copied together. So a record is copied once more at the most, on average.
 """
 
 from __future__ import annotations
@@ -25,9 +25,6 @@ from streamrec.tfrecord import Frames, as_spans
 __all__ = ["TAG_BITS", "Store", "spans_of"]
 
 WASTE = 2
-SLACK_BYTES = 1 << 20
-"""What may be held beside, so that little is not copied for less."""
-
 MOST_BLOCKS = 256
 """More blocks of records than this are copied together: each costs its part of every gather."""
 
@@ -49,11 +46,11 @@ class Store:
     """The blocks.
 
     Args:
-        slack_bytes: What may be held beside WASTE times what is alive.
+        free_bytes: What may be held however little of it is alive.
     """
 
-    def __init__(self, slack_bytes: int = SLACK_BYTES) -> None:
-        self._slack = slack_bytes
+    def __init__(self, free_bytes: int = 0) -> None:
+        self._free_bytes = free_bytes
         self._blocks: list[Block | None] = []
         self._free: list[int] = []
         self._others = 0
@@ -68,9 +65,9 @@ class Store:
 
     def pick(self, rows: Rows) -> Any:
         """The elements of these rows, in order: records as Frames, columns as Columns, all else as a list."""
-        blocks = rows[:, TAG] >> TAG_BITS
         if not self._others:
-            return self._gathered(blocks, rows)
+            return self._gathered(rows)
+        blocks = rows[:, TAG] >> TAG_BITS
         order = np.lexsort((rows[:, START], blocks))
         numbers, firsts = np.unique(blocks[order], return_index=True)
         groups = np.split(order, firsts[1:])
@@ -82,7 +79,7 @@ class Store:
     def tidy(self, rows: Rows, live_bytes: int) -> None:
         """Copies what is alive out of blocks that are mostly dead, and changes the rows, which are all there are."""
         crowded = len(self._blocks) - len(self._free) - self._others > MOST_BLOCKS
-        if self.held_bytes <= WASTE * live_bytes + self._slack and not crowded:
+        if self.held_bytes <= max(WASTE * live_bytes, self._free_bytes) and not crowded:
             return
         numbers = rows[:, TAG] >> TAG_BITS
         live = np.bincount(numbers, weights=rows[:, END] - rows[:, START], minlength=len(self._blocks)).tolist()
@@ -104,7 +101,7 @@ class Store:
         chosen = np.flatnonzero(np.isin(numbers, victims))
         kept = rows[chosen]
         if len(kept):
-            frames = self._gathered(numbers[chosen], kept)
+            frames = self._gathered(kept)
             number = self._add(Block(frames.buffer, True, memoryview(frames.buffer).nbytes))
             kept[:, : END + 1] = frames.spans
             kept[:, TAG] = number << TAG_BITS | kept[:, TAG] & ((1 << TAG_BITS) - 1)
@@ -137,10 +134,10 @@ class Store:
             return Frames(block.content, np.ascontiguousarray(rows[:, : END + 1]))
         return select(block.content, rows[:, START])
 
-    def _gathered(self, blocks: Numbers, rows: Rows) -> Frames:
+    def _gathered(self, rows: Rows) -> Frames:
         """The records of these rows, in a buffer of their own."""
         buffers = [b"" if block is None or not block.is_records else block.content for block in self._blocks]
-        buffer, spans = kernels.gather(buffers, blocks, np.ascontiguousarray(rows[:, : END + 1]))
+        buffer, spans = kernels.pick(buffers, rows)
         return Frames(buffer, as_spans(spans))
 
     def _add(self, block: Block) -> int:

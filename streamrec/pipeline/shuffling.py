@@ -123,7 +123,7 @@ async def refetched(buffer: Buffer, state: Mapping[str, Any], again: Kept, withi
     assert held.sizes is not None, "sizes stand beside references"
     order = np.argsort(held.numbers, kind="stable")
     wanted = Places(held.numbers[order], held.sizes[order], held.shards or {})
-    filling = Filling(held)
+    filling = Filling(held, state["limit"])
     async with aclosing(within.chunks(Chain(Refetch(again.shards, wanted), again.again), None)) as chunks:
         async for chunk in chunks:
             filling.put(chunk.elements, order[filling.count : filling.count + len(chunk.elements)])
@@ -134,7 +134,7 @@ async def run_again(buffer: Buffer, state: Mapping[str, Any], chunks: AsyncGener
     """Gives a buffer what it held by number, from the chunks since then; then the chunks that follow."""
     held, first, last = Held.from_json(state["held"]), 0, state["next"]
     order = np.argsort(held.numbers, kind="stable")
-    numbers, filling = held.numbers[order], Filling(held)
+    numbers, filling = held.numbers[order], Filling(held, state["limit"])
     if not last:
         filling.into(buffer, state["step"], Entry(NOTHING, Fixed(state["inner"]), 0), 0)
     async for chunk in chunks:
@@ -162,13 +162,14 @@ class Filling:
 
     Args:
         held: What they are.
+        limit: See `Store`.
     """
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: Held, limit: int) -> None:
         self._held = held
         self._rows = np.empty((len(held.numbers), 4), np.int64)
         self._rows[:, REFERENCE] = held.numbers
-        self._store = Store()
+        self._store = Store(limit)
         self.count = 0
 
     def put(self, elements: Any, slots: npt.NDArray[np.int64]) -> None:

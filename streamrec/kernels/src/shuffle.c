@@ -1,15 +1,21 @@
 /* The shuffle kernel: which elements leave a shuffle buffer while others enter it.
  *
- * It moves rows, never elements: a row is four int64, of which the first two are where the element starts and ends in
+ * `exchange` moves rows, never elements: a row is four int64, of which the first two are where the element starts and ends in
  * whatever holds it, and the others are the caller's. So what a shuffle costs above copying the payloads is one look
  * at a random row. The random numbers are those of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number
  * Generators, 2014), whose nth number is a function of n: a run that is resumed goes on with the number that would have
- * come.
+ * come. `pick` copies the payloads that rows name.
  */
 #include "args.h"
+#include "block.h"
+#include "copy.h"
+
+#include <stdlib.h>
 
 #define ROW_BYTES 32
 #define AHEAD 8 /* rows are asked for so many steps before their turn */
+#define PICK_AHEAD 16    /* payloads likewise: no two lie near each other, so it is further than in copy.h */
+#define BUFFER_SHIFT 32  /* the third number of a row is `buffer << 32 | size` */
 #define ROOM 64 /* what an element weighs beside its bytes: its row, and the copies of it that positions hold */
 
 struct slots {
@@ -189,9 +195,153 @@ failed:
     return result;
 }
 
+/* Payloads that rows name, in many buffers. */
+struct pick {
+    Py_buffer *buffers;
+    Py_ssize_t buffer_count, n;
+    const char *rows;
+};
+
+/* Row i's payload and length; NULL where the buffer or the span is out of range. */
+static inline const uint8_t *
+picked_payload(const struct pick *pick, Py_ssize_t i, size_t *length)
+{
+    const char *row = pick->rows + ROW_BYTES * i;
+    int64_t buffer = int64_at(row, 2) >> BUFFER_SHIFT;
+    size_t start;
+    if (buffer < 0 || buffer >= pick->buffer_count || !span_at(row, 0, pick->buffers[buffer].len, &start, length)) {
+        return NULL;
+    }
+    return (const uint8_t *)pick->buffers[buffer].buf + start;
+}
+
+/* Bytes of all payloads; -1 with *bad set to the first row out of range, or to n where the sum overflows. */
+static Py_ssize_t
+picked_bytes(const struct pick *pick, Py_ssize_t *bad)
+{
+    Py_ssize_t total = 0;
+    for (*bad = 0; *bad < pick->n; ++*bad) {
+        size_t length;
+        if (picked_payload(pick, *bad, &length) == NULL) {
+            return -1;
+        }
+        if (__builtin_add_overflow(total, (Py_ssize_t)length, &total)) {
+            *bad = pick->n;
+            return -1;
+        }
+    }
+    return total;
+}
+
+/* Copies the payloads and writes their spans. Returns how many it could copy: rows may change without the GIL. */
+static Py_ssize_t
+copy_picked(const struct pick *pick, uint8_t *target, size_t room, char *spans)
+{
+    int64_t end = 0;
+    for (Py_ssize_t i = 0; i < pick->n; i++) {
+        size_t length;
+        const uint8_t *coming = i + PICK_AHEAD < pick->n ? picked_payload(pick, i + PICK_AHEAD, &length) : NULL;
+        if (coming != NULL) {
+            prefetch_payload(coming, length);
+            __builtin_prefetch(coming + length); /* a short payload seldom begins where a cache line does */
+        }
+        const uint8_t *payload = picked_payload(pick, i, &length);
+        if (payload == NULL || length > room - (size_t)end) {
+            return i;
+        }
+        end = copy_payload(target, spans, i, end, payload, length);
+    }
+    return pick->n;
+}
+
+static PyObject *
+raise_bad_pick(const struct pick *pick, Py_ssize_t i)
+{
+    const char *row = pick->rows + ROW_BYTES * i;
+    int64_t buffer = int64_at(row, 2) >> BUFFER_SHIFT;
+    if (buffer < 0 || buffer >= pick->buffer_count) {
+        return PyErr_Format(PyExc_ValueError, "row %zd lies in buffer %lld: wanted 0 <= buffer < %zd", i,
+                            (long long)buffer, pick->buffer_count);
+    }
+    return PyErr_Format(PyExc_ValueError, "row %zd is [%lld, %lld): wanted 0 <= start <= end <= %zd, its buffer's size",
+                        i, (long long)int64_at(row, 0), (long long)int64_at(row, 1), pick->buffers[buffer].len);
+}
+
+static PyObject *
+pick_rows(const struct pick *pick)
+{
+    Py_ssize_t bad, size;
+    Py_BEGIN_ALLOW_THREADS
+    size = picked_bytes(pick, &bad);
+    Py_END_ALLOW_THREADS
+    if (size < 0) {
+        return bad == pick->n ? PyErr_NoMemory() : raise_bad_pick(pick, bad);
+    }
+    uint8_t *target, *new_spans;
+    PyObject *buffer = block_or_bytes(size, &target);
+    PyObject *spans = block_or_bytes(SPAN_BYTES * pick->n, &new_spans);
+    if (buffer == NULL || spans == NULL) {
+        goto failed;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    bad = copy_picked(pick, target, (size_t)size, (char *)new_spans);
+    Py_END_ALLOW_THREADS
+    if (bad == pick->n) {
+        return Py_BuildValue("NN", buffer, spans);
+    }
+    raise_bad_pick(pick, bad);
+failed:
+    Py_XDECREF(buffer);
+    Py_XDECREF(spans);
+    return NULL;
+}
+
+static PyObject *
+pick_from(PyObject *tuple, const Py_buffer *rows)
+{
+    Py_ssize_t count = PyTuple_Size(tuple), held = 0;
+    Py_buffer *buffers = calloc((size_t)count + 1, sizeof *buffers);
+    if (buffers == NULL) {
+        return PyErr_NoMemory();
+    }
+    while (held < count && take_buffer(PyTuple_GetItem(tuple, held), &buffers[held])) {
+        held++;
+    }
+    PyObject *result = NULL;
+    if (held == count) {
+        struct pick pick = {buffers, count, rows->shape[0], rows->buf};
+        result = pick_rows(&pick);
+    }
+    while (held > 0) {
+        PyBuffer_Release(&buffers[--held]);
+    }
+    free(buffers);
+    return result;
+}
+
+static PyObject *
+py_pick(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"buffers", "rows", NULL};
+    (void)module;
+    PyObject *buffers, *array;
+    Py_buffer rows;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO:pick", names, &buffers, &array) ||
+        !take_rows(array, &rows, 0)) {
+        return NULL;
+    }
+    PyObject *tuple = PySequence_Tuple(buffers);
+    PyObject *result = tuple != NULL ? pick_from(tuple, &rows) : NULL;
+    Py_XDECREF(tuple);
+    PyBuffer_Release(&rows);
+    return result;
+}
+
 PyMethodDef shuffle_methods[] = {
     {"exchange", KEYWORD_FUNCTION(py_exchange), KEYWORDS,
      "exchange(slots, held, weight, limit, incoming, out, most, key, step, ended)\n--\n\n"
      "Lets rows into a shuffle buffer and random ones out of it: (taken, given, held, weight)."},
+    {"pick", KEYWORD_FUNCTION(py_pick), KEYWORDS,
+     "pick(buffers, rows)\n--\n\nThe payloads of a shuffle buffer's rows back to back in one new buffer: (buffer, spans)."},
     {NULL, NULL, 0, NULL},
 };
