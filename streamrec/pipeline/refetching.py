@@ -152,7 +152,7 @@ class Refetch:
                     await reader.aclose()
         data = await storage.read_range(path, stretch.start, stretch.end, version)
         if len(data) < stretch.end - stretch.start:
-            raise changed(path, stretch.start + len(data), "ends")
+            raise changed(path, stretch.end, "ends before")
         frames = Frames(data, np.stack([offsets, offsets + sizes], 1) + (HEADER_BYTES - stretch.start))
         if self.shards.options.verify:
             verify(frames, path, stretch.start)
@@ -166,12 +166,12 @@ async def found(reader: ShardReader, offsets: Numbers, path: str) -> Frames:
     while first < len(offsets):
         frames = await reader.read()
         if frames is None:
-            raise changed(path, int(offsets[first]), "has no record")
+            raise changed(path, int(offsets[first]), "has no record at")
         starts = frames.spans[:, 0] + ((frames.origin or 0) - HEADER_BYTES)
         last = int(np.searchsorted(offsets, frames.offset(len(frames))))
         at = np.searchsorted(starts, offsets[first:last])
         if (starts[np.minimum(at, len(starts) - 1)] != offsets[first:last]).any():
-            raise changed(path, int(offsets[first]), "has no record")
+            raise changed(path, int(offsets[first]), "has no record at")
         parts.append(Frames(frames.buffer, frames.spans[at]).compact())
         first = last
     return joined(parts)  # type: ignore[no-any-return]
@@ -201,7 +201,7 @@ def verify(frames: Frames, path: str, first: int) -> None:
 def changed(path: str, offset: int, what: str) -> PositionMismatchError:
     """The error for a shard that does not hold what it held."""
     return PositionMismatchError(
-        f"{path} {what} at byte {offset:,}, where this state's shuffle buffer held a record: the shard was changed; "
+        f"{path} {what} byte {offset:,}, where this state's shuffle buffer held a record: the shard was changed; "
         "resume with the shards that it was saved with, or start anew without the state"
     )
 

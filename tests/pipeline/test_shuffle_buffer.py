@@ -172,7 +172,7 @@ def test_positions_say_what_is_held(capacity: int, cuts: list[int], data: st.Dat
     for chunk in fed(Buffer(Rule(capacity, 1 << 40, 7), False, start={"next": 0}), numbers, cuts):
         index = data.draw(st.integers(0, len(chunk.elements)))
         state = chunk.positions.at(index)["source"]
-        values = [int(value) for value in chunk.elements]
+        values = [plain(value) for value in chunk.elements]
         start = state["inner"]["next"]
         held = [start + number for number in Held.from_json(state["held"]).numbers.tolist()]
         came = set(range(start + state["next"]))
