@@ -33,6 +33,9 @@ logger = logging.getLogger("streamrec")
 CHUNK_BYTES = 6 << 20
 """About how much is emitted at a time when the input has ended."""
 
+LEAST_PIECE = 4096
+"""A chunk is let in by so many elements at least."""
+
 NOTHING: Rows = np.empty((0, 4), np.int64)
 SIZES = (1 << TAG_BITS) - 1
 
@@ -126,11 +129,21 @@ class Buffer:
         self._rebase(entry, taken)
 
     def feed(self, chunk: Chunk) -> Iterator[Chunk]:
-        """Takes a chunk; gives what had to leave for its elements."""
+        """Takes a chunk; gives what had to leave for its elements.
+
+        A piece at a time, so that little has to come in again for a position within what is given.
+        """
         count = len(chunk.elements)
-        if not count:
-            return
-        entry = Entry(self._enter(chunk), chunk.positions, self._next)
+        rows = self._enter(chunk)
+        piece = max(LEAST_PIECE, len(self._slots.rows) // 2)
+        for first in range(0, count, piece):
+            positions = Shifted(chunk.positions, first) if first else chunk.positions
+            yield from self._let_in(Entry(rows[first : first + piece], positions, self._next))
+        self._store.tidy(self._slots.rows, self._slots.live_bytes)
+
+    def _let_in(self, entry: Entry) -> Iterator[Chunk]:
+        """Gives what has to leave for an entry."""
+        count = len(entry.rows)
         self._next += count
         self._entries.append(entry)
         taken = 0
@@ -140,8 +153,7 @@ class Buffer:
             if out is not None:
                 self._tell_if_small()
                 yield out
-        self._store.tidy(self._slots.rows, self._slots.live_bytes)
-        if self._gone > len(self._slots.rows):
+        if self._gone > len(self._slots.rows) // 2:
             self._rebase(entry, count)
 
     def drain(self) -> Iterator[Chunk]:
@@ -188,7 +200,8 @@ class Buffer:
 
     def _rebase(self, entry: Entry, taken: int) -> None:
         """Positions count from here on."""
-        self._base = Base(self._rule, self._slots.rows.copy(), self._slots.step, entry._replace(rows=NOTHING), taken)
+        slots, place = self._slots, entry._replace(rows=NOTHING)
+        self._base = Base(self._rule, slots.rows.copy(), slots.weight, slots.step, place, taken)
         self._entries: list[Entry] = []
         self._gone = 0
         if not self._refers:

@@ -78,14 +78,15 @@ class Slots:
         rule: See there.
         rows: What they hold.
         step: How many elements they gave so far.
+        weight: What the rows weigh; None: to be worked out.
     """
 
-    def __init__(self, rule: Rule, rows: Rows, step: int) -> None:
+    def __init__(self, rule: Rule, rows: Rows, step: int, weight: int | None = None) -> None:
         self._rule = rule
         self._slots = np.empty((max(1, min(rule.capacity, rule.limit // ROW_WEIGHT + 1)), 4), np.int64)
         self._slots[: len(rows)] = rows
         self._held = len(rows)
-        self.weight = int((rows[:, END] - rows[:, START]).sum()) + ROW_WEIGHT * len(rows)
+        self.weight = weight_of(rows) if weight is None else weight
         self.step = step
 
     @property
@@ -116,19 +117,25 @@ class Slots:
         return came, went
 
 
+def weight_of(rows: Rows) -> int:
+    """What the elements of these rows weigh."""
+    return int((rows[:, END] - rows[:, START]).sum()) + ROW_WEIGHT * len(rows)
+
+
 @dataclass(frozen=True, slots=True)
 class Base:
     """A copy of the slots, and which input comes next."""
 
     rule: Rule
     rows: Rows
+    weight: int
     step: int
     entry: Entry
     taken: int
 
     def place(self, entries: Sequence[Entry], gone: int) -> Place:
         """Where the buffer stands when `gone` elements more went, while these entries came in behind the base."""
-        slots = Slots(self.rule, self.rows, self.step)
+        slots = Slots(self.rule, self.rows, self.step, self.weight)
         entry, taken = self.entry, self.taken
         coming = iter(entries)
         while gone:
