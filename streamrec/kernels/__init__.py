@@ -30,6 +30,7 @@ __all__ = [
     "gather",
     "interleave",
     "masked_crc32c",
+    "pad_rows",
     "pick",
     "scan_frames",
 ]
@@ -57,6 +58,7 @@ if NATIVE:
             gather,
             interleave,
             masked_crc32c,
+            pad_rows,
             pick,
             scan_frames,
         )
@@ -75,6 +77,7 @@ else:
         gather,
         interleave,
         masked_crc32c,
+        pad_rows,
         pick,
         scan_frames,
     )

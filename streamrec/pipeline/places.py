@@ -8,7 +8,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from streamrec.pipeline.chunk import Nested, Picked, Positions, Shifted, StageState
 from streamrec.tfrecord import HEADER_BYTES
 
-__all__ = ["OFFSET_BITS", "Placed", "Places", "Stretch", "Taken", "places_of"]
+__all__ = ["OFFSET_BITS", "Placed", "Places", "Stretch", "Taken", "joined", "places_of"]
 
 Numbers = npt.NDArray[np.int64]
 
@@ -67,6 +67,13 @@ def places_of(positions: Positions) -> Places | None:
         indices = positions.indices if isinstance(positions, Picked) else slice(positions.first, None)
         return inner and inner.picked(indices)
     return None
+
+
+def joined(parts: Sequence[Places]) -> Places:
+    """Several places as one."""
+    shards = {shard: told for part in parts for shard, told in part.shards.items()}
+    references, sizes = [part.references for part in parts], [part.sizes for part in parts]
+    return Places(np.concatenate(references), np.concatenate(sizes), shards)
 
 
 class Stretch(NamedTuple):

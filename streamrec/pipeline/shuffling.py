@@ -1,9 +1,10 @@
 """Shuffle: a chain's elements in random order. `shuffle_buffer` decides; this file runs it, and resumes it.
 
-How a position says what the buffer holds is chosen here, once for each chain (`kept`):
+How a position says what the buffer holds is chosen here, once for each chain (`records_of`):
 
 - Records of shards, interleaved, picked (filter, take, skip, shard, take_while), repeated, prefetched or shuffled
-  before, and what `map` and `parse_example` make of each: by reference. Resuming fetches just these records again, by
+  before, and what `map` (of one call
+  at a time or several) and `parse_example` make of each: by reference. Resuming fetches just these records again, by
   ranged reads, and calls the functions for them again. Records that lie near each other are read in one stretch.
 - Everything else (numbers, arrays, batches, zips, ...): by number. Resuming runs what is before the shuffle again, from
   the last place known before the oldest element held: for n elements held about ln(n) + 2 times as many.
@@ -16,16 +17,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from streamrec.errors import PositionMismatchError
+from streamrec.pipeline.budget import Share
 from streamrec.pipeline.chunk import Chunk, Shifted
 from streamrec.pipeline.columns import select, window
-from streamrec.pipeline.description import Chain, Within, derived
+from streamrec.pipeline.description import Chain, Source, Within, derived
+from streamrec.pipeline.parallel import ParallelMap
 from streamrec.pipeline.parsing import Parse
 from streamrec.pipeline.places import Places
 from streamrec.pipeline.prefetching import Prefetch
@@ -36,38 +39,52 @@ from streamrec.pipeline.shuffle_buffer import NOTHING, Buffer, Fixed, Held
 from streamrec.pipeline.shuffle_slots import END, REFERENCE, TAG, Entry, Rule
 from streamrec.pipeline.shuffle_store import TAG_BITS, Store, spans_of
 from streamrec.pipeline.source import Shards
-from streamrec.pipeline.stages import Map, Stage
+from streamrec.pipeline.stages import Map
 
 __all__ = ["Shuffle"]
 
-BUFFER_SHARE = 2
-"""The buffer has this part of the budget: half of that is alive, half may be dead until it is copied together."""
+BUFFER: Final = Share(2)
+"""What the buffer may hold: half of that is alive, half may be dead until what is alive is copied together."""
 
 PICKING = (Filter, Shard, Skip, Take, TakeWhile)
 ONE_TO_ONE = (Map, Parse)
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """Where the records come from that a buffer holds by reference, and which stages are to be run for them again."""
-
-    shards: Shards
-    again: tuple[Stage, ...] = ()
-
-
-def kept(chain: Chain) -> Kept | None:
-    """How a chain's elements can be had again by reference; None where they are held by number."""
+def records_of(chain: Chain) -> Shards | None:
+    """The shards of which each element of a chain is one record, or was made of one; None for all other chains."""
     source = chain.source
     if isinstance(source, Shards):
-        inner: Kept | None = Kept(source)
+        shards: Shards | None = source
     else:
-        inner = kept(source.inner) if isinstance(source, Prefetch | Repeat | Shuffle) else None
-    if inner is None or any(type(stage) not in PICKING + ONE_TO_ONE for stage in chain.stages):
-        return None
-    return replace(inner, again=(*inner.again, *(stage for stage in chain.stages if type(stage) in ONE_TO_ONE)))
+        shards = records_of(source.inner) if isinstance(source, ParallelMap | Prefetch | Repeat | Shuffle) else None
+    return shards if all(type(stage) in PICKING + ONE_TO_ONE for stage in chain.stages) else None
 
 
-@dataclass(frozen=True, slots=True)
+def again(chain: Chain, records: Source) -> Chain:
+    """What makes the elements of such a chain of records that were picked already."""
+    source = chain.source
+    if isinstance(source, ParallelMap):
+        made = Chain(replace(source, inner=again(source.inner, records), deterministic=True))
+    elif isinstance(source, Prefetch | Repeat | Shuffle):
+        made = again(source.inner, records)
+    else:
+        made = Chain(records)
+    return replace(made, stages=(*made.stages, *(stage for stage in chain.stages if type(stage) in ONE_TO_ONE)))
+
+
+def in_order(part: Any, by_default: bool) -> bool:
+    """Whether what a description describes comes in one order, where `deterministic=None` means `by_default`."""
+    if isinstance(part, tuple | list | dict):
+        return all(in_order(each, by_default) for each in (part.values() if isinstance(part, dict) else part))
+    if not is_dataclass(part):
+        return True
+    said = getattr(part, "deterministic", True)
+    if not (by_default if said is None else said) and getattr(part, "cycle_length", 2) > 1:
+        return False
+    return all(in_order(getattr(part, each.name), by_default) for each in fields(part))
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Shuffle:
     """A chain in random order: each element comes at most `buffer_size` places before its own.
 
@@ -92,20 +109,19 @@ class Shuffle:
         yield f"Shuffle(buffer_size={self.buffer_size}, seed={self.seed}, reshuffle_each_iteration={self.reshuffle})"
 
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
-        share = within.budget // BUFFER_SHARE
-        limit = within.session.settled(self, state["limit"] if state else share // 2)
-        before = replace(within.apart(0), budget=within.budget - share)
+        share, before = within.apart(0).take(BUFFER)
+        limit = within.session.remember(self, lambda: int(state["limit"]) if state else share // 2)
         epoch = within.epoch if self.reshuffle else 0
         rule = Rule(self.buffer_size, limit, derived(within.seed if self.seed is None else self.seed, epoch))
-        again = kept(self.inner)
-        ordered = again is not None or not any("deterministic=False" in line for line in self.inner.lines())
-        buffer = Buffer(rule, again is not None, ordered, state and state["inner"])
-        if state and again is not None:
-            await refetched(buffer, state, again, before)
+        shards = records_of(self.inner)
+        ordered = shards is not None or in_order(self.inner, within.deterministic)
+        buffer = Buffer(rule, shards is not None, ordered, state and state["inner"])
+        if state and shards is not None:
+            await refetched(buffer, state, self.inner, shards, before)
         failure: Exception | None = None
         async with aclosing(before.chunks(self.inner, state and state["inner"])) as chunks:
             try:
-                source = run_again(buffer, state, chunks) if state and again is None else chunks
+                source = run_again(buffer, state, chunks) if state and shards is None else chunks
                 async for chunk in source:
                     for out in buffer.feed(chunk):
                         yield out
@@ -117,14 +133,14 @@ class Shuffle:
             raise failure
 
 
-async def refetched(buffer: Buffer, state: Mapping[str, Any], again: Kept, within: Within) -> None:
+async def refetched(buffer: Buffer, state: Mapping[str, Any], inner: Chain, shards: Shards, within: Within) -> None:
     """Gives a buffer what it held by reference."""
     held = Held.from_json(state["held"])
     assert held.sizes is not None, "sizes stand beside references"
     order = np.argsort(held.numbers, kind="stable")
     wanted = Places(held.numbers[order], held.sizes[order], held.shards or {})
     filling = Filling(held, state["limit"])
-    async with aclosing(within.chunks(Chain(Refetch(again.shards, wanted), again.again), None)) as chunks:
+    async with aclosing(within.chunks(again(inner, Refetch(shards, wanted)), None)) as chunks:
         async for chunk in chunks:
             filling.put(chunk.elements, order[filling.count : filling.count + len(chunk.elements)])
     filling.into(buffer, state["step"], Entry(NOTHING, Fixed(state["inner"]), 0), 0)
