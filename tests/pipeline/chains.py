@@ -124,6 +124,14 @@ VERBS = [
     alike("filter_pair", (PAIR,), lambda ds, n: ds.filter(lambda number, record: number % (n + 1) != 0)),
     alike("second", (PAIR,), lambda ds, n: ds.map(lambda number, record: record), gives=lambda kind: RECORD),
     alike("enumerate", (RECORD,), lambda ds, n: ds.enumerate(n), gives=lambda kind: PAIR, by_order=True),
+    alike("cache", ANY, lambda ds, n: ds.cache()),
+    alike("parallel_map", (NUMBER,), lambda ds, n: ds.map(lambda number: number - n, num_parallel_calls=n)),
+    Verb(
+        "parallel_map_record",
+        (RECORD,),
+        lambda ds, n: ds.map(bytes.lower, num_parallel_calls=n),
+        lambda tf, ds, n: ds.map(tf.strings.lower, num_parallel_calls=n),
+    ),
     Verb(
         "map_record",
         (RECORD,),
@@ -177,12 +185,22 @@ def sliced(count: int) -> Made:
     )
 
 
+def generated(count: int) -> Made:
+    return Made(
+        Dataset.from_generator(lambda: map(np.int64, range(count))),
+        lambda tf: tf.data.Dataset.from_generator(lambda: range(count), output_signature=tf.TensorSpec((), tf.int64)),
+        NUMBER,
+        f"generated({count})",
+    )
+
+
 def sources(files: list[str]) -> st.SearchStrategy[Made]:
     """Where elements come from."""
     return st.one_of(
         st.builds(read, st.just(files), st.integers(1, 5), st.integers(1, 4)),
         st.builds(numbered, st.integers(0, 30), st.integers(1, 3)),
         st.builds(sliced, st.integers(0, 25)),
+        st.builds(generated, st.integers(0, 25)),
     )
 
 

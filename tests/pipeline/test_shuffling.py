@@ -140,6 +140,10 @@ CHAINS: dict[str, Callable[[Any], Any]] = {
     "numbered": lambda ds: ds.enumerate().shuffle(9).prefetch(100),
     "joined": lambda ds: ds.concatenate(ds.map(upper)).shuffle(9),
     "zipped": lambda ds: Dataset.zip(ds.shuffle(5), Dataset.range(40).shuffle(7)).shuffle(4),
+    "several calls": lambda ds: (
+        ds.filter(odd).map(upper, num_parallel_calls=3).shuffle(9).map(len, num_parallel_calls=2)
+    ),
+    "cached": lambda ds: ds.shuffle(9).cache().repeat(2),
     "prefetched": lambda ds: ds.prefetch(1).shuffle(9).prefetch(1),
 }
 
@@ -171,6 +175,28 @@ def test_in_any_order_each_record_comes_once_though_resumed(files: list[str]) ->
     state = iterator.state_dict()
     iterator.close()
     assert sorted(before + list(dataset.iterate(state))) == sorted(ALL)
+
+
+def test_what_comes_as_it_is_ready_is_held_by_reference_too(files: list[str]) -> None:
+    dataset = TFRecordDataset(files).map(upper, num_parallel_calls=3, deterministic=False).shuffle(9)
+    iterator = dataset.iterate()
+    before = [next(iterator) for _ in range(17)]
+    state = iterator.state_dict()
+    iterator.close()
+    assert sorted(before + list(dataset.iterate(state))) == sorted(map(upper, ALL))
+
+
+@pytest.mark.parametrize("deterministic", [None, False])
+def test_options_say_whether_numbers_mean_something(deterministic: bool | None) -> None:
+    dataset = Dataset.range(50).map(lambda number: number, num_parallel_calls=3).shuffle(9)
+    iterator = dataset.with_options(deterministic=deterministic).iterate()
+    next(iterator)
+    if deterministic is None:
+        assert iterator.state_dict()
+    else:
+        with pytest.raises(StreamrecError, match="has no fixed order"):
+            iterator.state_dict()
+    iterator.close()
 
 
 def test_numbers_mean_nothing_where_there_is_no_order(files: list[str]) -> None:
