@@ -13,6 +13,7 @@ Rules:
 | `prefetch` | a half | what it was asked for |
 | `prefetch(AUTOTUNE)` | a quarter | |
 | `map` of several calls: what they hold, and their results | a quarter | |
+| `shuffle`: the elements that it holds, and as much of what is dead among them | a half | |
 | each part of a `zip`: its queue | a quarter of the part's share | |
 | shards: lanes, ranges ahead of their turn | all | 6 MiB a lane; ranges as many as fill the wire |
 """
