@@ -5,6 +5,8 @@ Rules:
 - A source that buffers takes its share of what reaches it (`Within.take`), and hands the rest on to the chains that
   it holds. Sources that run chains beside each other hand each an equal part (`Within.part`). So whatever is nested
   in whatever, all shares together are the budget and never more; how far each is filled is its owner's to keep.
+- What reaches a source is the same in every run with the same options, be it resumed or not: how many elements a
+  shuffle holds depends on it, and so does its order.
 - A share that is too small for one chunk holds one chunk, or nothing would move.
 
 | who | share of what reaches it | at most |

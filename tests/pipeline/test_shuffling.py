@@ -233,6 +233,12 @@ def test_a_resumed_run_goes_on_within_another_budget(files: list[str]) -> None:
     assert list(small.with_options(memory_budget=1 << 28)) != expected
 
 
+def test_a_shuffle_that_had_not_begun_has_the_same_budget_when_resumed() -> None:
+    """A cache gives what it keeps the same share, be it filled or not."""
+    dataset = Dataset.range(5).concatenate(Dataset.range(100).shuffle(80)).cache().repeat(2)
+    assert_resumes_everywhere(dataset.with_options(memory_budget=1 << 13))
+
+
 def test_another_shuffle_is_refused(files: list[str]) -> None:
     dataset = TFRecordDataset(files)
     iterator = dataset.shuffle(5, seed=1).iterate()
