@@ -24,6 +24,7 @@ import anyio.lowlevel
 import numpy as np
 
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
+from streamrec.pipeline.budget import Share
 from streamrec.pipeline.cache_file import CacheFile
 from streamrec.pipeline.chunk import Batches, Chunk, Nested, Position, Positions, weigh
 from streamrec.pipeline.columns import Columns, window
@@ -36,11 +37,11 @@ __all__ = ["Cache"]
 
 LOG = logging.getLogger("streamrec")
 
-MEMORY_SHARE = 2
-"""This part of the budget may be kept in memory: one half."""
+MEMORY_SHARE = Share(2)
+"""What may be kept in memory: one half."""
 
-UPLOAD_BYTES = 40 << 20
-"""What a file on its way takes of the budget, if that is large enough: five parts of an upload."""
+UPLOAD_SHARE = Share(2, 40 << 20)
+"""What a file on its way takes, if the budget is large enough: five parts of an upload."""
 
 
 class Kept:
@@ -96,13 +97,11 @@ class Cache:
         chunks = self._feeding(within).chunks(self.inner, None)
         if self.file is not None:
             return self.file.filled(chunks, tuple(self.inner.lines()))
-        return chunks if kept.over else remembering(chunks, kept, within.budget // MEMORY_SHARE)
+        return chunks if kept.over else remembering(chunks, kept, MEMORY_SHARE.of(within.budget))
 
     def _feeding(self, within: Within) -> Within:
         """What the chain runs within: the same whether it fills the cache or not, since orders may depend on it."""
-        if self.file is not None:
-            return replace(within, budget=max(within.budget - UPLOAD_BYTES, within.budget // 2))
-        return replace(within, budget=within.budget - within.budget // MEMORY_SHARE)
+        return within.take(MEMORY_SHARE if self.file is None else UPLOAD_SHARE)[1]
 
 
 async def first_pass(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:

@@ -51,7 +51,7 @@ def read_again(dataset: Dataset[Any], state: dict[str, Any]) -> tuple[list[Any],
     """All that comes, and how many bytes in how many requests were read for it."""
     iterator = dataset.iterate(state)
     found = list(iterator)
-    counts = iterator.statistics().backends["s3"]
+    counts = iterator.stats().storage.backends["s3"]
     return found, counts.bytes, counts.requests
 
 
