@@ -22,7 +22,7 @@ from streamrec.pipeline.columns import compacted, joined
 from streamrec.pipeline.description import Within
 from streamrec.pipeline.places import OFFSET_BITS, Places
 from streamrec.pipeline.session import Opened
-from streamrec.pipeline.source import Shards, opened_within
+from streamrec.pipeline.source import Shards
 from streamrec.shards import ShardPlace, ShardReader
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, Frames, as_spans
 
@@ -88,7 +88,7 @@ class Refetch:
 
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
         """The records, in the order of their places, which are sorted."""
-        opened = await opened_within(self.shards, within)
+        opened = await self.shards.opened(within)
         plan = self._plan()
         if plan:
             await opened.listing.until(plan[-1].shard + 1)

@@ -84,7 +84,7 @@ def in_order(part: Any, by_default: bool) -> bool:
     return all(in_order(getattr(part, each.name), by_default) for each in fields(part))
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
+@dataclass(frozen=True, slots=True)
 class Shuffle:
     """A chain in random order: each element comes at most `buffer_size` places before its own.
 

@@ -127,6 +127,19 @@ VERBS = [
     alike("cache", ANY, lambda ds, n: ds.cache()),
     alike("parallel_map", (NUMBER,), lambda ds, n: ds.map(lambda number: number - n, num_parallel_calls=n)),
     Verb(
+        "flat_map",
+        (NUMBER,),
+        lambda ds, n: ds.flat_map(lambda number: Dataset.range(int(number) % (n + 1))),
+        lambda tf, ds, n: ds.flat_map(lambda number: tf.data.Dataset.range(number % (n + 1))),
+    ),
+    Verb(
+        "interleave",
+        (NUMBER,),
+        lambda ds, n: ds.interleave(lambda number: Dataset.range(int(number) % 5), cycle_length=n, block_length=2),
+        lambda tf, ds, n: ds.interleave(lambda number: tf.data.Dataset.range(number % 5), n, 2),
+        by_order=True,
+    ),
+    Verb(
         "parallel_map_record",
         (RECORD,),
         lambda ds, n: ds.map(bytes.lower, num_parallel_calls=n),
@@ -228,12 +241,22 @@ def chains(draw: st.DrawFn, files: list[str], alike_only: bool = False, most: in
     made = draw(sources(files).flatmap(lambda source: staged(source, most, alike_only)))
     if not draw(st.integers(0, 2)):
         other = draw(sources(files).flatmap(lambda source: staged(source, 2, alike_only)))
-        made = draw(staged(both(made, other, alike_only), 2, alike_only))
+        made = draw(staged(both(made, other, alike_only, draw(st.booleans())), 2, alike_only))
     return made
 
 
-def both(one: Made, other: Made, alike_only: bool) -> Made:
+def both(one: Made, other: Made, alike_only: bool, sampled: bool) -> Made:
     """Two chains as one, in whichever way they fit."""
+    if sampled and one.kind == other.kind and one.kind in (NUMBER, RECORD):
+        return Made(
+            Dataset.sample_from_datasets([one.ours, other.ours], [0.3, 0.7], stop_on_empty_dataset=False),
+            lambda tf: tf.data.Dataset.sample_from_datasets(
+                [one.theirs(tf), other.theirs(tf)], [0.3, 0.7], stop_on_empty_dataset=False
+            ),
+            one.kind,
+            f"sample({one}, {other})",
+            False,
+        )
     if one.kind == other.kind:
         return Made(
             one.ours.concatenate(other.ours),
