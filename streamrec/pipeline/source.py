@@ -88,7 +88,7 @@ class Shards:
         turn = Turn.from_json(state) if state is not None else None
         interleave = Interleave(self.plan, 0, turn, batch=within.batch, skip=within.skip)
         async with background() as tasks:
-            feeds = Feeds(self, opened, tasks, within.budget)
+            feeds = Feeds(self, opened, tasks, within)
             async for chunk in interleaved(interleave, feeds, opened.listing):
                 yield chunk
 
@@ -127,14 +127,15 @@ async def interleaved(interleave: Interleave, feeds: Feeds, listing: Listing) ->
 class Feeds:
     """The tasks that fetch shards into lanes."""
 
-    def __init__(self, shards: Shards, opened: Opened, tasks: TaskGroup, budget: int) -> None:
+    def __init__(self, shards: Shards, opened: Opened, tasks: TaskGroup, within: Within) -> None:
         self._shards = shards
         self._options = shards.options
         self._storages = opened.storages
         self._connections = opened.storages.connections
         self._listing = opened.listing
         self._tasks = tasks
-        self._budget = budget
+        self._budget = within.budget
+        self._block_records = shards.plan.block_length if shards.plan.cycle_length > 1 else within.batch
         self._sizes: deque[int] = deque(maxlen=REMEMBERED)
         self._started: set[int] = set()
         self._beyond: dict[Lane, int] = {}
@@ -235,7 +236,9 @@ class Feeds:
         wanted = self._options.block_bytes or storage.block_bytes * (ALONE_BLOCKS if self._alone else 1)
         block = min(wanted, max(self._share // 2, LEAST_BLOCK_BYTES))
         compression = self._options.compression_type if lane.start.compression is None else lane.start.compression
-        return replace(self._options, block_bytes=block, compression_type=compression)
+        return replace(
+            self._options, block_bytes=block, compression_type=compression, block_records=self._block_records
+        )
 
 
 def lane_bytes(block_bytes: int) -> int:

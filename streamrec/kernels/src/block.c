@@ -121,6 +121,12 @@ block_memory(PyObject *block)
     return ((struct block *)block)->memory;
 }
 
+void
+block_shrink(PyObject *block, Py_ssize_t size)
+{
+    ((struct block *)block)->size = size;
+}
+
 PyObject *
 block_or_bytes(Py_ssize_t size, uint8_t **memory)
 {

@@ -13,6 +13,9 @@ PyObject *block_new(Py_ssize_t size);
 /* Where a Block's bytes are. */
 uint8_t *block_memory(PyObject *block);
 
+/* Makes a Block smaller that nobody has seen yet: its memory stays as it is. */
+void block_shrink(PyObject *block, Py_ssize_t size);
+
 /* New bytes for a kernel's result, with their address in *memory: a Block, or `bytes` where they are few. */
 PyObject *block_or_bytes(Py_ssize_t size, uint8_t **memory);
 

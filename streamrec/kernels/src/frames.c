@@ -11,9 +11,8 @@
 #include "block.h"
 #include "crc32c.h"
 
-#include <stdlib.h>
-
 #define FIRST_CAPACITY 1024
+#define WINDOW 768 /* lengths that are held at a time, a multiple of the three records that are checked together */
 
 enum { OK = 0, BAD_LENGTH_CRC = 1, BAD_PAYLOAD_CRC = 2, TOO_LONG = 3 }; /* the same as in codes.py */
 
@@ -25,14 +24,14 @@ struct verdict {
 struct scan {
     struct crc32c_records records;
     size_t start, position;
-    uint64_t *lengths; /* of the good records, which lie in a row from start on; malloc'ed, the caller frees it */
+    PyObject *spans; /* a Block of int64 [capacity, 2]; its memory */
+    uint8_t *memory;
     size_t count, capacity;
     struct verdict verdict; /* on what lies at position in the end */
 };
 
-/* Makes room for as many records as there will be if they go on as they began, and an eighth more: new memory
- * costs more than the scan of a short record. A record has 16 bytes at least, so this is at most half
- * of the data's size, or double what was needed before. */
+/* Makes room for as many spans as there will be if the records go on as they began, and an eighth more. A record has
+ * 16 bytes at least, so this is at most as much as the data, or double what was needed before. */
 static int
 grow(struct scan *scan)
 {
@@ -42,25 +41,32 @@ grow(struct scan *scan)
         size_t expected = (scan->records.size - scan->start) / mean;
         capacity = expected > scan->count ? expected + expected / 8 : 2 * scan->count;
     }
-    void *lengths = realloc(scan->lengths, capacity * sizeof *scan->lengths);
-    if (lengths == NULL) {
+    PyObject *spans = block_new((Py_ssize_t)(capacity * SPAN_BYTES));
+    if (spans == NULL) {
         return -1;
     }
-    scan->lengths = lengths;
+    if (scan->count > 0) {
+        memcpy(block_memory(spans), scan->memory, scan->count * SPAN_BYTES);
+    }
+    Py_XDECREF(scan->spans);
+    scan->spans = spans;
+    scan->memory = block_memory(spans);
     scan->capacity = capacity;
     return 0;
 }
 
-/* Writes the spans that follow from the lengths to `target`, int64 [count, 2]. */
+/* Adds the spans of records that lie in a row from `position` on. */
 static void
-write_spans(const struct scan *scan, char *target)
+add_spans(struct scan *scan, size_t position, const uint64_t *lengths, size_t found)
 {
-    int64_t start = (int64_t)scan->start + CRC32C_HEADER_BYTES;
-    for (size_t i = 0; i < scan->count; i++) {
-        int64_t span[2] = {start, start + (int64_t)scan->lengths[i]};
+    uint8_t *target = scan->memory + scan->count * SPAN_BYTES;
+    int64_t start = (int64_t)position + CRC32C_HEADER_BYTES;
+    for (size_t i = 0; i < found; i++) {
+        int64_t span[2] = {start, start + (int64_t)lengths[i]};
         memcpy(target + SPAN_BYTES * i, span, SPAN_BYTES);
         start = span[1] + CRC32C_FRAME_BYTES;
     }
+    scan->count += found;
 }
 
 /* Looks at the record whose header begins at `position`: its code, and how many bytes it has or wants. */
@@ -87,23 +93,22 @@ look_at(const struct crc32c_records *records, size_t position)
     return (struct verdict){BAD_PAYLOAD_CRC, CRC32C_FRAME_BYTES + length};
 }
 
-/* Scans until the bytes end or one record is bad. Returns -1 where memory ran out. */
+/* Scans until the bytes end, one record is bad, or there is no room for another: then it returns 0. */
 static int
 scan_records(struct scan *scan)
 {
-    for (;;) {
-        size_t found;
-        scan->position = crc32c_best.good_records(&scan->records, scan->position, scan->lengths + scan->count,
-                                                  scan->capacity - scan->count, &found);
-        scan->count += found;
-        scan->verdict = look_at(&scan->records, scan->position);
-        if (scan->verdict.code != OK || scan->verdict.bytes > scan->records.size - scan->position) {
-            return 0;
-        }
-        if (grow(scan) < 0) { /* a good record is left: there was no room for it */
-            return -1;
+    uint64_t lengths[WINDOW];
+    while (scan->count < scan->capacity) {
+        size_t found, position = scan->position, room = scan->capacity - scan->count;
+        room = room < WINDOW ? room : WINDOW;
+        scan->position = crc32c_best.good_records(&scan->records, position, lengths, room, &found);
+        add_spans(scan, position, lengths, found);
+        if (found < room) {
+            break;
         }
     }
+    scan->verdict = look_at(&scan->records, scan->position);
+    return scan->verdict.code != OK || scan->verdict.bytes > scan->records.size - scan->position;
 }
 
 static void
@@ -164,19 +169,35 @@ write_frames(const Py_buffer *buffer, const void *spans, Py_ssize_t n, uint8_t *
     return -1;
 }
 
+/* The spans as an object of their size: few of them as bytes, which cost less than a Block. */
 static PyObject *
-scan_result(const struct scan *scan)
+spans_found(const struct scan *scan)
 {
-    uint8_t *target;
-    PyObject *spans = block_or_bytes((Py_ssize_t)(scan->count * SPAN_BYTES), &target);
-    if (spans == NULL) {
-        return NULL;
+    Py_ssize_t size = (Py_ssize_t)(scan->count * SPAN_BYTES);
+    if (size < BLOCK_SMALLEST) {
+        return PyBytes_FromStringAndSize((const char *)scan->memory, size);
     }
-    Py_BEGIN_ALLOW_THREADS
-    write_spans(scan, (char *)target);
-    Py_END_ALLOW_THREADS
-    return Py_BuildValue("NniK", spans, (Py_ssize_t)scan->position, scan->verdict.code,
-                         (unsigned long long)scan->verdict.bytes);
+    block_shrink(scan->spans, size);
+    return Py_NewRef(scan->spans);
+}
+
+/* Scans; what is found goes into more and more room. */
+static PyObject *
+scanned(struct scan *scan)
+{
+    int done = 0;
+    while (!done) {
+        if (grow(scan) < 0) {
+            return NULL;
+        }
+        Py_BEGIN_ALLOW_THREADS
+        done = scan_records(scan);
+        Py_END_ALLOW_THREADS
+    }
+    PyObject *spans = spans_found(scan);
+    return spans == NULL ? NULL
+                         : Py_BuildValue("NniK", spans, (Py_ssize_t)scan->position, scan->verdict.code,
+                                         (unsigned long long)scan->verdict.bytes);
 }
 
 static PyObject *
@@ -186,7 +207,7 @@ py_scan_frames(PyObject *module, PyObject *args, PyObject *kwargs)
     (void)module;
     Py_buffer data;
     Py_ssize_t start, max_record_bytes;
-    int verify, failed;
+    int verify;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&O&pO&:scan_frames", names, take_buffer, &data, take_size,
                                      &start, &verify, take_size, &max_record_bytes)) {
         return NULL;
@@ -201,12 +222,9 @@ py_scan_frames(PyObject *module, PyObject *args, PyObject *kwargs)
         .start = (size_t)start,
         .position = (size_t)start,
     };
-    Py_BEGIN_ALLOW_THREADS
-    failed = scan_records(&scan);
-    Py_END_ALLOW_THREADS
+    PyObject *result = scanned(&scan);
+    Py_XDECREF(scan.spans);
     PyBuffer_Release(&data);
-    PyObject *result = failed ? PyErr_NoMemory() : scan_result(&scan);
-    free(scan.lengths);
     return result;
 }
 
