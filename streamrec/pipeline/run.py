@@ -9,7 +9,7 @@ What a consumer sees:
   the task that runs them: tasks are cancelled, bodies closed, then the session with its storages. When closing
   returns, no task, connection or thread of this run is left.
 
-Every buffer is bounded in bytes: the lanes of the source, each prefetch, and the queue to the consumer.
+Every buffer is bounded in bytes, and all of them together by the run's budget (`budget.py`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from streamrec.pipeline.batching import Batch
 from streamrec.pipeline.chunk import Chunk, Position, Positions
 from streamrec.pipeline.columns import window
 from streamrec.pipeline.description import Chain, Within
+from streamrec.pipeline.options import Options
 from streamrec.pipeline.pushing import collect, drain, push
 from streamrec.pipeline.session import session
 
@@ -33,25 +34,27 @@ __all__ = ["Put", "produce", "started"]
 Put = Callable[[Chunk, int], Awaitable[None]]
 
 
-async def produce(chain: Chain, position: Position | None, budget: int, put: Put) -> None:
+async def produce(chain: Chain, position: Position | None, options: Options, put: Put) -> None:
     """Runs a chain from a position to its end, and hands every chunk to `put`, with its weight in bytes.
 
     Args:
         chain: What to run.
         position: Where to begin; None for the start.
-        budget: Bytes that its source may hold.
+        options: What it is told; the budget is what its source may hold.
         put: Takes the chunks.
     """
-    async with aclosing(started(chain, position, budget)) as chunks:
+    async with aclosing(started(chain, position, options)) as chunks:
         async for chunk in chunks:
             await put(chunk, chunk.nbytes)
 
 
-async def started(chain: Chain, position: Position | None, budget: int) -> AsyncGenerator[Chunk]:
+async def started(chain: Chain, position: Position | None, options: Options) -> AsyncGenerator[Chunk]:
     """A run of its own: a chain's chunks, in a session that is closed behind them."""
-    async with session() as kept, aclosing(chunks_of(chain, position, Within(chunks_of, kept, budget))) as chunks:
-        async for chunk in chunks:
-            yield chunk
+    async with session() as kept:
+        within = Within(chunks_of, kept, options.budget, options.deterministic is not False)
+        async with aclosing(chunks_of(chain, position, within)) as chunks:
+            async for chunk in chunks:
+                yield chunk
 
 
 async def chunks_of(chain: Chain, position: Position | None, within: Within) -> AsyncGenerator[Chunk]:

@@ -7,9 +7,11 @@ has the same shards, and a position means the same in each of them.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from anyio.abc import TaskGroup
 
@@ -18,6 +20,8 @@ from streamrec.shards import Filenames, Listing
 from streamrec.storage import Storages
 
 __all__ = ["Opened", "Session", "session"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,20 @@ class Session:
         self._tasks = tasks
         self._stack = stack
         self._opened: list[tuple[object, Opened]] = []
+        self._kept: dict[int, tuple[weakref.ref[object], Any]] = {}
+
+    def remember(self, source: object, make: Callable[[], T]) -> T:
+        """What a source keeps from epoch to epoch; it goes with the source, or with the run.
+
+        Args:
+            source: The description of the source; the same object means the same source.
+            make: Makes what is kept, at first.
+        """
+        key = id(source)
+        if key not in self._kept:
+            self._kept[key] = (weakref.ref(source, lambda _: self._kept.pop(key, None)), make())
+        kept: T = self._kept[key][1]
+        return kept
 
     async def open(self, source: object, storages: Callable[[], Storages], filenames: Filenames) -> Opened:
         """A source's stores and shards: those of the epoch before, where there was one.

@@ -90,7 +90,8 @@ class Shards:
         """The records of all shards, a chunk at a time."""
         opened = await within.session.open(self, lambda: storages_of(self, within.budget), self.filenames)
         turn = Turn.from_json(state) if state is not None else None
-        interleave = Interleave(self.plan, 0, turn, batch=within.batch, skip=within.skip)
+        plan = self.plan.within(within.deterministic)
+        interleave = Interleave(plan, 0, turn, batch=within.batch, skip=within.skip)
         async with background() as tasks:
             feeds = Feeds(self, opened, tasks, within)
             async for chunk in interleaved(interleave, feeds, opened.listing):
