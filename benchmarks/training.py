@@ -91,9 +91,7 @@ def compared(task: dict[str, Any], sides: Sequence[str], rounds: int, size: floa
     keys = ("speed", "waited", "slowed", "mb_s", "cpu_cores", "peak_mb")
     rows = [{"side": side, **{key: median(run[key] for run in runs) for key in keys}} for side, runs in found.items()]
     for row in rows:
-        line = (
-            "{side:<10} x{speed} of the steps/s alone; {waited} of it waited, steps {slowed} longer; {mb_s} MB/s"
-        )
+        line = "{side:<10} x{speed} of the steps/s alone; {waited} of it waited, steps {slowed} longer; {mb_s} MB/s"
         print(line.format(**row), flush=True)
     return rows
 
