@@ -49,7 +49,11 @@ LEAST_BLOCK_BYTES = 64 << 10
 """Blocks are no smaller than this, however small the budget."""
 
 SMALL_BYTES = 8 << 20
-"""Smaller shards are opened further ahead; larger ones are read by parallel ranges."""
+"""Smaller shards are opened further ahead; larger ones are read by parallel ranges too."""
+
+LEAST_WHOLE = 4
+"""Larger shards are opened as far ahead as small ones where the budget holds so many of them: one shard that is in its
+turn alone does not fill the wire for long enough."""
 
 SLACK_BYTES = 512 << 10
 """What a small shard's lane holds beside the shard: a block that is larger than what is left for it."""
@@ -143,7 +147,8 @@ class Feeds:
     def ahead(self) -> int:
         """How many shards after those in the cycle are opened before their turn comes."""
         size = self._typical_bytes()
-        if size > SMALL_BYTES:
+        fit = self._connections.budget.limit // (size + SLACK_BYTES)
+        if not self._sizes or (size > SMALL_BYTES and fit < LEAST_WHOLE):
             return self._shards.ahead
         return max(self._shards.ahead, self._connections.streams_for(size) - self._shards.plan.cycle_length)
 
@@ -167,6 +172,14 @@ class Feeds:
         self._beyond[lane] = room
         return True
 
+    def _whole(self, lane: Lane, size: int | None) -> int | None:
+        """What a lane beyond the places may hold: all of its shard where there is room. None for one in its place."""
+        room = self._beyond.get(lane)
+        more = (size or 0) + SLACK_BYTES - (room or 0)
+        if room is not None and more > 0 and self._connections.budget.take(more):
+            room = self._beyond[lane] = room + more
+        return room
+
     def _settle(self, beyond: set[Lane]) -> None:
         """Lanes that have a place by now, or are gone, give their room back."""
         for lane in [lane for lane in self._beyond if lane not in beyond]:
@@ -175,8 +188,8 @@ class Feeds:
                 lane.limit_bytes = max(lane.limit_bytes, min(self._share, LANE_BYTES))
 
     def _typical_bytes(self) -> int:
-        """How large shards are; before one is known, larger than small."""
-        return int(median(self._sizes)) if self._sizes else SMALL_BYTES + 1
+        """How large shards are; 0 before one is known."""
+        return int(median(self._sizes)) if self._sizes else 0
 
     @property
     def _share(self) -> int:
@@ -216,7 +229,7 @@ class Feeds:
         try:
             if reader.info.size is not None:
                 self._sizes.append(reader.info.size)
-            limit = self._beyond.get(lane) or min(self._share, lane_bytes(reader.block_bytes))
+            limit = self._whole(lane, reader.info.size) or min(self._share, lane_bytes(reader.block_bytes))
             lane.opened(reader.info.version, reader.compression_type, limit)
             while (frames := await reader.read()) is not None:
                 lane.push(frames)

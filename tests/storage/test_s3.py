@@ -9,7 +9,7 @@ import pytest
 from botocore.loaders import JSONFileLoader
 from s3fs import S3FileSystem
 
-from streamrec.errors import NotFoundError, PermissionDeniedError, StorageError
+from streamrec.errors import NotFoundError, ObjectChangedError, PermissionDeniedError, StorageError
 from streamrec.kernels import crc32c
 from streamrec.storage import Storage, Storages
 from streamrec.storage.checksums import encoded
@@ -87,6 +87,28 @@ class TestS3(StorageTests):
         bucket, _, key = path.removeprefix("s3://").partition("/")
         head = await client(storage)._call_s3("head_object", Bucket=bucket, Key=key, ChecksumMode="ENABLED")
         assert (head["ContentLength"], head["ChecksumCRC32C"]) == (len(data), encoded(crc32c(data)))
+
+    async def test_further_gets_are_those_of_the_client_but_lighter(self, storage: Storage, path: str) -> None:
+        """Keys that need quoting are found; what fails fails as ever."""
+        names = [f"{path}/{name}" for name in ("plain", "a b+c/ü~x*(1)", "p%q?r=1&#", "äö/__(-.)", "x//y")]
+        for name in names:
+            await self.put(storage, name, name.encode())
+        sent: list[str] = []
+
+        def note(request: Any, **_: Any) -> None:
+            sent.append(request.url)
+
+        client(storage)._s3.meta.events.register("before-send.s3.GetObject", note)
+        for name in names * 2:
+            assert await storage.read_range(name, 1, 1_000) == name.encode()[1:]
+        assert len(sent) == 1
+        with pytest.raises(NotFoundError) as caught:
+            await storage.stream(f"{path}/missing")
+        assert caught.value.path == f"{path}/missing"
+        assert await storage.read_range(names[0], 1_000, 2_000) == b""
+        with pytest.raises(ObjectChangedError):
+            await storage.read_range(names[0], 0, 10, '"another version"')
+        assert len(sent) == 1
 
     async def test_a_missing_bucket(self, storage: Storage) -> None:
         path = f"s3://no-such-bucket-{uuid4().hex}/key"
