@@ -65,7 +65,15 @@ from streamrec.example import (
     parse_tensor,
     serialize_tensor,
 )
-from streamrec.pipeline import AUTOTUNE, AsyncDatasetIterator, Dataset, DatasetIterator, TFRecordDataset
+from streamrec.pipeline import (
+    AUTOTUNE,
+    AsyncDatasetIterator,
+    Dataset,
+    DatasetIterator,
+    StageStats,
+    Stats,
+    TFRecordDataset,
+)
 from streamrec.shards import (
     ShardInfo,
     ShardReader,
@@ -123,6 +131,8 @@ __all__ = [
     "ShardWriter",
     "SparseFeature",
     "SparseTensor",
+    "StageStats",
+    "Stats",
     "StorageError",
     "StorageTimeoutError",
     "StreamrecError",

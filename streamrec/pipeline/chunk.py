@@ -30,6 +30,7 @@ __all__ = [
     "Picked",
     "Position",
     "Positions",
+    "Shifted",
     "StageState",
     "Stride",
     "weigh",
@@ -148,6 +149,17 @@ class StageState:
 
     def at(self, index: int) -> Position:
         return with_state(self.inner.at(index), self.stage, self.first + index)
+
+
+@dataclass(frozen=True, slots=True)
+class Shifted:
+    """Positions of a chunk whose first elements were skipped."""
+
+    inner: Positions
+    first: int
+
+    def at(self, index: int) -> Position:
+        return self.inner.at(self.first + index)
 
 
 @dataclass(frozen=True, slots=True)
