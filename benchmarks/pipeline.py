@@ -87,8 +87,8 @@ def kept(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def row(name: str, paths: list[str], shuffled: bool, sides: Sequence[str], rounds: int) -> dict[str, Any]:
     """One row: every way once, then the best ways in turn."""
     kind = KINDS[name]
-    tasks = {side: {"name": name, "side": side, "paths": paths, "shuffled": shuffled} for side in sides}
-    tasks["DataLoader"]["paths"] = paths[: kind.loader_shards]
+    files = {side: paths[: kind.loader_shards] if side == "DataLoader" else paths for side in sides}
+    tasks = {side: {"name": name, "side": side, "paths": files[side], "shuffled": shuffled} for side in sides}
     tried = {side: tried_ways(**tasks[side]) for side in sides}
     best = {side: max(found, key=found.__getitem__) for side, found in tried.items()}
     runs = [{side: spawn(MODULE, way=best[side], **tasks[side]) for side in sides} for _ in range(rounds)]
