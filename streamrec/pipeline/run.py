@@ -80,8 +80,7 @@ async def running(chain: Chain, position: Position, within: Within, watch: Chain
     failure: Exception | None = None
     if not position.get("ended") and not any(step.done for step in steps):
         skip = position.get("skip", 0)
-        first = chain.stages[0] if chain.stages else None
-        ahead = replace(within, skip=skip, batch=first.batch_size if isinstance(first, Batch) else 1)
+        ahead = replace(within, skip=skip, **batching(chain, within))
         async with aclosing(watched(chain.source.chunks(position.get("source"), ahead), watch.source)) as source:
             try:
                 async for chunk in skipping(source, skip):
@@ -97,6 +96,14 @@ async def running(chain: Chain, position: Position, within: Within, watch: Chain
         yield out
     if failure := failure or last_failure:
         raise failure
+
+
+def batching(chain: Chain, within: Within) -> dict[str, int]:
+    """What a chain's source should know of the batches behind it: its own, or those behind a chain of no stages."""
+    if not chain.stages:
+        return {"batch": within.batch, "begun": within.begun}
+    first = chain.stages[0]
+    return {"batch": first.batch_size if isinstance(first, Batch) else 1, "begun": 0}
 
 
 async def skipping(source: AsyncGenerator[Chunk], skip: int) -> AsyncGenerator[Chunk]:
