@@ -80,7 +80,8 @@ async def running(chain: Chain, position: Position, within: Within, watch: Chain
     failure: Exception | None = None
     if not position.get("ended") and not any(step.done for step in steps):
         skip = position.get("skip", 0)
-        ahead = replace(within, skip=skip, **batching(chain, within))
+        batch, begun = batching(chain, within)
+        ahead = replace(within, skip=skip, batch=batch, begun=begun)
         async with aclosing(watched(chain.source.chunks(position.get("source"), ahead), watch.source)) as source:
             try:
                 async for chunk in skipping(source, skip):
@@ -98,12 +99,12 @@ async def running(chain: Chain, position: Position, within: Within, watch: Chain
         raise failure
 
 
-def batching(chain: Chain, within: Within) -> dict[str, int]:
-    """What a chain's source should know of the batches behind it: its own, or those behind a chain of no stages."""
+def batching(chain: Chain, within: Within) -> tuple[int, int]:
+    """`batch` and `begun` for a chain's source: of its own batches, or of those behind a chain of no stages."""
     if not chain.stages:
-        return {"batch": within.batch, "begun": within.begun}
+        return within.batch, within.begun
     first = chain.stages[0]
-    return {"batch": first.batch_size if isinstance(first, Batch) else 1, "begun": 0}
+    return first.batch_size if isinstance(first, Batch) else 1, 0
 
 
 async def skipping(source: AsyncGenerator[Chunk], skip: int) -> AsyncGenerator[Chunk]:

@@ -82,9 +82,15 @@ class Shards:
     def lines(self) -> Iterator[str]:
         yield f"Shards({self.plan!r}, {list(self.filenames)})"
 
+    async def opened(self, within: Within) -> Opened:
+        """Its stores and listing; what its lanes leave of the budget, its stores may hold ahead of them."""
+        stores = StoreOptions(self.storage_options, self.filesystem, self.retry)
+        lanes = self.places * lane_bytes(self.options.block_bytes or LEAST_BLOCK_BYTES)
+        return await within.session.open(self, stores, max(0, within.budget - lanes), self.filenames)
+
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
         """The records of all shards, a chunk at a time."""
-        opened = await opened_within(self, within)
+        opened = await self.opened(within)
         within.tells(opened.listing.paths, self.plan.block_length)
         turn = Turn.from_json(state) if state is not None else None
         plan = self.plan.within(within.deterministic)
@@ -93,13 +99,6 @@ class Shards:
             feeds = Feeds(self, opened, tasks, within)
             async for chunk in interleaved(interleave, feeds, opened.listing):
                 yield chunk
-
-
-async def opened_within(shards: Shards, within: Within) -> Opened:
-    """A source's stores and listing; what its lanes leave of the budget, its stores may hold ahead of them."""
-    stores = StoreOptions(shards.storage_options, shards.filesystem, shards.retry)
-    lanes = shards.places * lane_bytes(shards.options.block_bytes or LEAST_BLOCK_BYTES)
-    return await within.session.open(shards, stores, max(0, within.budget - lanes), shards.filenames)
 
 
 async def interleaved(interleave: Interleave, feeds: Feeds, listing: Listing) -> AsyncGenerator[Chunk]:
