@@ -1,6 +1,7 @@
 """A whole input pipeline beside tf.data at its best, and beside a DataLoader with two workers: same files, same cores.
 
     python -m benchmarks.pipeline [--rounds 3] [--only four,forty,images,tokens] [--without-shuffle]
+    python -m benchmarks.pipeline --memory
 
 Sixteen local shards in the page cache, interleaved, shuffled, batched, parsed (`benchmarks.shards` has the records,
 `benchmarks.sides` how each contender writes it). Each run is a process of its own on two cores, which imports, and
@@ -13,6 +14,8 @@ two of the shards where all of them would take minutes.
 
 Peak memory is the process's (VmHWM), and twice that of the larger worker, as `top` would show it; beside it what the
 imports took.
+
+`--memory`: streamrec's alone, in each row and each way, with a consumer that stops for a minute after 500 batches.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ import tempfile
 import time
 import zlib
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +43,9 @@ from benchmarks.stream import peak_mb, spawn
 MODULE = "benchmarks.pipeline"
 CORES = {0, 1}
 LEAST_SECONDS = 1.5
+STOPS_SECONDS = 60
+BATCHES = 500
+SLACK_MB = 150
 WORKERS = 2
 FIGURES = ("records_s", "mb_s", "cpu_s_gb", "peak_mb", "before_mb")
 
@@ -49,10 +57,14 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(KINDS))
     parser.add_argument("--sides", default=",".join(SIDES))
     parser.add_argument("--without-shuffle", action="store_true")
+    parser.add_argument("--memory", action="store_true")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         print(json.dumps(child(**json.loads(arguments.child))))
+        return
+    if arguments.memory:
+        memory(arguments.only.split(","), not arguments.without_shuffle)
         return
     rows = []
     for name in arguments.only.split(","):
@@ -75,8 +87,8 @@ def kept(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def row(name: str, paths: list[str], shuffled: bool, sides: Sequence[str], rounds: int) -> dict[str, Any]:
     """One row: every way once, then the best ways in turn."""
     kind = KINDS[name]
-    tasks = {side: {"name": name, "side": side, "paths": paths, "shuffled": shuffled} for side in sides}
-    tasks["DataLoader"]["paths"] = paths[: kind.loader_shards]
+    files = {side: paths[: kind.loader_shards] if side == "DataLoader" else paths for side in sides}
+    tasks = {side: {"name": name, "side": side, "paths": files[side], "shuffled": shuffled} for side in sides}
     tried = {side: tried_ways(**tasks[side]) for side in sides}
     best = {side: max(found, key=found.__getitem__) for side, found in tried.items()}
     runs = [{side: spawn(MODULE, way=best[side], **tasks[side]) for side in sides} for _ in range(rounds)]
@@ -113,11 +125,29 @@ def show(made: dict[str, Any]) -> None:
             )
 
 
-def child(name: str, side: str, way: str | None, paths: list[str], shuffled: bool) -> dict[str, Any]:
+def memory(names: Sequence[str], shuffled: bool) -> None:
+    """Peak memory beside a consumer that stops: the ways of one row at once, since they sleep for most of the time."""
+    rows = []
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(8) as threads:
+            task = {"name": name, "paths": write(KINDS[name], Path(folder)), "shuffled": shuffled, "side": "streamrec"}
+            tried = list(ways("streamrec", KINDS[name], task["paths"], shuffled))
+            runs = threads.map(lambda way, task=task: spawn(MODULE, way=way, stops=STOPS_SECONDS, **task), tried)
+            for way, run in zip(tried, runs, strict=True):
+                kind = KINDS[name]
+                rows.append({"row": name, "shuffle": shuffled * kind.shuffle, "way": way, **run})
+                rows[-1] |= {"budget_mb": kind.budget / 1e6, "within": run["peak_mb"] < kind.budget / 1e6 + SLACK_MB}
+                print(rows[-1], flush=True)
+    save("pipeline_memory", {"machine": describe("numpy"), "stops_seconds": STOPS_SECONDS, "rows": rows})
+
+
+def child(name: str, side: str, way: str | None, paths: list[str], shuffled: bool, stops: float = 0) -> dict[str, Any]:
     """One side in one way, measured; or, for no way, the records/s of each, and what the side reads."""
     os.sched_setaffinity(0, CORES)
     kind = KINDS[name]
-    passes = ways(side, kind, paths, shuffled)
+    passes = ways(side, kind, paths, shuffled, endless=stops > 0)
+    if way is not None and stops:
+        return stopped(passes[way](), stops)
     records, workers = kind.records * len(paths) // SHARDS, WORKERS if side == "DataLoader" else 0
     if way is not None:
         return measured(passes[way], records, paths, workers)
@@ -142,6 +172,18 @@ def measured(start: Pass, records: int, paths: Sequence[str], workers: int) -> d
         "peak_mb": peak_mb() + workers * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6,
         "before_mb": before,
     }
+
+
+def stopped(batches: Iterator[Any], seconds: float) -> dict[str, float]:
+    """Peak memory: when a consumer has stopped for so long, and after it went on."""
+    before = peak_mb()
+    for _ in islice(batches, BATCHES):
+        pass
+    time.sleep(seconds)
+    waited = peak_mb()
+    for _ in islice(batches, BATCHES):
+        pass
+    return {"before_mb": before, "peak_stopped_mb": waited, "peak_mb": peak_mb()}
 
 
 def cpu_seconds() -> float:

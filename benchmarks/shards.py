@@ -16,6 +16,7 @@ from streamrec import FixedLenFeature, FixedLenSequenceFeature, RaggedTensor, en
 from streamrec.example.features import Feature
 
 SHARDS = 16
+BUDGET = 256_000_000
 WORDS = [b"cat", b"dog", b"chicken", b"horse", b"goat"]
 LEAST_TOKENS, MOST_TOKENS = 200, 1000
 
@@ -35,6 +36,7 @@ class Kind:
         vahidk: The same for `tfrecord`.
         batch: How many make a batch.
         shuffle: The size of the shuffle buffer; 0 for none.
+        budget: Bytes that streamrec may hold; a quarter of what reaches it is what its shuffle buffer may hold.
         loader_shards: How many shards the DataLoader reads, where all would take minutes.
     """
 
@@ -46,6 +48,7 @@ class Kind:
     vahidk: Mapping[str, str]
     batch: int
     shuffle: int
+    budget: int
     loader_shards: int
 
     @property
@@ -107,6 +110,7 @@ KINDS = {
         {"feature0": "int", "feature1": "int", "feature2": "byte", "feature3": "float"},
         1024,
         100_000,
+        BUDGET,
         2,
     ),
     "forty": Kind(
@@ -118,6 +122,7 @@ KINDS = {
         dict.fromkeys(INTS, "int") | dict.fromkeys(FLOATS, "float"),
         1024,
         100_000,
+        800_000_000,
         2,
     ),
     "images": Kind(
@@ -129,6 +134,7 @@ KINDS = {
         {"image": "byte", "label": "int"},
         32,
         2_000,
+        1_400_000_000,
         16,
     ),
     "tokens": Kind(
@@ -140,6 +146,7 @@ KINDS = {
         {"tokens": "int"},
         256,
         0,
+        BUDGET,
         2,
     ),
 }

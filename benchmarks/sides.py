@@ -4,7 +4,7 @@ Each has ways of writing it; `benchmarks.pipeline` tries them all, and takes the
 imported where they are used: a process has one side, and its memory is that of this side alone.
 
 - streamrec: 16 shards interleaved record by record in the fixed order, `shuffle`, `batch`, `parse_example`, one batch
-  at a time or AUTOTUNE. Byte strings come as `bytes` objects, or as spans (`string_columns`). Its budget is 512 MB.
+  at a time or AUTOTUNE. Byte strings come as `bytes` objects, or as spans (`string_columns`).
 - tf.data: parallel interleave, all numbers left to AUTOTUNE, `tf.io.parse_example` on batches (tokens also one by one
   and `padded_batch`), prefetch; deterministic and not; shards taken record by record, and 16 records in turn.
 - DataLoader: two workers, each with half of the shards, over the records of vahidk's `tfrecord`, and its shuffle with
@@ -25,9 +25,6 @@ from benchmarks.shards import SHARDS, Kind
 
 __all__ = ["SIDES", "ways"]
 
-BUDGET = 512_000_000
-"""Of streamrec: bytes that a run may hold. It is more than twice what the largest shuffle buffer holds."""
-
 Pass = Callable[[], Iterator[Any]]
 """Starts a pass; gives its batches, dicts of columns."""
 
@@ -36,7 +33,7 @@ def streamrec_ways(kind: Kind, paths: Sequence[str], shuffled: bool, endless: bo
     """Ours."""
     import streamrec
 
-    records = streamrec.TFRecordDataset(paths, num_parallel_reads=SHARDS).with_options(memory_budget=BUDGET)
+    records = streamrec.TFRecordDataset(paths, num_parallel_reads=SHARDS).with_options(memory_budget=kind.budget)
     if shuffled and kind.shuffle:
         records = records.shuffle(kind.shuffle, seed=1)
     batches = (records.repeat() if endless else records).batch(kind.batch)

@@ -84,6 +84,8 @@ class Batches:
 Elements = Frames | Batches | Columns | Sequence[Any]
 
 OBJECT_BYTES = 64
+STRING_BYTES = 40
+"""What a `bytes` object costs beside its bytes: 33, and what the allocator rounds up."""
 
 
 class Positions(Protocol):
@@ -197,7 +199,8 @@ def weigh_one(element: Any) -> int:
     if isinstance(element, BytesColumn):
         return held_bytes(element) + element.spans.nbytes
     if isinstance(element, np.ndarray):
-        return element.nbytes + (sum(map(len, element.flat)) if element.dtype == object else 0) + OBJECT_BYTES
+        strings = sum(map(len, element.flat)) + STRING_BYTES * element.size if element.dtype == object else 0
+        return element.nbytes + strings + OBJECT_BYTES
     if isinstance(element, bytes | bytearray | str):
         return len(element) + OBJECT_BYTES
     if isinstance(element, Mapping):

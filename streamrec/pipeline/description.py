@@ -111,6 +111,7 @@ class Within:
         seed: What chance comes from where no seed was given: drawn once for a run, and kept in its positions.
         skip: How many of the first elements will be dropped: the position lies within a chunk.
         batch: How many elements make a batch behind the source: chunks may end between two where that costs nothing.
+        begun: How many elements of such a batch came before the source's first.
     """
 
     run: Callable[[Chain, Position | None, Within], AsyncGenerator[Chunk]]
@@ -122,10 +123,17 @@ class Within:
     seed: int = 0
     skip: int = 0
     batch: int = 1
+    begun: int = 0
 
-    def chunks(self, chain: Chain, position: Position | None) -> AsyncGenerator[Chunk]:
-        """A chain's chunks from a position on, within all this."""
-        return self.run(chain, position, self)
+    def chunks(self, chain: Chain, position: Position | None, *, in_step: bool = False) -> AsyncGenerator[Chunk]:
+        """A chain's chunks from a position on, within all this.
+
+        Args:
+            chain: The chain.
+            position: Where to begin; None for its start.
+            in_step: Whether its elements go on as they come, one for one, so that `batch` and `begun` hold for it too.
+        """
+        return self.run(chain, position, self if in_step else replace(self, batch=1, begun=0))
 
     def queue(self, limit: int) -> ByteQueue:
         """A queue for chunks, bounded in bytes; the run's statistics tell how full it is."""

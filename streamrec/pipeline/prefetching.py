@@ -41,7 +41,7 @@ class Prefetch:
         queue = within.queue(most if depth is None else depth.limit)
         refused = 0
         async with background() as tasks:
-            tasks.start_soon(fill, queue, feeding.chunks(self.inner, state and state["inner"]))
+            tasks.start_soon(fill, queue, feeding.chunks(self.inner, state and state["inner"], in_step=True))
             while True:
                 if depth is not None:
                     queue.resize(depth.found(queue.empty, queue.refused > refused))

@@ -44,12 +44,14 @@ class Repeat:
                 yield chunk
             return
         epoch, position = (state["epoch"], state["inner"]) if state else (0, None)
+        begun = within.begun
         while self.count < 0 or epoch < self.count:
             empty = position is None
-            epochs = replace(within, epoch=within.epoch + epoch)
-            async with aclosing(epochs.chunks(self.inner, position)) as chunks:
+            epochs = replace(within, epoch=within.epoch + epoch, begun=begun)
+            async with aclosing(epochs.chunks(self.inner, position, in_step=True)) as chunks:
                 async for chunk in chunks:
                     empty = False
+                    begun = (begun + len(chunk.elements)) % within.batch
                     yield replace(chunk, positions=Nested(chunk.positions, {"epoch": epoch}))
             if empty:
                 return

@@ -80,8 +80,8 @@ async def running(chain: Chain, position: Position, within: Within, watch: Chain
     failure: Exception | None = None
     if not position.get("ended") and not any(step.done for step in steps):
         skip = position.get("skip", 0)
-        first = chain.stages[0] if chain.stages else None
-        ahead = replace(within, skip=skip, batch=first.batch_size if isinstance(first, Batch) else 1)
+        batch, begun = batching(chain, within)
+        ahead = replace(within, skip=skip, batch=batch, begun=begun)
         async with aclosing(watched(chain.source.chunks(position.get("source"), ahead), watch.source)) as source:
             try:
                 async for chunk in skipping(source, skip):
@@ -97,6 +97,14 @@ async def running(chain: Chain, position: Position, within: Within, watch: Chain
         yield out
     if failure := failure or last_failure:
         raise failure
+
+
+def batching(chain: Chain, within: Within) -> tuple[int, int]:
+    """`batch` and `begun` for a chain's source: of its own batches, or of those behind a chain of no stages."""
+    if not chain.stages:
+        return within.batch, within.begun
+    first = chain.stages[0]
+    return first.batch_size if isinstance(first, Batch) else 1, 0
 
 
 async def skipping(source: AsyncGenerator[Chunk], skip: int) -> AsyncGenerator[Chunk]:

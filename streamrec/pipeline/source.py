@@ -98,7 +98,7 @@ class Shards:
         within.tells(opened.listing.paths, self.plan.block_length)
         turn = Turn.from_json(state) if state is not None else None
         plan = self.plan.within(within.deterministic)
-        interleave = Interleave(plan, 0, turn, batch=within.batch, skip=within.skip)
+        interleave = Interleave(plan, 0, turn, batch=within.batch, skip=within.skip - within.begun)
         async with background() as tasks:
             feeds = Feeds(self, opened, tasks, within)
             async for chunk in interleaved(interleave, feeds, opened.listing):
