@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
 from streamrec.example.features import Feature
 from streamrec.pipeline.batching import Batch, PaddedBatch, RaggedBatch
 from streamrec.pipeline.concatenating import Concatenate
+from streamrec.pipeline.dealing import Distribute
 from streamrec.pipeline.description import MEMORY_BUDGET, Chain, Source
+from streamrec.pipeline.environment import Rank, rank_of
 from streamrec.pipeline.given import Range, Slices
 from streamrec.pipeline.iterators import (
     AsyncDatasetIterator,
@@ -26,6 +28,7 @@ from streamrec.pipeline.parsing import Parse
 from streamrec.pipeline.prefetching import Prefetch
 from streamrec.pipeline.repeating import Repeat
 from streamrec.pipeline.selecting import Enumerate, Filter, Shard, Skip, Take, TakeWhile
+from streamrec.pipeline.source import Shards
 from streamrec.pipeline.stages import Map, Stage
 from streamrec.pipeline.unbatching import Unbatch
 from streamrec.pipeline.zipping import Zip
@@ -48,10 +51,14 @@ class Dataset(Generic[T]):
     Args:
         chain: The source and the stages; made by `TFRecordDataset` and the methods below.
         memory_budget: Bytes that one run may hold: what is being fetched, waits its turn, or waits for the consumer.
+        epoch: The number of the first epoch; see `with_epoch`.
+        rank: Which rank iterates, where that was said; see `with_rank`.
     """
 
     chain: Chain
     memory_budget: int = MEMORY_BUDGET
+    epoch: int = 0
+    rank: Rank | None = None
 
     @staticmethod
     def range(*args: int, output_type: Any = np.int64) -> Dataset[Any]:
@@ -214,6 +221,49 @@ class Dataset(Generic[T]):
         """
         return self._then(Shard(num_shards, index))
 
+    def distribute(
+        self,
+        rank: int | None = None,
+        world_size: int | None = None,
+        *,
+        even: Literal["pad", "drop", "cycle"] | None = None,
+        manifest: str | None = None,
+    ) -> Dataset[T]:
+        """This reader's share of the shards; it stands right behind `TFRecordDataset`.
+
+        Shards are dealt whole where that is fair, and by ranges of their bytes where it is not; the shares of all
+        ranks, and of the loader workers within each, hold each record once. Where shards and readers do not change,
+        a share does not change from epoch to epoch.
+
+        Args:
+            rank: This process's number, from 0; None to ask torch.distributed, JAX, or `RANK` and `WORLD_SIZE`, when
+                and where the pipeline runs. Workers of a torch `DataLoader` divide their rank's share further.
+            world_size: How many processes there are; with `rank`.
+            even: None: each record once, and readers of about the same load. Else all readers give exactly as many
+                records: "drop" leaves out the last ones (fewer than there are readers), "pad" goes on with the first
+                of the data set where it ends, and "cycle" has who has fewer begin his own again.
+            manifest: With `even`, the URL of the manifest that says how many records each shard holds.
+
+        Raises:
+            ValueError: It stands elsewhere; `even` without `manifest`; a rank out of its range.
+            PositionMismatchError: When it runs: the state to resume from was saved by another reader.
+        """
+        source = self.chain.source
+        if not isinstance(source, Shards) or self.chain.stages:
+            raise ValueError(
+                f"distribute stands behind {self!r}, and can only deal shards: put it right behind TFRecordDataset, "
+                "or use shard(num_shards, index), which goes by elements"
+            )
+        return self._of(Distribute(source, rank_of(rank, world_size), even, manifest))
+
+    def with_epoch(self, epoch: int) -> Dataset[T]:
+        """The same data set in another epoch: what is shuffled anew for each `repeat` is shuffled as in that one."""
+        return replace(self, epoch=epoch)
+
+    def with_rank(self, rank: int, world_size: int) -> Dataset[T]:
+        """The same data set as a rank has it: `distribute` does not look for one, where it was given none."""
+        return replace(self, rank=rank_of(rank, world_size))
+
     def repeat(self, count: int | None = None) -> Dataset[T]:
         """All elements `count` times over; None or -1 for ever."""
         return self._of(Repeat(self.chain, -1 if count is None else count))
@@ -235,7 +285,7 @@ class Dataset(Generic[T]):
         Raises:
             PositionMismatchError: The state was saved by another pipeline.
         """
-        return DatasetIterator(Run(self.chain, self.memory_budget, state))
+        return DatasetIterator(Run(self.chain, self.memory_budget, state, self.epoch, self.rank))
 
     def aiterate(self, state: Mapping[str, Any] | None = None) -> AsyncDatasetIterator[T] | ThreadedAsyncIterator[T]:
         """A run for an `async for` loop, likewise; call it where a loop is running."""
@@ -243,7 +293,7 @@ class Dataset(Generic[T]):
             asyncio.get_running_loop()
         except RuntimeError:
             return ThreadedAsyncIterator(self.iterate(state))
-        return AsyncDatasetIterator(Run(self.chain, self.memory_budget, state))
+        return AsyncDatasetIterator(Run(self.chain, self.memory_budget, state, self.epoch, self.rank))
 
     def __iter__(self) -> Iterator[T]:
         return self.iterate()

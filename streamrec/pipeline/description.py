@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from streamrec.pipeline.chunk import Chunk, Position
+from streamrec.pipeline.environment import Rank
 from streamrec.pipeline.session import Session
 from streamrec.pipeline.stages import Stage
 
@@ -60,8 +61,9 @@ class Within:
         run: The driver: gives a chain's chunks from a position on.
         session: What the run keeps open from epoch to epoch.
         budget: Bytes that the source may hold.
-        epoch: How often an enclosing `repeat` has begun anew.
+        epoch: The run's own, and how often an enclosing `repeat` has begun anew.
         skip: How many of the first elements will be dropped: the position lies within a chunk.
+        rank: Which rank runs it; None to look for it in the environment.
         batch: How many elements make a batch behind the source: chunks may end between two where that costs nothing.
     """
 
@@ -70,6 +72,7 @@ class Within:
     budget: int
     epoch: int = 0
     skip: int = 0
+    rank: Rank | None = None
     batch: int = 1
 
     def chunks(self, chain: Chain, position: Position | None) -> AsyncGenerator[Chunk]:

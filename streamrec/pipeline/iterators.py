@@ -22,6 +22,7 @@ from streamrec import bridge
 from streamrec.errors import ClosedError, PositionMismatchError
 from streamrec.pipeline.chunk import Chunk, Position
 from streamrec.pipeline.description import Chain
+from streamrec.pipeline.environment import Rank
 from streamrec.pipeline.queue import ByteQueue, fill
 from streamrec.pipeline.run import produce, started
 from streamrec.storage import Snapshot, Statistics, collecting
@@ -38,14 +39,28 @@ QUEUE_SHARE = 4
 class Run:
     """What the iterators share: the description, the elements under way, and the position among them."""
 
-    def __init__(self, chain: Chain, budget: int, state: Mapping[str, Any] | None) -> None:
+    def __init__(
+        self,
+        chain: Chain,
+        budget: int,
+        state: Mapping[str, Any] | None,
+        epoch: int = 0,
+        rank: Rank | None = None,
+    ) -> None:
         self.chain = chain
+        self.epoch = epoch if state is None else state.get("epoch", 0)
+        self.rank = rank
         self.position = position_of(chain, state) if state is not None else None
         self.queue_bytes = budget // QUEUE_SHARE
         self.source_bytes = budget - self.queue_bytes
         self.elements: Iterator[Any] = iter(())
         self._chunk: Chunk | None = None
         self.statistics = Statistics()
+
+    @property
+    def outset(self) -> tuple[Chain, Position | None, int, int, Rank | None]:
+        """What the driver is to run."""
+        return self.chain, self.position, self.source_bytes, self.epoch, self.rank
 
     def enter(self, chunk: Chunk) -> None:
         """The next chunk's elements are handed out from now on."""
@@ -57,7 +72,8 @@ class Run:
         position: Position = self.position or {}
         if self._chunk is not None:
             position = self._chunk.positions.at(len(self._chunk.elements) - length_hint(self.elements))
-        return {"format": FORMAT, "pipeline": list(self.chain.lines()), "position": dict(position)}
+        lines = list(self.chain.lines())
+        return {"format": FORMAT, "pipeline": lines, "epoch": self.epoch, "position": dict(position)}
 
 
 def unpacked(chunk: Chunk) -> Iterable[Any]:
@@ -111,7 +127,7 @@ class DatasetIterator(Generic[T]):
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        fetch = partial(counted, run.statistics, produce, run.chain, run.position, run.source_bytes)
+        fetch = partial(counted, run.statistics, produce, *run.outset)
         self._chunks: bridge.SyncIterator[Chunk] = bridge.iterate(fetch, run.queue_bytes)
 
     def __iter__(self) -> Self:
@@ -162,7 +178,7 @@ class AsyncDatasetIterator(Generic[T]):
         self._queue = ByteQueue(run.queue_bytes)
         loop = asyncio.get_running_loop()
         self._waited = 0.0
-        filling = counted(run.statistics, fill, self._queue, started(run.chain, run.position, run.source_bytes))
+        filling = counted(run.statistics, fill, self._queue, started(*run.outset))
         self._task = loop.create_task(filling, name="streamrec")
         weakref.finalize(self, cancel_soon, loop, self._task)
 

@@ -25,6 +25,7 @@ from streamrec.pipeline.batching import Batch
 from streamrec.pipeline.chunk import Chunk, Position, Positions
 from streamrec.pipeline.columns import window
 from streamrec.pipeline.description import Chain, Within
+from streamrec.pipeline.environment import Rank
 from streamrec.pipeline.pushing import collect, drain, push
 from streamrec.pipeline.session import session
 
@@ -33,25 +34,33 @@ __all__ = ["Put", "produce", "started"]
 Put = Callable[[Chunk, int], Awaitable[None]]
 
 
-async def produce(chain: Chain, position: Position | None, budget: int, put: Put) -> None:
+async def produce(
+    chain: Chain, position: Position | None, budget: int, epoch: int, rank: Rank | None, put: Put
+) -> None:
     """Runs a chain from a position to its end, and hands every chunk to `put`, with its weight in bytes.
 
     Args:
         chain: What to run.
         position: Where to begin; None for the start.
         budget: Bytes that its source may hold.
+        epoch: Which epoch it begins with.
+        rank: Which rank runs it; None to look.
         put: Takes the chunks.
     """
-    async with aclosing(started(chain, position, budget)) as chunks:
+    async with aclosing(started(chain, position, budget, epoch, rank)) as chunks:
         async for chunk in chunks:
             await put(chunk, chunk.nbytes)
 
 
-async def started(chain: Chain, position: Position | None, budget: int) -> AsyncGenerator[Chunk]:
+async def started(
+    chain: Chain, position: Position | None, budget: int, epoch: int, rank: Rank | None
+) -> AsyncGenerator[Chunk]:
     """A run of its own: a chain's chunks, in a session that is closed behind them."""
-    async with session() as kept, aclosing(chunks_of(chain, position, Within(chunks_of, kept, budget))) as chunks:
-        async for chunk in chunks:
-            yield chunk
+    async with session() as kept:
+        within = Within(chunks_of, kept, budget, epoch, rank=rank)
+        async with aclosing(chunks_of(chain, position, within)) as chunks:
+            async for chunk in chunks:
+                yield chunk
 
 
 async def chunks_of(chain: Chain, position: Position | None, within: Within) -> AsyncGenerator[Chunk]:

@@ -7,9 +7,10 @@ has the same shards, and a position means the same in each of them.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from anyio.abc import TaskGroup
 
@@ -18,6 +19,8 @@ from streamrec.shards import Filenames, Listing
 from streamrec.storage import Storages
 
 __all__ = ["Opened", "Session", "session"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,7 @@ class Session:
         self._tasks = tasks
         self._stack = stack
         self._opened: list[tuple[object, Opened]] = []
+        self._kept: list[tuple[object, Any]] = []
 
     async def open(self, source: object, storages: Callable[[], Storages], filenames: Filenames) -> Opened:
         """A source's stores and shards: those of the epoch before, where there was one.
@@ -52,6 +56,15 @@ class Session:
         self._opened.append((source, opened))
         self._tasks.start_soon(opened.listing.run)
         return opened
+
+    async def once(self, source: object, make: Callable[[], Awaitable[T]]) -> T:
+        """What a source worked out in the epoch before, where there was one; or what `make` gives."""
+        for known, kept in self._kept:
+            if known is source:
+                return kept  # type: ignore[no-any-return]
+        made = await make()
+        self._kept.append((source, made))
+        return made
 
 
 @asynccontextmanager

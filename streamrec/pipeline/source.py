@@ -17,10 +17,11 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 from anyio.abc import TaskGroup
@@ -33,10 +34,10 @@ from streamrec.pipeline.interleave import Interleave, Plan
 from streamrec.pipeline.lane import Lane
 from streamrec.pipeline.session import Opened
 from streamrec.pipeline.turn import Turn
-from streamrec.shards import Listing, ReadOptions, ShardReader
+from streamrec.shards import Portion, ReadOptions, ShardReader
 from streamrec.storage import RetryPolicy, Storage, Storages
 
-__all__ = ["Shards"]
+__all__ = ["Listed", "Shards", "open_stores", "read"]
 
 LANE_BYTES = 6 << 20
 """How much one shard is fetched ahead of its turn, if the budget allows: more would only leave the caches."""
@@ -84,13 +85,44 @@ class Shards:
 
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
         """The records of all shards, a chunk at a time."""
-        opened = await within.session.open(self, lambda: storages_of(self, within.budget), self.filenames)
-        turn = Turn.from_json(state) if state is not None else None
-        interleave = Interleave(self.plan, 0, turn, batch=within.batch, skip=within.skip)
-        async with background() as tasks:
-            feeds = Feeds(self, opened, tasks, within.budget)
-            async for chunk in interleaved(interleave, feeds, opened.listing):
+        opened = await open_stores(self, within)
+        async with aclosing(read(self, state, within, opened.storages, opened.listing)) as chunks:
+            async for chunk in chunks:
                 yield chunk
+
+
+class Listed(Protocol):
+    """The shards, or portions of shards, that are read, as far as they are known; see `shards.Listing`."""
+
+    @property
+    def paths(self) -> Sequence[str]: ...
+
+    @property
+    def complete(self) -> bool: ...
+
+    @property
+    def error(self) -> Exception | None: ...
+
+    async def until(self, count: int) -> None: ...
+
+    def portion(self, number: int) -> Portion: ...
+
+
+async def open_stores(shards: Shards, within: Within) -> Opened:
+    """The stores and the listing of a source."""
+    return await within.session.open(shards, lambda: storages_of(shards, within.budget), shards.filenames)
+
+
+async def read(
+    shards: Shards, state: Mapping[str, Any] | None, within: Within, storages: Storages, listing: Listed
+) -> AsyncGenerator[Chunk]:
+    """The records of what is listed, a chunk at a time."""
+    turn = Turn.from_json(state) if state is not None else None
+    interleave = Interleave(shards.plan, 0, turn, batch=within.batch, skip=within.skip)
+    async with background() as tasks:
+        feeds = Feeds(shards, storages, listing, tasks, within.budget)
+        async for chunk in interleaved(interleave, feeds, listing):
+            yield chunk
 
 
 def storages_of(shards: Shards, budget: int) -> Storages:
@@ -104,7 +136,7 @@ def storages_of(shards: Shards, budget: int) -> Storages:
     )
 
 
-async def interleaved(interleave: Interleave, feeds: Feeds, listing: Listing) -> AsyncGenerator[Chunk]:
+async def interleaved(interleave: Interleave, feeds: Feeds, listing: Listed) -> AsyncGenerator[Chunk]:
     """Pulls what the interleave's order allows, and waits for more where it allows nothing."""
     while True:
         ahead = feeds.ahead
@@ -127,12 +159,12 @@ async def interleaved(interleave: Interleave, feeds: Feeds, listing: Listing) ->
 class Feeds:
     """The tasks that fetch shards into lanes."""
 
-    def __init__(self, shards: Shards, opened: Opened, tasks: TaskGroup, budget: int) -> None:
+    def __init__(self, shards: Shards, storages: Storages, listing: Listed, tasks: TaskGroup, budget: int) -> None:
         self._shards = shards
         self._options = shards.options
-        self._storages = opened.storages
-        self._connections = opened.storages.connections
-        self._listing = opened.listing
+        self._storages = storages
+        self._connections = storages.connections
+        self._listing = listing
         self._tasks = tasks
         self._budget = budget
         self._sizes: deque[int] = deque(maxlen=REMEMBERED)
@@ -211,18 +243,23 @@ class Feeds:
         self._arrived.set()
 
     async def _fetch(self, lane: Lane) -> None:
-        path = self._listing.paths[lane.shard]
-        storage = await self._storages.at(path)
+        portion = self._listing.portion(lane.shard)
+        storage = await self._storages.at(portion.path)
         options = self._options_for(lane, storage)
-        reader = await ShardReader.open(storage, path, options, lane.start.place)
+        reader = await ShardReader.open(storage, portion.path, options, lane.start.place, portion.piece)
         try:
             if reader.info.size is not None:
                 self._sizes.append(reader.info.size)
             limit = self._beyond.get(lane) or min(self._share, lane_bytes(reader.block_bytes))
             lane.opened(reader.info.version, reader.compression_type, limit)
             while (frames := await reader.read()) is not None:
-                lane.push(frames)
-                self._arrived.set()
+                begun = reader.place.record - len(frames)
+                first, last = portion.within(begun, len(frames))
+                if first < last:
+                    lane.push(frames.window(first, last), begun + first)
+                    self._arrived.set()
+                if portion.ends(begun + len(frames)):
+                    break
                 if not lane.has_room:
                     room = self._waiting[lane] = anyio.Event()
                     await room.wait()

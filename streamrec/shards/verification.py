@@ -26,7 +26,7 @@ from streamrec.shards.manifest import Manifest, ShardInfo
 from streamrec.storage import ByteStream, RetryPolicy, Storage, Storages
 from streamrec.tfrecord import Framer, Inflater, check_compression_type
 
-__all__ = ["VerifyProblem", "VerifyReport", "read_manifest", "verify", "verify_sync"]
+__all__ = ["VerifyProblem", "VerifyReport", "read_manifest", "side_by_side", "verify", "verify_sync"]
 
 BLOCK_BYTES = 1 << 20
 GROWTH_BYTES = 16 << 20
@@ -134,7 +134,7 @@ async def verify(
         found = await read_manifest(await storages.at(manifest), manifest)
         storage = await storages.at(found.pattern)
         survey = _Survey(storage, found)
-        await _all(survey.look_for_extras, *[survey.look_at_the_next] * min(parallel, len(found.shards)))
+        await side_by_side(survey.look_for_extras, *[survey.look_at_the_next] * min(parallel, len(found.shards)))
         problems = sorted(survey.problems, key=attrgetter("path", "kind"))
     return VerifyReport(manifest, len(found.shards), survey.bytes, tuple(problems))
 
@@ -152,7 +152,7 @@ def verify_sync(
     return bridge.run(run, manifest)
 
 
-async def _all(*looks: Callable[[], Awaitable[None]]) -> None:
+async def side_by_side(*looks: Callable[[], Awaitable[None]]) -> None:
     """Runs them side by side; the first error ends all, and is raised as it is."""
     errors: list[StreamrecError] = []
 
