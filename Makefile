@@ -9,6 +9,7 @@ SERVERS := .venv-servers
 PEERS ?= 0
 TORCH ?= torch==2.13.0
 TENSORFLOW ?= tensorflow-cpu==2.21.0
+TORCHDATA ?= torchdata==0.11.0
 EXTRAS := dev,s3,gcs,http,obstore,zstd,cli
 PIP := -m pip install --quiet --disable-pip-version-check
 TESTS ?=
@@ -79,7 +80,7 @@ $(SERVERS)/.done: requirements-servers.txt
 
 $(CLIENT)/.peers: $(CLIENT)/.done
 	@echo "installing TensorFlow and torch into $(CLIENT) ..."
-	@$(CLIENT)/bin/python $(PIP) '$(TENSORFLOW)' '$(TORCH)'
+	@$(CLIENT)/bin/python $(PIP) '$(TENSORFLOW)' '$(TORCH)' '$(TORCHDATA)'
 	@touch $@
 
 clean:

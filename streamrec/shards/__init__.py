@@ -1,6 +1,7 @@
 """One shard = storage x tfrecord: reading, writing, and which shards a name means."""
 
 from streamrec.shards.assignment import Even, Portion, assign_records, check_even, even_count
+from streamrec.shards.counting import write_manifest, write_manifest_sync
 from streamrec.shards.listing import Listing, find_shards
 from streamrec.shards.manifest import Manifest, ShardInfo
 from streamrec.shards.options import Piece, ReadOptions, ShardPlace
@@ -37,4 +38,6 @@ __all__ = [
     "sizes_of",
     "verify",
     "verify_sync",
+    "write_manifest",
+    "write_manifest_sync",
 ]

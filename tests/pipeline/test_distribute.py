@@ -140,7 +140,7 @@ def test_losses_do_not_make_a_rank_shorter() -> None:
     dataset = TFRecordDataset(f"{folder}/train-*", on_error="skip_record")
     for even in ("pad", "drop", "cycle"):
         manifest = f"{folder}/manifest.json"
-        own = [list(dataset.distribute(rank, 2, even=even, manifest=manifest)) for rank in range(2)]  # type: ignore[arg-type]
+        own = [list(dataset.distribute(rank, 2, even=even, manifest=manifest)) for rank in range(2)]
         assert [len(records) for records in own] == [10, 10]
         assert own[1] == [*all_records([0, 10])[1:], record(1, 1)]
 
