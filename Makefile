@@ -16,6 +16,7 @@ TESTS ?=
 SECONDS_OF_FUZZING ?= 600
 SOAK_SECONDS ?= 600
 SOAK_KILLS ?= 100
+SOAK_TRAINING_KILLS ?= 50
 
 export STREAMREC_SERVERS ?= $(CURDIR)/$(SERVERS)
 
@@ -25,7 +26,7 @@ help:
 	@sed -n '1,4p' Makefile | cut -c3-
 	@echo "  make check    lint, types and structure"
 	@echo "  make sanitize the tests of kernels and parsing under AddressSanitizer and UBSan"
-	@echo "  make soak     ten minutes of reading and writing in bad weather (SOAK_SECONDS=600, SOAK_KILLS=100)"
+	@echo "  make soak     ten minutes of reading and writing in bad weather (SOAK_SECONDS=600, SOAK_KILLS=100), and killed training runs"
 	@echo "  make fuzz     ten minutes of fuzzing the decoder (needs clang)"
 	@echo "  make bench    the comparisons in benchmarks/ (needs PEERS=1)"
 
@@ -47,6 +48,7 @@ sanitize: client
 soak: client servers
 	$(CLIENT)/bin/python -m tests.soak.reading --seconds $(SOAK_SECONDS)
 	$(CLIENT)/bin/python -m tests.soak.writing --kills $(SOAK_KILLS)
+	$(CLIENT)/bin/python -m tests.soak.training --kills $(SOAK_TRAINING_KILLS)
 
 fuzz:
 	sh fuzz/run.sh $(SECONDS_OF_FUZZING)
