@@ -1,5 +1,6 @@
 """What every test may rely on."""
 
+import os
 import signal
 from collections.abc import Iterator
 
@@ -9,6 +10,11 @@ from streamrec.testing.servers import Store, fake_gcs, nginx, seaweedfs
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # programs that the tests start and interrupt inherit it
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Two workers a core, since half of the time is waiting: for servers, processes, time limits."""
+    return min(8, 2 * (os.cpu_count() or 1))
 
 
 @pytest.fixture

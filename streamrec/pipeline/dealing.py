@@ -16,7 +16,7 @@ import sys
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from streamrec.errors import ManifestError, PositionMismatchError
 from streamrec.pipeline.chunk import Chunk, Position, Positions
@@ -24,7 +24,7 @@ from streamrec.pipeline.columns import window
 from streamrec.pipeline.description import Within
 from streamrec.pipeline.environment import Rank, Reader, reader_here
 from streamrec.pipeline.session import Opened
-from streamrec.pipeline.source import Shards, open_stores, read
+from streamrec.pipeline.source import Shards, read
 from streamrec.shards import Even, Portion, assign_records, check_even, counts_of, deal, even_count, sizes_of
 
 __all__ = ["Distribute"]
@@ -58,15 +58,18 @@ class Distribute:
         yield from self.shards.lines()
         yield f"Distribute(even={self.even!r})"
 
+    async def opened(self, within: Within) -> Opened:
+        """The stores, and what is read of them: this reader's share."""
+        opened, _ = await self._dealt(within)
+        return opened
+
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
         """The records of this reader's share."""
-        opened = await open_stores(self.shards, within)
-        reader = reader_here(self.rank or within.rank)
-        share = await within.session.once(self, lambda: share_of(self, reader, opened))
+        opened, share = await self._dealt(within)
         given = share.check(state)
         while share.total is None or given < share.total:
             before = given
-            async with aclosing(read(self.shards, state, within, opened.storages, share)) as chunks:
+            async with aclosing(read(self.shards, state, within, opened)) as chunks:
                 async for chunk in chunks:
                     own = share.counted(chunk, given)
                     given += len(own.elements)
@@ -78,6 +81,12 @@ class Distribute:
             if state is None and given == before:
                 raise ManifestError(f"{self.manifest}: no record is left of those that it says are in {share.paths}")
             state, within = None, replace(within, skip=0)
+
+    async def _dealt(self, within: Within) -> tuple[Opened, Share]:
+        whole = await self.shards.opened(within)
+        reader = reader_here(self.rank or within.rank)
+        share = await within.session.once(self, lambda: share_of(self, reader, whole))
+        return Opened(whole.storages, share), share
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +102,9 @@ class Share:
     reader: Reader
     portions: Sequence[Portion]
     total: int | None = None
-    complete = True
-    error = None
+    sizes: ClassVar[Mapping[str, int]] = {}
+    complete: ClassVar[bool] = True
+    error: ClassVar[None] = None
 
     @property
     def paths(self) -> Sequence[str]:

@@ -7,20 +7,40 @@ has the same shards, and a position means the same in each of them.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from anyio.abc import TaskGroup
 
 from streamrec.pipeline.background import background
-from streamrec.shards import Filenames, Listing
+from streamrec.shards import Filenames, Listing, Portion
 from streamrec.storage import Storages
 
-__all__ = ["Opened", "Session", "session"]
+__all__ = ["Listed", "Opened", "Session", "session"]
 
 T = TypeVar("T")
+
+
+class Listed(Protocol):
+    """The shards, or portions of shards, that are read, as far as they are known; see `shards.Listing`."""
+
+    @property
+    def paths(self) -> Sequence[str]: ...
+
+    @property
+    def sizes(self) -> Mapping[str, int]: ...
+
+    @property
+    def complete(self) -> bool: ...
+
+    @property
+    def error(self) -> Exception | None: ...
+
+    async def until(self, count: int) -> None: ...
+
+    def portion(self, number: int) -> Portion: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +48,7 @@ class Opened:
     """A source that is open: its stores, and its shards as far as they are known."""
 
     storages: Storages
-    listing: Listing
+    listing: Listed
 
 
 class Session:
@@ -52,9 +72,10 @@ class Session:
             if known is source:
                 return opened
         stores = await self._stack.enter_async_context(storages())
-        opened = Opened(stores, Listing(stores, filenames))
+        listing = Listing(stores, filenames)
+        opened = Opened(stores, listing)
         self._opened.append((source, opened))
-        self._tasks.start_soon(opened.listing.run)
+        self._tasks.start_soon(listing.run)
         return opened
 
     async def once(self, source: object, make: Callable[[], Awaitable[T]]) -> T:

@@ -17,11 +17,11 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
@@ -32,12 +32,12 @@ from streamrec.pipeline.chunk import Chunk
 from streamrec.pipeline.description import Within
 from streamrec.pipeline.interleave import Interleave, Plan
 from streamrec.pipeline.lane import Lane
-from streamrec.pipeline.session import Opened
+from streamrec.pipeline.session import Listed, Opened
 from streamrec.pipeline.turn import Turn
-from streamrec.shards import Portion, ReadOptions, ShardReader
+from streamrec.shards import ReadOptions, ShardReader
 from streamrec.storage import RetryPolicy, Storage, Storages
 
-__all__ = ["Listed", "Shards", "open_stores", "read"]
+__all__ = ["Shards", "read"]
 
 LANE_BYTES = 6 << 20
 """How much one shard is fetched ahead of its turn, if the budget allows: more would only leave the caches."""
@@ -83,45 +83,26 @@ class Shards:
     def lines(self) -> Iterator[str]:
         yield f"Shards({self.plan!r}, {list(self.filenames)})"
 
+    async def opened(self, within: Within) -> Opened:
+        """The stores and the names of the shards, which the whole run shares."""
+        return await within.session.open(self, lambda: storages_of(self, within.budget), self.filenames)
+
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
         """The records of all shards, a chunk at a time."""
-        opened = await open_stores(self, within)
-        async with aclosing(read(self, state, within, opened.storages, opened.listing)) as chunks:
+        async with aclosing(read(self, state, within, await self.opened(within))) as chunks:
             async for chunk in chunks:
                 yield chunk
 
 
-class Listed(Protocol):
-    """The shards, or portions of shards, that are read, as far as they are known; see `shards.Listing`."""
-
-    @property
-    def paths(self) -> Sequence[str]: ...
-
-    @property
-    def complete(self) -> bool: ...
-
-    @property
-    def error(self) -> Exception | None: ...
-
-    async def until(self, count: int) -> None: ...
-
-    def portion(self, number: int) -> Portion: ...
-
-
-async def open_stores(shards: Shards, within: Within) -> Opened:
-    """The stores and the listing of a source."""
-    return await within.session.open(shards, lambda: storages_of(shards, within.budget), shards.filenames)
-
-
 async def read(
-    shards: Shards, state: Mapping[str, Any] | None, within: Within, storages: Storages, listing: Listed
+    shards: Shards, state: Mapping[str, Any] | None, within: Within, opened: Opened
 ) -> AsyncGenerator[Chunk]:
     """The records of what is listed, a chunk at a time."""
     turn = Turn.from_json(state) if state is not None else None
     interleave = Interleave(shards.plan, 0, turn, batch=within.batch, skip=within.skip)
     async with background() as tasks:
-        feeds = Feeds(shards, storages, listing, tasks, within.budget)
-        async for chunk in interleaved(interleave, feeds, listing):
+        feeds = Feeds(shards, opened, tasks, within)
+        async for chunk in interleaved(interleave, feeds, opened.listing):
             yield chunk
 
 
@@ -159,14 +140,15 @@ async def interleaved(interleave: Interleave, feeds: Feeds, listing: Listed) -> 
 class Feeds:
     """The tasks that fetch shards into lanes."""
 
-    def __init__(self, shards: Shards, storages: Storages, listing: Listed, tasks: TaskGroup, budget: int) -> None:
+    def __init__(self, shards: Shards, opened: Opened, tasks: TaskGroup, within: Within) -> None:
         self._shards = shards
         self._options = shards.options
-        self._storages = storages
-        self._connections = storages.connections
-        self._listing = listing
+        self._storages = opened.storages
+        self._connections = opened.storages.connections
+        self._listing = opened.listing
         self._tasks = tasks
-        self._budget = budget
+        self._budget = within.budget
+        self._block_records = shards.plan.block_length if shards.plan.cycle_length > 1 else within.batch
         self._sizes: deque[int] = deque(maxlen=REMEMBERED)
         self._started: set[int] = set()
         self._beyond: dict[Lane, int] = {}
@@ -272,7 +254,9 @@ class Feeds:
         wanted = self._options.block_bytes or storage.block_bytes * (ALONE_BLOCKS if self._alone else 1)
         block = min(wanted, max(self._share // 2, LEAST_BLOCK_BYTES))
         compression = self._options.compression_type if lane.start.compression is None else lane.start.compression
-        return replace(self._options, block_bytes=block, compression_type=compression)
+        return replace(
+            self._options, block_bytes=block, compression_type=compression, block_records=self._block_records
+        )
 
 
 def lane_bytes(block_bytes: int) -> int:

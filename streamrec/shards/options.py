@@ -24,6 +24,8 @@ class ReadOptions:
             `streamrec.open_shard`. What the network does is never damage.
         max_skipped: How many losses of one shard are borne before the next one is an error; None for any number.
         on_loss: Called with each Loss, on the event loop's thread: it must not block.
+        block_records: Blocks end where so many records, or a multiple of that, have come since the shard's start, if
+            their size allows it: then a batch, or a turn, lies in one block and need not be copied.
     """
 
     compression_type: str | None = None
@@ -33,6 +35,7 @@ class ReadOptions:
     on_error: str = "raise"
     max_skipped: int | None = None
     on_loss: Callable[[Loss], None] | None = None
+    block_records: int = 1
 
     def __post_init__(self) -> None:
         check_compression_type(self.compression_type)

@@ -31,6 +31,8 @@ __all__ = ["ShardReader", "open_shard"]
 
 FIRST_BLOCK_BYTES = 64 << 10
 GROWTH_BYTES = 16 << 20
+SPARE = 32
+"""Blocks that should end behind a group of records are larger by this part of the group."""
 NO_FRAMES = Frames.of([])
 
 
@@ -170,7 +172,7 @@ class ShardReader:
         room = self._framer.reserve(self._room())
         filled, failure = await self._fill(room)
         self._exhausted = filled < len(room)
-        return self._framer.commit(filled), failure
+        return self._framer.commit(filled, 1 if self._exhausted else self._options.block_records), failure
 
     async def _fill(self, room: memoryview) -> tuple[int, StreamrecError | None]:
         filled = 0
@@ -205,12 +207,22 @@ class ShardReader:
 
     def _room(self) -> int:
         """Bytes to make room for: a block, or what the next record is known to want, in growing steps."""
-        block = self._room_bytes
-        self._room_bytes = min(block * 4, self.block_bytes)
+        block = self._even(self._room_bytes)
+        self._room_bytes = min(self._room_bytes * 4, self.block_bytes)
         missing = self._framer.wants - self._framer.held
         size = max(block, min(missing, max(self._framer.held, GROWTH_BYTES)))
         piece = self._opened.piece_stream
         return size if piece is None else piece.room(size, missing)
+
+    def _even(self, block: int) -> int:
+        """Up to a quarter more or less: about to the end of a group of `block_records`, as records were so far."""
+        place, start = self.place, self._opened.place
+        records = place.record - start.record
+        if self._options.block_records == 1 or not records:
+            return block
+        group = (place.offset - start.offset) * self._options.block_records // records
+        groups = (block + block // 4) // group
+        return groups * group + group // SPARE - self._framer.held if groups else block
 
 
 @asynccontextmanager

@@ -4,14 +4,19 @@ There are two kinds. A **final** error (`NotFoundError`, `PermissionDeniedError`
 would be the same if one tried again, so it goes to the caller at once. A `TransientError` may pass: it goes
 to the retry policy, and becomes a StorageError when that gives up. Backends decide which is which with the
 functions below, so that a 503 means the same on every store.
+
+No foreign exception passes the edge of the storage room: each backend has a `seam` (made by `seam_of`) around
+its calls of the client below it.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import Any, Protocol
 
 from streamrec.errors import (
     AlreadyExistsError,
@@ -25,6 +30,7 @@ from streamrec.errors import (
 
 __all__ = [
     "Cause",
+    "Seam",
     "TransientError",
     "changed",
     "exists",
@@ -32,6 +38,7 @@ __all__ = [
     "give_up",
     "http_body_range",
     "retry_after_seconds",
+    "seam_of",
 ]
 
 
@@ -65,6 +72,35 @@ class TransientError(Exception):
 
     def __str__(self) -> str:
         return f"{self.cause.value} ({self.reason})"
+
+
+class Seam(Protocol):
+    """Translates the foreign exceptions that leave its block; they concern bytes [start, end) of `path`."""
+
+    def __call__(self, path: str, start: int | None = None, end: int | None = None) -> AbstractContextManager[None]: ...
+
+
+def seam_of(
+    foreign: tuple[type[Exception], ...],
+    translate: Callable[[Any, str, int | None, int | None], StorageError | TransientError],
+) -> Seam:
+    """A seam for exceptions of these types; ours, among them or not, pass as they are.
+
+    Args:
+        foreign: What the client below raises.
+        translate: Called with the exception, the path and the range: what it means.
+    """
+
+    @contextmanager
+    def seam(path: str, start: int | None = None, end: int | None = None) -> Iterator[None]:
+        try:
+            yield
+        except (StorageError, TransientError):
+            raise
+        except foreign as error:
+            raise translate(error, path, start, end) from error
+
+    return seam
 
 
 _THROTTLED_CODES = frozenset({"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded"})

@@ -8,8 +8,7 @@ Most filesystems cannot pin a version. It is compared when a body is opened, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from streamrec.errors import (
@@ -20,7 +19,7 @@ from streamrec.errors import (
     UnsupportedOperationError,
 )
 from streamrec.storage.backend import ObjectInfo
-from streamrec.storage.faults import Cause, TransientError, changed
+from streamrec.storage.faults import Cause, TransientError, changed, seam_of
 from streamrec.storage.fsspec_options import full_url, version_of
 from streamrec.storage.urls import is_temporary
 
@@ -79,17 +78,6 @@ def check_size(path: str, found: ObjectInfo, size: int) -> None:
         raise IntegrityError(f"{found.size:,} bytes arrived of the {size:,} that were sent: write it again", path)
 
 
-@contextmanager
-def seam(path: str, start: int | None = None, end: int | None = None) -> Iterator[None]:
-    """Translates whatever a filesystem raises."""
-    try:
-        yield
-    except (StorageError, TransientError):
-        raise
-    except Exception as error:
-        raise _translate(error, path, start, end) from error
-
-
 def _translate(error: Exception, path: str, start: int | None, end: int | None) -> StorageError | TransientError:
     said = f"{type(error).__name__}: {error}"
     if isinstance(error, FileNotFoundError):
@@ -103,3 +91,6 @@ def _translate(error: Exception, path: str, start: int | None, end: int | None) 
     if isinstance(error, TimeoutError):
         return TransientError(Cause.TIMED_OUT, said)
     return TransientError(Cause.CONNECT if isinstance(error, ConnectionRefusedError) else Cause.BROKEN, said)
+
+
+seam = seam_of((Exception,), _translate)

@@ -6,14 +6,11 @@ into the caller's buffer. What did not fit is kept as a view, not copied again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import aiohttp
 
 from streamrec.errors import StorageError
 from streamrec.storage.backend import ObjectInfo
-from streamrec.storage.faults import Cause, TransientError, from_status, http_body_range, retry_after_seconds
+from streamrec.storage.faults import Cause, TransientError, from_status, http_body_range, retry_after_seconds, seam_of
 from streamrec.storage.landing import Landing, land
 from streamrec.storage.retry import RetryPolicy
 
@@ -136,17 +133,6 @@ def size_in(answer: aiohttp.ClientResponse, start: int = 0, end: int | None = No
     return http_body_range(answer.status, answer.headers, start, end)
 
 
-@contextmanager
-def seam(path: str, start: int | None = None, end: int | None = None) -> Iterator[None]:
-    """Translates what comes out of aiohttp."""
-    try:
-        yield
-    except StorageError:
-        raise
-    except (aiohttp.ClientError, OSError) as error:
-        raise translate(error, path, start, end) from error
-
-
 def translate(
     error: BaseException, path: str, start: int | None = None, end: int | None = None
 ) -> StorageError | TransientError:
@@ -161,3 +147,6 @@ def translate(
     if isinstance(error, aiohttp.ClientConnectorError | ConnectionRefusedError):
         return TransientError(Cause.CONNECT, said)
     return TransientError(Cause.BROKEN, said)
+
+
+seam = seam_of((aiohttp.ClientError, OSError), translate)

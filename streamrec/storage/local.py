@@ -18,7 +18,6 @@ import asyncio
 import errno
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import quote, unquote, urlsplit
@@ -33,7 +32,7 @@ from streamrec.errors import (
     UnsupportedOperationError,
 )
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink, Sent
-from streamrec.storage.faults import changed, exists
+from streamrec.storage.faults import changed, exists, seam_of
 from streamrec.storage.fsspec_options import Source
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.shield import finish
@@ -268,16 +267,13 @@ def _related(directory: str, wanted: str) -> bool:
     return directory.startswith(wanted) or wanted.startswith(directory)
 
 
-@contextmanager
-def _seam(path: str, start: int | None = None, end: int | None = None) -> Iterator[None]:
-    """Translates what the operating system says; none of it passes by trying again."""
-    try:
-        yield
-    except StorageError:
-        raise
-    except FileNotFoundError as error:
-        raise NotFoundError("there is no such file: check the path", path, start, end) from error
-    except PermissionError as error:
-        raise PermissionDeniedError(f"access refused ({error})", path, start, end) from error
-    except OSError as error:
-        raise StorageError(f"{type(error).__name__}: {error}", path, start, end) from error
+def _translate(error: OSError, path: str, start: int | None, end: int | None) -> StorageError:
+    """What the operating system says; none of it passes by trying again."""
+    if isinstance(error, FileNotFoundError):
+        return NotFoundError("there is no such file: check the path", path, start, end)
+    if isinstance(error, PermissionError):
+        return PermissionDeniedError(f"access refused ({error})", path, start, end)
+    return StorageError(f"{type(error).__name__}: {error}", path, start, end)
+
+
+_seam = seam_of((OSError,), _translate)

@@ -8,14 +8,12 @@ and what it does not say (a Retry-After) is not known.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 from obstore import exceptions as obs
 
 from streamrec.errors import NotFoundError, PermissionDeniedError, StorageError
-from streamrec.storage.faults import Cause, TransientError, changed, from_status
+from streamrec.storage.faults import Cause, TransientError, changed, from_status, seam_of
 
 __all__ = ["PastTheEndError", "seam"]
 
@@ -30,17 +28,6 @@ _FOREIGN: Final = (obs.BaseError, OSError, ValueError)
 
 class PastTheEndError(StorageError):
     """A 416."""
-
-
-@contextmanager
-def seam(path: str, start: int | None = None, end: int | None = None) -> Iterator[None]:
-    """Translates what comes out of obstore."""
-    try:
-        yield
-    except StorageError:
-        raise
-    except _FOREIGN as error:
-        raise _translate(error, path, start, end) from error
 
 
 def _translate(error: Exception, path: str, start: int | None, end: int | None) -> StorageError | TransientError:
@@ -75,3 +62,6 @@ def _from_answer(
         return PastTheEndError(said, path, start, end)
     words = message[1] if message else said if not code else ""
     return from_status(status, words, path, start, end, code=code[1] if code else "")
+
+
+seam = seam_of(_FOREIGN, _translate)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import aiohttp
@@ -12,7 +11,7 @@ from botocore.parsers import ResponseParserError
 
 from streamrec.errors import PermissionDeniedError, StorageError, UnsupportedOperationError
 from streamrec.storage import http_body
-from streamrec.storage.faults import Cause, TransientError, from_status, retry_after_seconds
+from streamrec.storage.faults import Cause, TransientError, from_status, retry_after_seconds, seam_of
 
 __all__ = ["BadDigestError", "NoSuchUploadError", "PastTheEndError", "seam"]
 
@@ -38,17 +37,6 @@ _ENDED = (
     "the multipart upload was ended by somebody else ({}): another writer began on the same name, or the bucket's"
     " lifecycle rule tidied it up; write the object again, with one writer"
 )
-
-
-@contextmanager
-def seam(path: str, start: int | None = None, end: int | None = None) -> Iterator[None]:
-    """Translates what comes out of s3fs."""
-    try:
-        yield
-    except (StorageError, TransientError):
-        raise
-    except _FOREIGN as error:
-        raise _translate(error, path, start, end) from error
 
 
 def _translate(error: BaseException, path: str, start: int | None, end: int | None) -> StorageError | TransientError:
@@ -97,3 +85,6 @@ def _from_answer(
         return UnsupportedOperationError(f"the store cannot do this ({code}: {message})", path, start, end)
     wait = retry_after_seconds(meta.get("HTTPHeaders", {}).get("retry-after"))
     return from_status(status, message, path, start, end, code=code, retry_after=wait)
+
+
+seam = seam_of(_FOREIGN, _translate)

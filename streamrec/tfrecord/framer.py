@@ -155,15 +155,21 @@ class Framer:
         self._reserved = block
         return block[end:]
 
-    def commit(self, size: int) -> Frames:
-        """The first `size` reserved bytes are filled: returns the records that they complete, as `feed`."""
+    def commit(self, size: int, multiple: int = 1) -> Frames:
+        """The first `size` reserved bytes are filled: returns the records that they complete, as `feed`.
+
+        Args:
+            size: How many of the reserved bytes are filled.
+            multiple: Where `record` comes to a multiple of this, the records behind the last such place are held over,
+                whole as they are, and come with the next bytes. What there is comes where no such place is passed.
+        """
         if self._reserved is None:
             raise ValueError("commit without reserve: call reserve(size) and fill its start first")
         block, self._reserved = self._reserved, None
         filled = self._held_bytes + size
         if filled > len(block):
             raise ValueError(f"commit({size}) of {len(block) - self._held_bytes} reserved bytes")
-        return self._scan(block[:filled], filled)
+        return self._scan(block[:filled], filled, multiple)
 
     def close(self) -> Frames:
         """Says that the stream ended.
@@ -189,8 +195,8 @@ class Framer:
     def _nothing(self) -> Frames:
         return Frames(b"", NO_SPANS, self._position)
 
-    def _scan(self, data: Buffer, size: int) -> Frames:
-        """Frames all of `data`, which begins at `position`; holds over what follows the last whole record."""
+    def _scan(self, data: Buffer, size: int, multiple: int = 1) -> Frames:
+        """Frames all of `data`, which begins at `position`; holds over what follows the last record that it returns."""
         if self._search is not None or self._done:
             return self._walk(data, size)
         rules = self._rules
@@ -198,6 +204,10 @@ class Framer:
         if code != kernels.OK or self._position + end >= rules.end:
             return self._walk(data, size)
         frames = Frames(data, as_spans(spans), self._position)
+        over = (self._record + len(frames)) % multiple
+        if 0 < over < len(frames):
+            frames = frames.window(0, len(frames) - over)
+            end, wants = frames.offset(len(frames)) - self._position, HEADER_BYTES
         self._position += end
         self._record += len(frames)
         self._wants = wants

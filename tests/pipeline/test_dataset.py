@@ -281,3 +281,12 @@ def test_a_slow_consumer_holds_the_producer_back(tmp_path: Path) -> None:
         leads.append(len(fetched) - index)
     assert len(leads) == 64
     assert max(leads) <= 16
+
+
+def test_batches_of_one_shard_are_windows_of_what_was_read(tmp_path: Path) -> None:
+    path = tmp_path / "large.tfrecord"
+    path.write_bytes(encode_records(bytes(600 + index * 7919 % 200) for index in range(60_000)))
+    batches = list(TFRecordDataset(str(path)).batch(1024))
+    copied = [batch for batch in batches if batch.origin is None]
+    assert len(batches) == 59
+    assert len(copied) <= 2, "those that begin in the first, small blocks"

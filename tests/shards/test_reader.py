@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import uuid
+from itertools import accumulate
 from pathlib import Path
 
 import anyio
@@ -63,6 +64,22 @@ async def test_records_as_frames(place: str) -> None:
         assert shard.info.size == len(encode_records(RECORDS))
     assert all(len(part) for part in frames)
     assert [record for part in frames for record in part] == RECORDS
+
+
+@pytest.mark.parametrize("name", ["x.tfrecord", "x.tfrecord.gz"])
+async def test_blocks_end_behind_groups_of_records(place: str, name: str) -> None:
+    data = encode_records(RECORDS * 10)
+    url = put(f"{place}/{name}", gzip.compress(data, 1) if name.endswith(".gz") else data)
+    async with Storages() as storages:
+        options = ReadOptions(block_bytes=100_000, block_records=200)
+        reader = await ShardReader.open(await storages.at(url), url, options)
+        sizes = [len(frames) async for frames in reader.frames()]
+        await reader.aclose()
+    ends = list(accumulate(sizes))
+    large = [end for size, end in zip(sizes, ends, strict=True) if size >= 200]
+    assert sum(end % 200 > 0 for end in large) <= 1, "all blocks but the last one"
+    assert len(large) > len(data) / 125_000 - 2, "none is much smaller than asked for"
+    assert ends[-1] == len(RECORDS) * 10
 
 
 async def test_the_first_block_is_small(place: str) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from botocore.loaders import JSONFileLoader
 from s3fs import S3FileSystem
 
 from streamrec.errors import NotFoundError, PermissionDeniedError, StorageError
@@ -135,3 +136,14 @@ async def unfinished(storage: Storage, path: str) -> list[str]:
 def client(storage: Storage) -> Any:
     """The s3fs below."""
     return storage._backend._fs  # type: ignore[attr-defined]
+
+
+async def test_descriptions_of_services_are_parsed_once_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Storages({"anon": True}) as storages:
+        await storages.at("s3://bucket/key")
+    parsed = []
+    load = JSONFileLoader.load_file
+    monkeypatch.setattr(JSONFileLoader, "load_file", lambda self, path: parsed.append(path) or load(self, path))
+    async with Storages({"anon": True, "endpoint_url": "http://127.0.0.1:9"}) as storages:
+        await storages.at("s3://bucket/key")
+    assert parsed == []

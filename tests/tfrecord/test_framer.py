@@ -192,6 +192,29 @@ def test_any_cutting_gives_the_same(records: list[bytes], cuts: list[int], use_r
 
 
 @given(
+    records=st.lists(st.binary(max_size=30), max_size=60),
+    room=st.integers(1, 700),
+    multiple=st.integers(1, 20),
+    before=st.integers(0, 30),
+)
+def test_blocks_end_behind_a_multiple_of_records(records: list[bytes], room: int, multiple: int, before: int) -> None:
+    data = encode_records(records)
+    framer = Framer(position=before * 100, record=before)
+    found: list[bytes] = []
+    for first in range(0, len(data) + room, room):
+        piece = data[first : first + room]
+        framer.reserve(room)[: len(piece)] = piece
+        frames = framer.commit(len(piece), multiple if len(piece) == room else 1)
+        assert frames.offset(0) == before * 100 + len(encode_records(found))
+        found += frames
+        over = framer.record % multiple
+        assert framer.record == before + len(found)
+        assert over == 0 or over >= len(frames) or len(piece) < room, "it ends there, or passed no such place"
+    framer.close()
+    assert found == records
+
+
+@given(
     records=st.lists(st.binary(max_size=40), min_size=1, max_size=6),
     place=st.integers(0, 1000),
     bit=st.integers(0, 7),
