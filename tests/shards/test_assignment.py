@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamrec.shards.assignment import (
@@ -34,6 +34,7 @@ def bytes_of(portions: Iterable[Portion], sizes: dict[str, int]) -> list[tuple[s
     return stretches
 
 
+@settings(deadline=None)
 @given(SIZES, READERS, st.data())
 def test_each_byte_goes_to_one_reader_and_loads_are_even(sizes: list[int], readers: int, data: st.DataObject) -> None:
     splittable = data.draw(st.lists(st.booleans(), min_size=len(sizes), max_size=len(sizes)))
@@ -57,6 +58,7 @@ def test_each_byte_goes_to_one_reader_and_loads_are_even(sizes: list[int], reade
         assert min(loads) >= mean * 0.95 - 1
 
 
+@settings(deadline=None)
 @given(SIZES, READERS)
 def test_each_reader_reads_in_the_order_of_the_shards(sizes: list[int], readers: int) -> None:
     for own in assign_bytes([ShardSize(str(n), size) for n, size in enumerate(sizes)], readers):
@@ -93,6 +95,7 @@ def records_of(shards: list[tuple[str, int]], portions: Iterable[Portion]) -> li
     ]
 
 
+@settings(deadline=None)
 @given(COUNTS, READERS)
 def test_each_record_goes_to_one_reader(counts: list[int], readers: int) -> None:
     shards = [(str(n), count) for n, count in enumerate(counts)]
@@ -101,6 +104,7 @@ def test_each_record_goes_to_one_reader(counts: list[int], readers: int) -> None
     assert max(map(len, plan)) - min(map(len, plan)) <= 1
 
 
+@settings(deadline=None)
 @given(COUNTS, READERS, st.sampled_from(["pad", "drop", "cycle"]))
 def test_even_numbers_of_records(counts: list[int], readers: int, even: Even) -> None:
     shards = [(str(n), count) for n, count in enumerate(counts)]
