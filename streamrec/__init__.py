@@ -9,6 +9,7 @@ Then `for frames in batches` in a training loop, or `async for` in a service.
 
 from streamrec.errors import (
     AlreadyExistsError,
+    CacheError,
     ClosedError,
     CorruptRecordError,
     FeatureError,
@@ -25,6 +26,7 @@ from streamrec.errors import (
     ThrottledError,
     TruncatedShardError,
     UnsupportedOperationError,
+    UploadEndedError,
 )
 from streamrec.example import (
     BytesColumn,
@@ -63,7 +65,7 @@ from streamrec.example import (
     parse_tensor,
     serialize_tensor,
 )
-from streamrec.pipeline import AsyncDatasetIterator, Dataset, DatasetIterator, TFRecordDataset
+from streamrec.pipeline import AUTOTUNE, AsyncDatasetIterator, Dataset, DatasetIterator, TFRecordDataset
 from streamrec.shards import (
     ShardInfo,
     ShardReader,
@@ -81,10 +83,12 @@ from streamrec.storage import RetryPolicy
 from streamrec.tfrecord import Framer, Frames, Loss, TFRecordOptions, encode_record, encode_records
 
 __all__ = [
+    "AUTOTUNE",
     "AlreadyExistsError",
     "AsyncDatasetIterator",
     "BytesColumn",
     "BytesList",
+    "CacheError",
     "ClosedError",
     "CorruptRecordError",
     "Dataset",
@@ -130,6 +134,7 @@ __all__ = [
     "ThrottledError",
     "TruncatedShardError",
     "UnsupportedOperationError",
+    "UploadEndedError",
     "VarLenFeature",
     "VerifyProblem",
     "VerifyReport",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 __all__ = [
     "AlreadyExistsError",
+    "CacheError",
     "ClosedError",
     "CorruptRecordError",
     "FeatureError",
@@ -26,6 +27,7 @@ __all__ = [
     "ThrottledError",
     "TruncatedShardError",
     "UnsupportedOperationError",
+    "UploadEndedError",
 ]
 
 
@@ -157,6 +159,14 @@ class ObjectChangedError(StorageError):
 
 class UnsupportedOperationError(StorageError):
     """This kind of storage cannot do this (writing over plain HTTP, listing a web server)."""
+
+
+class UploadEndedError(StorageError):
+    """An upload was ended by somebody else: another writer began on the same name, or the store tidied it up."""
+
+
+class CacheError(StorageError, ValueError):
+    """A file that was given to `cache()` is no cache, is that of another pipeline, or is not complete."""
 
 
 class MissingExtraError(StreamrecError, ImportError):

@@ -22,6 +22,7 @@ import torch
 from torch.utils import data
 
 from streamrec import BytesColumn, Dataset, DatasetIterator, Frames
+from streamrec.pipeline.dealing import is_dealt
 from streamrec.pipeline.environment import Rank, rank_here, reader_here
 
 __all__ = ["IterableDataset", "to_tensors"]
@@ -68,7 +69,7 @@ class IterableDataset(data.IterableDataset[Any]):
         Raises:
             ValueError: Others iterate beside this process, and the data is not dealt to them.
         """
-        rank = self._dataset.rank or self._rank or rank_here()
+        rank = self._dataset.options.rank or self._rank or rank_here()
         self._check_dealt(rank)
         state, self._state = self._state, None
         epoch = self._epoch(state)
@@ -112,7 +113,7 @@ class IterableDataset(data.IterableDataset[Any]):
 
     def _check_dealt(self, rank: Rank) -> None:
         readers = reader_here(rank).readers
-        if readers > 1 and not any(line.lstrip().startswith("Distribute(") for line in self._dataset.chain.lines()):
+        if readers > 1 and not is_dealt(self._dataset.chain):
             raise ValueError(
                 f"{readers} processes (ranks times loader workers) would each read all of {self._dataset!r}: put "
                 ".distribute() right behind TFRecordDataset, or use one process"

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from streamrec import kernels
 from streamrec.errors import FeatureError
 from streamrec.example.columns import BytesColumn, Column, SparseTensor, Values
 from streamrec.example.features import (
@@ -99,9 +100,13 @@ def padded(values: Array, splits: Offsets, shape: tuple[int, ...], size: int, pa
     """
     lengths = np.diff(splits)
     longest = int(lengths.max(initial=0))
-    full = np.empty((len(lengths), longest, *values.shape[1:]), dtype=values.dtype)
-    full.fill(pad)  # np.full would drop the trailing NULs of bytes
-    full[np.arange(longest) < lengths[:, None]] = values
+    if values.dtype == object:
+        full = np.empty((len(lengths), longest), dtype=object)
+        full.fill(pad)  # np.full would drop the trailing NULs of bytes
+        full[np.arange(longest) < lengths[:, None]] = values
+    else:
+        fill = np.full(values.shape[1:], pad, values.dtype)
+        full = np.frombuffer(memoryview(kernels.pad_rows(values, splits, longest, fill)), values.dtype)
     return full.reshape(len(lengths), longest // size, *shape, *values.shape[1:])
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "gather",
     "interleave",
     "masked_crc32c",
+    "pad_rows",
     "scan_frames",
 ]
 
@@ -54,6 +55,7 @@ if NATIVE:
             gather,
             interleave,
             masked_crc32c,
+            pad_rows,
             scan_frames,
         )
     except ImportError as error:
@@ -70,5 +72,6 @@ else:
         gather,
         interleave,
         masked_crc32c,
+        pad_rows,
         scan_frames,
     )

@@ -44,6 +44,7 @@ __all__ = [
     "gather",
     "interleave",
     "masked_crc32c",
+    "pad_rows",
     "scan_frames",
 ]
 
@@ -282,6 +283,39 @@ def _window(pair: object) -> tuple[BytesLike, Int64s]:
 def _payloads(buffer: BytesLike, spans: Int64s) -> list[bytes]:
     content = _bytes(buffer)
     return [_payload(content, i, pair) for i, pair in enumerate(_spans(spans))]
+
+
+def pad_rows(values: BytesLike, splits: Int64s, longest: int, fill: BytesLike) -> Buffer:
+    """Rows of different lengths, which lie one after the other, as rows of one length.
+
+    Args:
+        values: The elements of all rows, of any type.
+        splits: int64 [rows + 1]: row i goes from element `splits[i]` to `splits[i + 1]` (exclusive).
+        longest: How many elements each row of the result has.
+        fill: One element: what stands behind the shorter rows. Its size is that of all elements.
+
+    Returns:
+        A new, writable buffer of `rows * longest` elements.
+
+    Raises:
+        ValueError: A row outside of the values, or longer than `longest`; no splits; elements that are not whole.
+
+    >>> bytes(pad_rows(b"abc", np.array([0, 1, 1, 3]), 2, b"."))
+    b'a...bc'
+    """
+    content, element, room = _bytes(values), _bytes(fill), _integer(longest, sys.maxsize)
+    places = _int64s(splits, 1, "row splits as an int64 array of shape [n]").tolist()
+    if not places or not element or len(content) % len(element):
+        raise ValueError(
+            f"found {len(places)} row splits, and {len(content)} bytes of elements of {len(element)}: wanted at least "
+            "one split, and whole elements"
+        )
+    count, result = len(content) // len(element), bytearray()
+    for i, (start, end) in enumerate(itertools.pairwise(places)):
+        if not 0 <= start <= end <= count or end - start > room:
+            raise ValueError(f"row {i} is [{start}, {end}): wanted up to {room} of {count} elements")
+        result += content[start * len(element) : end * len(element)] + element * (room - (end - start))
+    return result
 
 
 def encode_frames(buffer: BytesLike, spans: Int64s) -> bytes:

@@ -2,6 +2,7 @@
 
 from streamrec.pipeline.dataset import Dataset
 from streamrec.pipeline.iterators import AsyncDatasetIterator, DatasetIterator
+from streamrec.pipeline.options import AUTOTUNE
 from streamrec.pipeline.tfrecords import TFRecordDataset
 
-__all__ = ["AsyncDatasetIterator", "Dataset", "DatasetIterator", "TFRecordDataset"]
+__all__ = ["AUTOTUNE", "AsyncDatasetIterator", "Dataset", "DatasetIterator", "TFRecordDataset"]

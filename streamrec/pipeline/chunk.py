@@ -159,8 +159,8 @@ class Nested:
         return {"source": {**self.state, "inner": dict(self.inner.at(index))}}
 
 
-def with_state(position: Position, stage: str, state: int) -> Position:
-    """A position with the state of one stage more."""
+def with_state(position: Position, stage: str, state: Any) -> Position:
+    """A position with the state, JSON, of one stage more."""
     return {**position, "stages": {**position.get("stages", {}), stage: state}}
 
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
+from fsspec import AbstractFileSystem
 
 from streamrec.example.features import Feature
 from streamrec.pipeline.batching import Batch, PaddedBatch, RaggedBatch
+from streamrec.pipeline.bucketing import Bucket
+from streamrec.pipeline.cache_file import CacheFile
+from streamrec.pipeline.caching import Cache
 from streamrec.pipeline.concatenating import Concatenate
 from streamrec.pipeline.dealing import Distribute
-from streamrec.pipeline.description import MEMORY_BUDGET, Chain, Source
-from streamrec.pipeline.environment import Rank, rank_of
+from streamrec.pipeline.description import Chain, Source
+from streamrec.pipeline.environment import rank_of
+from streamrec.pipeline.generating import Generated
 from streamrec.pipeline.given import Range, Slices
 from streamrec.pipeline.iterators import (
     AsyncDatasetIterator,
@@ -23,7 +29,9 @@ from streamrec.pipeline.iterators import (
     ThreadedAsyncIterator,
 )
 from streamrec.pipeline.nests import leaves, map_nest
+from streamrec.pipeline.options import AUTOTUNE, Options
 from streamrec.pipeline.padding import Padding
+from streamrec.pipeline.parallel import ParallelMap, is_async
 from streamrec.pipeline.parsing import Parse
 from streamrec.pipeline.prefetching import Prefetch
 from streamrec.pipeline.repeating import Repeat
@@ -32,12 +40,11 @@ from streamrec.pipeline.source import Shards
 from streamrec.pipeline.stages import Map, Stage
 from streamrec.pipeline.unbatching import Unbatch
 from streamrec.pipeline.zipping import Zip
+from streamrec.storage import RetryPolicy
 
 __all__ = ["Dataset"]
 
 T = TypeVar("T", covariant=True)
-
-PREFETCH_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +57,11 @@ class Dataset(Generic[T]):
 
     Args:
         chain: The source and the stages; made by `TFRecordDataset` and the methods below.
-        memory_budget: Bytes that one run may hold: what is being fetched, waits its turn, or waits for the consumer.
-        epoch: The number of the first epoch; see `with_epoch`.
-        rank: Which rank iterates, where that was said; see `with_rank`.
+        options: What the whole pipeline is told; made by `with_options`.
     """
 
     chain: Chain
-    memory_budget: int = MEMORY_BUDGET
-    epoch: int = 0
-    rank: Rank | None = None
+    options: Options = Options()
 
     @staticmethod
     def range(*args: int, output_type: Any = np.int64) -> Dataset[Any]:
@@ -99,6 +102,25 @@ class Dataset(Generic[T]):
         return Dataset(Chain(Slices.of(tensors)))
 
     @staticmethod
+    def from_generator(generator: Callable[..., Any], args: tuple[Any, ...] | None = None) -> Dataset[Any]:
+        """The elements of what `generator(*args)` returns: an iterator, an iterable, or an async one.
+
+        A sync one runs in a worker thread of its own, ahead of its consumer; an async one on the loop that runs the
+        pipeline. It is called anew for each epoch. A resumed run calls it too and drops the elements before its place,
+        at the cost of making them again; unless what it returns has `state_dict()`, called after each element, and
+        `load_state_dict(state)`, called before iterating: then the state (JSON) is kept in the position.
+
+        Args:
+            generator: Any callable. Its elements: `bytes` (records), arrays, numbers, dicts and tuples of them.
+            args: What it is called with.
+
+        Examples:
+            >>> list(Dataset.from_generator(lambda stop: iter(range(stop)), (3,)))
+            [0, 1, 2]
+        """
+        return Dataset(Chain(Generated(generator, tuple(args or ()))))
+
+    @staticmethod
     def zip(*args: Any) -> Dataset[Any]:
         """Elements of several datasets side by side, up to the end of the shortest.
 
@@ -106,7 +128,8 @@ class Dataset(Generic[T]):
             args: Datasets; or one tuple or dict of datasets, in which tuples and dicts may lie.
 
         Returns:
-            A Dataset of tuples, or of what the argument looks like. Its budget is the largest of theirs, and is shared.
+            A Dataset of tuples, or of what the argument looks like. Its budget is the largest of theirs, and is shared;
+            it is deterministic unless one of them is not.
 
         Raises:
             ValueError: There is no dataset.
@@ -117,13 +140,13 @@ class Dataset(Generic[T]):
             array([b'', b'b'], dtype=object)
         """
         nest = args[0] if len(args) == 1 else args
-        budgets = [dataset.memory_budget for dataset in leaves(nest)]
-        if not budgets:
+        options = [dataset.options for dataset in leaves(nest)]
+        if not options:
             raise ValueError("zip needs at least one dataset")
-        return Dataset(Chain(Zip(map_nest(lambda dataset: dataset.chain, nest))), max(budgets))
+        return Dataset(Chain(Zip(map_nest(lambda dataset: dataset.chain, nest))), Options.of(options))
 
     def concatenate(self, dataset: Dataset[Any]) -> Dataset[Any]:
-        """The elements of this one, then those of the other, within this one's memory budget."""
+        """The elements of this one, then those of the other, within this one's options."""
         return self._of(Concatenate((self.chain, dataset.chain)))
 
     def batch(self, batch_size: int, drop_remainder: bool = False) -> Dataset[Any]:
@@ -161,6 +184,37 @@ class Dataset(Generic[T]):
         """
         return self._then(RaggedBatch(batch_size, drop_remainder))
 
+    def bucket_by_sequence_length(
+        self,
+        element_length_func: Callable[..., Any],
+        bucket_boundaries: Sequence[int],
+        bucket_batch_sizes: Sequence[int],
+        padded_shapes: Any = None,
+        padding_values: Any = None,
+        pad_to_bucket_boundary: bool = False,
+        no_padding: bool = False,
+        drop_remainder: bool = False,
+    ) -> Dataset[Any]:
+        """Batches of elements of about one length: each waits in the bucket of its length until that is full.
+
+        Args:
+            element_length_func: Gives an element's length; it is called as by `map`.
+            bucket_boundaries: Bucket i is for lengths from boundary i - 1 up to boundary i, exclusive.
+            bucket_batch_sizes: How many make a batch, for each bucket: one more than boundaries.
+            padded_shapes, padding_values: As in `padded_batch`.
+            pad_to_bucket_boundary: What is unknown of a shape (without shapes, the first dimension of each array) is
+                padded to the bucket's boundary minus 1; an element as long as the last boundary is an error.
+            no_padding: Batches as `batch` makes them.
+            drop_remainder: Whether what waits at the end is left out; else it comes in bucket order.
+
+        Raises:
+            ValueError: The arguments do not fit together; or, when it runs, arrays do not.
+        """
+        padding = None if no_padding else Padding(padded_shapes, padding_values)
+        boundaries, sizes = tuple(bucket_boundaries), tuple(bucket_batch_sizes)
+        stage = Bucket(element_length_func, boundaries, sizes, padding, pad_to_bucket_boundary, drop_remainder)
+        return self._then(stage)
+
     def unbatch(self) -> Dataset[Any]:
         """Splits each element into its rows: Frames into records, arrays (in dicts and tuples too) along their first
         dimension; ragged and sparse tensors likewise.
@@ -186,12 +240,25 @@ class Dataset(Generic[T]):
         """
         return self._then(Parse(dict(features), string_columns))
 
-    def map(self, function: Callable[..., Any]) -> Dataset[Any]:
-        """Calls `function` for each element, in order, in a thread beside the fetching.
+    def map(
+        self, function: Callable[..., Any], num_parallel_calls: int | None = None, deterministic: bool | None = None
+    ) -> Dataset[Any]:
+        """Calls `function` for each element; where that is a tuple, its parts are the arguments, as in tf.data.
 
-        Where the element is a tuple, its parts are the arguments, as in tf.data.
+        Args:
+            function: Any function, called in threads, or an async one, called on the event loop that fetches.
+            num_parallel_calls: How many calls there are at once; AUTOTUNE for as many as help; None for one after
+                the other (a plain function then costs the least: it is called for a whole chunk in one thread).
+            deterministic: Whether results keep the elements' order, or come as they are ready; None: as `with_options`
+                says. One call at a time always keeps it.
+
+        Raises:
+            ValueError: `num_parallel_calls` is less than 1.
         """
-        return self._then(Map(function))
+        if num_parallel_calls is None and not is_async(function):
+            return self._then(Map(function))
+        calls = 1 if num_parallel_calls is None else num_parallel_calls
+        return self._of(ParallelMap(self.chain, function, calls, deterministic))
 
     def filter(self, predicate: Callable[..., Any]) -> Dataset[T]:
         """The elements for which `predicate` gives something true; it is called as by `map`."""
@@ -258,26 +325,68 @@ class Dataset(Generic[T]):
 
     def with_epoch(self, epoch: int) -> Dataset[T]:
         """The same data set in another epoch: what is shuffled anew for each `repeat` is shuffled as in that one."""
-        return replace(self, epoch=epoch)
+        return replace(self, options=replace(self.options, epoch=epoch))
 
     def with_rank(self, rank: int, world_size: int) -> Dataset[T]:
         """The same data set as a rank has it: `distribute` does not look for one, where it was given none."""
-        return replace(self, rank=rank_of(rank, world_size))
+        return replace(self, options=replace(self.options, rank=rank_of(rank, world_size)))
 
     def repeat(self, count: int | None = None) -> Dataset[T]:
         """All elements `count` times over; None or -1 for ever."""
         return self._of(Repeat(self.chain, -1 if count is None else count))
 
     def prefetch(self, buffer_bytes: int | None = None) -> Dataset[T]:
-        """Lets what stands before this run ahead of what stands behind it, by `buffer_bytes` (default 64 MiB).
+        """Lets what stands before this run ahead of what stands behind it.
 
-        tf.data counts elements here; streamrec counts bytes, because bytes are what memory ends at.
+        Args:
+            buffer_bytes: How far, in bytes; half of the budget at the most. AUTOTUNE or None for a buffer that grows
+                when it was found empty after it had been full. tf.data counts elements here; bytes are what memory
+                ends at.
         """
-        return self._of(Prefetch(self.chain, PREFETCH_BYTES if buffer_bytes is None else buffer_bytes))
+        return self._of(Prefetch(self.chain, AUTOTUNE if buffer_bytes is None else buffer_bytes))
 
-    def with_options(self, *, memory_budget: int) -> Dataset[T]:
-        """The same elements within another memory budget, in bytes."""
-        return replace(self, memory_budget=memory_budget)
+    def cache(
+        self,
+        filename: str | os.PathLike[str] = "",
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        filesystem: AbstractFileSystem | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> Dataset[T]:
+        """Keeps the elements of the first whole pass, and reads all later ones from there.
+
+        Without a name they are kept in memory, within half of the memory budget, for the epochs of a `repeat` in one
+        run; what does not fit is read again each epoch, with a warning. With one they are kept in that file, for all
+        runs and processes. It appears when it is complete, and is never replaced: remove it when the data changed.
+
+        Args:
+            filename: A path or URL; "" for memory. In a file elements are records, arrays, numbers, strings, and dicts,
+                tuples and lists of them.
+            storage_options, filesystem, retry: As for `TFRecordDataset`.
+
+        Raises:
+            ValueError: The name is a pattern.
+            CacheError: When it runs: the file is something else, or the cache of another pipeline.
+            TypeError: When it runs: an element cannot be stored in a file.
+        """
+        name = os.fspath(filename)
+        file = CacheFile.at(name, storage_options, filesystem, retry or RetryPolicy()) if name else None
+        return self._of(Cache(self.chain, file))
+
+    def with_options(self, *, deterministic: bool | None = None, memory_budget: int | None = None) -> Dataset[T]:
+        """The same pipeline, told something as a whole; what is not given stays as it was.
+
+        Args:
+            deterministic: Whether the stages that were not told by an argument of their own keep the order: reading
+                shards, and `map` of several calls. True unless said otherwise.
+            memory_budget: Bytes that one run may hold: what is fetched, waits its turn, is worked on, or waits for the
+                consumer. Unless said otherwise an eighth of the machine's memory (or the container's), 64 MiB to
+                1 GiB; `iterator.memory_budget` tells.
+
+        Raises:
+            ValueError: A budget of less than one byte.
+        """
+        return replace(self, options=self.options.updated(deterministic, memory_budget))
 
     def iterate(self, state: Mapping[str, Any] | None = None) -> DatasetIterator[T]:
         """A run for a `for` loop, from the start or from where a saved `state_dict()` stood.
@@ -285,7 +394,7 @@ class Dataset(Generic[T]):
         Raises:
             PositionMismatchError: The state was saved by another pipeline.
         """
-        return DatasetIterator(Run(self.chain, self.memory_budget, state, self.epoch, self.rank))
+        return DatasetIterator(Run(self.chain, self.options, state))
 
     def aiterate(self, state: Mapping[str, Any] | None = None) -> AsyncDatasetIterator[T] | ThreadedAsyncIterator[T]:
         """A run for an `async for` loop, likewise; call it where a loop is running."""
@@ -293,7 +402,7 @@ class Dataset(Generic[T]):
             asyncio.get_running_loop()
         except RuntimeError:
             return ThreadedAsyncIterator(self.iterate(state))
-        return AsyncDatasetIterator(Run(self.chain, self.memory_budget, state, self.epoch, self.rank))
+        return AsyncDatasetIterator(Run(self.chain, self.options, state))
 
     def __iter__(self) -> Iterator[T]:
         return self.iterate()

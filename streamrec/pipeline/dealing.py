@@ -21,16 +21,16 @@ from typing import Any, ClassVar
 from streamrec.errors import ManifestError, PositionMismatchError
 from streamrec.pipeline.chunk import Chunk, Position, Positions
 from streamrec.pipeline.columns import window
-from streamrec.pipeline.description import Within
+from streamrec.pipeline.description import Chain, Within
 from streamrec.pipeline.environment import Rank, Reader, reader_here
 from streamrec.pipeline.session import Opened
 from streamrec.pipeline.source import Shards, read
 from streamrec.shards import Even, Portion, assign_records, check_even, counts_of, deal, even_count, sizes_of
 
-__all__ = ["Distribute"]
+__all__ = ["Distribute", "is_dealt", "readers_lines"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Distribute:
     """The records of shards that fall to one reader.
 
@@ -56,7 +56,7 @@ class Distribute:
 
     def lines(self) -> Iterator[str]:
         yield from self.shards.lines()
-        yield f"Distribute(even={self.even!r})"
+        yield f"Distribute({'' if self.rank is None else f'{self.rank}, '}even={self.even!r})"
 
     async def opened(self, within: Within) -> Opened:
         """The stores, and what is read of them: this reader's share."""
@@ -85,8 +85,10 @@ class Distribute:
     async def _dealt(self, within: Within) -> tuple[Opened, Share]:
         whole = await self.shards.opened(within)
         reader = reader_here(self.rank or within.rank)
-        share = await within.session.once(self, lambda: share_of(self, reader, whole))
-        return Opened(whole.storages, share), share
+        kept: dict[Reader, Share] = within.session.remember(self, dict)
+        if reader not in kept:
+            kept[reader] = await share_of(self, reader, whole)
+        return Opened(whole.storages, kept[reader]), kept[reader]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +170,16 @@ class SharePositions:
         skip = position.get("skip", 0)
         source = {**position["source"], "share": self.share.whose, "given": self.given + index - skip}
         return {"source": source, "skip": skip}
+
+
+def is_dealt(chain: Chain) -> bool:
+    """Whether readers have shares of a chain, and do not each read all of it."""
+    return any(line.lstrip().startswith("Distribute(") for line in chain.lines())
+
+
+def readers_lines(chain: Chain, within: Within) -> tuple[str, ...]:
+    """A chain's lines, and whose they are where it is dealt: what tells the elements of one reader from another's."""
+    return (*chain.lines(), *([str(reader_here(within.rank))] if is_dealt(chain) else []))
 
 
 async def share_of(how: Distribute, reader: Reader, opened: Opened) -> Share:

@@ -10,18 +10,16 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from streamrec.pipeline.budget import Share
 from streamrec.pipeline.chunk import Chunk, Position
 from streamrec.pipeline.environment import Rank
 from streamrec.pipeline.session import Session
 from streamrec.pipeline.stages import Stage
 
-__all__ = ["MEMORY_BUDGET", "Chain", "Source", "Within"]
-
-MEMORY_BUDGET = 256 << 20
-"""Default bytes that one running pipeline may hold: 256 MiB."""
+__all__ = ["Chain", "Source", "Within", "described", "named"]
 
 
 class Source(Protocol):
@@ -60,7 +58,8 @@ class Within:
     Args:
         run: The driver: gives a chain's chunks from a position on.
         session: What the run keeps open from epoch to epoch.
-        budget: Bytes that the source may hold.
+        budget: Bytes that the source may hold, with all that it runs.
+        deterministic: Whether sources that were not told otherwise keep the order.
         epoch: The run's own, and how often an enclosing `repeat` has begun anew.
         skip: How many of the first elements will be dropped: the position lies within a chunk.
         rank: Which rank runs it; None to look for it in the environment.
@@ -70,6 +69,7 @@ class Within:
     run: Callable[[Chain, Position | None, Within], AsyncGenerator[Chunk]]
     session: Session
     budget: int
+    deterministic: bool = True
     epoch: int = 0
     skip: int = 0
     rank: Rank | None = None
@@ -79,11 +79,25 @@ class Within:
         """A chain's chunks from a position on, within all this."""
         return self.run(chain, position, self)
 
+    def take(self, share: Share) -> tuple[int, Within]:
+        """A share of the budget for a buffer, in bytes, and all this with what is left for the chains that fill it."""
+        taken = share.of(self.budget)
+        return taken, replace(self, budget=self.budget - taken)
 
-def described(stage: Stage) -> str:
-    """A stage without what differs from run to run: functions by their names."""
+    def part(self, count: int) -> Within:
+        """All this with one of `count` equal parts of the budget, for chains that run beside each other."""
+        return replace(self, budget=self.budget // count)
+
+
+def described(stage: object) -> str:
+    """A stage, or a source with a function, without what differs from run to run: functions by their names."""
     function = getattr(stage, "function", None)
     if function is None:
         return repr(stage)
+    return f"{type(stage).__name__}({named(function)})"
+
+
+def named(function: Callable[..., Any]) -> str:
+    """A function by its name."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
-    return f"{type(stage).__name__}({getattr(function, '__module__', '')}.{name})"
+    return f"{getattr(function, '__module__', '')}.{name}"

@@ -17,7 +17,7 @@ from streamrec.pipeline.description import Within
 from streamrec.pipeline.nests import map_nest
 from streamrec.tfrecord import Frames
 
-__all__ = ["Range", "Slices"]
+__all__ = ["Range", "Slices", "digest_of"]
 
 CHUNK_ROWS = 1 << 14
 CHUNK_BYTES = 1 << 20
@@ -68,10 +68,7 @@ class Slices:
         """
         rows = rows_of(tensors)
         data = Columns(map_nest(frozen, rows.nest)) if isinstance(rows, Columns) else rows
-        digest = hashlib.blake2b(digest_size=16)
-        for piece in pieces(data.nest if isinstance(data, Columns) else data):
-            digest.update(b"%d:" % len(piece) + piece)
-        return cls(data, digest.hexdigest())
+        return cls(data, digest_of(data.nest if isinstance(data, Columns) else data))
 
     def __len__(self) -> int:
         return len(self.data)
@@ -95,6 +92,14 @@ def frozen(column: Any) -> Any:
     if isinstance(copy, np.ndarray):
         copy.flags.writeable = False
     return copy
+
+
+def digest_of(value: Any) -> str:
+    """A digest of values, in whatever they lie."""
+    digest = hashlib.blake2b(digest_size=16)
+    for piece in pieces(value):
+        digest.update(b"%d:" % len(piece) + piece)
+    return digest.hexdigest()
 
 
 def pieces(value: Any) -> Iterator[bytes]:

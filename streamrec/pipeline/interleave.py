@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from streamrec.pipeline.chunk import Positions
 from streamrec.pipeline.lane import STRETCH_BYTES, Lane, records_begun, take_in_turn
@@ -33,11 +33,15 @@ CHUNK_BYTES = 6 << 20
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How shards take turns: see the top of this file."""
+    """How shards take turns: see the top of this file. `deterministic=None`: as a run's options say (`within`)."""
 
     cycle_length: int = 1
     block_length: int = 1
-    deterministic: bool = True
+    deterministic: bool | None = True
+
+    def within(self, deterministic: bool) -> Plan:
+        """This plan in a run whose options say so."""
+        return replace(self, deterministic=deterministic) if self.deterministic is None else self
 
     def __post_init__(self) -> None:
         for name in ("cycle_length", "block_length"):

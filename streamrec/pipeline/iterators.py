@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from operator import length_hint
 from time import perf_counter
@@ -20,9 +21,10 @@ import anyio
 
 from streamrec import bridge
 from streamrec.errors import ClosedError, PositionMismatchError
+from streamrec.pipeline.budget import CONSUMER
 from streamrec.pipeline.chunk import Chunk, Position
 from streamrec.pipeline.description import Chain
-from streamrec.pipeline.environment import Rank
+from streamrec.pipeline.options import Options
 from streamrec.pipeline.queue import ByteQueue, fill
 from streamrec.pipeline.run import produce, started
 from streamrec.storage import Snapshot, Statistics, collecting
@@ -33,34 +35,21 @@ __all__ = ["AsyncDatasetIterator", "DatasetIterator", "Run", "ThreadedAsyncItera
 T = TypeVar("T")
 
 FORMAT = 1
-QUEUE_SHARE = 4
 
 
 class Run:
     """What the iterators share: the description, the elements under way, and the position among them."""
 
-    def __init__(
-        self,
-        chain: Chain,
-        budget: int,
-        state: Mapping[str, Any] | None,
-        epoch: int = 0,
-        rank: Rank | None = None,
-    ) -> None:
+    def __init__(self, chain: Chain, options: Options, state: Mapping[str, Any] | None) -> None:
         self.chain = chain
-        self.epoch = epoch if state is None else state.get("epoch", 0)
-        self.rank = rank
         self.position = position_of(chain, state) if state is not None else None
-        self.queue_bytes = budget // QUEUE_SHARE
-        self.source_bytes = budget - self.queue_bytes
+        self.memory_budget = options.budget
+        self.queue_bytes = max(1, CONSUMER.of(self.memory_budget))
+        epoch = options.epoch if state is None else state.get("epoch", 0)
+        self.options = replace(options, memory_budget=max(1, self.memory_budget - self.queue_bytes), epoch=epoch)
         self.elements: Iterator[Any] = iter(())
         self._chunk: Chunk | None = None
         self.statistics = Statistics()
-
-    @property
-    def outset(self) -> tuple[Chain, Position | None, int, int, Rank | None]:
-        """What the driver is to run."""
-        return self.chain, self.position, self.source_bytes, self.epoch, self.rank
 
     def enter(self, chunk: Chunk) -> None:
         """The next chunk's elements are handed out from now on."""
@@ -73,7 +62,7 @@ class Run:
         if self._chunk is not None:
             position = self._chunk.positions.at(len(self._chunk.elements) - length_hint(self.elements))
         lines = list(self.chain.lines())
-        return {"format": FORMAT, "pipeline": lines, "epoch": self.epoch, "position": dict(position)}
+        return {"format": FORMAT, "pipeline": lines, "epoch": self.options.epoch, "position": dict(position)}
 
 
 def unpacked(chunk: Chunk) -> Iterable[Any]:
@@ -127,7 +116,7 @@ class DatasetIterator(Generic[T]):
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        fetch = partial(counted, run.statistics, produce, *run.outset)
+        fetch = partial(counted, run.statistics, produce, run.chain, run.position, run.options)
         self._chunks: bridge.SyncIterator[Chunk] = bridge.iterate(fetch, run.queue_bytes)
 
     def __iter__(self) -> Self:
@@ -142,6 +131,11 @@ class DatasetIterator(Generic[T]):
     def state_dict(self) -> dict[str, Any]:
         """Where the next element comes from, as JSON: `dataset.iterate(state)` goes on exactly there."""
         return self._run.state_dict()
+
+    @property
+    def memory_budget(self) -> int:
+        """Bytes that this run may hold: what `with_options` said, or a share of the machine's memory."""
+        return self._run.memory_budget
 
     @property
     def waited(self) -> float:
@@ -178,7 +172,7 @@ class AsyncDatasetIterator(Generic[T]):
         self._queue = ByteQueue(run.queue_bytes)
         loop = asyncio.get_running_loop()
         self._waited = 0.0
-        filling = counted(run.statistics, fill, self._queue, started(*run.outset))
+        filling = counted(run.statistics, fill, self._queue, started(run.chain, run.position, run.options))
         self._task = loop.create_task(filling, name="streamrec")
         weakref.finalize(self, cancel_soon, loop, self._task)
 
@@ -199,6 +193,11 @@ class AsyncDatasetIterator(Generic[T]):
     def state_dict(self) -> dict[str, Any]:
         """Where the next element comes from, as JSON: `dataset.aiterate(state)` goes on exactly there."""
         return self._run.state_dict()
+
+    @property
+    def memory_budget(self) -> int:
+        """Bytes that this run may hold: what `with_options` said, or a share of the machine's memory."""
+        return self._run.memory_budget
 
     @property
     def waited(self) -> float:
@@ -252,6 +251,11 @@ class ThreadedAsyncIterator(Generic[T]):
     def state_dict(self) -> dict[str, Any]:
         """Where the next element comes from, as JSON."""
         return self._inner.state_dict()
+
+    @property
+    def memory_budget(self) -> int:
+        """Bytes that this run may hold: what `with_options` said, or a share of the machine's memory."""
+        return self._inner.memory_budget
 
     @property
     def waited(self) -> float:

@@ -7,30 +7,45 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from streamrec.pipeline.background import background
+from streamrec.pipeline.budget import Share
 from streamrec.pipeline.chunk import Chunk, Nested
 from streamrec.pipeline.description import Chain, Within
+from streamrec.pipeline.options import AUTOTUNE
 from streamrec.pipeline.queue import ByteQueue, fill
+from streamrec.pipeline.tuning import Depth
 
 __all__ = ["Prefetch"]
+
+TUNED = Share(4)
+"""What a prefetch that sizes itself has at the most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """A chain run in a task of its own, ahead of its consumer by `buffer_bytes` at the most."""
+    """A chain run in a task of its own, ahead of its consumer by `buffer_bytes` at the most, or AUTOTUNE."""
 
     inner: Chain
-    buffer_bytes: int
+    buffer_bytes: int = AUTOTUNE
 
     def __post_init__(self) -> None:
-        if self.buffer_bytes < 1:
-            raise ValueError(f"prefetch buffer of {self.buffer_bytes} bytes must be at least 1")
+        if self.buffer_bytes < 1 and self.buffer_bytes != AUTOTUNE:
+            raise ValueError(f"prefetch buffer of {self.buffer_bytes} bytes must be at least 1, or AUTOTUNE")
 
     def lines(self) -> Iterator[str]:
         return self.inner.lines()  # how far it runs ahead does not change what comes
 
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
-        queue = ByteQueue(self.buffer_bytes)
+        tuned = self.buffer_bytes == AUTOTUNE
+        most, feeding = within.take(TUNED if tuned else Share(2, self.buffer_bytes))
+        depth = Depth(most) if tuned else None
+        queue = ByteQueue(most if depth is None else depth.limit)
+        refused = 0
         async with background() as tasks:
-            tasks.start_soon(fill, queue, within.chunks(self.inner, state and state["inner"]))
-            while (chunk := await queue.get()) is not None:
+            tasks.start_soon(fill, queue, feeding.chunks(self.inner, state and state["inner"]))
+            while True:
+                if depth is not None:
+                    queue.resize(depth.found(queue.empty, queue.refused > refused))
+                    refused = queue.refused
+                if (chunk := await queue.get()) is None:
+                    return
                 yield replace(chunk, positions=Nested(chunk.positions, {}))

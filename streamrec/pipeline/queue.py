@@ -14,12 +14,19 @@ __all__ = ["ByteQueue", "fill"]
 
 
 class ByteQueue:
-    """A queue between two tasks of one loop, bounded in bytes; one chunk always fits."""
+    """A queue between two tasks of one loop, bounded in bytes; one chunk always fits.
+
+    Attributes:
+        limit: Bytes that it may hold.
+        held: Bytes that wait in it.
+        refused: How often a chunk had to wait, because the queue was full.
+    """
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self.limit = limit
+        self.held = 0
+        self.refused = 0
         self._chunks: deque[tuple[Chunk, int]] = deque()
-        self._held = 0
         self._ended = False
         self._error: Exception | None = None
         self._closed: Exception | None = None
@@ -27,10 +34,12 @@ class ByteQueue:
 
     async def put(self, chunk: Chunk, weight: int) -> None:
         """Adds a chunk; waits while the queue is full."""
-        while self._chunks and self._held + weight > self._limit:
+        if not self._fits(weight):
+            self.refused += 1
+        while not self._fits(weight):
             await self._changed.wait()
         self._chunks.append((chunk, weight))
-        self._held += weight
+        self.held += weight
         self._wake()
 
     def end(self, error: Exception | None) -> None:
@@ -41,12 +50,13 @@ class ByteQueue:
     def close(self, error: Exception) -> None:
         """Drops what is there: from now on `get` raises this error."""
         self._chunks.clear()
+        self.held = 0
         self._closed = error
         self.end(None)
 
     async def get(self) -> Chunk | None:
         """The next chunk; None at the end. An error that ended the queue is raised once, in its place."""
-        while not self._chunks and not self._ended:
+        while self.empty:
             await self._changed.wait()
         if not self._chunks:
             error, self._error = self._error, None
@@ -54,9 +64,23 @@ class ByteQueue:
                 raise error
             return None
         chunk, weight = self._chunks.popleft()
-        self._held -= weight
+        self.held -= weight
         self._wake()
         return chunk
+
+    @property
+    def empty(self) -> bool:
+        """Whether `get` would wait."""
+        return not self._chunks and not self._ended
+
+    def resize(self, limit: int) -> None:
+        """Bounds it anew; what is there stays."""
+        if limit != self.limit:
+            self.limit = limit
+            self._wake()
+
+    def _fits(self, weight: int) -> bool:
+        return not self._chunks or self.held + weight <= self.limit
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, anyio.Event()

@@ -9,7 +9,7 @@ What a consumer sees:
   the task that runs them: tasks are cancelled, bodies closed, then the session with its storages. When closing
   returns, no task, connection or thread of this run is left.
 
-Every buffer is bounded in bytes: the lanes of the source, each prefetch, and the queue to the consumer.
+Every buffer is bounded in bytes, and all of them together by the run's budget (`budget.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from streamrec.pipeline.batching import Batch
 from streamrec.pipeline.chunk import Chunk, Position, Positions
 from streamrec.pipeline.columns import window
 from streamrec.pipeline.description import Chain, Within
-from streamrec.pipeline.environment import Rank
+from streamrec.pipeline.options import Options
 from streamrec.pipeline.pushing import collect, drain, push
 from streamrec.pipeline.session import session
 
@@ -34,30 +34,25 @@ __all__ = ["Put", "produce", "started"]
 Put = Callable[[Chunk, int], Awaitable[None]]
 
 
-async def produce(
-    chain: Chain, position: Position | None, budget: int, epoch: int, rank: Rank | None, put: Put
-) -> None:
+async def produce(chain: Chain, position: Position | None, options: Options, put: Put) -> None:
     """Runs a chain from a position to its end, and hands every chunk to `put`, with its weight in bytes.
 
     Args:
         chain: What to run.
         position: Where to begin; None for the start.
-        budget: Bytes that its source may hold.
-        epoch: Which epoch it begins with.
-        rank: Which rank runs it; None to look.
+        options: What it is told; the budget is what its source may hold.
         put: Takes the chunks.
     """
-    async with aclosing(started(chain, position, budget, epoch, rank)) as chunks:
+    async with aclosing(started(chain, position, options)) as chunks:
         async for chunk in chunks:
             await put(chunk, chunk.nbytes)
 
 
-async def started(
-    chain: Chain, position: Position | None, budget: int, epoch: int, rank: Rank | None
-) -> AsyncGenerator[Chunk]:
+async def started(chain: Chain, position: Position | None, options: Options) -> AsyncGenerator[Chunk]:
     """A run of its own: a chain's chunks, in a session that is closed behind them."""
     async with session() as kept:
-        within = Within(chunks_of, kept, budget, epoch, rank=rank)
+        ordered = options.deterministic is not False
+        within = Within(chunks_of, kept, options.budget, ordered, options.epoch, rank=options.rank)
         async with aclosing(chunks_of(chain, position, within)) as chunks:
             async for chunk in chunks:
                 yield chunk

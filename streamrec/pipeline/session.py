@@ -7,7 +7,8 @@ has the same shards, and a position means the same in each of them.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+import weakref
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -58,7 +59,20 @@ class Session:
         self._tasks = tasks
         self._stack = stack
         self._opened: list[tuple[object, Opened]] = []
-        self._kept: list[tuple[object, Any]] = []
+        self._kept: dict[int, tuple[weakref.ref[object], Any]] = {}
+
+    def remember(self, source: object, make: Callable[[], T]) -> T:
+        """What a source keeps from epoch to epoch; it goes with the source, or with the run.
+
+        Args:
+            source: The description of the source; the same object means the same source.
+            make: Makes what is kept, at first.
+        """
+        key = id(source)
+        if key not in self._kept:
+            self._kept[key] = (weakref.ref(source, lambda _: self._kept.pop(key, None)), make())
+        kept: T = self._kept[key][1]
+        return kept
 
     async def open(self, source: object, storages: Callable[[], Storages], filenames: Filenames) -> Opened:
         """A source's stores and shards: those of the epoch before, where there was one.
@@ -77,15 +91,6 @@ class Session:
         self._opened.append((source, opened))
         self._tasks.start_soon(listing.run)
         return opened
-
-    async def once(self, source: object, make: Callable[[], Awaitable[T]]) -> T:
-        """What a source worked out in the epoch before, where there was one; or what `make` gives."""
-        for known, kept in self._kept:
-            if known is source:
-                return kept  # type: ignore[no-any-return]
-        made = await make()
-        self._kept.append((source, made))
-        return made
 
 
 @asynccontextmanager

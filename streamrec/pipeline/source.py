@@ -99,7 +99,8 @@ async def read(
 ) -> AsyncGenerator[Chunk]:
     """The records of what is listed, a chunk at a time."""
     turn = Turn.from_json(state) if state is not None else None
-    interleave = Interleave(shards.plan, 0, turn, batch=within.batch, skip=within.skip)
+    plan = shards.plan.within(within.deterministic)
+    interleave = Interleave(plan, 0, turn, batch=within.batch, skip=within.skip)
     async with background() as tasks:
         feeds = Feeds(shards, opened, tasks, within)
         async for chunk in interleaved(interleave, feeds, opened.listing):

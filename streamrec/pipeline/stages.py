@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from inspect import isawaitable, iscoroutine
 from typing import Any, ClassVar, Protocol
 
 from streamrec.pipeline.chunk import Chunk, weigh
 
-__all__ = ["Calls", "Map", "Mapped", "Stage", "Step"]
+__all__ = ["Calls", "Map", "Mapped", "Stage", "Step", "called"]
 
 
 class Step(Protocol):
@@ -41,13 +42,18 @@ class Stage(Protocol):
     offload: ClassVar[bool]
     """Whether `feed` calls code of the user's, and so runs in a worker thread beside the event loop."""
 
-    def start(self, key: str, state: int | None) -> Step:
+    def start(self, key: str, state: Any) -> Step:
         """Makes the running step.
 
         Args:
             key: The name under which positions hold this stage's state.
-            state: That state, where the pipeline resumes.
+            state: That state, where the pipeline resumes: what its positions gave, a number or other JSON. Else None.
         """
+
+
+def called(function: Callable[..., Any], element: Any) -> Any:
+    """What a function of the user's makes of an element."""
+    return function(*element) if type(element) is tuple else function(element)
 
 
 class Calls:
@@ -61,7 +67,7 @@ class Calls:
         """What the function makes of each element, made a `kind`, up to the one at which it fails."""
         try:
             for element in elements:
-                result = self._function(*element) if type(element) is tuple else self._function(element)
+                result = called(self._function, element)
                 yield result if kind is None else kind(result)
         except Exception as error:
             self._error = error
@@ -96,9 +102,26 @@ class Mapped:
         """What the function makes of the chunk's elements, as far as it does not fail."""
         self._calls.check()
         results = list(self._calls.results(chunk.elements))
+        refuse_awaitables(results)
         return [Chunk(results, chunk.positions, weigh(results))] if results else self.flush()
 
     def flush(self) -> list[Chunk]:
         """Raises the error that the function failed with, once."""
         self._calls.check()
         return []
+
+
+def refuse_awaitables(results: list[Any]) -> None:
+    """Refuses what nobody would await.
+
+    Raises:
+        TypeError: The function gives awaitables; the message says how it is called.
+    """
+    if results and isawaitable(results[0]):
+        for result in results:
+            if iscoroutine(result):
+                result.close()
+        raise TypeError(
+            f"map's function gave {type(results[0]).__name__} objects, which must be awaited: make it an "
+            "`async def`, or pass num_parallel_calls"
+        )

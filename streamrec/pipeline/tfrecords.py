@@ -10,13 +10,17 @@ from fsspec import AbstractFileSystem
 from streamrec.pipeline.dataset import Dataset
 from streamrec.pipeline.description import Chain
 from streamrec.pipeline.interleave import Plan
+from streamrec.pipeline.options import AUTOTUNE
 from streamrec.pipeline.source import Shards
 from streamrec.shards import Filenames, ReadOptions
 from streamrec.shards.patterns import listed
 from streamrec.storage import RetryPolicy
 from streamrec.tfrecord import MAX_RECORD_BYTES, Loss
 
-__all__ = ["TFRecordDataset"]
+__all__ = ["AUTO_CYCLE", "TFRecordDataset"]
+
+AUTO_CYCLE = 16
+"""How many shards are interleaved where nobody said: so many connections fill a wire of 10 Gbit/s (`storage/climb`)."""
 
 
 def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes the import and nothing else
@@ -27,7 +31,7 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
     *,
     cycle_length: int | None = None,
     block_length: int = 1,
-    deterministic: bool = True,
+    deterministic: bool | None = None,
     verify: bool = True,
     on_error: str = "raise",
     max_skipped: int | None = None,
@@ -43,10 +47,12 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
         filenames: A URL or path, a pattern (`gs://b/train-*.tfrecord`, `{00000..00127}`), or a list of them.
         compression_type: None to detect (TensorFlow's None means none); "", "GZIP", "ZLIB" or "ZSTD".
         buffer_size: Bytes of a shard that are framed at a time; None for what its storage does best.
-        num_parallel_reads: How many shards are interleaved, in TensorFlow's order; None for one after the other.
+        num_parallel_reads: How many shards are interleaved, in TensorFlow's order; None for one after the other;
+            AUTOTUNE for 16, on every machine, because the order hangs on it. How many connections read them, and how
+            far ahead, finds itself in any case.
         cycle_length: The same under `interleave`'s name.
         block_length: Records from one shard before the next has its turn.
-        deterministic: False to take whatever arrives first, a block at a time.
+        deterministic: False to take whatever arrives first, a block at a time; None: as `with_options` says.
         verify: Check each record's CRC32C; the lengths' are always checked.
         on_error: What is done about damage in a shard: "raise", "skip_record", "resync" or "skip_shard"; see
             `open_shard`. A run that is resumed leaves out the same again.
@@ -63,9 +69,10 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
     Raises:
         ValueError: An argument is out of its range. (What is wrong with the files shows when it is iterated.)
     """
+    cycle = cycle_length or num_parallel_reads or 1
     shards = Shards(
         tuple(listed(filenames)),
-        Plan(cycle_length or num_parallel_reads or 1, block_length, deterministic),
+        Plan(AUTO_CYCLE if cycle == AUTOTUNE else cycle, block_length, deterministic),
         ReadOptions(compression_type, verify, max_record_bytes, buffer_size, on_error, max_skipped, on_loss),
         storage_options,
         filesystem,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from streamrec.pipeline.background import background
+from streamrec.pipeline.budget import Share
 from streamrec.pipeline.chunk import Chunk, Position, Positions
 from streamrec.pipeline.columns import Columns, window
 from streamrec.pipeline.description import Within
@@ -15,8 +16,8 @@ from streamrec.pipeline.queue import ByteQueue, fill
 
 __all__ = ["Zip", "Zipper"]
 
-QUEUE_SHARE = 4
-"""A chain that is zipped runs ahead by this part of its share of the budget."""
+AHEAD = Share(4)
+"""A chain that is zipped runs ahead by this part of its part of the budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +34,12 @@ class Zip:
         """Each chain runs in a task of its own, with an equal share of the budget."""
         chains = list(leaves(self.nest))
         positions = state["parts"] if state else [None] * len(chains)
-        share = within.budget // len(chains)
-        queues = [ByteQueue(share // QUEUE_SHARE) for _ in chains]
-        part_within = replace(within, budget=share - share // QUEUE_SHARE)
+        shares = [within.part(len(chains)).take(AHEAD) for _ in chains]
+        queues = [ByteQueue(ahead) for ahead, _ in shares]
         zipper = Zipper(self.nest)
         async with background() as tasks:
-            for queue, chain, position in zip(queues, chains, positions, strict=True):
-                tasks.start_soon(fill, queue, part_within.chunks(chain, position))
+            for queue, (_, feeding), chain, position in zip(queues, shares, chains, positions, strict=True):
+                tasks.start_soon(fill, queue, feeding.chunks(chain, position))
             while True:
                 while (part := zipper.wanted) is not None:
                     chunk = await queues[part].get()

@@ -9,7 +9,7 @@ import aiohttp
 from botocore import exceptions as boto
 from botocore.parsers import ResponseParserError
 
-from streamrec.errors import PermissionDeniedError, StorageError, UnsupportedOperationError
+from streamrec.errors import PermissionDeniedError, StorageError, UnsupportedOperationError, UploadEndedError
 from streamrec.storage import http_body
 from streamrec.storage.faults import Cause, TransientError, from_status, retry_after_seconds, seam_of
 
@@ -29,7 +29,7 @@ class BadDigestError(TransientError):
     """What arrived has not the checksum that came with it."""
 
 
-class NoSuchUploadError(StorageError):
+class NoSuchUploadError(UploadEndedError):
     """The multipart upload was completed, aborted or tidied away."""
 
 

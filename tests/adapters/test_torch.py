@@ -138,7 +138,7 @@ def test_a_state_of_another_number_of_workers_is_refused(tmp_path: Path) -> None
     next(elements)
     state = dataset.state_dict()
     assert json.loads(json.dumps(state)) == state
-    other = IterableDataset(TFRecordDataset(shards(tmp_path, [20])).distribute(0, 2))
+    other = IterableDataset(TFRecordDataset(shards(tmp_path, [20])).distribute().with_rank(0, 2))
     other.load_state_dict(state)
     with pytest.raises(PositionMismatchError, match="reader 0 of 1, and this is reader 0 of 2"):
         list(other)

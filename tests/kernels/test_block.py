@@ -1,5 +1,8 @@
 """Blocks: memory that is used again, and never while anything can see it."""
 
+import subprocess
+import sys
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -37,6 +40,45 @@ def test_memory_is_used_again() -> None:
     del first
     again = np.frombuffer(_native.allocate((3 << 20) - 1), np.uint8)
     assert again.ctypes.data == address
+
+
+def test_a_wave_finds_the_memory_of_the_one_before() -> None:
+    """A queue that fills up and is emptied, again and again, has the same memory each time."""
+    waves = []
+    for _ in range(3):
+        wave = [np.frombuffer(_native.allocate(3 << 20), np.uint8) for _ in range(30)]
+        waves.append({block.ctypes.data for block in wave})
+        rest = wave.pop()
+        del wave
+    del rest
+    assert len(waves[0] & waves[1] & waves[2]) >= 28  # one of each wave outlives it
+
+
+def test_memory_is_given_back() -> None:
+    """What no wave wants any more: most of it soon, all but a little when no Block lives."""
+    program = """
+import numpy as np
+from pathlib import Path
+from streamrec.kernels import _native
+
+def held():
+    return int(Path("/proc/self/status").read_text().partition("VmRSS:")[2].split()[0]) >> 10
+
+before = held()
+wave = [_native.allocate(3 << 20) for _ in range(100)]
+for block in wave:
+    np.frombuffer(block, np.uint8)[:] = 1
+rest = wave.pop()
+del wave, block
+assert held() - before > 250
+for _ in range(2_000):
+    _native.allocate(100_000)
+assert held() - before < 60
+del rest
+"""
+    if not Path("/proc/self/status").exists():
+        pytest.skip("no /proc here")
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_memory_that_anything_sees_is_not_used_again() -> None:

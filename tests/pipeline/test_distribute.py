@@ -11,6 +11,7 @@ import sys
 import uuid
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamrec import Dataset, ManifestError, PositionMismatchError, TFRecordDataset, encode_records
+from streamrec import CacheError, Dataset, ManifestError, PositionMismatchError, TFRecordDataset, encode_records
 from streamrec.pipeline.environment import Rank, Reader, rank_here, reader_here
 from streamrec.shards.manifest import Manifest, ShardInfo
 from streamrec.testing.resuming import assert_resumes_everywhere
@@ -195,17 +196,31 @@ def test_resumes_in_any_order() -> None:
 
 def test_a_state_of_another_rank_or_of_other_shards_is_refused() -> None:
     folder = folder_of([20, 5])
-    elements = of(folder, 0, 2).iterate()
+    dataset = TFRecordDataset(f"{folder}/train-*").distribute()
+    elements = dataset.with_rank(0, 2).iterate()
     next(elements)
     state = json.loads(json.dumps(elements.state_dict()))
     with pytest.raises(PositionMismatchError, match="saved by reader 0 of 2, and this is reader 1 of 2"):
-        list(of(folder, 1, 2).iterate(state))
+        list(dataset.with_rank(1, 2).iterate(state))
     with pytest.raises(PositionMismatchError, match="reader 0 of 2, and this is reader 0 of 3"):
-        list(of(folder, 0, 3).iterate(state))
+        list(dataset.with_rank(0, 3).iterate(state))
+    with pytest.raises(
+        PositionMismatchError, match=r"it had Distribute\(even=None\), and now there is Distribute\(Rank"
+    ):
+        of(folder, 0, 2).iterate(state)
     with fsspec.open(f"{folder}/train-000", "ab") as file:
         file.write(encode_records([b"more"]))
     with pytest.raises(PositionMismatchError, match="other names, sizes or numbers"):
-        list(of(folder, 0, 2).iterate(state))
+        list(dataset.with_rank(0, 2).iterate(state))
+
+
+def test_the_cache_of_another_reader_is_refused(tmp_path: Path) -> None:
+    folder = folder_of([20, 5])
+    dataset = TFRecordDataset(f"{folder}/train-*").distribute().cache(tmp_path / "cache")
+    own = list(dataset.with_rank(0, 2))
+    assert list(dataset.with_rank(0, 2)) == own
+    with pytest.raises(CacheError):
+        list(dataset.with_rank(1, 2))
 
 
 def test_a_shard_that_the_manifest_does_not_name() -> None:
@@ -280,7 +295,7 @@ print(len(list(streamrec.TFRecordDataset(sys.argv[1]).distribute())), "torch" in
 """
 
 
-def test_processes_find_their_rank(tmp_path: Any) -> None:
+def test_processes_find_their_rank(tmp_path: Path) -> None:
     path = tmp_path / "train"
     path.write_bytes(encode_records([b"%05d" % number for number in range(1000)]))
     found = []

@@ -68,6 +68,16 @@ take_spans(PyObject *object, void *view)
 }
 
 int
+take_row_splits(PyObject *object, void *view)
+{
+    if (object == NULL) {
+        PyBuffer_Release(view);
+        return 1;
+    }
+    return take_int64s(object, view, 1, "row splits as an int64 array of shape [n]");
+}
+
+int
 take_int64s_or_none(PyObject *object, void *view)
 {
     if (object == NULL) {

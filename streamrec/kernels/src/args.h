@@ -11,6 +11,7 @@
 
 int take_buffer(PyObject *object, void *view);          /* Py_buffer *: contiguous bytes-like, any element type */
 int take_spans(PyObject *object, void *view);           /* Py_buffer *: int64 [n, 2] */
+int take_row_splits(PyObject *object, void *view);      /* Py_buffer *: int64 [n] */
 int take_int64s_or_none(PyObject *object, void *view);  /* Py_buffer *: int64 [n]; None leaves view->obj NULL */
 int take_size(PyObject *object, void *size);            /* Py_ssize_t *: an int from 0 on */
 int take_uint32(PyObject *object, void *value);         /* uint32_t * */

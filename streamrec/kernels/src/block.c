@@ -3,7 +3,12 @@
  * Every block that is read into, gathered into or joined in lives for milliseconds. The C library gives large
  * freed memory back to the kernel, and the kernel clears each page again on its first use: measured, gathering
  * into fresh memory runs at less than half the speed of gathering into memory that was used before. So a Block
- * that dies leaves its memory here, up to KEEP_BYTES in all, and the next one of its size takes it.
+ * that dies leaves its memory here, and the next one of its size takes it.
+ *
+ * How much is kept: living Blocks and free memory together hold up to KEEP_BYTES more than Blocks held at the most a
+ * short time ago. A consumer that is slower than the source lets a queue of tens of megabytes fill up in a moment, and
+ * empties it little by little: what was in use at the top of that wave is wanted again by the next one. Where no Block
+ * lives any more, KEEP_BYTES stay.
  *
  * A Block is an object of the buffer protocol and nothing else. It lives as long as anything refers to it, so
  * no memory is ever used again while somebody can see it. The GIL guards the lists.
@@ -18,7 +23,8 @@
 
 #define SMALLEST ((size_t)BLOCK_SMALLEST)
 #define LARGEST ((size_t)64 << 20)    /* above this, nothing is kept */
-#define KEEP_BYTES ((size_t)32 << 20) /* of free memory, in all */
+#define KEEP_BYTES ((size_t)32 << 20) /* of free memory beyond what was in use a short time ago */
+#define SHORT_TIME 512                /* in Blocks that are made; what was in use in this time and the one before counts */
 #define HUGE_PAGE ((size_t)2 << 20)   /* from twice this on, memory comes in huge pages where it can */
 #define CLASSES 48                    /* four sizes in each doubling, from SMALLEST to LARGEST */
 
@@ -36,6 +42,9 @@ struct free_memory {
 
 static struct free_memory *lists[CLASSES];
 static size_t kept_bytes;
+static size_t used_bytes;           /* of living Blocks of these classes */
+static size_t most_now, most_before; /* what that was at the most: in this short time, and in the one before */
+static unsigned made;
 static PyTypeObject *block_type;
 
 /* The list for blocks of at least `size` bytes, and the capacity that they all have; -1 for none. */
@@ -57,6 +66,12 @@ class_of(size_t size, size_t *capacity)
     }
 }
 
+static size_t
+capacity_of(int class)
+{
+    return (SMALLEST << class / 4) / 4 * (size_t)(4 + class % 4);
+}
+
 static uint8_t *
 fresh_memory(size_t capacity)
 {
@@ -73,23 +88,55 @@ fresh_memory(size_t capacity)
     return malloc(capacity ? capacity : 1);
 }
 
+static struct free_memory *
+pop(int class, size_t capacity)
+{
+    struct free_memory *memory = lists[class];
+    lists[class] = memory->next;
+    kept_bytes -= capacity;
+    return memory;
+}
+
+static void
+count_use(size_t capacity)
+{
+    used_bytes += capacity;
+    most_now = used_bytes > most_now ? used_bytes : most_now;
+    if (++made % SHORT_TIME == 0) {
+        most_before = most_now;
+        most_now = used_bytes;
+    }
+}
+
+/* Gives free memory back, the largest first, until no more is held than should be. */
+static void
+give_back(void)
+{
+    size_t limit = (most_now > most_before ? most_now : most_before) + KEEP_BYTES;
+    for (int class = CLASSES - 1; class >= 0 && used_bytes + kept_bytes > limit; class--) {
+        while (lists[class] != NULL && used_bytes + kept_bytes > limit) {
+            free(pop(class, capacity_of(class)));
+        }
+    }
+}
+
 static uint8_t *
 take_memory(size_t size, size_t *capacity, int *class)
 {
     *class = class_of(size, capacity);
-    if (*class >= 0 && lists[*class] != NULL) {
-        struct free_memory *memory = lists[*class];
-        lists[*class] = memory->next;
-        kept_bytes -= *capacity;
-        return (uint8_t *)memory;
+    int kept = *class >= 0 && lists[*class] != NULL;
+    uint8_t *memory = kept ? (uint8_t *)pop(*class, *capacity) : fresh_memory(*capacity);
+    if (*class >= 0 && memory != NULL) {
+        count_use(*capacity);
+        give_back();
     }
-    return fresh_memory(*capacity);
+    return memory;
 }
 
 static void
 leave_memory(uint8_t *memory, size_t capacity, int class)
 {
-    if (class < 0 || kept_bytes + capacity > KEEP_BYTES) {
+    if (class < 0) {
         free(memory);
         return;
     }
@@ -97,6 +144,11 @@ leave_memory(uint8_t *memory, size_t capacity, int class)
     left->next = lists[class];
     lists[class] = left;
     kept_bytes += capacity;
+    used_bytes -= capacity;
+    if (used_bytes == 0) {
+        most_now = most_before = 0;
+    }
+    give_back();
 }
 
 PyObject *

@@ -1,0 +1,161 @@
+"""The records of `benchmarks.pipeline` and `benchmarks.training`: four kinds, in 16 shards each.
+
+They are written by `encode_examples`, with a generator of its own for each shard: every run has the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streamrec import FixedLenFeature, FixedLenSequenceFeature, RaggedTensor, encode_examples, encode_records
+from streamrec.example.features import Feature
+
+SHARDS = 16
+WORDS = [b"cat", b"dog", b"chicken", b"horse", b"goat"]
+LEAST_TOKENS, MOST_TOKENS = 200, 1000
+
+Columns = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of records, and what is done with them.
+
+    Args:
+        name: For the table.
+        bar: How many times tf.data's speed is wanted.
+        records: How many, in all shards.
+        columns: Makes so many of them.
+        features: What is parsed, for streamrec; `benchmarks.sides` makes them TensorFlow's.
+        vahidk: The same for `tfrecord`.
+        batch: How many make a batch.
+        shuffle: The size of the shuffle buffer; 0 for none.
+        loader_shards: How many shards the DataLoader reads, where all would take minutes.
+    """
+
+    name: str
+    bar: float
+    records: int
+    columns: Callable[[np.random.Generator, int], Columns]
+    features: Mapping[str, Feature]
+    vahidk: Mapping[str, str]
+    batch: int
+    shuffle: int
+    loader_shards: int
+
+    @property
+    def padded(self) -> bool:
+        """Whether rows differ in length, and are padded to the batch's longest."""
+        return any(isinstance(feature, FixedLenSequenceFeature) for feature in self.features.values())
+
+
+def four(rng: np.random.Generator, count: int) -> Columns:
+    """The four scalar features of TensorFlow's tutorial: 84 bytes a record."""
+    choice = rng.integers(0, 5, count)
+    return {
+        "feature0": rng.integers(0, 2, count),
+        "feature1": choice,
+        "feature2": [WORDS[index] for index in choice.tolist()],
+        "feature3": rng.standard_normal(count).astype(np.float32),
+    }
+
+
+INTS = [f"int_feature_{index}" for index in range(20)]
+FLOATS = [f"float_feature_{index}" for index in range(20)]
+
+
+def forty(rng: np.random.Generator, count: int) -> Columns:
+    """Forty scalar features, as of a table of clicks."""
+    columns: Columns = {name: rng.integers(0, 1_000_000, count) for name in INTS}
+    return columns | {name: rng.standard_normal(count).astype(np.float32) for name in FLOATS}
+
+
+def images(rng: np.random.Generator, count: int) -> Columns:
+    """Bytes of about 110 kB, as of a JPEG image, and a label."""
+    sizes = rng.integers(90_000, 130_000, count).tolist()
+    return {"image": [rng.bytes(size) for size in sizes], "label": rng.integers(0, 1000, count)}
+
+
+def tokens(rng: np.random.Generator, count: int) -> Columns:
+    """One list of 200 to 1,000 token numbers of a vocabulary of 32,000."""
+    lengths = rng.integers(LEAST_TOKENS, MOST_TOKENS + 1, count)
+    values = rng.integers(0, 32_000, int(lengths.sum()))
+    return {"tokens": RaggedTensor(values, (np.concatenate([[0], np.cumsum(lengths)]),))}
+
+
+FOUR_FEATURES: dict[str, Feature] = {
+    "feature0": FixedLenFeature([], np.int64, 0),
+    "feature1": FixedLenFeature([], np.int64, 0),
+    "feature2": FixedLenFeature([], bytes, b""),
+    "feature3": FixedLenFeature([], np.float32, 0.0),
+}
+FORTY_FEATURES: dict[str, Feature] = {name: FixedLenFeature([], np.int64) for name in INTS}
+FORTY_FEATURES |= {name: FixedLenFeature([], np.float32) for name in FLOATS}
+
+KINDS = {
+    "four": Kind(
+        "84-byte records, shuffle(100,000), four features",
+        10,
+        1_000_000,
+        four,
+        FOUR_FEATURES,
+        {"feature0": "int", "feature1": "int", "feature2": "byte", "feature3": "float"},
+        1024,
+        100_000,
+        2,
+    ),
+    "forty": Kind(
+        "forty features, shuffle(100,000)",
+        6,
+        400_000,
+        forty,
+        FORTY_FEATURES,
+        dict.fromkeys(INTS, "int") | dict.fromkeys(FLOATS, "float"),
+        1024,
+        100_000,
+        2,
+    ),
+    "images": Kind(
+        "110 kB images, shuffle(2,000)",
+        2.5,
+        12_000,
+        images,
+        {"image": FixedLenFeature([], bytes), "label": FixedLenFeature([], np.int64)},
+        {"image": "byte", "label": "int"},
+        32,
+        2_000,
+        16,
+    ),
+    "tokens": Kind(
+        "tokens of 200-1,000, padded",
+        6,
+        320_000,
+        tokens,
+        {"tokens": FixedLenSequenceFeature([], np.int64, allow_missing=True)},
+        {"tokens": "int"},
+        256,
+        0,
+        2,
+    ),
+}
+
+
+def write(kind: Kind, folder: Path) -> list[str]:
+    """Writes the shards of one kind; gives their paths."""
+    paths = []
+    for shard in range(SHARDS):
+        path = folder / f"{shard:02d}.tfrecord"
+        rng = np.random.default_rng(shard)
+        left = kind.records // SHARDS
+        with path.open("wb") as file:
+            while left:
+                count = min(left, 500)
+                file.write(encode_records(encode_examples(kind.columns(rng, count))))
+                left -= count
+        paths.append(str(path))
+    return paths

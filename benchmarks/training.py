@@ -1,0 +1,186 @@
+"""What a stream of 300 MB/s beside it costs a training loop on the main thread.
+
+    python -m benchmarks.training [--rounds 5] [--sides alone,streamrec,store,tf.data,DataLoader]
+
+A step of the loop has ten layers. A layer holds the interpreter lock for half of its time (a loop in Python) and works
+without it for the other half (a matrix product of NumPy's on one thread). Each step takes a batch of 32 images of
+110 kB, 3.5 MB, and lasts as long as 300 MB/s give it: the work of a step is cut to that before the rounds.
+
+- alone: the batch is there already.
+- streamrec, tf.data, DataLoader: the way of `benchmarks.sides` over 16 local files in the page cache, without shuffle,
+  for ever; the DataLoader has two workers.
+- store: streamrec over the same files from nginx as S3, which has the same two cores.
+
+All have the same two cores, a process each, in turn. `speed` is steps/s beside those alone, of neighbours in time:
+a loader that does not deliver 300 MB/s shows here too. `waited` is the share of the time spent in `next`: what the
+loader did not deliver. `slowed` is how much longer the step itself took than alone: locks and memory
+that were not free.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[name] = "1"  # before NumPy is imported: its products take one thread
+
+import numpy as np  # noqa: E402
+
+import streamrec  # noqa: E402
+from benchmarks.machine import describe, median, save  # noqa: E402
+from benchmarks.shards import KINDS, SHARDS, write  # noqa: E402
+from benchmarks.sides import ways  # noqa: E402
+from benchmarks.stream import peak_mb, spawn  # noqa: E402
+from streamrec.testing.servers import nginx  # noqa: E402
+
+MODULE = "benchmarks.training"
+KIND = KINDS["images"]
+BYTES_PER_SECOND = 300e6
+LAYERS = 10
+WARM_SECONDS, SECONDS = 1.0, 4.0
+CORES = {0, 1}
+BAR = 0.95
+SIDES = ("streamrec", "store", "tf.data", "DataLoader")
+WAYS = {
+    "streamrec": "parse_example(string_columns)",
+    "tf.data": "deterministic, block_length=16",
+    "DataLoader": "2 workers",
+}
+WIDTH = 192
+
+
+def main() -> None:
+    """Runs all sides in turn, or one as a child process."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--sides", default=",".join(SIDES))
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        print(json.dumps(child(**json.loads(arguments.child))))
+        return
+    with nginx() as store:
+        folder = store.directory / "data"
+        folder.mkdir()
+        paths = write(KIND, folder)
+        size = sum(map(os.path.getsize, paths)) / KIND.records * KIND.batch
+        task = {"paths": paths, "endpoint": store.endpoint, "work": calibrated(size / BYTES_PER_SECOND)}
+        rows = compared(task, arguments.sides.split(","), arguments.rounds, size)
+    load = round(os.getloadavg()[0], 1)
+    machine = describe("tensorflow-cpu", "torch", "tfrecord", "numpy") | {"load": load, "rounds": arguments.rounds}
+    save("training", {"machine": machine, "mb_s_wanted": BYTES_PER_SECOND / 1e6, "bar": BAR, "rows": rows})
+
+
+def compared(task: dict[str, Any], sides: Sequence[str], rounds: int, size: float) -> list[dict[str, Any]]:
+    """A row a side: medians of the rounds, ratios of neighbours in time; `size` is that of a batch in bytes."""
+    found: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
+    for _ in range(rounds):
+        for side in sides:
+            alone = spawn(MODULE, side="alone", **task)
+            beside = spawn(MODULE, side=side, **task)
+            slowed = beside["step_seconds"] / alone["step_seconds"] - 1
+            speed, mb_s = beside["steps_s"] / alone["steps_s"], beside["steps_s"] * size / 1e6
+            found[side].append({**beside, "speed": speed, "mb_s": mb_s, "slowed": slowed})
+    keys = ("speed", "waited", "slowed", "mb_s", "cpu_cores", "peak_mb")
+    rows = [{"side": side, **{key: median(run[key] for run in runs) for key in keys}} for side, runs in found.items()]
+    for row in rows:
+        line = "{side:<10} x{speed} of the steps/s alone; {waited} of it waited, steps {slowed} longer; {mb_s} MB/s"
+        print(line.format(**row), flush=True)
+    return rows
+
+
+def child(side: str, work: Sequence[int], paths: list[str], endpoint: str) -> dict[str, Any]:
+    """The loop beside one loader."""
+    os.sched_setaffinity(0, CORES)
+    batches = iter(batches_of(side, paths, endpoint))
+    trained(batches, work, WARM_SECONDS)
+    return {**trained(batches, work, SECONDS), "peak_mb": peak_mb()}
+
+
+def batches_of(side: str, paths: Sequence[str], endpoint: str) -> Iterator[Any]:
+    """What the loop takes its batches from, for ever."""
+    if side == "alone":
+        return repeat(None)
+    if side == "store":
+        return iter(from_store(paths, endpoint))
+    made = ways(side, KIND, paths, shuffled=False, endless=True)
+    return made[WAYS[side]]()
+
+
+def from_store(paths: Sequence[str], endpoint: str) -> streamrec.Dataset[Any]:
+    """Streamrec's batches from nginx, as S3."""
+    urls = [f"s3://data/{Path(path).name}" for path in paths]
+    options = {"endpoint_url": endpoint, "anon": True}
+    records = streamrec.TFRecordDataset(urls, num_parallel_reads=SHARDS, storage_options=options)
+    return records.repeat().batch(KIND.batch).parse_example(KIND.features, string_columns=True)
+
+
+def calibrated(seconds: float) -> tuple[int, int]:
+    """The work of a step that takes so long: turns of the loop in Python, and matrix products, of each layer."""
+    half = seconds / LAYERS / 2
+    turns, products = 1_000, 4
+    for _ in range(8):
+        turns = max(1, round(turns * half / best_of(lambda turns=turns: held(turns))))
+        products = max(1, round(products * half / best_of(lambda products=products: free(products))))
+    return turns, products
+
+
+def best_of(work: Callable[[], None]) -> float:
+    """Seconds of the fastest of 50 calls."""
+    taken = []
+    for _ in range(50):
+        began = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - began)
+    return min(taken)
+
+
+def held(turns: int) -> None:
+    """Python: other threads wait, or take the lock after `sys.getswitchinterval()`."""
+    state = 1
+    for _ in range(turns):
+        state = (state * 48_271) % 0x7FFFFFFF
+
+
+LEFT, RIGHT = (np.random.default_rng(seed).standard_normal((WIDTH, WIDTH)).astype(np.float32) for seed in (0, 1))
+OUT = np.empty_like(LEFT)
+
+
+def free(products: int) -> None:
+    """NumPy: the lock is given away for each product."""
+    for _ in range(products):
+        np.matmul(LEFT, RIGHT, out=OUT)
+
+
+def trained(batches: Iterator[Any], work: Sequence[int], seconds: float) -> dict[str, float]:
+    """Steps for so long."""
+    turns, products = work
+    steps, stepping = 0, 0.0
+    began, used = time.perf_counter(), time.process_time()
+    while (now := time.perf_counter()) - began < seconds:
+        batch = next(batches)
+        taken = time.perf_counter()
+        for _ in range(LAYERS):
+            held(turns)
+            free(products)
+        stepping += time.perf_counter() - taken
+        steps += 1
+        del batch
+    whole = now - began
+    return {
+        "steps_s": steps / whole,
+        "step_seconds": stepping / steps,
+        "waited": 1 - stepping / whole,
+        "cpu_cores": (time.process_time() - used) / whole,
+    }
+
+
+if __name__ == "__main__":
+    main()

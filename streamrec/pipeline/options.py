@@ -1,0 +1,59 @@
+"""Options: what a whole pipeline is told, beside its stages; tf.data's `Options`, as far as they are of use here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from streamrec.pipeline.budget import default_budget
+from streamrec.pipeline.environment import Rank
+
+__all__ = ["AUTOTUNE", "Options"]
+
+AUTOTUNE: Final = -1
+"""As an argument: choose for me, and go on choosing while the pipeline runs. tf.data.AUTOTUNE is the same number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a whole pipeline is told.
+
+    Args:
+        deterministic: Whether stages that were not told otherwise keep the order; None for True.
+        memory_budget: Bytes that one run may hold; None for a share of the machine's memory.
+        epoch: Which epoch a run begins with.
+        rank: Which rank runs it; None to look for it in the environment.
+    """
+
+    deterministic: bool | None = None
+    memory_budget: int | None = None
+    epoch: int = 0
+    rank: Rank | None = None
+
+    def __post_init__(self) -> None:
+        if self.memory_budget is not None and self.memory_budget < 1:
+            raise ValueError(f"memory_budget={self.memory_budget} must be at least 1 byte, or None for the default")
+
+    @property
+    def budget(self) -> int:
+        """The bytes that a run may hold: what was said, or the default, which is looked up now."""
+        return default_budget() if self.memory_budget is None else self.memory_budget
+
+    @classmethod
+    def of(cls, several: Iterable[Options]) -> Options:
+        """Those of a pipeline made of several: the largest budget; in order unless one said not; the first's epoch."""
+        parts = list(several)
+        said = [part.deterministic for part in parts if part.deterministic is not None]
+        budgets = [part.memory_budget for part in parts if part.memory_budget is not None]
+        ranks = [part.rank for part in parts if part.rank is not None]
+        rank = ranks[0] if ranks else None
+        return cls(all(said) if said else None, max(budgets, default=None), parts[0].epoch, rank)
+
+    def updated(self, deterministic: bool | None, memory_budget: int | None) -> Options:
+        """These, save for what is given."""
+        return replace(
+            self,
+            deterministic=self.deterministic if deterministic is None else deterministic,
+            memory_budget=self.memory_budget if memory_budget is None else memory_budget,
+        )

@@ -1,0 +1,94 @@
+"""pad_rows: rows of different lengths as rows of one length, bounds checked."""
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamrec.kernels import _native, reference
+
+
+def splits_of(*splits: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """Row splits."""
+    return np.array(splits, np.int64)
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> tuple[bytes, Any, int, bytes]:
+    """Rows of elements of up to 16 bytes, and how long they shall be."""
+    width = draw(st.sampled_from([1, 3, 4, 8, 16]))
+    lengths = draw(st.lists(st.integers(0, 9), max_size=12))
+    values = draw(st.binary(min_size=sum(lengths) * width, max_size=sum(lengths) * width))
+    longest = max(lengths, default=0) + draw(st.integers(0, 3))
+    fill = draw(st.binary(min_size=width, max_size=width))
+    return values, np.cumsum([0, *lengths], dtype=np.int64), longest, fill
+
+
+@given(job=jobs())
+def test_rows_are_filled_up(kernels: ModuleType, job: tuple[bytes, Any, int, bytes]) -> None:
+    """Each row begins with its elements; all else is the fill."""
+    values, splits, longest, fill = job
+    data, width = bytes(kernels.pad_rows(*job)), len(fill)
+    assert len(data) == (len(splits) - 1) * longest * width
+    for row in range(len(splits) - 1):
+        mine = values[splits[row] * width : splits[row + 1] * width]
+        begin = row * longest * width
+        assert data[begin : begin + longest * width] == mine + fill * (longest - len(mine) // width)
+
+
+@given(job=jobs())
+def test_native_equals_reference(job: tuple[bytes, Any, int, bytes]) -> None:
+    """Byte for byte."""
+    assert bytes(_native.pad_rows(*job)) == bytes(reference.pad_rows(*job))
+
+
+def test_a_large_result_is_writable(kernels: ModuleType) -> None:
+    """As arrays that parsing gives are."""
+    rows = np.frombuffer(kernels.pad_rows(b"abcd", splits_of(*range(5)), 1 << 16, b"."), np.uint8).reshape(4, -1)
+    rows += 1
+    assert rows[:, :2].tobytes() == b"b/c/d/e/"
+
+
+@pytest.mark.parametrize(
+    "splits",
+    [[0, 7], [-1, 2], [0, 2, 1], [0, 5], [2**63 - 1, -(2**63)], [-(2**63), 2**63 - 1]],
+    ids=str,
+)
+def test_rows_that_do_not_fit(kernels: ModuleType, splits: list[int]) -> None:
+    """Outside of the values, backwards, or too long."""
+    with pytest.raises(ValueError, match=r"row \d is \[.*\): wanted up to 4 of 6 elements"):
+        kernels.pad_rows(b"abcdef", splits_of(*splits), 4, b".")
+
+
+@pytest.mark.parametrize(
+    ("values", "splits", "fill"), [(b"abc", [], b"."), (b"abc", [0, 1], b""), (b"abc", [0, 1], b"..")]
+)
+def test_arguments_that_do_not_fit_together(kernels: ModuleType, values: bytes, splits: list[int], fill: bytes) -> None:
+    """At least one split, and whole elements."""
+    with pytest.raises(ValueError, match="wanted at least one split, and whole elements"):
+        kernels.pad_rows(values, splits_of(*splits), 4, fill)
+
+
+@pytest.mark.parametrize("splits", [[0, 1], np.zeros(2, np.int32), None])
+def test_no_splits(kernels: ModuleType, splits: Any) -> None:
+    """int64 [n]."""
+    with pytest.raises(TypeError):
+        kernels.pad_rows(b"abc", splits, 4, b".")
+
+
+def test_more_than_there_is_memory() -> None:
+    """The size overflows: no memory, and nothing written."""
+    with pytest.raises(MemoryError):
+        _native.pad_rows(b"", splits_of(0, 0, 0, 0), 2**62, bytes(8))
+
+
+def test_buffers_are_released(kernels: ModuleType) -> None:
+    """A bytearray that is exported cannot be resized: after success and after an error it can."""
+    data = bytearray(b"abc")
+    kernels.pad_rows(data, splits_of(0, 3), 4, b".")
+    with pytest.raises(ValueError, match="row 0"):
+        kernels.pad_rows(data, splits_of(0, 4), 4, b".")
+    data.append(0)

@@ -1,0 +1,123 @@
+"""Beside tf.data: generators, buckets, caches."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamrec import Dataset
+
+tf = pytest.importorskip("tensorflow")
+pytestmark = pytest.mark.peer
+
+
+def listed(element: Any) -> Any:
+    """Elements of both as lists."""
+    if isinstance(element, dict):
+        return {key: listed(value) for key, value in element.items()}
+    if isinstance(element, tuple):
+        return tuple(map(listed, element))
+    return element.tolist() if hasattr(element, "tolist") else element
+
+
+def assert_same(mine: Any, theirs: Any) -> None:
+    assert list(map(listed, mine)) == list(map(listed, theirs.as_numpy_iterator()))
+
+
+def nested(stop: int) -> Iterator[Any]:
+    for number in range(stop):
+        yield {"x": np.full(number, number), "y": (b"%d" % number, np.float32(number))}
+
+
+def test_generators_mean_the_same() -> None:
+    signature = {"x": tf.TensorSpec([None], tf.int64), "y": (tf.TensorSpec([], tf.string), tf.TensorSpec([]))}
+    mine = Dataset.from_generator(nested, (11,))
+    theirs = tf.data.Dataset.from_generator(nested, args=(11,), output_signature=signature)
+    assert_same(mine, theirs)
+    assert_same(mine.skip(2).padded_batch(4).repeat(2), theirs.skip(2).padded_batch(4).repeat(2))
+    assert_same(mine.repeat(3).take(25).enumerate().shard(3, 1), theirs.repeat(3).take(25).enumerate().shard(3, 1))
+
+
+def both(lengths: list[int]) -> tuple[Dataset[Any], Any]:
+    """The same sequences, with their numbers, for us and for tf.data."""
+
+    def generator() -> Iterator[Any]:
+        for index, length in enumerate(lengths):
+            yield np.full(length, index), index
+
+    signature = (tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.int64))
+    return Dataset.from_generator(generator), tf.data.Dataset.from_generator(generator, output_signature=signature)
+
+
+@given(
+    lengths=st.lists(st.integers(0, 12), max_size=40),
+    boundaries=st.sets(st.integers(1, 11), max_size=4),
+    sizes=st.lists(st.integers(1, 6), min_size=5, max_size=5),
+    drop=st.booleans(),
+    value=st.sampled_from([None, 7]),
+    shape=st.sampled_from([None, None, 15]),
+)
+@settings(max_examples=60, deadline=None)
+def test_buckets_mean_the_same(
+    lengths: list[int], boundaries: set[int], sizes: list[int], drop: bool, value: int | None, shape: int | None
+) -> None:
+    options: dict[str, Any] = {"drop_remainder": drop}
+    if value is not None:
+        options["padding_values"] = (np.int64(value), np.int64(0))
+    if shape is not None:
+        options["padded_shapes"] = ([shape], [])
+    mine, theirs = both(lengths)
+    bounds = sorted(boundaries)
+    batch_sizes = sizes[: len(bounds) + 1]
+    assert_same(
+        mine.bucket_by_sequence_length(lambda row, _: len(row), bounds, batch_sizes, **options),
+        theirs.bucket_by_sequence_length(lambda row, _: tf.shape(row)[0], bounds, batch_sizes, **options),
+    )
+
+
+@given(lengths=st.lists(st.integers(0, 8), max_size=30), shapes=st.sampled_from([None, ([None], [])]))
+@settings(max_examples=20, deadline=None)
+def test_padding_to_the_boundary_means_the_same(lengths: list[int], shapes: Any) -> None:
+    mine, theirs = both(lengths)
+    arguments = ([3, 5, 9], [2, 3, 4, 1], shapes, None, True)
+    assert_same(
+        mine.bucket_by_sequence_length(lambda row, _: len(row), *arguments),
+        theirs.bucket_by_sequence_length(lambda row, _: tf.shape(row)[0], *arguments),
+    )
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_caches_mean_the_same(tmp_path: Path, named: bool) -> None:
+    """Elements, and how often the generator is called."""
+    calls: list[str] = []
+
+    def generator(whose: str) -> Iterator[int]:
+        calls.append(whose)
+        yield from range(9)
+
+    signature = tf.TensorSpec([], tf.int64)
+    mine = Dataset.from_generator(lambda: generator("ours"))
+    theirs = tf.data.Dataset.from_generator(lambda: generator("theirs"), output_signature=signature)
+    mine = mine.cache(tmp_path / "ours" if named else "").repeat(3).batch(4)
+    theirs = theirs.cache(str(tmp_path / "theirs") if named else "").repeat(3).batch(4)
+    assert_same(mine, theirs)
+    assert sorted(calls) == ["ours", "theirs"]
+    if named:
+        assert_same(mine, theirs)
+        assert sorted(calls) == ["ours", "theirs"]
+
+
+@given(numbers=st.lists(st.integers(-5, 20), max_size=40))
+@settings(max_examples=20, deadline=None)
+def test_buckets_without_padding_mean_the_same(numbers: list[int]) -> None:
+    mine = Dataset.from_tensor_slices(np.array(numbers, np.int64))
+    theirs = tf.data.Dataset.from_tensor_slices(np.array(numbers, np.int64))
+    by: Callable[[Any], Any] = lambda number: number  # noqa: E731
+    assert_same(
+        mine.bucket_by_sequence_length(by, [0, 10], [3, 4, 2], no_padding=True),
+        theirs.bucket_by_sequence_length(lambda n: tf.cast(n, tf.int32), [0, 10], [3, 4, 2], no_padding=True),
+    )
