@@ -91,7 +91,7 @@ def rank_here(environ: Mapping[str, str] = os.environ, modules: Mapping[str, Any
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return Rank(distributed.get_rank(), distributed.get_world_size())
     jax = modules.get("jax")
-    if jax is not None and jax.distributed.is_initialized():
+    if jax is not None and getattr(jax.distributed, "is_initialized", lambda: True)():  # older ones do not tell
         return Rank(jax.process_index(), jax.process_count())
     told = {name: environ[name] for name in ("RANK", "WORLD_SIZE") if name in environ}
     if not told:

@@ -20,10 +20,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamrec import CacheError, Dataset, ManifestError, PositionMismatchError, TFRecordDataset, encode_records
+from streamrec import (
+    CacheError,
+    Dataset,
+    ManifestError,
+    PositionMismatchError,
+    TFRecordDataset,
+    TFRecordWriter,
+    encode_records,
+)
 from streamrec.pipeline.environment import Rank, Reader, rank_here, reader_here
 from streamrec.shards.manifest import Manifest, ShardInfo
 from streamrec.testing.resuming import assert_resumes_everywhere
+from streamrec.testing.servers import Store
 
 Even = Any
 
@@ -311,3 +320,22 @@ def test_processes_find_their_rank(tmp_path: Path) -> None:
     assert [own[1:] for own in found] == [["False", "False"]] * 2
     assert sum(int(own[0]) for own in found) == 1000
     assert abs(int(found[0][0]) - 500) < 30
+
+
+@pytest.mark.parametrize("store", ["s3_store", "gcs_store"])
+def test_pieces_of_a_large_shard_in_a_store(store: str, request: pytest.FixtureRequest) -> None:
+    place: Store = request.getfixturevalue(store)
+    url = f"{place.url}/distribute/large"
+    records = [b"%06d" % number + b"-" * (number % 5000) for number in range(8000)]  # 20 MB: cut by parallel ranges
+    with TFRecordWriter(url, storage_options=place.options) as writer:
+        for payload in records:
+            writer.write(payload)
+    dataset = TFRecordDataset(f"{url}*", storage_options=place.options).distribute()
+    seen = [list(dataset.with_rank(rank, 3)) for rank in range(3)]
+    assert [record for own in seen for record in own] == records
+    sizes = [sum(map(len, own)) for own in seen]
+    assert max(sizes) - min(sizes) < sum(sizes) / 3 * 0.02
+    elements = dataset.with_rank(1, 3).iterate()
+    before = [next(elements) for _ in range(700)]
+    assert before + list(dataset.with_rank(1, 3).iterate(elements.state_dict())) == seen[1]
+    elements.close()
