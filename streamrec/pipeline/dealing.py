@@ -25,7 +25,7 @@ from streamrec.pipeline.description import Chain, Within
 from streamrec.pipeline.environment import Rank, Reader, reader_here
 from streamrec.pipeline.session import Opened
 from streamrec.pipeline.source import Shards, read
-from streamrec.shards import Even, Portion, assign_records, check_even, counts_of, deal, even_count, sizes_of
+from streamrec.shards import Even, Portion, assign_records, check_even, deal, even_count, sizes_of, told_by
 
 __all__ = ["Distribute", "is_dealt", "readers_lines"]
 
@@ -187,31 +187,17 @@ async def share_of(how: Distribute, reader: Reader, opened: Opened) -> Share:
 
     Raises:
         StorageError: The shards cannot be listed, or their sizes not be had.
-        ManifestError: The manifest does not know a shard.
+        ManifestError: The manifest does not know a shard, or not as it is.
     """
     listing = opened.listing
     await listing.until(sys.maxsize)
     if listing.error is not None:
         raise listing.error
     if how.even is not None and how.manifest is not None:
-        counts = counted(listing.paths, await counts_of(opened.storages, how.manifest), how.manifest)
-        portions = assign_records(counts, reader.readers, reader.number, how.even)
-        return Share(reader, tuple(portions), even_count(sum(n for _, n in counts), reader.readers, how.even))
+        shards = await told_by(opened.storages, how.manifest, listing.paths, listing.sizes)
+        portions = assign_records(shards, reader.readers, reader.number, how.even)
+        total = sum(shard.records for shard in shards)
+        return Share(reader, tuple(portions), even_count(total, reader.readers, how.even))
     sizes = await sizes_of(opened.storages, listing.paths, listing.sizes)
     plan = await deal(opened.storages, sizes, reader.readers, how.shards.options.compression_type)
     return Share(reader, tuple(plan[reader.number]))
-
-
-def counted(paths: Sequence[str], known: Mapping[str, int], manifest: str) -> list[tuple[str, int]]:
-    """Shards with their numbers of records.
-
-    Raises:
-        ManifestError: The manifest does not name one of them.
-    """
-    for path in paths:
-        if path not in known:
-            raise ManifestError(
-                f"{manifest}: this manifest does not name {path}, so nobody knows how many records it holds: pass the "
-                "names that it has, or write it anew"
-            )
-    return [(path, known[path]) for path in paths]

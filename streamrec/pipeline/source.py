@@ -228,8 +228,10 @@ class Feeds:
     async def _fetch(self, lane: Lane) -> None:
         portion = self._listing.portion(lane.shard)
         storage = await self._storages.at(portion.path)
-        options = self._options_for(lane, storage)
-        reader = await ShardReader.open(storage, portion.path, options, lane.start.place, portion.piece)
+        place, options = lane.start.place, self._options_for(lane, storage)
+        if not place.offset and portion.place.offset:  # a mark in a manifest: only shards without compression have them
+            place, options = replace(portion.place, version=place.version), replace(options, compression_type="")
+        reader = await ShardReader.open(storage, portion.path, options, place, portion.piece)
         try:
             if reader.info.size is not None:
                 self._sizes.append(reader.info.size)

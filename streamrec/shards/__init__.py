@@ -7,7 +7,7 @@ from streamrec.shards.manifest import Manifest, ShardInfo
 from streamrec.shards.options import Piece, ReadOptions, ShardPlace
 from streamrec.shards.patterns import Filenames, expand_braces
 from streamrec.shards.reader import ShardReader, open_shard
-from streamrec.shards.sizes import counts_of, deal, sizes_of
+from streamrec.shards.sizes import deal, sizes_of, told_by
 from streamrec.shards.tfrecord_writer import TFRecordWriter
 from streamrec.shards.verification import VerifyProblem, VerifyReport, verify, verify_sync
 from streamrec.shards.writer import ShardWriter
@@ -29,13 +29,13 @@ __all__ = [
     "VerifyReport",
     "assign_records",
     "check_even",
-    "counts_of",
     "deal",
     "even_count",
     "expand_braces",
     "find_shards",
     "open_shard",
     "sizes_of",
+    "told_by",
     "verify",
     "verify_sync",
     "write_manifest",

@@ -12,8 +12,9 @@ talk to one another. Two plans:
   larger than the mean. (Records begin on one side of a cut: a load may differ by a record besides.)
 
 `assign_records` needs to know how many records each shard holds, and deals them exactly: the readers' numbers of
-records are equal (`even`), or differ by one. Who begins in the middle of a shard reads it from its start, and drops
-the records before: so this works for compressed shards as well, and costs each reader half a shard more on average.
+records are equal (`even`), or differ by one. Who begins in the middle of a shard reads from the last mark before his
+first record, or from the start of the shard where there are none, and drops the records before: so this works for
+compressed shards as well, and costs each reader half a shard more on average there.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import itemgetter
 from typing import Literal, get_args
 
-from streamrec.shards.options import Piece
+from streamrec.shards.manifest import ShardInfo
+from streamrec.shards.options import Piece, ShardPlace
 
 __all__ = ["Even", "Portion", "ShardSize", "assign_bytes", "assign_records", "check_even", "even_count"]
 
@@ -59,12 +62,14 @@ class Portion:
         piece: A stretch of its bytes; None for all of it.
         first: Number of the first record to give, counted from the start of the shard.
         last: One past the number of the last; None for all there are.
+        place: Where to begin to read, without a piece: a record's place, at or before the first.
     """
 
     path: str
     piece: Piece | None = None
     first: int = 0
     last: int | None = None
+    place: ShardPlace = ShardPlace()
 
     def within(self, number: int, count: int) -> tuple[int, int]:
         """Which of `count` records, of which the first has this number, belong to the portion: from, and up to."""
@@ -99,13 +104,11 @@ def assign_bytes(shards: Sequence[ShardSize], readers: int) -> list[list[Portion
     return _cut(shards, readers)
 
 
-def assign_records(
-    shards: Sequence[tuple[str, int]], readers: int, reader: int, even: Even | None = None
-) -> list[Portion]:
+def assign_records(shards: Sequence[ShardInfo], readers: int, reader: int, even: Even | None = None) -> list[Portion]:
     """One reader's records: a stretch of all records, laid end to end.
 
     Args:
-        shards: Path and number of records of each shard, in order.
+        shards: The shards as a manifest has them, in order.
         readers: How many readers there are.
         reader: Whose records.
         even: None: each record once. "drop": `even_count` for each reader, and the last records, fewer than there are
@@ -114,11 +117,12 @@ def assign_records(
             its own again. One that has none has the records that "pad" would give it.
 
     Examples:
-        >>> [[(part.path, part.first, part.last) for part in assign_records([("a", 3), ("b", 4)], 2, reader, "pad")]
+        >>> shards = [ShardInfo("a", 3, 100, 0), ShardInfo("b", 4, 120, 0)]
+        >>> [[(part.path, part.first, part.last) for part in assign_records(shards, 2, reader, "pad")]
         ...     for reader in range(2)]
         [[('a', 0, None), ('b', 0, 1)], [('b', 1, None), ('a', 0, 1)]]
     """
-    total = sum(records for _, records in shards)
+    total = sum(shard.records for shard in shards)
     each = even_count(total, readers, even or "drop")
     first, last = reader * each, (reader + 1) * each
     if even is None or (even == "cycle" and total >= readers):
@@ -213,11 +217,14 @@ def _wrapped(first: int, last: int, total: int) -> Iterator[tuple[int, int]]:
         first += end - begin
 
 
-def _stretch(shards: Sequence[tuple[str, int]], begin: int, end: int) -> Iterator[Portion]:
+def _stretch(shards: Sequence[ShardInfo], begin: int, end: int) -> Iterator[Portion]:
     """The records `begin` to `end`, shard by shard."""
     start = 0
-    for path, records in shards:
-        first, last = max(begin - start, 0), min(end - start, records)
+    for shard in shards:
+        first, last = max(begin - start, 0), min(end - start, shard.records)
         if first < last:
-            yield Portion(path, None, first, None if last == records else last)
-        start += records
+            marks = ((0, 0), *shard.marks)
+            record, byte = marks[bisect_right(marks, first, key=itemgetter(0)) - 1]
+            rest = None if last == shard.records else last
+            yield Portion(shard.path, None, first, rest, ShardPlace(byte, record))
+        start += shard.records

@@ -6,26 +6,46 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from streamrec.errors import ManifestError
 from streamrec.shards.assignment import Portion, ShardSize, assign_bytes
+from streamrec.shards.manifest import ShardInfo
 from streamrec.shards.verification import read_manifest, side_by_side
 from streamrec.storage import Storages
 from streamrec.tfrecord import DETECT_BYTES, check_compression_type, detect_compression
 
-__all__ = ["counts_of", "deal", "sizes_of"]
+__all__ = ["deal", "sizes_of", "told_by"]
 
 PARALLEL: Final = 16
 """Requests under way at the same time."""
 
 
-async def counts_of(storages: Storages, manifest: str) -> dict[str, int]:
-    """How many records each shard holds that a manifest names, by its URL.
+async def told_by(storages: Storages, manifest: str, paths: Sequence[str], sizes: Mapping[str, int]) -> list[ShardInfo]:
+    """What a manifest says of shards.
+
+    Args:
+        storages: Where it lies.
+        manifest: Its URL.
+        paths: The shards.
+        sizes: The sizes of those that are known, which must be the manifest's.
 
     Raises:
         NotFoundError: There is no such manifest.
-        ManifestError: What is there is none.
+        ManifestError: What is there is none, it does not name one of the shards, or one has another size.
     """
     found = await read_manifest(await storages.at(manifest), manifest)
-    return {shard.path: shard.records for shard in found.shards}
+    known = {shard.path: shard for shard in found.shards}
+    for path in paths:
+        if path not in known:
+            raise ManifestError(
+                f"{manifest}: this manifest does not name {path}, so nobody knows how many records it holds: pass the "
+                "names that it has, or write it anew"
+            )
+        if sizes.get(path, known[path].bytes) != known[path].bytes:
+            raise ManifestError(
+                f"{manifest}: this manifest says that {path} has {known[path].bytes:,} bytes, and it has "
+                f"{sizes[path]:,}: the shard was written since; write the manifest anew"
+            )
+    return [known[path] for path in paths]
 
 
 async def sizes_of(storages: Storages, paths: Sequence[str], known: Mapping[str, int]) -> list[ShardSize]:

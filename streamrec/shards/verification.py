@@ -22,7 +22,7 @@ from fsspec import AbstractFileSystem
 
 from streamrec import bridge, kernels
 from streamrec.errors import NotFoundError, StreamrecError
-from streamrec.shards.manifest import Manifest, ShardInfo
+from streamrec.shards.manifest import Manifest, Marks, ShardInfo
 from streamrec.storage import ByteStream, RetryPolicy, Storage, Storages
 from streamrec.tfrecord import Framer, Inflater, check_compression_type
 
@@ -220,6 +220,7 @@ class ShardTally:
     def __init__(self, compression_type: str, path: str) -> None:
         self.bytes = 0
         self._path = path
+        self._marks = Marks()
         self._crc32c = 0
         self._damage: StreamrecError | None = None
         self._framer = Framer(verify=False, path=path)
@@ -250,7 +251,7 @@ class ShardTally:
         self._try(self._close)
         if self._damage is not None:
             raise self._damage
-        return ShardInfo(self._path, self._framer.record, self.bytes, self._crc32c)
+        return ShardInfo(self._path, self._framer.record, self.bytes, self._crc32c, self._marks.all())
 
     def compare(self, shard: ShardInfo) -> Iterator[VerifyProblem]:
         """What differs from the manifest."""
@@ -284,6 +285,7 @@ class ShardTally:
     def _frame(self, data: memoryview) -> None:
         if self._inflater is None:
             self._framer.commit(len(data))
+            self._marks.pass_by(self._framer.record, self._framer.position)
             return
         self._inflater.feed(bytes(data))
         while plain := self._inflater.read(BLOCK_BYTES):

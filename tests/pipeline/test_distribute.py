@@ -28,6 +28,7 @@ from streamrec import (
     TFRecordDataset,
     TFRecordWriter,
     encode_records,
+    write_manifest_sync,
 )
 from streamrec.pipeline.environment import Rank, Reader, rank_here, reader_here
 from streamrec.shards.manifest import Manifest, ShardInfo
@@ -47,12 +48,13 @@ def folder_of(counts: Sequence[int], *, size: int = 20, compressed: Sequence[boo
     infos = []
     for shard, count in enumerate(counts):
         data = encode_records([record(shard, number, size) for number in range(count)])
+        marks = [(at, len(encode_records([record(shard, n, size) for n in range(at)]))) for at in range(3, count, 3)]
         if shard < len(compressed) and compressed[shard]:
-            data = gzip.compress(data)
+            data, marks = gzip.compress(data), []
         path = f"{folder}/train-{shard:03d}"
         with fsspec.open(path, "wb") as file:
             file.write(data)
-        infos.append(ShardInfo(path, count, len(data), 0))
+        infos.append(ShardInfo(path, count, len(data), 0, tuple(marks)))
     manifest = Manifest(f"{folder}/manifest.json", f"{folder}/train-{{shard:03d}}", "", tuple(infos))
     with fsspec.open(manifest.path, "wb") as file:
         file.write(manifest.to_json())
@@ -157,10 +159,35 @@ def test_losses_do_not_make_a_rank_shorter() -> None:
 
 def test_a_manifest_of_nothing_but_losses_ends() -> None:
     folder = folder_of([3])
-    with fsspec.open(f"{folder}/train-000", "wb"):
-        pass
+    with fsspec.open(f"{folder}/train-000", "r+b") as file:
+        file.write(b"x")
+    dataset = TFRecordDataset(f"{folder}/train-*", on_error="skip_shard")
     with pytest.raises(ManifestError, match="no record is left"):
+        list(dataset.distribute(0, 1, even="pad", manifest=f"{folder}/manifest.json"))
+
+
+def test_a_shard_of_another_size_than_the_manifest_says() -> None:
+    folder = folder_of([3])
+    with fsspec.open(f"{folder}/train-000", "ab") as file:
+        file.write(encode_records([b"more"]))
+    with pytest.raises(ManifestError, match="written since"):
         list(of(folder, 0, 1, even="pad", manifest=f"{folder}/manifest.json"))
+
+
+def test_marks_spare_what_lies_before(tmp_path: Path) -> None:
+    records = [b"%02d" % number + b"-" * (1 << 20) for number in range(40)]
+    write_manifest_sync(shards_of(tmp_path, records), str(tmp_path / "manifest.json"))
+    dataset = TFRecordDataset(str(tmp_path / "shard")).distribute(
+        3, 4, even="pad", manifest=str(tmp_path / "manifest.json")
+    )
+    elements = dataset.iterate()
+    assert list(elements) == records[30:]
+    assert sum(counts.bytes for counts in elements.statistics().backends.values()) < 20 << 20
+
+
+def shards_of(folder: Path, records: Sequence[bytes]) -> str:
+    (folder / "shard").write_bytes(encode_records(records))
+    return str(folder / "shard")
 
 
 def test_repeat_deals_once_and_has_the_same_share_again() -> None:

@@ -18,7 +18,8 @@ from streamrec.shards.assignment import (
     check_even,
     even_count,
 )
-from streamrec.shards.options import Piece
+from streamrec.shards.manifest import ShardInfo
+from streamrec.shards.options import Piece, ShardPlace
 
 SIZES = st.lists(st.one_of(st.just(0), st.integers(1, 2000), st.integers(900_000, 1_000_000)), max_size=40)
 READERS = st.integers(1, 40)
@@ -86,8 +87,16 @@ def test_sizes_decide_where_turns_would_not_be_fair() -> None:
     assert [[portion.path for portion in own] for own in plan] == [["c"], ["a", "b"]]
 
 
-def records_of(shards: list[tuple[str, int]], portions: Iterable[Portion]) -> list[tuple[str, int]]:
-    known = dict(shards)
+def infos(counts: list[int], apart: int = 0) -> list[ShardInfo]:
+    """Shards of records of 10 bytes, with a mark every so many."""
+    return [
+        ShardInfo(str(n), count, 10 * count, 0, tuple((m, 10 * m) for m in range(apart, count, apart)) if apart else ())
+        for n, count in enumerate(counts)
+    ]
+
+
+def records_of(shards: list[ShardInfo], portions: Iterable[Portion]) -> list[tuple[str, int]]:
+    known = {shard.path: shard.records for shard in shards}
     return [
         (portion.path, number)
         for portion in portions
@@ -98,16 +107,18 @@ def records_of(shards: list[tuple[str, int]], portions: Iterable[Portion]) -> li
 @settings(deadline=None)
 @given(COUNTS, READERS)
 def test_each_record_goes_to_one_reader(counts: list[int], readers: int) -> None:
-    shards = [(str(n), count) for n, count in enumerate(counts)]
+    shards = infos(counts)
     plan = [records_of(shards, assign_records(shards, readers, reader)) for reader in range(readers)]
-    assert [record for own in plan for record in own] == [(path, n) for path, count in shards for n in range(count)]
+    assert [record for own in plan for record in own] == [
+        (shard.path, n) for shard in shards for n in range(shard.records)
+    ]
     assert max(map(len, plan)) - min(map(len, plan)) <= 1
 
 
 @settings(deadline=None)
 @given(COUNTS, READERS, st.sampled_from(["pad", "drop", "cycle"]))
 def test_even_numbers_of_records(counts: list[int], readers: int, even: Even) -> None:
-    shards = [(str(n), count) for n, count in enumerate(counts)]
+    shards = infos(counts)
     total = sum(counts)
     each = even_count(total, readers, even)
     plan = [records_of(shards, assign_records(shards, readers, reader, even)) for reader in range(readers)]
@@ -123,6 +134,14 @@ def test_even_numbers_of_records(counts: list[int], readers: int, even: Even) ->
     else:
         assert sum(seen.values()) == total
         assert all(0 < each - 1 <= len(own) <= each for own in plan) or each <= 1
+
+
+@settings(deadline=None)
+@given(COUNTS, READERS, st.integers(1, 9))
+def test_reading_begins_at_the_last_mark(counts: list[int], readers: int, apart: int) -> None:
+    for reader in range(readers):
+        for portion in assign_records(infos(counts, apart), readers, reader, "pad"):
+            assert portion.place == ShardPlace(portion.first // apart * apart * 10, portion.first // apart * apart)
 
 
 def test_a_portion_picks_its_records_out_of_a_block() -> None:
