@@ -3,8 +3,8 @@
 Each has ways of writing it; `benchmarks.pipeline` tries them all, and takes the best of each side. Packages are
 imported where they are used: a process has one side, and its memory is that of this side alone.
 
-- streamrec: 16 shards interleaved record by record in the fixed order, `shuffle`, `batch`, `parse_example`. Byte
-  strings come as `bytes` objects, or as spans (`string_columns`).
+- streamrec: 16 shards interleaved record by record in the fixed order, `shuffle`, `batch`, `parse_example`, one batch
+  at a time or AUTOTUNE. Byte strings come as `bytes` objects, or as spans (`string_columns`). Its budget is 512 MB.
 - tf.data: parallel interleave, all numbers left to AUTOTUNE, `tf.io.parse_example` on batches (tokens also one by one
   and `padded_batch`), prefetch; deterministic and not; shards taken record by record, and 16 records in turn.
 - DataLoader: two workers, each with half of the shards, over the records of vahidk's `tfrecord`, and its shuffle with
@@ -25,6 +25,9 @@ from benchmarks.shards import SHARDS, Kind
 
 __all__ = ["SIDES", "ways"]
 
+BUDGET = 512_000_000
+"""Of streamrec: bytes that a run may hold. It is more than twice what the largest shuffle buffer holds."""
+
 Pass = Callable[[], Iterator[Any]]
 """Starts a pass; gives its batches, dicts of columns."""
 
@@ -33,13 +36,18 @@ def streamrec_ways(kind: Kind, paths: Sequence[str], shuffled: bool, endless: bo
     """Ours."""
     import streamrec
 
-    records = streamrec.TFRecordDataset(paths, num_parallel_reads=SHARDS)
+    records = streamrec.TFRecordDataset(paths, num_parallel_reads=SHARDS).with_options(memory_budget=BUDGET)
     if shuffled and kind.shuffle:
         records = records.shuffle(kind.shuffle, seed=1)
     batches = (records.repeat() if endless else records).batch(kind.batch)
-    made = {"parse_example": batches.parse_example(kind.features)}
-    if any(feature.dtype is bytes for feature in kind.features.values()):
-        made["parse_example(string_columns)"] = batches.parse_example(kind.features, string_columns=True)
+    strings = any(feature.dtype is bytes for feature in kind.features.values())
+    made = {
+        "parse_example" + ", AUTOTUNE" * (calls is not None) + ", string_columns" * columns: batches.parse_example(
+            kind.features, string_columns=columns, num_parallel_calls=calls
+        )
+        for columns in ([False, True] if strings else [False])
+        for calls in (None, streamrec.AUTOTUNE)
+    }
     return {way: dataset.iterate for way, dataset in made.items()}
 
 

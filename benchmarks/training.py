@@ -49,7 +49,7 @@ CORES = {0, 1}
 BAR = 0.95
 SIDES = ("streamrec", "store", "tf.data", "DataLoader")
 WAYS = {
-    "streamrec": "parse_example(string_columns)",
+    "streamrec": "parse_example, string_columns",
     "tf.data": "deterministic, block_length=16",
     "DataLoader": "2 workers",
 }

@@ -65,7 +65,15 @@ from streamrec.example import (
     parse_tensor,
     serialize_tensor,
 )
-from streamrec.pipeline import AUTOTUNE, AsyncDatasetIterator, Dataset, DatasetIterator, TFRecordDataset
+from streamrec.pipeline import (
+    AUTOTUNE,
+    AsyncDatasetIterator,
+    Dataset,
+    DatasetIterator,
+    StageStats,
+    Stats,
+    TFRecordDataset,
+)
 from streamrec.shards import (
     ShardInfo,
     ShardReader,
@@ -125,6 +133,8 @@ __all__ = [
     "ShardWriter",
     "SparseFeature",
     "SparseTensor",
+    "StageStats",
+    "Stats",
     "StorageError",
     "StorageTimeoutError",
     "StreamrecError",

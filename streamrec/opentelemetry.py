@@ -3,7 +3,7 @@
     from streamrec.opentelemetry import observe
 
     batches = dataset.iterate()
-    observe(batches.statistics)
+    observe(batches.stats)
 
 Needs `pip install 'streamrec[opentelemetry]'`, and an SDK with an exporter, as your application sets it up.
 """
@@ -15,20 +15,22 @@ from functools import partial
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation, get_meter
 
+from streamrec.pipeline import Stats
+from streamrec.pipeline.figures import COUNTERS as STAGE_COUNTERS
 from streamrec.storage import Counts, Snapshot
 from streamrec.storage.report import COUNTERS
 
 __all__ = ["observe"]
 
 
-def observe(snapshot: Callable[[], Snapshot], meter: Meter | None = None) -> None:
+def observe(snapshot: Callable[[], Snapshot | Stats], meter: Meter | None = None) -> None:
     """Exports one run's statistics, for as long as the meter lives.
 
     OpenTelemetry has no histogram that is read and not written to: the time to the first byte comes as a count,
     a sum, and bounds that half and 99 of 100 responses keep within.
 
     Args:
-        snapshot: Gives them: `iterator.statistics`, or `storages.statistics.snapshot`.
+        snapshot: Gives them: `iterator.stats`, or `storages.statistics.snapshot` where no dataset runs.
         meter: Where the instruments are made; None: the global provider's, by the name "streamrec".
     """
     meter = meter or get_meter("streamrec")
@@ -48,6 +50,13 @@ def observe(snapshot: Callable[[], Snapshot], meter: Meter | None = None) -> Non
     for name, share in (("p50", 0.5), ("p99", 0.99)):
         callback = partial(_observed, snapshot, partial(_quantile, share))
         meter.create_observable_gauge(f"streamrec.first_byte.{name}", [callback], "s", "Time to the first byte.")
+    for counter in STAGE_COUNTERS:
+        callback = partial(_staged, snapshot, counter.field)
+        meter.create_observable_counter(f"streamrec.stage.{counter.name}", [callback], counter.unit, counter.help)
+    for name in ("waited", "busy"):
+        callback = partial(_consumer, snapshot, f"consumer_{name}")
+        told = f"Seconds that the consumer was in: {name}."
+        meter.create_observable_counter(f"streamrec.consumer_{name}_seconds", [callback], "s", told)
 
 
 def _field(name: str, counts: Counts) -> float:
@@ -59,13 +68,30 @@ def _quantile(share: float, counts: Counts) -> float:
     return counts.first_byte.quantile(share)
 
 
+def _stores(snapshot: Callable[[], Snapshot | Stats]) -> Iterable[tuple[str, Counts]]:
+    found = snapshot()
+    return (found.storage if isinstance(found, Stats) else found).backends.items()
+
+
 def _observed(
-    snapshot: Callable[[], Snapshot], value: Callable[[Counts], float], options: CallbackOptions
+    snapshot: Callable[[], Snapshot | Stats], value: Callable[[Counts], float], options: CallbackOptions
 ) -> Iterable[Observation]:
-    return [Observation(value(counts), {"backend": backend}) for backend, counts in snapshot().backends.items()]
+    return [Observation(value(counts), {"backend": backend}) for backend, counts in _stores(snapshot)]
 
 
-def _retries(snapshot: Callable[[], Snapshot], options: CallbackOptions) -> Iterator[Observation]:
-    for backend, counts in snapshot().backends.items():
+def _retries(snapshot: Callable[[], Snapshot | Stats], options: CallbackOptions) -> Iterator[Observation]:
+    for backend, counts in _stores(snapshot):
         for cause, count in counts.retries.items():
             yield Observation(count, {"backend": backend, "cause": cause})
+
+
+def _staged(snapshot: Callable[[], Snapshot | Stats], field: str, options: CallbackOptions) -> Iterable[Observation]:
+    found = snapshot()
+    for row, stage in enumerate(found.stages if isinstance(found, Stats) else ()):
+        yield Observation(getattr(stage, field), {"row": row, "stage": stage.title})
+
+
+def _consumer(snapshot: Callable[[], Snapshot | Stats], field: str, options: CallbackOptions) -> Iterable[Observation]:
+    found = snapshot()
+    if isinstance(found, Stats):
+        yield Observation(getattr(found, field))

@@ -4,11 +4,11 @@
     from streamrec.prometheus import StatisticsCollector
 
     batches = dataset.iterate()
-    REGISTRY.register(StatisticsCollector(batches.statistics))
+    REGISTRY.register(StatisticsCollector(batches.stats))
     start_http_server(9000)
 
 Needs `pip install 'streamrec[prometheus]'`. Nothing is counted twice: the numbers are those of
-`batches.statistics()`, labelled with the kind of store.
+`batches.stats()`, labelled with the kind of store, or with the stage and its number among all rows.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from itertools import accumulate
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from streamrec.pipeline import Stats
+from streamrec.pipeline.figures import COUNTERS as STAGE_COUNTERS
 from streamrec.storage import Distribution, Snapshot
 from streamrec.storage.report import COUNTERS
 from streamrec.storage.statistics import BOUNDS
@@ -30,24 +32,41 @@ class StatisticsCollector(Collector):
     """Exports one run's statistics.
 
     Args:
-        snapshot: Gives them: `iterator.statistics`, or `storages.statistics.snapshot`.
+        snapshot: Gives them: `iterator.stats`, or `storages.statistics.snapshot` where no dataset runs.
         prefix: Of all names.
     """
 
-    def __init__(self, snapshot: Callable[[], Snapshot], prefix: str = "streamrec") -> None:
+    def __init__(self, snapshot: Callable[[], Snapshot | Stats], prefix: str = "streamrec") -> None:
         self._snapshot = snapshot
         self._prefix = prefix
 
     def collect(self) -> Iterator[Metric]:
         """All metrics as they stand now."""
-        snapshot = self._snapshot()
+        found = self._snapshot()
+        snapshot = found.storage if isinstance(found, Stats) else found
         yield from self._counters(snapshot)
         yield self._retries(snapshot)
         yield self._first_byte(snapshot)
-        waited = f"{self._prefix}_consumer_waited_seconds"
-        yield CounterMetricFamily(waited, "Time that the consumer waited for data.", value=snapshot.consumer_waited)
         streams = len(snapshot.streams)
         yield GaugeMetricFamily(f"{self._prefix}_open_streams", "Objects that are being read.", value=streams)
+        if isinstance(found, Stats):
+            yield from self._consumer(found)
+            yield from self._stages(found)
+
+    def _consumer(self, stats: Stats) -> Iterator[Metric]:
+        for name, told, value in (
+            ("waited", "Time that the consumer waited for data.", stats.consumer_waited),
+            ("busy", "Time that the consumer worked.", stats.consumer_busy),
+        ):
+            yield CounterMetricFamily(f"{self._prefix}_consumer_{name}_seconds", told, value=value)
+        yield GaugeMetricFamily(f"{self._prefix}_queued_bytes", "Bytes that wait for the consumer.", value=stats.queued)
+
+    def _stages(self, stats: Stats) -> Iterator[Metric]:
+        for counter in STAGE_COUNTERS:
+            family = CounterMetricFamily(f"{self._prefix}_stage_{counter.name}", counter.help, labels=["row", "stage"])
+            for row, stage in enumerate(stats.stages):
+                family.add_metric([str(row), stage.title], getattr(stage, counter.field))
+            yield family
 
     def _counters(self, snapshot: Snapshot) -> Iterator[Metric]:
         for counter in COUNTERS:

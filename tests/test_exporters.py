@@ -10,7 +10,10 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoi
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from streamrec import StageStats, Stats
 from streamrec.opentelemetry import observe
+from streamrec.pipeline import ChainStats
+from streamrec.pipeline.figures import COUNTERS as STAGE_COUNTERS
 from streamrec.prometheus import StatisticsCollector
 from streamrec.storage import Counts, Statistics
 from streamrec.storage.faults import Cause
@@ -39,6 +42,13 @@ def statistics() -> Statistics:
     return statistics
 
 
+def stats_of(statistics: Statistics) -> Stats:
+    """Of a run whose stores counted that."""
+    source = StageStats("TFRecordDataset", "Shards()", 0, 0, 9, 90, 0.25, 0.5, 0.75)
+    stage = StageStats("batch", "Batch()", 9, 90, 3, 91, 1.25, 2.5, 3.75)
+    return Stats(3, 91, 1.5, 2.5, 7, 70, ChainStats((source, stage), 4.0), statistics.snapshot())
+
+
 def scraped(registry: CollectorRegistry) -> Iterator[tuple[str, dict[str, str], float]]:
     for family in text_string_to_metric_families(generate_latest(registry).decode()):
         for sample in family.samples:
@@ -52,7 +62,7 @@ def test_every_number_has_a_name() -> None:
 
 def test_prometheus_reads_at_each_scrape(statistics: Statistics) -> None:
     registry = CollectorRegistry()
-    registry.register(StatisticsCollector(lambda: statistics.snapshot(consumer_waited=1.5)))
+    registry.register(StatisticsCollector(lambda: stats_of(statistics)))
     statistics.backend("s3").block(500_000, 0.0, 0.0)
     found = {(name, *sorted(labels.values())): value for name, labels, value in scraped(registry)}
     counts = statistics.snapshot().backends["s3"]
@@ -61,6 +71,12 @@ def test_prometheus_reads_at_each_scrape(statistics: Statistics) -> None:
     assert found["streamrec_retries_total", "broken", "gs"] == 2
     assert found["streamrec_retries_total", "connect", "gs"] == 0
     assert found["streamrec_consumer_waited_seconds_total",] == 1.5
+    assert found["streamrec_consumer_busy_seconds_total",] == 2.5
+    assert found["streamrec_queued_bytes",] == 7
+    for stage, title in ((0, "TFRecordDataset"), (1, "batch")):
+        row = stats_of(statistics).stages[stage]
+        for counter in STAGE_COUNTERS:
+            assert found[f"streamrec_stage_{counter.name}_total", str(stage), title] == getattr(row, counter.field)
     assert found["streamrec_open_streams",] == 2
 
 
@@ -86,7 +102,7 @@ def test_prometheus_histograms_count_upwards(statistics: Statistics) -> None:
 def test_opentelemetry_reads_at_each_collection(statistics: Statistics) -> None:
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
-    observe(statistics.snapshot, provider.get_meter("test"))
+    observe(lambda: stats_of(statistics), provider.get_meter("test"))
     statistics.backend("s3").block(500_000, 0.0, 0.0)
     data = reader.get_metrics_data()
     assert data is not None
@@ -102,5 +118,7 @@ def test_opentelemetry_reads_at_each_collection(statistics: Statistics) -> None:
     assert found["streamrec.retries", "broken", "gs"] == 2
     assert found["streamrec.first_byte.count", "gs"] == 4
     assert found["streamrec.first_byte.sum", "gs"] == pytest.approx(200.08)
+    assert found["streamrec.stage.busy_seconds", "1", "batch"] == 1.25
+    assert found["streamrec.consumer_waited_seconds",] == 1.5
     assert 0.040 <= found["streamrec.first_byte.p50", "gs"] < 0.057
     provider.shutdown()

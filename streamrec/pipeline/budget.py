@@ -13,7 +13,10 @@ Rules:
 | `prefetch` | a half | what it was asked for |
 | `prefetch(AUTOTUNE)` | a quarter | |
 | `map` of several calls: what they hold, and their results | a quarter | |
-| each part of a `zip`: its queue | a quarter of the part's share | |
+| what runs beside others (`zip`, `interleave`, `choose_from_datasets`): what it is ahead | a quarter of its part | |
+| `cache()` in memory | a half | |
+| `cache(filename)`: the upload of what is kept | a half | 40 MiB |
+| `from_generator`: what was made ahead | a quarter | 4 MiB |
 | shards: lanes, ranges ahead of their turn | all | 6 MiB a lane; ranges as many as fill the wire |
 """
 

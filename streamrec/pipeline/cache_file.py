@@ -32,7 +32,7 @@ from streamrec.pipeline.chunk import Chunk, Elements, weigh
 from streamrec.pipeline.columns import window
 from streamrec.pipeline.description import Chain, Within
 from streamrec.pipeline.interleave import Plan
-from streamrec.pipeline.source import Shards, storages_of
+from streamrec.pipeline.source import Shards, opened_within
 from streamrec.pipeline.stages import Step
 from streamrec.pipeline.storing import pack, unpack
 from streamrec.pipeline.unbatching import Within as Rows
@@ -104,7 +104,7 @@ class CacheFile:
             CacheError: It is something else, or of another pipeline.
         """
         shards = self.shards
-        opened = await within.session.open(shards, lambda: storages_of(shards, within.budget), shards.filenames)
+        opened = await opened_within(shards, within)
         storage = await opened.storages.at(self.path)
         try:
             reader = await ShardReader.open(storage, self.path, shards.options)

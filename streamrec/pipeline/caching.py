@@ -24,6 +24,7 @@ import anyio.lowlevel
 import numpy as np
 
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
+from streamrec.pipeline.budget import Share
 from streamrec.pipeline.cache_file import CacheFile
 from streamrec.pipeline.chunk import Batches, Chunk, Nested, Position, Positions, weigh
 from streamrec.pipeline.columns import Columns, window
@@ -37,11 +38,11 @@ __all__ = ["Cache"]
 
 LOG = logging.getLogger("streamrec")
 
-MEMORY_SHARE = 2
-"""This part of the budget may be kept in memory: one half."""
+MEMORY_SHARE = Share(2)
+"""What may be kept in memory: one half."""
 
-UPLOAD_BYTES = 40 << 20
-"""What a file on its way takes of the budget, if that is large enough: five parts of an upload."""
+UPLOAD_SHARE = Share(2, 40 << 20)
+"""What a file on its way takes, if the budget is large enough: five parts of an upload."""
 
 
 class Kept:
@@ -95,12 +96,11 @@ class Cache:
     def _keeping(self, kept: Kept, within: Within) -> AsyncGenerator[Chunk]:
         """A whole pass of the chain, which fills the cache."""
         if self.file is not None:
-            rest = replace(within, budget=max(within.budget - UPLOAD_BYTES, within.budget // 2))
+            _, rest = within.take(UPLOAD_SHARE)
             return self.file.filled(rest.chunks(self.inner, None), readers_lines(self.inner, within))
         if kept.over:
             return within.chunks(self.inner, None)
-        limit = within.budget // MEMORY_SHARE
-        rest = replace(within, budget=within.budget - limit)
+        limit, rest = within.take(MEMORY_SHARE)
         return remembering(rest.chunks(self.inner, None), kept, limit)
 
 

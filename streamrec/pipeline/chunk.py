@@ -30,6 +30,7 @@ __all__ = [
     "Picked",
     "Position",
     "Positions",
+    "Shifted",
     "StageState",
     "Stride",
     "weigh",
@@ -149,6 +150,17 @@ class StageState:
 
 
 @dataclass(frozen=True, slots=True)
+class Shifted:
+    """Positions of a chunk whose first elements were skipped."""
+
+    inner: Positions
+    first: int
+
+    def at(self, index: int) -> Position:
+        return self.inner.at(self.first + index)
+
+
+@dataclass(frozen=True, slots=True)
 class Nested:
     """Positions of a chain within a source that adds a state of its own."""
 
@@ -173,11 +185,17 @@ def weigh(elements: Iterable[Any]) -> int:
     return sum(map(weigh_one, elements))
 
 
+def held_bytes(column: BytesColumn) -> int:
+    """What strings keep alive: the stretch of records that they lie in, of which other features may be the most."""
+    spans = column.spans.reshape(-1, 2)
+    return max(int(column.lengths.sum()), abs(int(spans[-1, 1] - spans[0, 0]))) if len(spans) else 0
+
+
 def weigh_one(element: Any) -> int:
     if isinstance(element, Frames):
         return abs(element.extent) + element.spans.nbytes
     if isinstance(element, BytesColumn):
-        return int(element.lengths.sum()) + element.spans.nbytes
+        return held_bytes(element) + element.spans.nbytes
     if isinstance(element, np.ndarray):
         return element.nbytes + (sum(map(len, element.flat)) if element.dtype == object else 0) + OBJECT_BYTES
     if isinstance(element, bytes | bytearray | str):

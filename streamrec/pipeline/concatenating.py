@@ -26,7 +26,7 @@ class Concatenate:
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
         first, position = (state["part"], state["inner"]) if state else (0, None)
         for part, chain in enumerate(self.parts[first:], first):
-            async with aclosing(within.chunks(chain, position)) as chunks:
+            async with aclosing(within.apart(part).chunks(chain, position)) as chunks:
                 async for chunk in chunks:
                     yield replace(chunk, positions=Nested(chunk.positions, {"part": part}))
             position = None

@@ -16,30 +16,39 @@ from streamrec.pipeline.batching import Batch, PaddedBatch, RaggedBatch
 from streamrec.pipeline.bucketing import Bucket
 from streamrec.pipeline.cache_file import CacheFile
 from streamrec.pipeline.caching import Cache
+from streamrec.pipeline.calling import is_async
 from streamrec.pipeline.concatenating import Concatenate
 from streamrec.pipeline.dealing import Distribute
 from streamrec.pipeline.description import Chain, Source
+from streamrec.pipeline.drawing import Choices
 from streamrec.pipeline.environment import rank_of
 from streamrec.pipeline.generating import Generated
 from streamrec.pipeline.given import Range, Slices
+from streamrec.pipeline.interleave import Plan
+from streamrec.pipeline.interleaving import AUTO_CYCLE, Interleaved
 from streamrec.pipeline.iterators import (
     AsyncDatasetIterator,
     DatasetIterator,
     Run,
     ThreadedAsyncIterator,
 )
+from streamrec.pipeline.mixing import Choose
+from streamrec.pipeline.naming import Names
 from streamrec.pipeline.nests import leaves, map_nest
 from streamrec.pipeline.options import AUTOTUNE, Options
 from streamrec.pipeline.padding import Padding
-from streamrec.pipeline.parallel import ParallelMap, is_async
+from streamrec.pipeline.parallel import ParallelMap
 from streamrec.pipeline.parsing import Parse
 from streamrec.pipeline.prefetching import Prefetch
 from streamrec.pipeline.repeating import Repeat
 from streamrec.pipeline.selecting import Enumerate, Filter, Shard, Skip, Take, TakeWhile
+from streamrec.pipeline.session import StoreOptions
 from streamrec.pipeline.source import Shards
 from streamrec.pipeline.stages import Map, Stage
 from streamrec.pipeline.unbatching import Unbatch
 from streamrec.pipeline.zipping import Zip
+from streamrec.shards import Filenames
+from streamrec.shards.patterns import listed
 from streamrec.storage import RetryPolicy
 
 __all__ = ["Dataset"]
@@ -121,6 +130,33 @@ class Dataset(Generic[T]):
         return Dataset(Chain(Generated(generator, tuple(args or ()))))
 
     @staticmethod
+    def list_files(
+        file_pattern: Filenames,
+        shuffle: bool | None = None,
+        seed: int | None = None,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        filesystem: AbstractFileSystem | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> Dataset[bytes]:
+        """The names that patterns match, as bytes, which `TFRecordDataset` takes; a plain name is not looked up.
+
+        Args:
+            file_pattern: A glob, braces (`{00000..00127}`), a name, or a list of them: their order, each glob's sorted.
+            shuffle: Whether names come in another order each epoch; None for where there is a seed.
+            seed: Two runs with one seed have the same order; None for another one each run.
+            storage_options: Passed to the fsspec filesystem (credentials, endpoint).
+            filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
+            retry: What happens when the network fails; see RetryPolicy.
+
+        Raises:
+            NotFoundError: When it runs: nothing matches a glob.
+        """
+        shuffle = seed is not None if shuffle is None else shuffle
+        stores = StoreOptions(storage_options, filesystem, retry or RetryPolicy())
+        return Dataset(Chain(Names(tuple(listed(file_pattern)), shuffle, seed if shuffle else None, stores)))
+
+    @staticmethod
     def zip(*args: Any) -> Dataset[Any]:
         """Elements of several datasets side by side, up to the end of the shortest.
 
@@ -144,6 +180,104 @@ class Dataset(Generic[T]):
         if not options:
             raise ValueError("zip needs at least one dataset")
         return Dataset(Chain(Zip(map_nest(lambda dataset: dataset.chain, nest))), Options.of(options))
+
+    @staticmethod
+    def sample_from_datasets(
+        datasets: Sequence[Dataset[Any]],
+        weights: Any = None,
+        seed: int | None = None,
+        stop_on_empty_dataset: bool = False,
+        rerandomize_each_iteration: bool | None = None,
+    ) -> Dataset[Any]:
+        """Elements of several datasets, each of one that is drawn at random.
+
+        Args:
+            datasets: One at the least; those of weight 0 are left out.
+            weights: How likely each is, relative to the others: a list or an array; None for all alike.
+            seed: Two runs with one seed draw the same; None for another one each run, which a saved state keeps.
+            stop_on_empty_dataset: Whether all ends where a dataset is drawn that has no more; otherwise it is passed
+                over, up to the end of all.
+            rerandomize_each_iteration: False to draw the same in each epoch of a `repeat`.
+
+        Raises:
+            ValueError: There is no dataset, or weights are not as many, negative, or all 0.
+
+        Examples:
+            >>> one, two = Dataset.range(4), Dataset.range(10, 14)
+            >>> sorted(int(number) for number in Dataset.sample_from_datasets([one, two], [3, 1]))
+            [0, 1, 2, 3, 10, 11, 12, 13]
+        """
+        shares = weights_of(weights, len(datasets))
+        drawn = [dataset for dataset, share in zip(datasets, shares, strict=True) if share]
+        choices = Choices(tuple(filter(None, shares)), seed, rerandomize_each_iteration is not False)
+        return mixed(drawn, Chain(choices), stop_on_empty_dataset)
+
+    @staticmethod
+    def choose_from_datasets(
+        datasets: Sequence[Dataset[Any]], choice_dataset: Dataset[Any], stop_on_empty_dataset: bool = True
+    ) -> Dataset[Any]:
+        """Elements of several datasets, each of the one whose number `choice_dataset` gives.
+
+        Args:
+            datasets: One at the least.
+            choice_dataset: Integers from 0 to the number of datasets, exclusive. Where it ends, all ends.
+            stop_on_empty_dataset: Whether all ends where a dataset is chosen that has no more; otherwise the choice is
+                passed over, up to the end of all.
+
+        Raises:
+            ValueError: There is no dataset. When it runs: a choice is the number of none.
+            TypeError: When it runs: a choice is no integer.
+
+        Examples:
+            >>> odd, even = Dataset.range(1, 9, 2), Dataset.range(0, 9, 2)
+            >>> list(map(int, Dataset.choose_from_datasets([odd, even], Dataset.from_tensor_slices([1, 0, 0, 1]))))
+            [0, 1, 3, 2]
+        """
+        return mixed(datasets, choice_dataset.chain, stop_on_empty_dataset)
+
+    def interleave(
+        self,
+        map_func: Callable[..., Dataset[Any]],
+        cycle_length: int | None = None,
+        block_length: int = 1,
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+    ) -> Dataset[Any]:
+        """Makes a dataset of each element, and interleaves these: `names.interleave(TFRecordDataset)`.
+
+        All that take turns run beside each other, within this dataset's options.
+
+        Args:
+            map_func: Called as by `map`; it gives a Dataset, and the same one for the same element.
+            cycle_length: How many take turns; None for 16.
+            block_length: Elements from one before the next has its turn.
+            num_parallel_calls: Taken for tf.data's sake: they run beside each other without it.
+            deterministic: False to pass over those that have nothing at hand; the order then depends on what arrives.
+                None: as `with_options` says.
+
+        Raises:
+            ValueError: A number is less than 1.
+            TypeError: When it runs: `map_func` gives something else.
+
+        Examples:
+            >>> counts = Dataset.from_tensor_slices([10, 20, 30])
+            >>> numbers = counts.interleave(lambda n: Dataset.range(n, n + 3), cycle_length=2)
+            >>> list(map(int, numbers))
+            [10, 20, 11, 21, 12, 22, 30, 31, 32]
+        """
+        if num_parallel_calls not in (None, AUTOTUNE) and num_parallel_calls < 1:
+            raise ValueError(f"num_parallel_calls={num_parallel_calls} must be at least 1")
+        cycle_length = AUTO_CYCLE if cycle_length in (None, AUTOTUNE) else cycle_length
+        return self._of(Interleaved(self.chain, map_func, Plan(cycle_length, block_length, deterministic)))
+
+    def flat_map(self, map_func: Callable[..., Dataset[Any]]) -> Dataset[Any]:
+        """Makes a dataset of each element, as `interleave` does, and gives the elements of one after the other.
+
+        Examples:
+            >>> list(map(int, Dataset.range(4).flat_map(Dataset.range)))
+            [0, 0, 1, 0, 1, 2]
+        """
+        return self._of(Interleaved(self.chain, map_func, Plan()))
 
     def concatenate(self, dataset: Dataset[Any]) -> Dataset[Any]:
         """The elements of this one, then those of the other, within this one's options."""
@@ -225,7 +359,9 @@ class Dataset(Generic[T]):
         """Batches of another size: `unbatch` and `batch`, in columns, without an object per element."""
         return self.unbatch().batch(batch_size, drop_remainder)
 
-    def parse_example(self, features: Mapping[str, Feature], *, string_columns: bool = False) -> Dataset[Any]:
+    def parse_example(
+        self, features: Mapping[str, Feature], *, string_columns: bool = False, num_parallel_calls: int | None = None
+    ) -> Dataset[Any]:
         """Parses each element, a batch of Example messages, into a dict of columns, as `streamrec.parse_example` does.
 
         `dataset.batch(1024).parse_example(features)` makes no object per record. A record alone gives a dict
@@ -234,11 +370,15 @@ class Dataset(Generic[T]):
         Args:
             features: What to parse, by key.
             string_columns: Whether byte strings come as BytesColumns, without a copy.
+            num_parallel_calls: How many elements are parsed at once, as in `map`. One after the other costs the least;
+                AUTOTUNE is faster where parsing takes longer than fetching, and there are cores to spare.
 
         Raises:
             FeatureError: When it runs: a message is damaged or is not as described.
+            ValueError: `num_parallel_calls` is less than 1.
         """
-        return self._then(Parse(dict(features), string_columns))
+        parse = Parse(dict(features), string_columns)
+        return self._then(parse) if num_parallel_calls is None else self.map(parse, num_parallel_calls)
 
     def map(
         self, function: Callable[..., Any], num_parallel_calls: int | None = None, deterministic: bool | None = None
@@ -388,21 +528,41 @@ class Dataset(Generic[T]):
         """
         return replace(self, options=self.options.updated(deterministic, memory_budget))
 
-    def iterate(self, state: Mapping[str, Any] | None = None) -> DatasetIterator[T]:
+    def iterate(
+        self,
+        state: Mapping[str, Any] | None = None,
+        *,
+        progress: bool = False,
+        trace: str | os.PathLike[str] | None = None,
+    ) -> DatasetIterator[T]:
         """A run for a `for` loop, from the start or from where a saved `state_dict()` stood.
+
+        Args:
+            state: Where to go on.
+            progress: Whether how it goes is shown: in a terminal (with `pip install 'streamrec[cli]'`), in a notebook,
+                or as a line on standard error from time to time.
+            trace: A file to write for the Perfetto trace viewer (ui.perfetto.dev): what each stage did when.
 
         Raises:
             PositionMismatchError: The state was saved by another pipeline.
+            MissingExtraError: Progress is to be shown in a terminal, and the package rich is not installed.
+            OSError: The trace cannot be written.
         """
-        return DatasetIterator(Run(self.chain, self.options, state))
+        return DatasetIterator(Run(self.chain, self.options, state, trace, progress))
 
-    def aiterate(self, state: Mapping[str, Any] | None = None) -> AsyncDatasetIterator[T] | ThreadedAsyncIterator[T]:
+    def aiterate(
+        self,
+        state: Mapping[str, Any] | None = None,
+        *,
+        progress: bool = False,
+        trace: str | os.PathLike[str] | None = None,
+    ) -> AsyncDatasetIterator[T] | ThreadedAsyncIterator[T]:
         """A run for an `async for` loop, likewise; call it where a loop is running."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return ThreadedAsyncIterator(self.iterate(state))
-        return AsyncDatasetIterator(Run(self.chain, self.options, state))
+            return ThreadedAsyncIterator(self.iterate(state, progress=progress, trace=trace))
+        return AsyncDatasetIterator(Run(self.chain, self.options, state, trace, progress))
 
     def __iter__(self) -> Iterator[T]:
         return self.iterate()
@@ -418,3 +578,27 @@ class Dataset(Generic[T]):
 
     def _of(self, source: Source) -> Dataset[Any]:
         return replace(self, chain=Chain(source))
+
+
+def weights_of(weights: Any, count: int) -> list[float]:
+    """The weights of so many datasets.
+
+    Raises:
+        ValueError: They are not as many, negative, not finite, or all 0.
+    """
+    if weights is None:
+        return [1.0] * count
+    shares = [float(weight) for weight in weights]
+    if len(shares) != count:
+        raise ValueError(f"weights={shares} are {len(shares)} for {count} datasets: there must be one for each")
+    if not all(0 <= share < float("inf") for share in shares) or not any(shares):
+        raise ValueError(f"weights={shares} must be 0 or more, and one of them more than 0")
+    return shares
+
+
+def mixed(datasets: Sequence[Dataset[Any]], choices: Chain, stop_on_empty: bool) -> Dataset[Any]:
+    """Elements of several datasets, as choices say."""
+    if not datasets:
+        raise ValueError("sample_from_datasets and choose_from_datasets need at least one dataset")
+    chains = tuple(dataset.chain for dataset in datasets)
+    return Dataset(Chain(Choose(chains, choices, stop_on_empty)), Options.of(dataset.options for dataset in datasets))

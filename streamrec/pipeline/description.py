@@ -4,22 +4,25 @@ Rules:
 - A chain is a source and the stages behind it. A source may hold chains of its own (`Repeat`, `Zip`, ...).
 - A source is described in one file with what runs it. It awaits where a step must not: it does I/O, or runs tasks.
 - `chunks(state, within)` starts it and resumes it: state is what its own positions said, and is given there only.
-- Chains that a source holds are run by `within.chunks`, so that sources know nothing of the driver.
+- Chains that a source holds are run by `within.chunks`, and its queues made by `within.queue`, so that sources know
+  nothing of the driver and are counted without knowing it.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass, replace
+from hashlib import blake2b
 from typing import Any, Protocol
 
 from streamrec.pipeline.budget import Share
 from streamrec.pipeline.chunk import Chunk, Position
 from streamrec.pipeline.environment import Rank
+from streamrec.pipeline.queue import ByteQueue
 from streamrec.pipeline.session import Session
-from streamrec.pipeline.stages import Stage
+from streamrec.pipeline.stages import Stage, Step
 
-__all__ = ["Chain", "Source", "Within", "described", "named"]
+__all__ = ["Chain", "ChainWatch", "Source", "SourceWatch", "Watch", "Within", "derived", "described", "named"]
 
 
 class Source(Protocol):
@@ -51,6 +54,49 @@ class Chain:
             yield described(stage)
 
 
+class Watch(Protocol):
+    """What counts the chunks of a chain or of a source."""
+
+    def begins(self) -> None:
+        """It runs, beside others perhaps that are counted here too."""
+
+    def asked(self) -> None:
+        """Somebody waits for the next chunk."""
+
+    def gave(self, chunk: Chunk | None) -> None:
+        """It came; None: nobody waits any more."""
+
+    def ends(self) -> None:
+        """It runs no more."""
+
+
+class SourceWatch(Watch, Protocol):
+    """What counts a running source."""
+
+    def chain(self, chain: Chain) -> ChainWatch:
+        """What counts a chain that it runs."""
+
+    def queue(self, limit: int) -> ByteQueue:
+        """A queue of its own, bounded in bytes, whose fill is told."""
+
+    def reads(self, paths: Sequence[str], block_length: int) -> None:
+        """It reads these shards, so many records of each at a turn; there may be more of them later."""
+
+    def blamed(self, error: Exception) -> Exception:
+        """An error that the source ended with; it says so, if a function of the user's raised it and nobody did yet."""
+
+
+class ChainWatch(Watch, Protocol):
+    """What counts a running chain."""
+
+    @property
+    def source(self) -> SourceWatch:
+        """What counts its source."""
+
+    def steps(self, steps: Iterable[Step]) -> list[Step]:
+        """Its stages' steps, counted."""
+
+
 @dataclass(frozen=True, slots=True)
 class Within:
     """What a running source has, and what is known of those behind it.
@@ -58,9 +104,11 @@ class Within:
     Args:
         run: The driver: gives a chain's chunks from a position on.
         session: What the run keeps open from epoch to epoch.
+        watch: What counts the source.
         budget: Bytes that the source may hold, with all that it runs.
         deterministic: Whether sources that were not told otherwise keep the order.
         epoch: The run's own, and how often an enclosing `repeat` has begun anew.
+        seed: What chance comes from where no seed was given: drawn once for a run, and kept in its positions.
         skip: How many of the first elements will be dropped: the position lies within a chunk.
         rank: Which rank runs it; None to look for it in the environment.
         batch: How many elements make a batch behind the source: chunks may end between two where that costs nothing.
@@ -68,9 +116,11 @@ class Within:
 
     run: Callable[[Chain, Position | None, Within], AsyncGenerator[Chunk]]
     session: Session
+    watch: SourceWatch
     budget: int
     deterministic: bool = True
     epoch: int = 0
+    seed: int = 0
     skip: int = 0
     rank: Rank | None = None
     batch: int = 1
@@ -78,6 +128,14 @@ class Within:
     def chunks(self, chain: Chain, position: Position | None) -> AsyncGenerator[Chunk]:
         """A chain's chunks from a position on, within all this."""
         return self.run(chain, position, self)
+
+    def queue(self, limit: int) -> ByteQueue:
+        """A queue for chunks, bounded in bytes; the run's statistics tell how full it is."""
+        return self.watch.queue(limit)
+
+    def tells(self, paths: Sequence[str], block_length: int) -> None:
+        """The source reads these shards, so many records of each at a turn: for errors, to say where they came up."""
+        self.watch.reads(paths, block_length)
 
     def take(self, share: Share) -> tuple[int, Within]:
         """A share of the budget for a buffer, in bytes, and all this with what is left for the chains that fill it."""
@@ -87,6 +145,15 @@ class Within:
     def part(self, count: int) -> Within:
         """All this with one of `count` equal parts of the budget, for chains that run beside each other."""
         return replace(self, budget=self.budget // count)
+
+    def apart(self, number: int) -> Within:
+        """All this for one of several chains, whose chance has nothing to do with that of the others."""
+        return replace(self, seed=derived(self.seed, number))
+
+
+def derived(*numbers: int) -> int:
+    """A seed that other numbers were mixed into, from 0 to 2**64 - 1: the same on every machine."""
+    return int.from_bytes(blake2b(repr(numbers).encode(), digest_size=8).digest(), "little")
 
 
 def described(stage: object) -> str:
@@ -98,6 +165,8 @@ def described(stage: object) -> str:
 
 
 def named(function: Callable[..., Any]) -> str:
-    """A function by its name."""
+    """A function by its name; one that is a description by all that it says."""
+    if is_dataclass(function):
+        return repr(function)
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{getattr(function, '__module__', '')}.{name}"

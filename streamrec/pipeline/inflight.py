@@ -138,7 +138,8 @@ class Flight:
         pending: Elements that were fed and not started.
         at_work: Hauls that were started and have not ended.
         undelivered: Hauls that were started and of which not all was delivered.
-        nbytes: What all this holds: chunks and results.
+        input_bytes: What the chunks hold of which elements are under way.
+        result_bytes: What the results hold that were not delivered.
         ended: Whether no more elements come.
     """
 
@@ -146,7 +147,8 @@ class Flight:
         self.pending = 0
         self.at_work = 0
         self.undelivered = 0
-        self.nbytes = 0
+        self.input_bytes = 0
+        self.result_bytes = 0
         self.ended = False
         self._ordered = ordered
         self._delivered = Delivered(0, done)
@@ -171,7 +173,7 @@ class Flight:
             held = Held(chunk, first, count)
             self._waiting.extend((held, *run) for run in runs)
             self.pending += count
-            self.nbytes += chunk.nbytes
+            self.input_bytes += chunk.nbytes
 
     def end(self, error: Exception | None) -> None:
         """No more elements come, because of an error or not; it is raised behind all results."""
@@ -204,10 +206,10 @@ class Flight:
         haul.first += len(results)
         haul.nbytes += nbytes
         haul.error = error
-        self.nbytes += nbytes
+        self.result_bytes += nbytes
         haul.held.waiting -= len(results)
         if not haul.held.waiting:
-            self.nbytes -= haul.held.chunk.nbytes
+            self.input_bytes -= haul.held.chunk.nbytes
         if haul.ended:
             self.at_work -= 1
         if not haul.queued:
@@ -250,7 +252,7 @@ class Flight:
         self._line.append(haul)
 
     def _chunk(self, results: list[Any], parts: list[tuple[int, int]], nbytes: int) -> Chunk:
-        self.nbytes -= nbytes
+        self.result_bytes -= nbytes
         while len(self._fed) > 1 and self._fed[1].ordinal <= self._delivered.low:
             self._fed.popleft()
         positions = Places(tuple(self._fed), self._delivered.copy(), tuple(parts))

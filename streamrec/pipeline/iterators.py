@@ -8,12 +8,13 @@ or interrupted.
 from __future__ import annotations
 
 import asyncio
+import os
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import length_hint
-from time import perf_counter
+from secrets import randbits
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -27,7 +28,10 @@ from streamrec.pipeline.description import Chain
 from streamrec.pipeline.options import Options
 from streamrec.pipeline.queue import ByteQueue, fill
 from streamrec.pipeline.run import produce, started
-from streamrec.storage import Snapshot, Statistics, collecting
+from streamrec.pipeline.stats import Stats
+from streamrec.pipeline.trace import Trace
+from streamrec.pipeline.watching import Watching
+from streamrec.storage import collecting
 from streamrec.tfrecord import Frames
 
 __all__ = ["AsyncDatasetIterator", "DatasetIterator", "Run", "ThreadedAsyncIterator"]
@@ -35,34 +39,49 @@ __all__ = ["AsyncDatasetIterator", "DatasetIterator", "Run", "ThreadedAsyncItera
 T = TypeVar("T")
 
 FORMAT = 1
+SEED_BITS = 48
 
 
 class Run:
     """What the iterators share: the description, the elements under way, and the position among them."""
 
-    def __init__(self, chain: Chain, options: Options, state: Mapping[str, Any] | None) -> None:
+    def __init__(
+        self,
+        chain: Chain,
+        options: Options,
+        state: Mapping[str, Any] | None,
+        trace: str | os.PathLike[str] | None = None,
+        progress: bool = False,
+    ) -> None:
         self.chain = chain
-        self.position = position_of(chain, state) if state is not None else None
+        self.position = position_of(chain, state) if state is not None else {"seed": randbits(SEED_BITS)}
         self.memory_budget = options.budget
         self.queue_bytes = max(1, CONSUMER.of(self.memory_budget))
         epoch = options.epoch if state is None else state.get("epoch", 0)
         self.options = replace(options, memory_budget=max(1, self.memory_budget - self.queue_bytes), epoch=epoch)
         self.elements: Iterator[Any] = iter(())
         self._chunk: Chunk | None = None
-        self.statistics = Statistics()
+        self.watching = Watching(chain, self.queue_bytes, None if trace is None else Trace(trace), progress)
 
     def enter(self, chunk: Chunk) -> None:
         """The next chunk's elements are handed out from now on."""
         self._chunk = chunk
         self.elements = iter(unpacked(chunk))
+        self.watching.takes(chunk, self.elements)
+
+    def leave(self) -> None:
+        """The consumer takes nothing more."""
+        self.elements = iter(())
+        self.watching.ends()
 
     def state_dict(self) -> dict[str, Any]:
         """The position before the next element, as JSON."""
-        position: Position = self.position or {}
+        position: Position = self.position
         if self._chunk is not None:
             position = self._chunk.positions.at(len(self._chunk.elements) - length_hint(self.elements))
+        position = {**position, "seed": self.position["seed"]}
         lines = list(self.chain.lines())
-        return {"format": FORMAT, "pipeline": lines, "epoch": self.options.epoch, "position": dict(position)}
+        return {"format": FORMAT, "pipeline": lines, "epoch": self.options.epoch, "position": position}
 
 
 def unpacked(chunk: Chunk) -> Iterable[Any]:
@@ -70,10 +89,21 @@ def unpacked(chunk: Chunk) -> Iterable[Any]:
     return list(chunk.elements) if isinstance(chunk.elements, Frames) else chunk.elements
 
 
-async def counted(statistics: Statistics, work: Callable[..., Awaitable[None]], *args: Any) -> None:
-    """Does the work of a run; all its requests are counted in `statistics`."""
-    with collecting(statistics):
+async def counted(watching: Watching, work: Callable[..., Awaitable[None]], *args: Any) -> None:
+    """Does the work of a run; all its requests are counted, too."""
+    with collecting(watching.storage):
         await work(*args)
+
+
+def fill_of(chunks: bridge.SyncIterator[Chunk]) -> Callable[[], int]:
+    """Tells how many bytes wait in it, and does not keep it alive."""
+    reference = weakref.ref(chunks)
+
+    def queued() -> int:
+        chunks = reference()
+        return 0 if chunks is None else chunks.queued
+
+    return queued
 
 
 def position_of(chain: Chain, state: Mapping[str, Any]) -> Position:
@@ -116,8 +146,11 @@ class DatasetIterator(Generic[T]):
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        fetch = partial(counted, run.statistics, produce, run.chain, run.position, run.options)
+        self._watching = watching = run.watching
+        fetch = partial(counted, watching, produce, run.chain, run.position, run.options, watching.root)
         self._chunks: bridge.SyncIterator[Chunk] = bridge.iterate(fetch, run.queue_bytes)
+        watching.queued = fill_of(self._chunks)
+        weakref.finalize(self, watching.ends)
 
     def __iter__(self) -> Self:
         return self
@@ -126,7 +159,12 @@ class DatasetIterator(Generic[T]):
         while True:
             for element in self._run.elements:  # at most one: an error below must not chain to a StopIteration
                 return element  # type: ignore[no-any-return]
-            self._run.enter(next(self._chunks))
+            self._watching.waits()
+            try:
+                self._run.enter(next(self._chunks))
+            except BaseException:
+                self._watching.ends()
+                raise
 
     def state_dict(self) -> dict[str, Any]:
         """Where the next element comes from, as JSON: `dataset.iterate(state)` goes on exactly there."""
@@ -140,15 +178,15 @@ class DatasetIterator(Generic[T]):
     @property
     def waited(self) -> float:
         """Seconds that this iterator's consumer has waited for data so far."""
-        return self._chunks.waited
+        return self._watching.waited
 
-    def statistics(self) -> Snapshot:
-        """What happened so far: requests, bytes, retries, waits; at any time, from any thread."""
-        return self._run.statistics.snapshot(self.waited)
+    def stats(self) -> Stats:
+        """How the run stands: its stages, its waits, its bottleneck, its stores; at any time, from any thread."""
+        return self._watching.stats()
 
     def close(self) -> None:
         """Ends the run: when this returns, no task or connection of it is left. Closing twice is fine."""
-        self._run.elements = iter(())
+        self._run.leave()
         self._chunks.close()
 
     def __enter__(self) -> Self:
@@ -171,10 +209,13 @@ class AsyncDatasetIterator(Generic[T]):
         self._run = run
         self._queue = ByteQueue(run.queue_bytes)
         loop = asyncio.get_running_loop()
-        self._waited = 0.0
-        filling = counted(run.statistics, fill, self._queue, started(run.chain, run.position, run.options))
+        self._watching = watching = run.watching
+        watching.queued = partial(getattr, self._queue, "held")
+        chunks = started(run.chain, run.position, run.options, watching.root)
+        filling = counted(watching, fill, self._queue, chunks)
         self._task = loop.create_task(filling, name="streamrec")
         weakref.finalize(self, cancel_soon, loop, self._task)
+        weakref.finalize(self, watching.ends)
 
     def __aiter__(self) -> Self:
         return self
@@ -183,10 +224,17 @@ class AsyncDatasetIterator(Generic[T]):
         while True:
             for element in self._run.elements:
                 return element  # type: ignore[no-any-return]
-            began = perf_counter()
-            chunk = await self._queue.get()
-            self._waited += perf_counter() - began
+            self._watching.waits()
+            try:
+                chunk = await self._queue.get()
+            except asyncio.CancelledError:  # it may ask again
+                self._watching.works()
+                raise
+            except BaseException:
+                self._watching.ends()
+                raise
             if chunk is None:
+                self._watching.ends()
                 raise StopAsyncIteration
             self._run.enter(chunk)
 
@@ -202,15 +250,15 @@ class AsyncDatasetIterator(Generic[T]):
     @property
     def waited(self) -> float:
         """Seconds that this iterator's consumer has waited for data so far."""
-        return self._waited
+        return self._watching.waited
 
-    def statistics(self) -> Snapshot:
-        """What happened so far: requests, bytes, retries, waits; at any time, from any thread."""
-        return self._run.statistics.snapshot(self.waited)
+    def stats(self) -> Stats:
+        """How the run stands: its stages, its waits, its bottleneck, its stores; at any time, from any thread."""
+        return self._watching.stats()
 
     async def aclose(self) -> None:
         """Ends the run: when this returns, no task or connection of it is left. Closing twice is fine."""
-        self._run.elements = iter(())
+        self._run.leave()
         self._queue.close(ClosedError("this iterator was closed; make a new one"))
         self._task.cancel()
         with anyio.CancelScope(shield=True):
@@ -262,9 +310,9 @@ class ThreadedAsyncIterator(Generic[T]):
         """Seconds that this iterator's consumer has waited for data so far."""
         return self._inner.waited
 
-    def statistics(self) -> Snapshot:
-        """What happened so far: requests, bytes, retries, waits; at any time, from any thread."""
-        return self._inner.statistics()
+    def stats(self) -> Stats:
+        """How the run stands: its stages, its waits, its bottleneck, its stores; at any time, from any thread."""
+        return self._inner.stats()
 
     async def aclose(self) -> None:
         """Ends the run and waits for its cleanup."""

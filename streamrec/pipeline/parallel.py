@@ -1,42 +1,40 @@
 """ParallelMap: several calls of a function at once, ahead of the consumer.
 
-Plain functions are called in threads, async ones in tasks of the loop. `Flight` knows what is under way, `Crew` and
-`Grain` how much of it there should be; this file only calls.
+`Flight` knows what is under way, `Crew` and `Grain` how much of it there should be, and `Caller` how to call; this file
+has them work together.
 
 Rules:
 - In order, whatever precedes a failing element arrives, then its error once, with its traceback. Otherwise what had
   ended by then arrives before it.
-- When the run is left by any way, no call begins any more; async calls are cancelled; both kinds are waited for.
-- Input under way and results that wait stay within the share of the budget, as far as results are as large as those
-  before them; one run of elements is always under way, or nothing would move.
+- When the run is left by any way, no call begins any more; those under way are cancelled where they can be, and all are
+  waited for.
+- Input under way has half of the share of the budget, and results that wait the other half, as far as they are as large
+  as those before them; one chunk and one run of elements are always under way, or nothing would move.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from inspect import isawaitable, iscoroutinefunction
 from time import perf_counter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import anyio
 from anyio.abc import TaskGroup
 
-from streamrec.errors import ClosedError
 from streamrec.pipeline.background import background
 from streamrec.pipeline.budget import Share
-from streamrec.pipeline.chunk import Chunk, weigh
+from streamrec.pipeline.calling import Caller
+from streamrec.pipeline.chunk import Chunk
 from streamrec.pipeline.description import Chain, Within, described
 from streamrec.pipeline.inflight import Flight, Haul
 from streamrec.pipeline.options import AUTOTUNE
-from streamrec.pipeline.stages import called
 from streamrec.pipeline.tuning import Crew, Grain
 
-__all__ = ["ParallelMap", "is_async"]
+__all__ = ["ParallelMap"]
 
 UNDER_WAY: Final = Share(4)
 """What elements under way, and results that wait, may hold."""
@@ -47,9 +45,6 @@ takes long, others go on."""
 
 LEAST_RUN: Final = 8
 """Where little input is left, all calls get some of it, but none less than this part of a run that pays."""
-
-CUT_SECONDS: Final = 0.05
-"""A run of elements that takes longer gives what it has, and goes on."""
 
 FIRST_AWAITED: Final = 8
 MOST_AWAITED: Final = 128
@@ -71,25 +66,22 @@ class ParallelMap:
 
     def lines(self) -> Iterator[str]:
         yield from self.inner.lines()
-        yield described(self)  # how many calls there are, and in which order results come, changes no element
+        order = ", deterministic=False)" if self.deterministic is False else ")"
+        yield described(self).removesuffix(")") + order  # how many calls there are changes no element
 
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
         most_bytes, feeding = within.take(UNDER_WAY)
         position, done = (state["inner"], state["done"]) if state else (None, ())
         flight = Flight(within.deterministic if self.deterministic is None else self.deterministic, done)
         async with background() as tasks:
-            calling = Calling(self.function, self.calls, flight, most_bytes, tasks)
+            caller = Caller(self.function, max(self.calls, cores()))
+            calling = Calling(caller, self.calls, flight, most_bytes, tasks)
             tasks.start_soon(calling.take_in, feeding.chunks(self.inner, position))
             try:
                 while (chunk := await calling.next()) is not None:
                     yield chunk
             finally:
-                calling.stopped = True
-
-
-def is_async(function: Callable[..., Any]) -> bool:
-    """Whether a function, or an object that is called, is declared `async`."""
-    return iscoroutinefunction(function) or iscoroutinefunction(type(function).__call__)
+                caller.stopped = True
 
 
 def crew_for(calls: int, awaits: bool) -> Crew:
@@ -104,42 +96,26 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class Ran(NamedTuple):
-    """What a thread made of a run of elements: their results, and the error of the element behind them."""
-
-    results: list[Any]
-    nbytes: int
-    seconds: float
-    error: Exception | None
-
-
 class Calling:
     """The calls of one run.
 
     Args:
-        function: What is called.
+        caller: Calls the function.
         calls: How many at once, or AUTOTUNE.
         flight: What is under way.
         most_bytes: What that may hold.
         tasks: Where the calls live.
-
-    Attributes:
-        stopped: Whether nobody wants results any more.
     """
 
-    def __init__(
-        self, function: Callable[..., Any], calls: int, flight: Flight, most_bytes: int, tasks: TaskGroup
-    ) -> None:
-        self.stopped = False
-        self._function = function
+    def __init__(self, caller: Caller, calls: int, flight: Flight, most_bytes: int, tasks: TaskGroup) -> None:
+        self._caller = caller
         self._calls = calls
         self._flight = flight
-        self._most_bytes = most_bytes
+        self._half = most_bytes // 2
         self._tasks = tasks
-        self._awaits = is_async(function)
+        self._awaits = caller.awaits
         self._crew = crew_for(calls, self._awaits)
-        self._threads = anyio.CapacityLimiter(max(calls, cores()))
-        self._grain = Grain(most_bytes // (2 * max(calls, cores())))
+        self._grain = Grain(self._half // max(calls, cores()))
         self._changed = anyio.Event()
         self._asleep = False
         self._since, self._ended, self._waited = perf_counter(), 0, 0.0
@@ -182,9 +158,8 @@ class Calling:
     def _full(self) -> bool:
         """Whether there is input enough."""
         flight = self._flight
-        return flight.pending >= self._crew.target * self._size or (
-            not flight.idle and flight.nbytes >= self._most_bytes
-        )
+        enough = flight.pending >= self._crew.target * self._size
+        return enough or (flight.input_bytes >= self._half and not flight.idle)
 
     @property
     def _size(self) -> int:
@@ -198,7 +173,7 @@ class Calling:
 
     def _next_haul(self) -> Haul | None:
         """The next run of elements, where one may start."""
-        if self.stopped or not self._flight.pending or not self._may_start:
+        if self._caller.stopped or not self._flight.pending or not self._may_start:
             return None
         even = max(math.ceil(self._flight.pending / self._crew.target), self._size // LEAST_RUN)
         return self._flight.start(min(self._size, even))
@@ -210,14 +185,14 @@ class Calling:
         return not flight.undelivered or (
             flight.at_work < crew.target
             and flight.undelivered < OUTSTANDING * crew.target
-            and flight.nbytes + expected <= self._most_bytes
+            and flight.result_bytes + expected <= self._half
         )
 
     async def _work(self, first: Haul) -> None:
         """Runs of elements, one after the other, while there are any; raises nothing but its own cancellation."""
         haul: Haul | None = first
         while haul is not None:
-            ran = await (self._await_one(haul.elements[0]) if self._awaits else self._run(haul.elements))
+            ran = await self._caller.run(haul.elements)
             if ran.results:
                 self._grain.ran(len(ran.results), ran.seconds, ran.nbytes)
             self._ended += len(ran.results)
@@ -228,41 +203,10 @@ class Calling:
             self._start()
             self._wake()
 
-    async def _run(self, elements: Any) -> Ran:
-        """Calls a plain function for a run of elements, in a thread."""
-        ran = await anyio.to_thread.run_sync(self._call, elements, limiter=self._threads)
-        if not (ran.results and isawaitable(ran.results[0])):
-            return ran
-        if not self._awaits:
-            self._awaits, self._crew = True, crew_for(self._calls, awaits=True)
-        return await awaited(ran)
-
-    def _call(self, elements: Any) -> Ran:
-        """Calls the function for elements up to one at which it fails, for a while."""
-        results: list[Any] = []
-        error: Exception | None = None
-        began = perf_counter()
-        try:
-            for element in elements:
-                results.append(called(self._function, element))
-                if self.stopped or perf_counter() - began > CUT_SECONDS:
-                    break
-        except Exception as failure:
-            error = failure
-        return Ran(results, weigh(results), perf_counter() - began, error)
-
-    async def _await_one(self, element: Any) -> Ran:
-        """Calls an async function for one element."""
-        began = perf_counter()
-        try:
-            result = called(self._function, element)
-        except Exception as error:
-            return Ran([], 0, 0.0, error)
-        ran = Ran([result], 0, perf_counter() - began, None)
-        return await awaited(ran) if isawaitable(result) else ran._replace(nbytes=weigh(ran.results))
-
     def _tune(self) -> None:
         """Tells how many calls there should be, now and then, what they gave."""
+        if self._caller.awaits and not self._awaits:
+            self._awaits, self._crew = True, crew_for(self._calls, awaits=True)
         now = perf_counter()
         self._count_wait(now)
         if self._crew.due(now - self._since, self._ended):
@@ -285,38 +229,3 @@ class Calling:
             self._asleep = False
             changed, self._changed = self._changed, anyio.Event()
             changed.set()
-
-
-async def awaited(ran: Ran) -> Ran:
-    """The same with what awaitables give, up to the first that fails."""
-    results: list[Any] = []
-    error = ran.error
-    try:
-        for result in ran.results:
-            results.append(await outcome(result) if isawaitable(result) else result)
-    except Exception as failure:
-        error = failure
-    return Ran(results, weigh(results), ran.seconds, error)
-
-
-async def outcome(awaitable: Awaitable[Any]) -> Any:
-    """What an awaitable of the user's gives, in a task of its own, which is cancelled once and may clean up at leisure.
-
-    (anyio cancels again whatever awaits in a scope that was cancelled: `async with` of other libraries would not end.)
-
-    Raises:
-        ClosedError: It was cancelled, and not by us.
-        Exception: What it raises.
-    """
-    task = asyncio.ensure_future(awaitable)
-    try:
-        await asyncio.wait([task])
-    except asyncio.CancelledError:
-        task.cancel()
-        with anyio.CancelScope(shield=True):
-            await asyncio.wait([task])
-        _ = task.cancelled() or task.exception()  # looked at, so that nothing is logged
-        raise
-    if task.cancelled():
-        raise ClosedError("what map's function awaited was cancelled from elsewhere: its result will never come")
-    return task.result()

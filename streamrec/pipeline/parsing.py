@@ -1,13 +1,16 @@
-"""The stage that parses whole batches of records: Frames in, columns out, no object per record in between."""
+"""Parsing whole batches of records: Frames in, columns out, no object per record in between.
+
+`Parse` is a stage, and a function for `ParallelMap`: several batches at once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from streamrec.example import parse_example
+from streamrec.example.columns import Column
 from streamrec.example.features import Feature
 from streamrec.pipeline.stages import Mapped, Step
 
@@ -23,4 +26,7 @@ class Parse:
     offload: ClassVar[bool] = True
 
     def start(self, key: str, state: int | None) -> Step:
-        return Mapped(partial(parse_example, features=self.features, string_columns=self.string_columns))
+        return Mapped(self)
+
+    def __call__(self, serialized: Any) -> dict[str, Column]:
+        return parse_example(serialized, self.features, string_columns=self.string_columns)

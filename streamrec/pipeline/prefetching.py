@@ -11,7 +11,7 @@ from streamrec.pipeline.budget import Share
 from streamrec.pipeline.chunk import Chunk, Nested
 from streamrec.pipeline.description import Chain, Within
 from streamrec.pipeline.options import AUTOTUNE
-from streamrec.pipeline.queue import ByteQueue, fill
+from streamrec.pipeline.queue import fill
 from streamrec.pipeline.tuning import Depth
 
 __all__ = ["Prefetch"]
@@ -38,7 +38,7 @@ class Prefetch:
         tuned = self.buffer_bytes == AUTOTUNE
         most, feeding = within.take(TUNED if tuned else Share(2, self.buffer_bytes))
         depth = Depth(most) if tuned else None
-        queue = ByteQueue(most if depth is None else depth.limit)
+        queue = within.queue(most if depth is None else depth.limit)
         refused = 0
         async with background() as tasks:
             tasks.start_soon(fill, queue, feeding.chunks(self.inner, state and state["inner"]))

@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Protocol
 
 import anyio
 
 from streamrec.pipeline.chunk import Chunk
 
 __all__ = ["ByteQueue", "fill"]
+
+
+class Filled(Protocol):
+    """What can be filled with chunks: a queue, or a front."""
+
+    async def put(self, chunk: Chunk, weight: int) -> None:
+        """Adds a chunk; waits while there is no room for it."""
+
+    def end(self, error: Exception | None) -> None:
+        """Nothing more comes, because of an error or not."""
 
 
 class ByteQueue:
@@ -87,7 +98,7 @@ class ByteQueue:
         changed.set()
 
 
-async def fill(queue: ByteQueue, chunks: AsyncGenerator[Chunk]) -> None:
+async def fill(queue: Filled, chunks: AsyncGenerator[Chunk]) -> None:
     """Puts all chunks into a queue; an error goes through it, behind the chunks that came before."""
     try:
         async with aclosing(chunks):

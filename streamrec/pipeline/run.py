@@ -2,12 +2,15 @@
 
 What a consumer sees:
 - Success: every chunk in order, then the end.
-- A failing source or stage: every element that came before the failure, then the error once, with its own
-  traceback. Steps are flushed before it: an unfinished batch is delivered too.
+- A failing source or stage: every element that came before the failure, then the error once, of its own type, with its
+  own traceback, and a note that says where it came up: which stage, which element, and which record of which shard
+  where that is known. Steps are flushed before it: an unfinished batch is delivered too.
 - An end from below (`take` has enough): the source is closed at once; nothing more is fetched.
-- Cancellation, an early exit or an error of the consumer: the generators are closed from the outside in, by
-  the task that runs them: tasks are cancelled, bodies closed, then the session with its storages. When closing
-  returns, no task, connection or thread of this run is left.
+- Cancellation, an early exit or an error of the consumer, Ctrl-C, an iterator that is dropped, the interpreter's exit:
+  the generators are closed from the outside in, by the task that runs them: tasks are cancelled, bodies closed,
+  then the session with its storages. A call of a user's function that is under way is waited for; no other is made.
+- When closing returns, no task, connection, file or thread of this run is left. Idle threads of the caller's own
+  event loop (its executor's, anyio's) are the loop's, and used again by every run.
 
 Every buffer is bounded in bytes, and all of them together by the run's budget (`budget.py`).
 """
@@ -16,15 +19,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-import anyio
-
 from streamrec.pipeline.batching import Batch
-from streamrec.pipeline.chunk import Chunk, Position, Positions
+from streamrec.pipeline.chunk import Chunk, Position, Shifted
 from streamrec.pipeline.columns import window
-from streamrec.pipeline.description import Chain, Within
+from streamrec.pipeline.description import Chain, ChainWatch, SourceWatch, Within
+from streamrec.pipeline.meters import watched
+from streamrec.pipeline.offloading import offloaded
 from streamrec.pipeline.options import Options
 from streamrec.pipeline.pushing import collect, drain, push
 from streamrec.pipeline.session import session
@@ -34,42 +38,52 @@ __all__ = ["Put", "produce", "started"]
 Put = Callable[[Chunk, int], Awaitable[None]]
 
 
-async def produce(chain: Chain, position: Position | None, options: Options, put: Put) -> None:
+async def produce(chain: Chain, position: Position | None, options: Options, watch: SourceWatch, put: Put) -> None:
     """Runs a chain from a position to its end, and hands every chunk to `put`, with its weight in bytes.
 
     Args:
         chain: What to run.
         position: Where to begin; None for the start.
         options: What it is told; the budget is what its source may hold.
+        watch: Counts it.
         put: Takes the chunks.
     """
-    async with aclosing(started(chain, position, options)) as chunks:
+    async with aclosing(started(chain, position, options, watch)) as chunks:
         async for chunk in chunks:
             await put(chunk, chunk.nbytes)
 
 
-async def started(chain: Chain, position: Position | None, options: Options) -> AsyncGenerator[Chunk]:
+async def started(
+    chain: Chain, position: Position | None, options: Options, watch: SourceWatch
+) -> AsyncGenerator[Chunk]:
     """A run of its own: a chain's chunks, in a session that is closed behind them."""
     async with session() as kept:
         ordered = options.deterministic is not False
-        within = Within(chunks_of, kept, options.budget, ordered, options.epoch, rank=options.rank)
-        async with aclosing(chunks_of(chain, position, within)) as chunks:
+        within = Within(chunks_of, kept, watch, options.budget, ordered, options.epoch, rank=options.rank)
+        async with aclosing(within.chunks(chain, position)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
 
-async def chunks_of(chain: Chain, position: Position | None, within: Within) -> AsyncGenerator[Chunk]:
-    """A chain's chunks, from a position on: the source's, through all steps."""
+def chunks_of(chain: Chain, position: Position | None, within: Within) -> AsyncGenerator[Chunk]:
+    """A chain's chunks, from a position on, counted."""
     position = position or {}
+    watch = within.watch.chain(chain)
+    inside = replace(within, watch=watch.source, seed=position.get("seed", within.seed))
+    return watched(running(chain, position, inside, watch), watch)
+
+
+async def running(chain: Chain, position: Position, within: Within, watch: ChainWatch) -> AsyncGenerator[Chunk]:
+    """A chain's chunks: the source's, through all steps."""
     states: Mapping[str, Any] = position.get("stages", {})
-    steps = [stage.start(str(index), states.get(str(index))) for index, stage in enumerate(chain.stages)]
+    steps = watch.steps(stage.start(str(index), states.get(str(index))) for index, stage in enumerate(chain.stages))
     offload = any(stage.offload for stage in chain.stages)
     failure: Exception | None = None
     if not position.get("ended") and not any(step.done for step in steps):
         skip = position.get("skip", 0)
         first = chain.stages[0] if chain.stages else None
         ahead = replace(within, skip=skip, batch=first.batch_size if isinstance(first, Batch) else 1)
-        async with aclosing(chain.source.chunks(position.get("source"), ahead)) as source:
+        async with aclosing(watched(chain.source.chunks(position.get("source"), ahead), watch.source)) as source:
             try:
                 async for chunk in skipping(source, skip):
                     chunks, failure = await through(push(steps, chunk), offload)
@@ -78,7 +92,7 @@ async def chunks_of(chain: Chain, position: Position | None, within: Within) -> 
                     if failure or any(step.done for step in steps):
                         break
             except Exception as error:
-                failure = error
+                failure = watch.source.blamed(error)
     chunks, last_failure = await through(drain(steps), offload)
     for out in chunks:
         yield out
@@ -101,15 +115,4 @@ async def skipping(source: AsyncGenerator[Chunk], skip: int) -> AsyncGenerator[C
 
 async def through(outputs: Iterator[Chunk], offload: bool) -> tuple[list[Chunk], Exception | None]:
     """All outputs and the error that ended them, worked out in a thread where they call the user's code."""
-    return await anyio.to_thread.run_sync(collect, outputs) if offload else collect(outputs)
-
-
-@dataclass(frozen=True, slots=True)
-class Shifted:
-    """Positions of a chunk whose first elements were skipped."""
-
-    inner: Positions
-    first: int
-
-    def at(self, index: int) -> Position:
-        return self.inner.at(self.first + index)
+    return await offloaded(partial(collect, outputs)) if offload else collect(outputs)

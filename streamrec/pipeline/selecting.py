@@ -174,6 +174,10 @@ class _Filtering:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._calls = Calls(function)
 
+    @property
+    def failed(self) -> int | None:
+        return self._calls.failed
+
     def feed(self, chunk: Chunk) -> list[Chunk]:
         self._calls.check()
         verdicts = list(self._calls.results(chunk.elements, bool))
@@ -201,6 +205,10 @@ class _TakingWhile:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._calls = Calls(function)
         self.done = False
+
+    @property
+    def failed(self) -> int | None:
+        return self._calls.failed
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
         self._calls.check()

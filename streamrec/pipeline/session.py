@@ -3,6 +3,9 @@
 Making a client costs up to a second, and a listing costs a request for every thousand names. So both are made when
 a source is first read, and used again by each repeat. A glob is answered once a run, as in tf.data: every epoch
 has the same shards, and a position means the same in each of them.
+
+Chains that come and go in one run (those that the function of an `interleave` makes) have a branch each: what globs
+matched goes with it. Clients stay: sources that read from the same stores, in any branch, share them.
 """
 
 from __future__ import annotations
@@ -14,12 +17,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from anyio.abc import TaskGroup
+from fsspec import AbstractFileSystem
 
 from streamrec.pipeline.background import background
 from streamrec.shards import Filenames, Listing, Portion
-from streamrec.storage import Storages
+from streamrec.storage import RetryPolicy, Storages
 
-__all__ = ["Listed", "Opened", "Session", "session"]
+__all__ = ["Listed", "Opened", "Session", "StoreOptions", "session"]
 
 T = TypeVar("T")
 
@@ -45,6 +49,19 @@ class Listed(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """Which stores a source reads from, and how: those of equal options are the same."""
+
+    storage_options: Mapping[str, Any] | None = None
+    filesystem: AbstractFileSystem | None = None
+    retry: RetryPolicy = RetryPolicy()
+
+    def storages(self) -> Storages:
+        """New clients."""
+        return Storages(self.storage_options, filesystem=self.filesystem, retry=self.retry, buffer_bytes=0)
+
+
+@dataclass(frozen=True, slots=True)
 class Opened:
     """A source that is open: its stores, and its shards as far as they are known."""
 
@@ -52,12 +69,30 @@ class Opened:
     listing: Listed
 
 
-class Session:
-    """The open sources of one run. Made by `session`."""
+class Clients:
+    """The stores of one run, made when first asked for. They are closed with the stack."""
 
-    def __init__(self, tasks: TaskGroup, stack: AsyncExitStack) -> None:
+    def __init__(self, stack: AsyncExitStack) -> None:
+        self._stack = stack
+        self._made: list[tuple[StoreOptions, Storages]] = []
+
+    async def of(self, options: StoreOptions) -> Storages:
+        """The stores of these options."""
+        for known, storages in self._made:
+            if known == options:
+                return storages
+        storages = await self._stack.enter_async_context(options.storages())
+        self._made.append((options, storages))
+        return storages
+
+
+class Session:
+    """The open sources of one run, or of a branch of it. Made by `session`."""
+
+    def __init__(self, tasks: TaskGroup, stack: AsyncExitStack, clients: Clients) -> None:
         self._tasks = tasks
         self._stack = stack
+        self._clients = clients
         self._opened: list[tuple[object, Opened]] = []
         self._kept: dict[int, tuple[weakref.ref[object], Any]] = {}
 
@@ -74,27 +109,36 @@ class Session:
         kept: T = self._kept[key][1]
         return kept
 
-    async def open(self, source: object, storages: Callable[[], Storages], filenames: Filenames) -> Opened:
+    async def open(self, source: object, options: StoreOptions, buffer_bytes: int, filenames: Filenames) -> Opened:
         """A source's stores and shards: those of the epoch before, where there was one.
 
         Args:
             source: The description of the source; the same object means the same source.
-            storages: Makes its stores.
+            options: Which stores it reads from.
+            buffer_bytes: What its streams may hold ahead of what was read; stores that are shared add it up.
             filenames: The names of its shards.
         """
         for known, opened in self._opened:
             if known is source:
                 return opened
-        stores = await self._stack.enter_async_context(storages())
-        listing = Listing(stores, filenames)
-        opened = Opened(stores, listing)
+        storages = await self._clients.of(options)
+        storages.connections.budget.widen(buffer_bytes)
+        self._stack.callback(storages.connections.budget.widen, -buffer_bytes)
+        listing = Listing(storages, filenames)
+        opened = Opened(storages, listing)
         self._opened.append((source, opened))
         self._tasks.start_soon(listing.run)
         return opened
+
+    @asynccontextmanager
+    async def branch(self) -> AsyncGenerator[Session]:
+        """A session for a chain that comes and goes within the run: its listings end with it, clients stay."""
+        async with AsyncExitStack() as stack, background() as tasks:
+            yield Session(tasks, stack, self._clients)
 
 
 @asynccontextmanager
 async def session() -> AsyncGenerator[Session]:
     """A session; when its block is left by any way, its listings are cancelled and its stores closed."""
     async with AsyncExitStack() as stack, background() as tasks:
-        yield Session(tasks, stack)
+        yield Session(tasks, stack, Clients(stack))

@@ -32,10 +32,10 @@ from streamrec.pipeline.chunk import Chunk
 from streamrec.pipeline.description import Within
 from streamrec.pipeline.interleave import Interleave, Plan
 from streamrec.pipeline.lane import Lane
-from streamrec.pipeline.session import Listed, Opened
+from streamrec.pipeline.session import Listed, Opened, StoreOptions
 from streamrec.pipeline.turn import Turn
 from streamrec.shards import ReadOptions, ShardReader
-from streamrec.storage import RetryPolicy, Storage, Storages
+from streamrec.storage import RetryPolicy, Storage
 
 __all__ = ["Shards", "read"]
 
@@ -85,7 +85,7 @@ class Shards:
 
     async def opened(self, within: Within) -> Opened:
         """The stores and the names of the shards, which the whole run shares."""
-        return await within.session.open(self, lambda: storages_of(self, within.budget), self.filenames)
+        return await opened_within(self, within)
 
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
         """The records of all shards, a chunk at a time."""
@@ -98,6 +98,7 @@ async def read(
     shards: Shards, state: Mapping[str, Any] | None, within: Within, opened: Opened
 ) -> AsyncGenerator[Chunk]:
     """The records of what is listed, a chunk at a time."""
+    within.tells(opened.listing.paths, shards.plan.block_length)
     turn = Turn.from_json(state) if state is not None else None
     plan = shards.plan.within(within.deterministic)
     interleave = Interleave(plan, 0, turn, batch=within.batch, skip=within.skip)
@@ -107,15 +108,11 @@ async def read(
             yield chunk
 
 
-def storages_of(shards: Shards, budget: int) -> Storages:
-    """A source's stores; they hold ahead of the lanes what these leave of the budget."""
+async def opened_within(shards: Shards, within: Within) -> Opened:
+    """A source's stores and listing; what its lanes leave of the budget, its stores may hold ahead of them."""
+    stores = StoreOptions(shards.storage_options, shards.filesystem, shards.retry)
     lanes = shards.places * lane_bytes(shards.options.block_bytes or LEAST_BLOCK_BYTES)
-    return Storages(
-        shards.storage_options,
-        filesystem=shards.filesystem,
-        retry=shards.retry,
-        buffer_bytes=max(0, budget - lanes),
-    )
+    return await within.session.open(shards, stores, max(0, within.budget - lanes), shards.filenames)
 
 
 async def interleaved(interleave: Interleave, feeds: Feeds, listing: Listed) -> AsyncGenerator[Chunk]:

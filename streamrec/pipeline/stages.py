@@ -13,17 +13,18 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from inspect import isawaitable, iscoroutine
 from typing import Any, ClassVar, Protocol
 
 from streamrec.pipeline.chunk import Chunk, weigh
 
-__all__ = ["Calls", "Map", "Mapped", "Stage", "Step", "called"]
+__all__ = ["Calls", "Halt", "Map", "Mapped", "Stage", "Step", "called", "halting"]
 
 
 class Step(Protocol):
-    """A stage at work."""
+    """A stage at work. One that keeps an error back may say in `failed` at which element of the last chunk it was."""
 
     @property
     def done(self) -> bool:
@@ -51,26 +52,52 @@ class Stage(Protocol):
         """
 
 
+class Halt:
+    """Whether calls of the user's functions are to end: see `offloading.py`.
+
+    Attributes:
+        asked: No further call is to be made: what was made is dropped.
+        begun: A thread works for it.
+        ended: It does no more.
+    """
+
+    __slots__ = ("asked", "begun", "ended")
+
+    def __init__(self) -> None:
+        self.asked = self.begun = self.ended = False
+
+
+halting: ContextVar[Halt | None] = ContextVar("streamrec_halting", default=None)
+
+
 def called(function: Callable[..., Any], element: Any) -> Any:
     """What a function of the user's makes of an element."""
     return function(*element) if type(element) is tuple else function(element)
 
 
 class Calls:
-    """Calls of a function of the user's, whose error waits for what was made before it."""
+    """Calls of a function of the user's, whose error waits for what was made before it.
+
+    Attributes:
+        failed: At which of the elements it failed; None where it did not.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
+        self.failed: int | None = None
         self._function = function
         self._error: Exception | None = None
 
     def results(self, elements: Iterable[Any], kind: Callable[[Any], Any] | None = None) -> Iterator[Any]:
         """What the function makes of each element, made a `kind`, up to the one at which it fails."""
+        index, halt = 0, halting.get() or Halt()
         try:
-            for element in elements:
+            for index, element in enumerate(elements):  # noqa: B007 - the error handler reads it
+                if halt.asked:
+                    return
                 result = called(self._function, element)
                 yield result if kind is None else kind(result)
         except Exception as error:
-            self._error = error
+            self._error, self.failed = error, index
 
     def check(self) -> None:
         """Raises the error that ended `results`, once."""
@@ -97,6 +124,11 @@ class Mapped:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._calls = Calls(function)
+
+    @property
+    def failed(self) -> int | None:
+        """At which element of the last chunk the function failed."""
+        return self._calls.failed
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
         """What the function makes of the chunk's elements, as far as it does not fail."""

@@ -10,6 +10,7 @@ from fsspec import AbstractFileSystem
 from streamrec.pipeline.dataset import Dataset
 from streamrec.pipeline.description import Chain
 from streamrec.pipeline.interleave import Plan
+from streamrec.pipeline.interleaving import AUTO_CYCLE
 from streamrec.pipeline.options import AUTOTUNE
 from streamrec.pipeline.source import Shards
 from streamrec.shards import Filenames, ReadOptions
@@ -17,10 +18,7 @@ from streamrec.shards.patterns import listed
 from streamrec.storage import RetryPolicy
 from streamrec.tfrecord import MAX_RECORD_BYTES, Loss
 
-__all__ = ["AUTO_CYCLE", "TFRecordDataset"]
-
-AUTO_CYCLE = 16
-"""How many shards are interleaved where nobody said: so many connections fill a wire of 10 Gbit/s (`storage/climb`)."""
+__all__ = ["TFRecordDataset"]
 
 
 def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes the import and nothing else

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Iterator
 
 __all__ = ["Filenames", "expand_braces", "glob_prefix", "glob_regex", "is_glob", "listed"]
 
-Filenames = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+Name = str | bytes | os.PathLike[str]
+Filenames = Name | Iterable[Name]
 
 BRACES = re.compile(r"\{([^{}]*)\}")
 RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
@@ -25,9 +26,12 @@ WEB = re.compile(r"https?://", re.IGNORECASE)
 
 
 def listed(filenames: Filenames) -> list[str]:
-    """The names that the caller gave, as strings, braces expanded, in order; globs still to be answered."""
-    names = [filenames] if isinstance(filenames, str | os.PathLike) else list(filenames)
-    return [name for pattern in names for name in expand_braces(os.fspath(pattern))]
+    """The names that the caller gave, as strings, braces expanded, in order; globs still to be answered.
+
+    A name may be bytes: the elements of `Dataset.list_files` are, as tf.data's.
+    """
+    names = [filenames] if isinstance(filenames, str | bytes | os.PathLike) else list(filenames)
+    return [name for pattern in names for name in expand_braces(os.fsdecode(pattern))]
 
 
 def expand_braces(pattern: str) -> Iterator[str]:

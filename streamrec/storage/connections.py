@@ -82,6 +82,10 @@ class Budget:
         """Gives bytes back."""
         self.held -= nbytes
 
+    def widen(self, nbytes: int) -> None:
+        """From now on so many bytes more, or less, may be held: what is held already stays."""
+        self.limit += nbytes
+
 
 class Blocks:
     """Memory that ranges land in, used again and again: fresh memory costs more than the copy out of it."""

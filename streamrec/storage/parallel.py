@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from streamrec.errors import ClosedError
+from streamrec.kernels.copying import copy_bytes
 from streamrec.storage.connections import Connections, Seat
 from streamrec.storage.ranges import FIRST_RANGE, LEAST_RANGE, RangePlan, Span
 from streamrec.storage.shield import finish
@@ -231,7 +232,7 @@ class _Piece:
         while self._blocks and filled < len(buffer):
             block, start, stop = self._blocks[0]
             count = min(stop - start, len(buffer) - filled)
-            buffer[filled : filled + count] = block[start : start + count]
+            copy_bytes(buffer[filled : filled + count], block[start : start + count])
             filled += count
             if start + count < stop:
                 self._blocks[0] = _Landed(block, start + count, stop)

@@ -250,17 +250,15 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All statistics as they stood.
+    """All statistics of stores as they stood.
 
     Attributes:
         backends: What each kind of store did so far, by the URLs' scheme ("s3", "gs", "file").
         streams: The streams that are open, each with the object's URL, in the order they were opened.
-        consumer_waited: Seconds that the consumer of a dataset waited for data; 0.0 where no dataset runs.
     """
 
     backends: Mapping[str, Counts]
     streams: tuple[tuple[str, Counts], ...]
-    consumer_waited: float = 0.0
 
 
 class Statistics:
@@ -291,17 +289,12 @@ class Statistics:
         if not tally.open_streams:
             self._streams.pop(tally, None)
 
-    def snapshot(self, consumer_waited: float = 0.0) -> Snapshot:
-        """How it stands now; from any thread.
-
-        Args:
-            consumer_waited: What the snapshot shall say, by whoever knows the consumer.
-        """
+    def snapshot(self) -> Snapshot:
+        """How it stands now; from any thread."""
         backends, streams = self._backends.copy(), self._streams.copy()  # each in one step of the interpreter
         return Snapshot(
             {scheme: tally.counts() for scheme, tally in backends.items()},
             tuple((path, tally.counts()) for tally, path in streams.items()),
-            consumer_waited,
         )
 
 

@@ -24,6 +24,7 @@ import numpy as np
 
 from streamrec import kernels
 from streamrec.errors import StreamrecError
+from streamrec.kernels.copying import copy_bytes
 from streamrec.tfrecord.frames import HEADER_BYTES, Frames, as_spans
 from streamrec.tfrecord.loss import Loss, check_on_error
 from streamrec.tfrecord.recovery import Rules, Search, Walk
@@ -150,7 +151,7 @@ class Framer:
         end = 0
         for piece in self._held:
             part = memoryview(piece).cast("B")
-            block[end : end + len(part)] = part
+            copy_bytes(block[end : end + len(part)], part)
             end += len(part)
         self._reserved = block
         return block[end:]

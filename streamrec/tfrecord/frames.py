@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec import kernels
+from streamrec.kernels.copying import copy_bytes
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -207,7 +208,7 @@ class Joining:
         self._count += len(frames)
         if end > len(self._buffer):
             self._grow(end)
-        self._buffer[self._filled : end] = memoryview(frames.buffer).cast("B")[first:last]
+        copy_bytes(self._buffer[self._filled : end], memoryview(frames.buffer).cast("B")[first:last])
         self._spans.append(frames.spans + (self._filled - first))
         self._filled = end
 
@@ -221,5 +222,5 @@ class Joining:
         likely = end * max(self._expected, self._count) // self._count
         size = likely + likely // 16 if not self._filled else max(likely, end + end // 2)
         grown = memoryview(kernels.allocate(size))
-        grown[: self._filled] = self._buffer[: self._filled]
+        copy_bytes(grown[: self._filled], self._buffer[: self._filled])
         self._buffer = grown

@@ -182,7 +182,7 @@ def test_marks_spare_what_lies_before(tmp_path: Path) -> None:
     )
     elements = dataset.iterate()
     assert list(elements) == records[30:]
-    assert sum(counts.bytes for counts in elements.statistics().backends.values()) < 20 << 20
+    assert sum(counts.bytes for counts in elements.stats().storage.backends.values()) < 20 << 20
 
 
 def shards_of(folder: Path, records: Sequence[bytes]) -> str:

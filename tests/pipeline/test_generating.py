@@ -193,7 +193,7 @@ def test_a_sync_generator_lives_and_is_closed_in_one_thread() -> None:
             threads.append(threading.current_thread())
             threads.append(threading.current_thread())
 
-    with Dataset.from_generator(generator).iterate() as elements:
+    with Dataset.from_generator(generator).with_options(memory_budget=16 << 20).iterate() as elements:
         for _ in range(200):
             assert len(next(elements)) == 100_000
     assert len(set(threads)) == 1

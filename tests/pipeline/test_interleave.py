@@ -127,6 +127,7 @@ def test_every_turn_resumes_exactly(stretch: int | None, lengths: list[int], pla
 
 
 @given(lengths=LENGTHS, cycle=st.integers(1, 5), seed=st.integers(0, 9))
+@settings(deadline=None)
 def test_first_come_gives_each_record_once_and_resumes_exactly(lengths: list[int], cycle: int, seed: int) -> None:
     plan = Plan(cycle, deterministic=False)
     every = sorted(specification(lengths, plan))

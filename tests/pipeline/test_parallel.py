@@ -105,6 +105,8 @@ def test_so_many_calls_run_at_once_and_no_more() -> None:
         return int(number)
 
     assert list(Dataset.range(5).map(meet, 5)) == list(range(5))
+    large = Dataset.from_tensor_slices([b"%d" % number + b" " * 99_999 for number in range(5)])
+    assert list(large.map(meet, 5).with_options(memory_budget=1 << 18)) == list(range(5))
     running = most = 0
 
     async def count(number: Any) -> int:
@@ -319,8 +321,8 @@ def test_what_was_delivered_out_of_order_comes_no_second_time(seed: int, calls: 
     assert sorted(found + list(dataset.iterate(state))) == [n * n for n in range(60)]
 
 
-def test_a_state_is_good_for_another_number_of_calls_and_another_order() -> None:
-    iterator = Dataset.range(60).map(square, 4, deterministic=False).iterate()
+def test_a_state_is_good_for_another_number_of_calls_and_another_option() -> None:
+    iterator = Dataset.range(60).map(square, 4).with_options(deterministic=False).iterate()
     found = [next(iterator) for _ in range(20)]
     state = iterator.state_dict()
     iterator.close()
@@ -367,4 +369,4 @@ def test_descriptions_are_values() -> None:
     one, other = (Dataset.range(3).map(square, 4, False) for _ in range(2))
     assert one == other == pickle.loads(pickle.dumps(one))
     assert np.array_equal(list(one), list(other)) or sorted(one) == sorted(other)
-    assert "ParallelMap(" in repr(one)
+    assert "ParallelMap(tests.pipeline.test_parallel.square, deterministic=False)" in repr(one)

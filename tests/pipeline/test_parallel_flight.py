@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamrec.pipeline.chunk import Chunk, Position
@@ -64,14 +64,17 @@ class Flying:
         return found
 
 
+@settings(deadline=None)
 @given(sizes=RUNS, ordered=st.booleans(), seed=st.integers())
 def test_everything_comes_once_and_nothing_is_held_at_the_end(sizes: list[int], ordered: bool, seed: int) -> None:
     flying = Flying(sizes, ordered, random.Random(seed))
     numbers = [number for number, _ in flying.rest()]
     assert (numbers if ordered else sorted(numbers)) == list(range(sum(sizes)))
-    assert (flying.flight.nbytes, flying.flight.at_work, flying.flight.undelivered) == (0, 0, 0)
+    flight = flying.flight
+    assert (flight.input_bytes, flight.result_bytes, flight.at_work, flight.undelivered) == (0, 0, 0, 0)
 
 
+@settings(deadline=None)
 @given(sizes=RUNS, ordered=st.booleans(), then=st.booleans(), seed=st.integers())
 def test_a_run_goes_on_exactly_after_any_element(sizes: list[int], ordered: bool, then: bool, seed: int) -> None:
     draw = random.Random(seed)
@@ -85,6 +88,7 @@ def test_a_run_goes_on_exactly_after_any_element(sizes: list[int], ordered: bool
         assert not ordered or not state["done"]
 
 
+@settings(deadline=None)
 @given(order=st.permutations(range(12)))
 def test_what_was_delivered_is_known(order: list[int]) -> None:
     delivered, there = Delivered(), set()

@@ -1,7 +1,7 @@
 """The controllers, without clocks: they are told times and say what to do."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamrec.pipeline.tuning import FIRST_DEPTH, MOST_GRAIN, RUN_SECONDS, Crew, Depth, Grain
@@ -22,6 +22,7 @@ def test_large_results_make_short_runs() -> None:
     assert grain.size == 4
 
 
+@settings(deadline=None)
 @given(times=st.lists(st.tuples(st.floats(0, 10), st.integers(0, 1 << 30)), max_size=40))
 def test_a_run_is_never_empty_nor_too_long(times: list[tuple[float, int]]) -> None:
     grain = Grain(1 << 20)
@@ -69,6 +70,7 @@ def test_a_number_stays() -> None:
     assert crew.target == 4
 
 
+@settings(deadline=None)
 @given(windows=st.lists(st.tuples(st.integers(0, 10_000), st.floats(0, 1)), max_size=60))
 def test_calls_stay_within_their_bounds(windows: list[tuple[int, float]]) -> None:
     crew = Crew(3, 9, 2)

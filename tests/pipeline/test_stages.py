@@ -220,9 +220,11 @@ def examples(tmp_path: Path) -> str:
     return str(tmp_path / "examples")
 
 
+@pytest.mark.parametrize("calls", [None, 1, 3, streamrec.AUTOTUNE])
 @pytest.mark.parametrize("string_columns", [False, True])
-def test_examples_are_parsed_in_batches(examples: str, string_columns: bool) -> None:
-    dataset = TFRecordDataset(examples, "", 300).batch(16).parse_example(FEATURES, string_columns=string_columns)
+def test_examples_are_parsed_in_batches(examples: str, string_columns: bool, calls: int | None) -> None:
+    batched = TFRecordDataset(examples, "", 300).batch(16)
+    dataset = batched.parse_example(FEATURES, string_columns=string_columns, num_parallel_calls=calls)
     assert pickle.loads(pickle.dumps(dataset)) == dataset
     batches = list(dataset)
     assert [batch["id"].tolist() for batch in batches] == [[*range(16)], [*range(16, 32)], [*range(32, 40)]]
@@ -231,8 +233,9 @@ def test_examples_are_parsed_in_batches(examples: str, string_columns: bool) -> 
     assert batches[2]["ids"].dense_shape.tolist() == [8, 3]
 
 
-def test_parsed_batches_resume_and_have_rows(examples: str) -> None:
-    parsed = TFRecordDataset(examples, "", 300).batch(16).parse_example(FEATURES)
+@pytest.mark.parametrize("calls", [None, 2])
+def test_parsed_batches_resume_and_have_rows(examples: str, calls: int | None) -> None:
+    parsed = TFRecordDataset(examples, "", 300).batch(16).parse_example(FEATURES, num_parallel_calls=calls)
     assert_resumes_everywhere(parsed)
     assert_resumes_everywhere(parsed.unbatch().skip(7))
     rows = list(parsed.unbatch())
@@ -240,6 +243,19 @@ def test_parsed_batches_resume_and_have_rows(examples: str) -> None:
     assert [row["ids"].values.tolist() for row in rows] == [list(range(i % 4)) for i in range(40)]
     first = next(iter(TFRecordDataset(examples).parse_example(FEATURES)))
     assert (first["id"].shape, first["name"][()]) == ((), b"0")
+
+
+def test_a_position_belongs_to_the_features_that_were_parsed(examples: str) -> None:
+    """However many are parsed at once."""
+    batched = TFRecordDataset(examples, "", 300).batch(16)
+    iterator = batched.parse_example(FEATURES, num_parallel_calls=2).iterate()
+    next(iterator)
+    state = iterator.state_dict()
+    iterator.close()
+    following = batched.parse_example(FEATURES, num_parallel_calls=streamrec.AUTOTUNE).iterate(state)
+    assert [batch["id"].tolist() for batch in following] == [[*range(16, 32)], [*range(32, 40)]]
+    with pytest.raises(streamrec.PositionMismatchError):
+        batched.parse_example({"id": FEATURES["id"]}, num_parallel_calls=2).iterate(state)
 
 
 def test_a_record_that_is_no_example_is_an_error_behind_those_before(examples: str, tmp_path: Path) -> None:

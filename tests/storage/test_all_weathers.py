@@ -54,7 +54,7 @@ def test_every_record_comes(store: ObjectStore, scheme: str, weather: str) -> No
     with dataset.batch(64).iterate() as batches:
         for frames in batches:
             found += frames
-        counts = batches.statistics().backends[scheme]
+        counts = batches.stats().storage.backends[scheme]
     assert found == [record for records in SHARDS for record in records]
     assert counts.bytes == sum(len(encode_records(records)) for records in SHARDS)
     assert counts.failures == 0
@@ -77,5 +77,5 @@ def test_a_month_long_run_forgets_what_went_wrong(store: ObjectStore) -> None:
     )
     with dataset.batch(100).iterate() as batches:
         assert [record for frames in batches for record in frames] == SHARDS[0]
-        counts = batches.statistics().backends["s3"]
+        counts = batches.stats().storage.backends["s3"]
     assert counts.retries["broken"] == 20

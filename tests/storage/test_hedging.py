@@ -344,7 +344,7 @@ def test_a_dataset_in_slow_and_stalling_weather(store: ObjectStore) -> None:
     with dataset.batch(256).iterate() as batches:
         for frames in batches:
             found += frames
-        counts = batches.statistics().backends["s3"]
+        counts = batches.stats().storage.backends["s3"]
     assert sorted(found) == sorted(RECORDS * 32)
     assert counts.hedges_won > 0
     assert time.monotonic() - began < 30

@@ -255,7 +255,7 @@ async def test_a_dataset_over_a_store_that_throttles(store: ObjectStore) -> None
         dataset = TFRecordDataset(urls, num_parallel_reads=16, storage_options=options("s3", proxy.url))
         async with dataset.batch(100).aiterate() as batches:
             found = [record async for frames in batches for record in frames]
-            counts = batches.statistics().backends["s3"]
+            counts = batches.stats().storage.backends["s3"]
     assert sorted(found) == sorted(RECORDS * 100)
     assert counts.failures == 0
     assert counts.requests <= 250

@@ -49,7 +49,7 @@ def test_a_run_is_logged_at_its_end(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 def test_silence_costs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     class Untouchable(Statistics):
-        def snapshot(self, consumer_waited: float = 0.0) -> object:  # type: ignore[override]
+        def snapshot(self) -> object:  # type: ignore[override]
             raise AssertionError("nobody listens")
 
     async def run() -> None:

@@ -174,23 +174,23 @@ def test_a_dataset_tells_what_happened(store: ObjectStore) -> None:
     dataset = TFRecordDataset(urls, num_parallel_reads=4, storage_options=options(store), retry=POLICY)
     with dataset.repeat(2).batch(500).iterate() as batches:
         assert sum(len(frames) for frames in batches) == 8 * len(RECORDS)
-        snapshot = batches.statistics()
-    counts = snapshot.backends["s3"]
+        stats = batches.stats()
+    counts = stats.storage.backends["s3"]
     assert counts.bytes == 8 * len(DATA)
     assert counts.retries["broken"] == 4
     assert store.wait_idle()
     assert counts.requests == store.counters.requests
-    assert snapshot.consumer_waited == batches.waited > 0
-    assert snapshot.streams == ()
+    assert stats.consumer_waited == batches.waited > 0
+    assert stats.storage.streams == ()
 
 
 async def test_an_async_iterator_tells_too(store: ObjectStore) -> None:
     dataset = TFRecordDataset("s3://bucket/shard-0", storage_options=options(store)).batch(500)
     async with dataset.aiterate() as batches:
         assert sum([len(frames) async for frames in batches]) == len(RECORDS)
-        snapshot = batches.statistics()
-    assert snapshot.backends["s3"].bytes == len(DATA)
-    assert snapshot.consumer_waited == batches.waited > 0
+        stats = batches.stats()
+    assert stats.storage.backends["s3"].bytes == len(DATA)
+    assert stats.consumer_waited == batches.waited > 0
 
 
 async def test_a_shard_tells_of_itself(store: ObjectStore) -> None:
@@ -208,7 +208,7 @@ def test_snapshots_from_other_threads_never_fall(store: ObjectStore) -> None:
 
         def watch() -> None:
             while not ended.is_set():
-                backends = batches.statistics().backends
+                backends = batches.stats().storage.backends
                 seen.append(backends["s3"].bytes if backends else 0)
 
         watcher = threading.Thread(target=watch)
@@ -217,6 +217,6 @@ def test_snapshots_from_other_threads_never_fall(store: ObjectStore) -> None:
             pass
         ended.set()
         watcher.join()
-        last = batches.statistics().backends["s3"].bytes
+        last = batches.stats().storage.backends["s3"].bytes
     assert seen == sorted(seen)
     assert last == 12 * len(DATA)

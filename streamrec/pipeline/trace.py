@@ -1,0 +1,84 @@
+"""Traces: what a run did when, as a file for the Perfetto trace viewer (ui.perfetto.dev) and chrome://tracing.
+
+The format is Chrome's "Trace Event Format" in its array form, as described in the document of that name by the
+Catapult project: metadata events ("M") name the tracks, complete events ("X") are slices with a beginning and a
+duration in microseconds, counter events ("C") are numbers over time. A viewer also takes a file without its closing
+bracket, so that of a program that was killed; one that was closed is JSON.
+
+Rules:
+- A slice is written when it ends, so nothing grows in memory. Slices of one track never overlap.
+- The file ends at `LIMIT` events, about 250 MB: viewers take no more. The run goes on.
+- Any thread may write; a line is written whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from time import perf_counter
+from typing import Any, Final
+
+__all__ = ["LIMIT", "Trace"]
+
+LIMIT: Final = 2_000_000
+
+
+class Trace:
+    """A trace file that is being written.
+
+    Args:
+        path: Where; what is there is overwritten.
+        limit: How many events at the most.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], limit: int = LIMIT) -> None:
+        self._file = open(path, "w", encoding="ascii")  # noqa: SIM115 - closed by `close`
+        self._lock = threading.RLock()
+        self._began = perf_counter()
+        self._left = limit
+        self._tracks = 0
+        self._file.write('[{"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "streamrec"}}')
+
+    def track(self, name: str) -> int:
+        """A track more, in order from above; returns its number."""
+        with self._lock:
+            self._tracks += 1
+            number = self._tracks
+            self._write({"name": "thread_name", "ph": "M", "pid": 1, "tid": number, "args": {"name": name}})
+            self._write(
+                {"name": "thread_sort_index", "ph": "M", "pid": 1, "tid": number, "args": {"sort_index": number}}
+            )
+        return number
+
+    def slice(self, track: int, name: str, since: float, until: float, elements: int) -> None:
+        """A stretch of time, in seconds of `perf_counter`; and the elements that came of it."""
+        event: dict[str, Any] = {"name": name, "ph": "X", "pid": 1, "tid": track}
+        began = self._time(since)
+        event |= {"ts": began, "dur": round(self._time(until) - began, 3)}
+        if elements:
+            event["args"] = {"elements": elements}
+        self._write(event)
+
+    def counter(self, name: str, now: float, value: float) -> None:
+        """A number as it is now."""
+        self._write({"name": name, "ph": "C", "pid": 1, "tid": 0, "ts": self._time(now), "args": {"value": value}})
+
+    def close(self) -> None:
+        """Ends the file. Closing twice is fine; what comes later is dropped."""
+        with self._lock:
+            if not self._file.closed:
+                self._file.write("\n]\n")
+                self._file.close()
+
+    def _time(self, moment: float) -> float:
+        return round((moment - self._began) * 1e6, 3)
+
+    def _write(self, event: dict[str, Any]) -> None:
+        with self._lock:
+            if self._left and not self._file.closed:
+                self._left -= 1
+                self._file.write(f",\n{json.dumps(event)}")
