@@ -10,11 +10,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
+from typing import Any, TypeVar
 
-__all__ = ["Ahead", "Made"]
+__all__ = ["Ahead", "Made", "in_own_thread"]
+
+T = TypeVar("T")
 
 
 Made = tuple[Any, int, str | None]
@@ -33,7 +36,7 @@ class Ahead:
 
     def __init__(self, limit: int) -> None:
         self.closed = False
-        self._limit = limit
+        self._limit = max(1, limit)
         self._loop = asyncio.get_running_loop()
         self._made: deque[Made] = deque()
         self._bytes_in = 0  # written by the maker only
@@ -69,8 +72,7 @@ class Ahead:
         """Within this block, closing cancels the task that it runs in; the cancellation ends here."""
         self._maker = asyncio.current_task()
         try:
-            if not self.closed:
-                yield
+            yield
         except asyncio.CancelledError:
             if not self.closed:
                 raise
@@ -88,6 +90,11 @@ class Ahead:
         if self._taker_waits:
             self._taker_waits = False
             self._loop.call_soon_threadsafe(self._arrived.set)
+
+    @property
+    def on_loop(self) -> bool:
+        """Whether the maker is a task of the loop that can be cancelled."""
+        return self._maker is not None
 
     @property
     def _full(self) -> bool:
@@ -133,3 +140,32 @@ class Ahead:
         self._room_async.set()
         with self._room:
             self._room.notify()
+
+
+async def in_own_thread(work: Callable[[], T]) -> T:
+    """What some work returns or raises that is done in a thread of its own.
+
+    Not one of a pool: it may take as long as the run, and where it never ends it must not keep the interpreter from
+    exiting. Cancelling leaves it behind.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[tuple[list[T], BaseException | None]] = loop.create_future()
+
+    def run() -> None:
+        outcome: tuple[list[T], BaseException | None]
+        try:
+            outcome = [work()], None
+        except BaseException as error:
+            outcome = [], error
+        with suppress(RuntimeError):  # the loop may be gone by then
+            loop.call_soon_threadsafe(tell, outcome)
+
+    def tell(outcome: tuple[list[T], BaseException | None]) -> None:
+        if not done.done():
+            done.set_result(outcome)
+
+    threading.Thread(target=copy_context().run, args=(run,), name="streamrec generator", daemon=True).start()
+    results, error = await done
+    if error is not None:
+        raise error
+    return results[0]

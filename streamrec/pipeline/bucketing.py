@@ -19,7 +19,7 @@ import numpy as np
 from streamrec.pipeline.batching import batched, check_size
 from streamrec.pipeline.chunk import Chunk, Elements, Positions, weigh
 from streamrec.pipeline.columns import as_array, joined, select
-from streamrec.pipeline.description import named
+from streamrec.pipeline.description import name_of
 from streamrec.pipeline.nests import is_nest
 from streamrec.pipeline.padding import Padding
 from streamrec.pipeline.stages import Calls, Step
@@ -59,7 +59,7 @@ class Bucket:
         """As in positions: functions differ from run to run but for their names."""
         padding = f"{self.padding}, pad_to_bucket_boundary={self.pad_to_bucket_boundary}"
         sizes = f"{list(self.boundaries)}, {list(self.batch_sizes)}"
-        return f"Bucket({named(self.length_of)}, {sizes}, {padding}, drop_remainder={self.drop_remainder})"
+        return f"Bucket({name_of(self.length_of)}, {sizes}, {padding}, drop_remainder={self.drop_remainder})"
 
     def start(self, key: str, state: Mapping[str, Any] | None) -> Step:
         return _Bucketing(self, key, state)

@@ -14,8 +14,8 @@ Rules:
 | `prefetch(AUTOTUNE)` | a quarter | |
 | `map` of several calls: what they hold, and their results | a quarter | |
 | what runs beside others (`zip`, `interleave`, `choose_from_datasets`): what it is ahead | a quarter of its part | |
-| `cache()` in memory | a half | |
-| `cache(filename)`: the upload of what is kept | a half | 40 MiB |
+| `cache()` in memory: what it keeps, for the whole run | a half | |
+| `cache(filename)`: what is on its way into the file | a half | 40 MiB |
 | `from_generator`: what was made ahead | a quarter | 4 MiB |
 | shards: lanes, ranges ahead of their turn | all | 6 MiB a lane; ranges as many as fill the wire |
 """

@@ -32,7 +32,7 @@ from streamrec.pipeline.chunk import Chunk, Elements, weigh
 from streamrec.pipeline.columns import window
 from streamrec.pipeline.description import Chain, Within
 from streamrec.pipeline.interleave import Plan
-from streamrec.pipeline.source import Shards, opened_within
+from streamrec.pipeline.source import Shards
 from streamrec.pipeline.stages import Step
 from streamrec.pipeline.storing import pack, unpack
 from streamrec.pipeline.unbatching import Within as Rows
@@ -103,11 +103,9 @@ class CacheFile:
         Raises:
             CacheError: It is something else, or of another pipeline.
         """
-        shards = self.shards
-        opened = await opened_within(shards, within)
-        storage = await opened.storages.at(self.path)
+        storage = await (await self.shards.opened(within)).storages.at(self.path)
         try:
-            reader = await ShardReader.open(storage, self.path, shards.options)
+            reader = await ShardReader.open(storage, self.path, self.shards.options)
         except NotFoundError:
             return None
         try:

@@ -7,7 +7,7 @@ Rules:
 - Only a pass from the start to the end fills the cache. A position within the first pass is the chain's own, and what
   a resumed run has of that pass is not kept; the next whole pass is. Within later passes it is the element's number:
   a run that is resumed there and finds no cache fills it first, and drops the elements before its place.
-- In memory the cache has `MEMORY_SHARE` of the budget. Where that is too little it is given up, with a warning, and the
+- In memory the cache has `MEMORY` of the budget. Where that is too little it is given up, with a warning, and the
   chain is read again for each epoch.
 - Elements are copied when they are kept, and when they are given: nobody's changes to them show in a later pass.
 """
@@ -18,7 +18,7 @@ import logging
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import anyio.lowlevel
 import numpy as np
@@ -38,11 +38,11 @@ __all__ = ["Cache"]
 
 LOG = logging.getLogger("streamrec")
 
-MEMORY_SHARE = Share(2)
-"""What may be kept in memory: one half."""
+MEMORY: Final = Share(2)
+"""What may be kept in memory."""
 
-UPLOAD_SHARE = Share(2, 40 << 20)
-"""What a file on its way takes, if the budget is large enough: five parts of an upload."""
+UPLOAD: Final = Share(2, 40 << 20)
+"""What a file on its way takes: five parts of an upload."""
 
 
 class Kept:
@@ -60,7 +60,7 @@ class Kept:
         self.over = False
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
+@dataclass(frozen=True, slots=True)
 class Cache:
     """A chain whose elements are kept, in memory or in a file."""
 
@@ -96,11 +96,11 @@ class Cache:
     def _keeping(self, kept: Kept, within: Within) -> AsyncGenerator[Chunk]:
         """A whole pass of the chain, which fills the cache."""
         if self.file is not None:
-            _, rest = within.take(UPLOAD_SHARE)
+            _, rest = within.take(UPLOAD)
             return self.file.filled(rest.chunks(self.inner, None), readers_lines(self.inner, within))
         if kept.over:
             return within.chunks(self.inner, None)
-        limit, rest = within.take(MEMORY_SHARE)
+        limit, rest = within.take(MEMORY)
         return remembering(rest.chunks(self.inner, None), kept, limit)
 
 

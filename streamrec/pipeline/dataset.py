@@ -498,6 +498,7 @@ class Dataset(Generic[T]):
         Without a name they are kept in memory, within half of the memory budget, for the epochs of a `repeat` in one
         run; what does not fit is read again each epoch, with a warning. With one they are kept in that file, for all
         runs and processes. It appears when it is complete, and is never replaced: remove it when the data changed.
+        Ranks and workers that read different records need a name each.
 
         Args:
             filename: A path or URL; "" for memory. In a file elements are records, arrays, numbers, strings, and dicts,

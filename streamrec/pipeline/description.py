@@ -22,7 +22,7 @@ from streamrec.pipeline.queue import ByteQueue
 from streamrec.pipeline.session import Session
 from streamrec.pipeline.stages import Stage, Step
 
-__all__ = ["Chain", "ChainWatch", "Source", "SourceWatch", "Watch", "Within", "derived", "described", "named"]
+__all__ = ["Chain", "ChainWatch", "Source", "SourceWatch", "Watch", "Within", "derived", "described", "name_of"]
 
 
 class Source(Protocol):
@@ -161,11 +161,11 @@ def described(stage: object) -> str:
     function = getattr(stage, "function", None)
     if function is None:
         return repr(stage)
-    return f"{type(stage).__name__}({named(function)})"
+    return f"{type(stage).__name__}({name_of(function)})"
 
 
-def named(function: Callable[..., Any]) -> str:
-    """A function by its name; one that is a description by all that it says."""
+def name_of(function: Callable[..., Any]) -> str:
+    """A function by its name, its module's included; one that is a description by all that it says."""
     if is_dataclass(function):
         return repr(function)
     name = getattr(function, "__qualname__", type(function).__qualname__)

@@ -3,13 +3,14 @@
 Rules:
 - One thread, or one task of the loop that runs the pipeline, makes a generator's elements from the first to the last,
   and closes it too; an exception of it comes once, behind the elements before it.
-- It runs ahead of its consumer, by `AHEAD_BYTES`. An element that is made can be taken at once; what was made while the
+- It runs ahead of its consumer, by `AHEAD`. An element that is made can be taken at once; what was made while the
   consumer was busy is taken together, so that short elements do not cost a change of threads each.
 - A position is the number of the next element, and the generator's own state where it has one. Otherwise it is called
   anew and the elements before that number are dropped.
 - Bytes are records: they go on as Frames. A chunk is of bytes or of anything else, never of both, so that what a batch
   is made into does not depend on which elements were taken together.
-- Closing waits for the element that a sync generator is at: a thread cannot be stopped. An async one is cancelled.
+- Closing cancels an async generator. A sync one cannot be stopped in the middle of an element: closing waits for that
+  for a second, and then leaves the thread behind, with a warning; it ends with its element, or with the interpreter.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import logging
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing, nullcontext
 from dataclasses import dataclass
@@ -24,22 +26,27 @@ from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from time import perf_counter
-from typing import Any
+from typing import Any, Final
 
 import anyio
-import anyio.to_thread
 
 from streamrec.errors import PositionMismatchError
-from streamrec.pipeline.ahead import Ahead, Made
+from streamrec.pipeline.ahead import Ahead, Made, in_own_thread
+from streamrec.pipeline.budget import Share
 from streamrec.pipeline.chunk import Chunk, Position, weigh_one
-from streamrec.pipeline.description import Within, named
+from streamrec.pipeline.description import Within, name_of
 from streamrec.pipeline.given import digest_of
 from streamrec.tfrecord import Frames
 
 __all__ = ["Generated"]
 
-AHEAD_BYTES = 4 << 20
-"""So many bytes of elements are made before they are asked for, if the budget allows."""
+LOG = logging.getLogger("streamrec")
+
+CLOSING_SECONDS = 1.0
+"""So long an element that is being made in a thread is waited for at the most when nobody wants it."""
+
+AHEAD: Final = Share(4, 4 << 20)
+"""So much is made before it is asked for."""
 
 TURN_SECONDS = 0.005
 """An async generator that never waits lets others on the loop have their turns this often."""
@@ -54,10 +61,10 @@ class Generated:
 
     def lines(self) -> Iterator[str]:
         given = f", args of digest {digest_of(self.args)}" if self.args else ""
-        yield f"Generated({named(self.function)}{given})"
+        yield f"Generated({name_of(self.function)}{given})"
 
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
-        ahead = Ahead(min(AHEAD_BYTES, max(1, within.budget // 4)))
+        ahead = Ahead(AHEAD.of(within.budget))
         place = Place(state["next"], state.get("state")) if state else Place(0, None)
         task = asyncio.get_running_loop().create_task(self._make(place, ahead), name="streamrec generator")
         first, saved = place.number, None if place.state is None else json.dumps(place.state)
@@ -69,7 +76,7 @@ class Generated:
         finally:
             ahead.close()
             with anyio.CancelScope(shield=True):
-                await asyncio.wait([task])
+                await self._ended(task, ahead)
             ahead.check()
 
     async def _make(self, place: Place, ahead: Ahead) -> None:
@@ -78,19 +85,33 @@ class Generated:
             if inspect.isasyncgenfunction(self.function):
                 made = self.function(*self.args)
             else:
-                limiter = anyio.CapacityLimiter(1)  # its own: it may keep its thread for long
-                made = await anyio.to_thread.run_sync(partial(self._in_thread, place, ahead), limiter=limiter)
-            if made is not None:
+                made = await in_own_thread(partial(self._in_thread, place, ahead))
+            if made is not None and not ahead.closed:
                 await run_async(made, place, ahead)
             ahead.end(None)
         except BaseException as error:
-            ahead.end(error)
+            left = ahead.closed and isinstance(error, asyncio.CancelledError)
+            ahead.end(None if left else error)
+
+    async def _ended(self, task: asyncio.Task[None], ahead: Ahead) -> None:
+        """Waits until nothing of it runs any more; but not for long where that is a thread."""
+        await asyncio.wait([task], timeout=CLOSING_SECONDS)
+        if not task.done() and not ahead.on_loop:
+            LOG.warning("%s: the generator is still at an element; its thread is left behind", name_of(self.function))
+            task.cancel()
+        await asyncio.wait([task])
 
     def _in_thread(self, place: Place, ahead: Ahead) -> Any:
         """Calls the callable; makes its elements here, or returns it where it is async."""
         made = self.function(*self.args)
         if isinstance(made, AsyncIterable):
             return made
+        if inspect.iscoroutine(made):
+            made.close()
+            raise TypeError(
+                f"{name_of(self.function)} gave a coroutine, where an iterator or an async iterator is wanted: an"
+                " `async def` becomes an async generator by a `yield` in it"
+            )
         run(made, place, ahead)
         return None
 

@@ -23,7 +23,7 @@ from anyio.abc import TaskGroup
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.background import background
 from streamrec.pipeline.chunk import Chunk, Position
-from streamrec.pipeline.description import Chain, Within, named
+from streamrec.pipeline.description import Chain, Within, name_of
 from streamrec.pipeline.fronts import AHEAD, Front, Signal, abreast
 from streamrec.pipeline.interleave import Plan
 from streamrec.pipeline.queue import fill
@@ -57,7 +57,7 @@ class Interleaved:
 
     def lines(self) -> Iterator[str]:
         yield from self.outer.lines()
-        yield f"Interleave({self.plan!r}, {named(self.function)})"
+        yield f"Interleave({self.plan!r}, {name_of(self.function)})"
 
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
         part = within.part(self.places + 1)
@@ -155,7 +155,7 @@ class Inputs:
                 continue
             if digest is not None and digest != digest_of(chain):
                 raise PositionMismatchError(
-                    f"interleave: {named(self._source.function)} makes another dataset of element "
+                    f"interleave: {name_of(self._source.function)} makes another dataset of element "
                     f"{entry.ordinal:,} than when this state was saved: now it is {' > '.join(chain.lines())}; resume "
                     "with the data and the function that it was saved with, or start anew without the state"
                 )
@@ -184,7 +184,7 @@ def chain_of(function: Callable[..., Any], element: Any) -> Chain:
     chain = getattr(dataset, "chain", None)
     if not isinstance(chain, Chain):
         raise TypeError(
-            f"{named(function)} gave a {type(dataset).__name__} where a Dataset is wanted: interleave and flat_map "
+            f"{name_of(function)} gave a {type(dataset).__name__} where a Dataset is wanted: interleave and flat_map "
             "take a function that makes a Dataset of each element, as TFRecordDataset does of a name"
         )
     return chain

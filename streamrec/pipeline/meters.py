@@ -11,9 +11,9 @@ Rules:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, aclosing
-from functools import partial
 from time import perf_counter, thread_time
 from typing import Final
 from weakref import WeakSet
@@ -49,7 +49,7 @@ class Clock:
     __slots__ = ("_seconds", "_since", "_state", "_trace", "_track")
 
     def __init__(self, trace: Trace | None, name: str) -> None:
-        self._seconds: dict[str, float] = {}
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self._since = perf_counter()
         self._state = IDLE
         self._trace = trace
@@ -57,19 +57,17 @@ class Clock:
 
     def enter(self, state: str, now: float, elements: int = 0) -> None:
         """From now on this state holds; IDLE is none. `elements` came out of the last one."""
-        last, since = self._state, self._since
-        if last == state:
+        last = self._state
+        if last is state:
             return
-        if last:
-            self._seconds[last] = self._seconds.get(last, 0.0) + now - since
-            if self._trace is not None:
-                self._trace.slice(self._track, last, since, now, elements)
+        self._seconds[last] += now - self._since
+        if self._trace is not None and last:
+            self._trace.slice(self._track, last, self._since, now, elements)
         self._state, self._since = state, now
 
     def seconds(self, state: str, now: float) -> float:
         """How long it held so far."""
-        lasting = now - self._since if state == self._state else 0.0
-        return self._seconds.get(state, 0.0) + lasting
+        return self._seconds.get(state, 0.0) + (now - self._since if state is self._state else 0.0)
 
 
 class Flow:
@@ -141,6 +139,7 @@ class Counted:
         self._step = step
         self._meter = meter
         self._place = place
+        self._keeps = hasattr(step, "failed")
         self._failed: Failed | None = None
 
     @property
@@ -148,23 +147,24 @@ class Counted:
         return self._step.done
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
-        return self._counted(partial(self._step.feed, chunk), chunk)
+        return self._counted(chunk)
 
     def flush(self) -> list[Chunk]:
-        return self._counted(self._step.flush, None)
+        return self._counted(None)
 
-    def _counted(self, work: Callable[[], list[Chunk]], chunk: Chunk | None) -> list[Chunk]:
+    def _counted(self, chunk: Chunk | None) -> list[Chunk]:
         before = self._meter.begin(chunk)
         chunks: list[Chunk] = []
         try:
-            chunks = work()
+            chunks = self._step.flush() if chunk is None else self._step.feed(chunk)
         except Exception as error:
             self._note(before, chunk)
             error.add_note(f"in {self._meter.title}{self._place(self._failed) if self._failed else ''}")
             raise
         finally:
             self._meter.end(chunks)
-        self._note(before, chunk)
+        if self._keeps:
+            self._note(before, chunk)
         return chunks
 
     def _note(self, before: int, chunk: Chunk | None) -> None:
@@ -239,36 +239,41 @@ class SourceMeter:
             yield from chain.source.fills()
 
     def begins(self) -> None:
-        self._change(running=1)
+        with self._lock:
+            self._running += 1
+            self._shift(perf_counter(), 0)
 
     def asked(self) -> None:
-        self._change(asked=1)
+        with self._lock:
+            self._asked += 1
+            if not self._chains:
+                self._worked_before = thread_time()  # of the loop's thread: nobody else runs sources
+            self._shift(perf_counter(), 0)
 
     def gave(self, chunk: Chunk | None) -> None:
         with self._lock:
+            self._asked -= 1
+            if not self._chains:
+                self._worked += thread_time() - self._worked_before
             if chunk is not None:
                 self._out.add(chunk)
-            self._change(asked=-1, elements=0 if chunk is None else len(chunk.elements))
+            self._shift(perf_counter(), 0 if chunk is None else len(chunk.elements))
 
     def ends(self) -> None:
-        self._change(running=-1)
-
-    def asks(self, change: int) -> None:
-        """A chain of its own was asked (1), or gave something (-1)."""
-        self._change(asking=change)
-
-    def _change(self, running: int = 0, asked: int = 0, asking: int = 0, elements: int = 0) -> None:
         with self._lock:
-            worked = thread_time()  # of the loop's thread: nobody else runs sources
-            if self._asked and not self._asking:
-                self._worked += worked - self._worked_before
-            self._worked_before = worked
-            self._running += running
-            self._asked += asked
-            self._asking += asking
-            without = OUTSIDE if self._running else IDLE
-            state = without if not self._asked else WAITING if self._asking else BUSY
-            self._clock.enter(state, perf_counter(), elements)
+            self._running -= 1
+            self._shift(perf_counter(), 0)
+
+    def asks(self, change: int, now: float) -> None:
+        """A chain of its own was asked (1), or gave something (-1). Under the lock."""
+        self._asking += change
+        self._shift(now, 0)
+
+    def _shift(self, now: float, elements: int) -> None:
+        if self._asked:
+            self._clock.enter(WAITING if self._asking else BUSY, now, elements)
+        else:
+            self._clock.enter(OUTSIDE if self._running else IDLE, now, elements)
 
     def stats(self, now: float) -> StageStats:
         """How it stands."""
@@ -310,24 +315,28 @@ class ChainMeter:
         return [Counted(step, meter, self.source.place) for step, meter in zip(steps, self.stages, strict=True)]
 
     def begins(self) -> None:
-        self._change(1, 0)
+        with self._lock:
+            self._running += 1
+            self._clock.enter(BUSY if self._asked else OUTSIDE, perf_counter())
 
     def asked(self) -> None:
-        self._change(0, 1)
+        with self._lock:
+            now = perf_counter()
+            self._asked += 1
+            self._clock.enter(BUSY, now)
+            self._parent.asks(1, now)
 
     def gave(self, chunk: Chunk | None) -> None:
-        self._change(0, -1)
+        with self._lock:
+            now = perf_counter()
+            self._asked -= 1
+            self._clock.enter(BUSY if self._asked else OUTSIDE, now)
+            self._parent.asks(-1, now)
 
     def ends(self) -> None:
-        self._change(-1, 0)
-
-    def _change(self, running: int, asked: int) -> None:
         with self._lock:
-            self._running += running
-            self._asked += asked
-            state = BUSY if self._asked else OUTSIDE if self._running else IDLE
-            self._clock.enter(state, perf_counter())
-            self._parent.asks(asked)
+            self._running -= 1
+            self._clock.enter(BUSY if self._asked else OUTSIDE if self._running else IDLE, perf_counter())
 
     def stats(self, now: float) -> ChainStats:
         """How it stands. A stage waits for input while what precedes it works, for output while what follows does."""

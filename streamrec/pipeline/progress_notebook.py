@@ -27,7 +27,7 @@ class Shown:
         self._next = 0.0
 
     def start(self) -> None:
-        self._handle = display(self._data(), raw=True, display_id=True)
+        self._handle = display(self._data(), raw=True, display_id=True)  # type: ignore[no-untyped-call, unused-ignore]
 
     def tick(self) -> None:
         if self._handle is not None and perf_counter() >= self._next:

@@ -1,4 +1,4 @@
-"""Session: what one run keeps open from epoch to epoch: clients with their connections, and what globs matched.
+"""Session: what one run keeps from epoch to epoch: clients with their connections, what globs matched, and caches.
 
 Making a client costs up to a second, and a listing costs a request for every thousand names. So both are made when
 a source is first read, and used again by each repeat. A glob is answered once a run, as in tf.data: every epoch
@@ -10,7 +10,6 @@ matched goes with it. Clients stay: sources that read from the same stores, in a
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -94,20 +93,21 @@ class Session:
         self._stack = stack
         self._clients = clients
         self._opened: list[tuple[object, Opened]] = []
-        self._kept: dict[int, tuple[weakref.ref[object], Any]] = {}
+        self._kept: list[tuple[object, Any]] = []
 
     def remember(self, source: object, make: Callable[[], T]) -> T:
-        """What a source keeps from epoch to epoch; it goes with the source, or with the run.
+        """What a source keeps from epoch to epoch.
 
         Args:
             source: The description of the source; the same object means the same source.
             make: Makes what is kept, at first.
         """
-        key = id(source)
-        if key not in self._kept:
-            self._kept[key] = (weakref.ref(source, lambda _: self._kept.pop(key, None)), make())
-        kept: T = self._kept[key][1]
-        return kept
+        for known, kept in self._kept:
+            if known is source:
+                return kept  # type: ignore[no-any-return]
+        made = make()
+        self._kept.append((source, made))
+        return made
 
     async def open(self, source: object, options: StoreOptions, buffer_bytes: int, filenames: Filenames) -> Opened:
         """A source's stores and shards: those of the epoch before, where there was one.

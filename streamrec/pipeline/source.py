@@ -84,8 +84,10 @@ class Shards:
         yield f"Shards({self.plan!r}, {list(self.filenames)})"
 
     async def opened(self, within: Within) -> Opened:
-        """The stores and the names of the shards, which the whole run shares."""
-        return await opened_within(self, within)
+        """Its stores and listing; what its lanes leave of the budget, its stores may hold ahead of them."""
+        stores = StoreOptions(self.storage_options, self.filesystem, self.retry)
+        lanes = self.places * lane_bytes(self.options.block_bytes or LEAST_BLOCK_BYTES)
+        return await within.session.open(self, stores, max(0, within.budget - lanes), self.filenames)
 
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
         """The records of all shards, a chunk at a time."""
@@ -106,13 +108,6 @@ async def read(
         feeds = Feeds(shards, opened, tasks, within)
         async for chunk in interleaved(interleave, feeds, opened.listing):
             yield chunk
-
-
-async def opened_within(shards: Shards, within: Within) -> Opened:
-    """A source's stores and listing; what its lanes leave of the budget, its stores may hold ahead of them."""
-    stores = StoreOptions(shards.storage_options, shards.filesystem, shards.retry)
-    lanes = shards.places * lane_bytes(shards.options.block_bytes or LEAST_BLOCK_BYTES)
-    return await within.session.open(shards, stores, max(0, within.budget - lanes), shards.filenames)
 
 
 async def interleaved(interleave: Interleave, feeds: Feeds, listing: Listed) -> AsyncGenerator[Chunk]:

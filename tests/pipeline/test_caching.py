@@ -183,7 +183,7 @@ def test_two_passes_at_a_time() -> None:
     assert upstream.calls == 2
 
 
-def test_two_that_fill_one_file(tmp_path: Path) -> None:
+def test_two_that_fill_one_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "cache"
     upstream = Upstream("nested")
     dataset = upstream.dataset.prefetch(1).cache(file).repeat(2).with_options(memory_budget=8)
@@ -191,7 +191,9 @@ def test_two_that_fill_one_file(tmp_path: Path) -> None:
     found = [plain(next(slow))]
     assert [plain(element) for element in dataset] == upstream.elements * 2
     first = file.read_bytes()
-    found += [plain(element) for element in slow]
+    with caplog.at_level(logging.INFO, "streamrec"):
+        found += [plain(element) for element in slow]
+    assert sum("another process writes this cache" in line for line in caplog.messages) == 1
     assert found == upstream.elements * 2
     assert file.read_bytes() == first
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]
@@ -317,15 +319,17 @@ def test_on_seaweedfs(s3_store: Store) -> None:
     assert upstream.calls == 1
 
 
-def test_two_that_fill_one_object_on_seaweedfs(s3_store: Store) -> None:
+def test_two_that_fill_one_object_on_seaweedfs(s3_store: Store, caplog: pytest.LogCaptureFixture) -> None:
     """Of several parts each: who begins last ends the upload of the other, who goes on without it."""
     url = f"{s3_store.url}/caching/two"
     dataset = Dataset.from_generator(slowly, (40,)).cache(url, storage_options=s3_store.options)
     dataset = dataset.with_options(memory_budget=8).map(lambda row: int(row.sum()) >> 17).repeat(2)
     slow = dataset.iterate()
     found = [next(slow) for _ in range(20)]
-    assert list(dataset) == list(range(40)) * 2
-    assert found + list(slow) == list(range(40)) * 2
+    with caplog.at_level(logging.INFO, "streamrec"):
+        assert list(dataset) == list(range(40)) * 2
+        assert found + list(slow) == list(range(40)) * 2
+    assert ["ended by somebody else" in line for line in caplog.messages if "writes this cache" in line] == [True]
 
 
 VERBS: list[Callable[[Dataset[Any], int], Dataset[Any]]] = [
