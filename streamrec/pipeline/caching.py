@@ -28,6 +28,7 @@ from streamrec.pipeline.budget import Share
 from streamrec.pipeline.cache_file import CacheFile
 from streamrec.pipeline.chunk import Batches, Chunk, Nested, Position, Positions, weigh
 from streamrec.pipeline.columns import Columns, window
+from streamrec.pipeline.dealing import readers_lines
 from streamrec.pipeline.description import Chain, Within
 from streamrec.pipeline.given import Numbered
 from streamrec.pipeline.nests import is_nest, map_nest
@@ -84,7 +85,7 @@ class Cache:
         if kept.parts is not None:
             return numbered(remembered(kept.parts), wanted)
         if self.file is not None:
-            version = await self.file.find(tuple(self.inner.lines()), within)
+            version = await self.file.find(readers_lines(self.inner, within), within)
             if version is not None:
                 same = bool(version) and state is not None and state.get("version") == version
                 chunks = within.chunks(self.file.chain, state["inner"] if state and same else None)
@@ -96,7 +97,7 @@ class Cache:
         """A whole pass of the chain, which fills the cache."""
         chunks = self._feeding(within).chunks(self.inner, None)
         if self.file is not None:
-            return self.file.filled(chunks, tuple(self.inner.lines()))
+            return self.file.filled(chunks, readers_lines(self.inner, within))
         return chunks if kept.over else remembering(chunks, kept, MEMORY.of(within.budget))
 
     def _feeding(self, within: Within) -> Within:

@@ -57,8 +57,10 @@ class Lane:
         """Whether another block like the last one fits."""
         return not self.available or self.held_bytes + self._last_bytes <= self.limit_bytes
 
-    def push(self, frames: Frames) -> None:
-        """A block arrived."""
+    def push(self, frames: Frames, record: int | None = None) -> None:
+        """A block arrived; its first record has this number, where that is not simply the next."""
+        if record is not None:
+            self._record = record - self.available
         self._blocks.append(frames)
         self.available += len(frames)
         self._last_bytes = memoryview(frames.buffer).nbytes

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
@@ -31,12 +32,12 @@ from streamrec.pipeline.chunk import Chunk
 from streamrec.pipeline.description import Within
 from streamrec.pipeline.interleave import Interleave, Plan
 from streamrec.pipeline.lane import Lane
-from streamrec.pipeline.session import Opened, StoreOptions
+from streamrec.pipeline.session import Listed, Opened, StoreOptions
 from streamrec.pipeline.turn import Turn
-from streamrec.shards import Listing, ReadOptions, ShardReader
+from streamrec.shards import ReadOptions, ShardReader
 from streamrec.storage import RetryPolicy, Storage
 
-__all__ = ["Shards"]
+__all__ = ["Shards", "read"]
 
 LANE_BYTES = 6 << 20
 """How much one shard is fetched ahead of its turn, if the budget allows: more would only leave the caches."""
@@ -94,18 +95,26 @@ class Shards:
 
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
         """The records of all shards, a chunk at a time."""
-        opened = await self.opened(within)
-        within.tells(opened.listing.paths, self.plan.block_length)
-        turn = Turn.from_json(state) if state is not None else None
-        plan = self.plan.within(within.deterministic)
-        interleave = Interleave(plan, 0, turn, batch=within.batch, skip=within.skip - within.begun)
-        async with background() as tasks:
-            feeds = Feeds(self, opened, tasks, within)
-            async for chunk in interleaved(interleave, feeds, opened.listing):
+        async with aclosing(read(self, state, within, await self.opened(within))) as chunks:
+            async for chunk in chunks:
                 yield chunk
 
 
-async def interleaved(interleave: Interleave, feeds: Feeds, listing: Listing) -> AsyncGenerator[Chunk]:
+async def read(
+    shards: Shards, state: Mapping[str, Any] | None, within: Within, opened: Opened
+) -> AsyncGenerator[Chunk]:
+    """The records of what is listed, a chunk at a time."""
+    within.tells(opened.listing.paths, shards.plan.block_length)
+    turn = Turn.from_json(state) if state is not None else None
+    plan = shards.plan.within(within.deterministic)
+    interleave = Interleave(plan, 0, turn, batch=within.batch, skip=within.skip - within.begun)
+    async with background() as tasks:
+        feeds = Feeds(shards, opened, tasks, within)
+        async for chunk in interleaved(interleave, feeds, opened.listing):
+            yield chunk
+
+
+async def interleaved(interleave: Interleave, feeds: Feeds, listing: Listed) -> AsyncGenerator[Chunk]:
     """Pulls what the interleave's order allows, and waits for more where it allows nothing."""
     while True:
         ahead = feeds.ahead
@@ -222,18 +231,25 @@ class Feeds:
         self._arrived.set()
 
     async def _fetch(self, lane: Lane) -> None:
-        path = self._listing.paths[lane.shard]
-        storage = await self._storages.at(path)
-        options = self._options_for(lane, storage)
-        reader = await ShardReader.open(storage, path, options, lane.start.place)
+        portion = self._listing.portion(lane.shard)
+        storage = await self._storages.at(portion.path)
+        place, options = lane.start.place, self._options_for(lane, storage)
+        if not place.offset and portion.place.offset:  # a mark in a manifest: only shards without compression have them
+            place, options = replace(portion.place, version=place.version), replace(options, compression_type="")
+        reader = await ShardReader.open(storage, portion.path, options, place, portion.piece)
         try:
             if reader.info.size is not None:
                 self._sizes.append(reader.info.size)
             limit = self._whole(lane, reader.info.size) or min(self._share, lane_bytes(reader.block_bytes))
             lane.opened(reader.info.version, reader.compression_type, limit)
             while (frames := await reader.read()) is not None:
-                lane.push(frames)
-                self._arrived.set()
+                begun = reader.place.record - len(frames)
+                first, last = portion.within(begun, len(frames))
+                if first < last:
+                    lane.push(frames.window(first, last), begun + first)
+                    self._arrived.set()
+                if portion.ends(begun + len(frames)):
+                    break
                 if not lane.has_room:
                     room = self._waiting[lane] = anyio.Event()
                     await room.wait()
