@@ -163,9 +163,14 @@ def client(storage: Storage) -> Any:
 async def test_descriptions_of_services_are_parsed_once_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Storages({"anon": True}) as storages:
         await storages.at("s3://bucket/key")
-    parsed = []
+    parsed: list[str] = []
     load = JSONFileLoader.load_file
-    monkeypatch.setattr(JSONFileLoader, "load_file", lambda self, path: parsed.append(path) or load(self, path))
+
+    def noted(self: JSONFileLoader, path: str) -> Any:
+        parsed.append(path)
+        return load(self, path)
+
+    monkeypatch.setattr(JSONFileLoader, "load_file", noted)
     async with Storages({"anon": True, "endpoint_url": "http://127.0.0.1:9"}) as storages:
         await storages.at("s3://bucket/key")
     assert parsed == []
