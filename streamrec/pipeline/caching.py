@@ -80,7 +80,7 @@ class Cache:
     async def _source(self, state: Mapping[str, Any] | None, kept: Kept, within: Within) -> AsyncGenerator[Chunk]:
         """The chain, or what was kept of it, from a position on."""
         if state is not None and "next" not in state:
-            return first_pass(within.chunks(self.inner, state["inner"]))
+            return first_pass(self._feeding(within).chunks(self.inner, state["inner"]))
         wanted: int = state["next"] if state else 0
         if kept.parts is not None:
             return numbered(remembered(kept.parts), wanted)
@@ -95,13 +95,14 @@ class Cache:
 
     def _keeping(self, kept: Kept, within: Within) -> AsyncGenerator[Chunk]:
         """A whole pass of the chain, which fills the cache."""
+        chunks = self._feeding(within).chunks(self.inner, None)
         if self.file is not None:
-            _, rest = within.take(UPLOAD)
-            return self.file.filled(rest.chunks(self.inner, None), readers_lines(self.inner, within))
-        if kept.over:
-            return within.chunks(self.inner, None)
-        limit, rest = within.take(MEMORY)
-        return remembering(rest.chunks(self.inner, None), kept, limit)
+            return self.file.filled(chunks, readers_lines(self.inner, within))
+        return chunks if kept.over else remembering(chunks, kept, MEMORY.of(within.budget))
+
+    def _feeding(self, within: Within) -> Within:
+        """What the chain runs within: the same whether it fills the cache or not, since orders may depend on it."""
+        return within.take(MEMORY if self.file is None else UPLOAD)[1]
 
 
 async def first_pass(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:

@@ -43,6 +43,7 @@ from streamrec.pipeline.prefetching import Prefetch
 from streamrec.pipeline.repeating import Repeat
 from streamrec.pipeline.selecting import Enumerate, Filter, Shard, Skip, Take, TakeWhile
 from streamrec.pipeline.session import StoreOptions
+from streamrec.pipeline.shuffling import Shuffle
 from streamrec.pipeline.source import Shards
 from streamrec.pipeline.stages import Map, Stage
 from streamrec.pipeline.unbatching import Unbatch
@@ -470,6 +471,23 @@ class Dataset(Generic[T]):
     def with_rank(self, rank: int, world_size: int) -> Dataset[T]:
         """The same data set as a rank has it: `distribute` does not look for one, where it was given none."""
         return replace(self, options=replace(self.options, rank=rank_of(rank, world_size)))
+
+    def shuffle(self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True) -> Dataset[T]:
+        """All elements in random order, by a buffer: filled, then a random one leaves for each that comes.
+
+        Args:
+            buffer_size: How many elements it holds; fewer where a quarter of the memory budget ends before (a warning).
+            seed: What the order comes from; None for another order in each run. A resumed run goes on with its own.
+            reshuffle_each_iteration: Whether each epoch of a `repeat` behind this has an order of its own.
+
+        Raises:
+            ValueError: `buffer_size` is less than 1.
+
+        Examples:
+            >>> sorted(Dataset.range(5).shuffle(3, seed=7))
+            [0, 1, 2, 3, 4]
+        """
+        return self._of(Shuffle(self.chain, buffer_size, seed, reshuffle_each_iteration))
 
     def repeat(self, count: int | None = None) -> Dataset[T]:
         """All elements `count` times over; None or -1 for ever."""
