@@ -23,14 +23,15 @@ from streamrec.pipeline.chunk import Chunk, Position, Positions
 from streamrec.pipeline.columns import window
 from streamrec.pipeline.description import Chain, Within
 from streamrec.pipeline.environment import Rank, Reader, reader_here
+from streamrec.pipeline.places import Places, places_of
 from streamrec.pipeline.session import Opened
 from streamrec.pipeline.source import Shards, read
-from streamrec.shards import Even, Portion, assign_records, check_even, deal, even_count, sizes_of, told_by
+from streamrec.shards import Even, Portion, ReadOptions, assign_records, check_even, deal, even_count, sizes_of, told_by
 
 __all__ = ["Distribute", "is_dealt", "readers_lines"]
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
+@dataclass(frozen=True, slots=True)
 class Distribute:
     """The records of shards that fall to one reader.
 
@@ -58,10 +59,27 @@ class Distribute:
         yield from self.shards.lines()
         yield f"Distribute({'' if self.rank is None else f'{self.rank}, '}even={self.even!r})"
 
+    @property
+    def options(self) -> ReadOptions:
+        """How the shards are read."""
+        return self.shards.options
+
     async def opened(self, within: Within) -> Opened:
         """The stores, and what is read of them: this reader's share."""
         opened, _ = await self._dealt(within)
         return opened
+
+    async def check(self, position: Position, within: Within) -> None:
+        """Refuses a position, of a chain around this source, that was saved by another reader, or with other shards.
+
+        Raises:
+            PositionMismatchError: It was.
+        """
+        state = position.get("source")
+        while state is not None and "share" not in state:
+            state = state["inner"].get("source")
+        _, share = await self._dealt(within)
+        share.check(state)
 
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
         """The records of this reader's share."""
@@ -164,6 +182,10 @@ class SharePositions:
     inner: Positions
     share: Share
     given: int
+
+    def places(self) -> Places | None:
+        """The places of the records in their portions, whose numbers stand for the shards'."""
+        return places_of(self.inner)
 
     def at(self, index: int) -> Position:
         position = self.inner.at(index)

@@ -19,6 +19,7 @@ from streamrec import kernels
 from streamrec.errors import CorruptRecordError, PositionMismatchError
 from streamrec.pipeline.chunk import Chunk, Position
 from streamrec.pipeline.columns import compacted, joined
+from streamrec.pipeline.dealing import Distribute
 from streamrec.pipeline.description import Within
 from streamrec.pipeline.places import OFFSET_BITS, Places
 from streamrec.pipeline.session import Opened
@@ -80,7 +81,7 @@ def stretches(references: Numbers, sizes: Numbers, gap: int = GAP_BYTES, most: i
 class Refetch:
     """Records of shards by their places: a source that is made when a run is resumed, and holds nothing that flows."""
 
-    shards: Shards
+    shards: Shards | Distribute
     wanted: Places
 
     def lines(self) -> Iterator[str]:

@@ -27,6 +27,7 @@ from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.budget import Share
 from streamrec.pipeline.chunk import Chunk, Shifted
 from streamrec.pipeline.columns import select, window
+from streamrec.pipeline.dealing import Distribute
 from streamrec.pipeline.description import Chain, Source, Within, derived
 from streamrec.pipeline.parallel import ParallelMap
 from streamrec.pipeline.parsing import Parse
@@ -50,11 +51,11 @@ PICKING = (Filter, Shard, Skip, Take, TakeWhile)
 ONE_TO_ONE = (Map, Parse)
 
 
-def records_of(chain: Chain) -> Shards | None:
+def records_of(chain: Chain) -> Shards | Distribute | None:
     """The shards of which each element of a chain is one record, or was made of one; None for all other chains."""
     source = chain.source
-    if isinstance(source, Shards):
-        shards: Shards | None = source
+    if isinstance(source, Shards | Distribute):
+        shards: Shards | Distribute | None = source
     else:
         shards = records_of(source.inner) if isinstance(source, ParallelMap | Prefetch | Repeat | Shuffle) else None
     return shards if all(type(stage) in PICKING + ONE_TO_ONE for stage in chain.stages) else None
@@ -133,11 +134,15 @@ class Shuffle:
             raise failure
 
 
-async def refetched(buffer: Buffer, state: Mapping[str, Any], inner: Chain, shards: Shards, within: Within) -> None:
+async def refetched(
+    buffer: Buffer, state: Mapping[str, Any], inner: Chain, shards: Shards | Distribute, within: Within
+) -> None:
     """Gives a buffer what it held by reference."""
     held = Held.from_json(state["held"])
     assert held.sizes is not None, "sizes stand beside references"
     order = np.argsort(held.numbers, kind="stable")
+    if isinstance(shards, Distribute):
+        await shards.check(state["inner"], within)
     wanted = Places(held.numbers[order], held.sizes[order], held.shards or {})
     filling = Filling(held, state["limit"])
     async with aclosing(within.chunks(again(inner, Refetch(shards, wanted)), None)) as chunks:

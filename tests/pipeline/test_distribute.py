@@ -220,6 +220,39 @@ def test_resumes(
     assert_resumes_everywhere(dataset if batch is None else dataset.batch(batch))
 
 
+@pytest.mark.parametrize("options", [{}, {"even": "pad"}])
+def test_shuffled_shares_resume_by_reference(options: dict[str, Any]) -> None:
+    folder = folder_of([12, 5, 9], compressed=[False, True])
+    if options:
+        options = {**options, "manifest": f"{folder}/manifest.json"}
+    dataset = of(folder, 1, 3, 2, **options).shuffle(4, seed=1).repeat(2)
+    assert sorted(dataset) == sorted(list(of(folder, 1, 3, 2, **options)) * 2)
+    assert_resumes_everywhere(dataset)
+    elements = dataset.iterate()
+    next(elements)
+    assert '"offset": [' in json.dumps(elements.state_dict())  # references, and no numbers of elements
+    elements.close()
+
+
+def test_a_shuffled_state_of_another_rank_is_refused() -> None:
+    folder = folder_of([20, 20])
+    dataset = TFRecordDataset(f"{folder}/train-*").distribute().shuffle(5, seed=1)
+    elements = dataset.with_rank(0, 2).iterate()
+    next(elements)
+    resumed = dataset.with_rank(1, 2).iterate(elements.state_dict())
+    with pytest.raises(PositionMismatchError, match="saved by reader 0 of 2, and this is reader 1 of 2"):
+        next(resumed)
+    elements.close()
+
+
+def test_an_epoch_is_shuffled_as_a_repeat_shuffles_it() -> None:
+    folder = folder_of([20, 5])
+    dataset = TFRecordDataset(f"{folder}/train-*").distribute(0, 1).shuffle(10, seed=3)
+    epochs = [list(dataset.with_epoch(epoch)) for epoch in range(3)]
+    assert epochs[0] != epochs[1] != epochs[2]
+    assert epochs[0] + epochs[1] + epochs[2] == list(dataset.repeat(3))
+
+
 def test_resumes_in_any_order() -> None:
     folder = folder_of([20, 5, 8])
     dataset = TFRecordDataset(f"{folder}/train-*", cycle_length=2, deterministic=False).distribute(1, 2)

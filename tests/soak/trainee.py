@@ -50,7 +50,7 @@ class Job:
         records = TFRecordDataset(self.shards, num_parallel_reads=3).distribute(
             self.rank, self.world_size, even="pad", manifest=self.manifest
         )
-        return records.repeat(epochs).batch(self.batch)
+        return records.shuffle(60, seed=5).repeat(epochs).batch(self.batch)
 
 
 class Stepping(Protocol):
