@@ -90,21 +90,24 @@ class Front:
         start: Where the chain begins; None for its start.
 
     Attributes:
+        limit: How many bytes it should hold.
+        held: How many it holds.
         available: Elements that have arrived and were not taken.
         ended: Nothing more arrives.
         error: What ended it, or None; it belongs behind what is available.
     """
 
     def __init__(self, limit: int, arrived: Signal, start: Position | None = None) -> None:
+        self.limit = limit
+        self.held = 0
         self.available = 0
         self.ended = False
         self.error: Exception | None = None
-        self._limit = limit
         self._arrived = arrived
         self._room = Signal()
         self._chunks: deque[Chunk] = deque()
+        self._weights: deque[int] = deque()
         self._used = 0
-        self._held = 0
         self._passed = Places((), start)
 
     async def put(self, chunk: Chunk, weight: int) -> None:
@@ -112,10 +115,11 @@ class Front:
         count = len(chunk.elements)
         if not count:
             return
-        while self._chunks and self._held + weight > self._limit:
+        while self._chunks and self.held + weight > self.limit:
             await self._room.wait()
         self._chunks.append(chunk)
-        self._held += weight
+        self._weights.append(weight)
+        self.held += weight
         self.available += count
         self._arrived.notify()
 
@@ -200,7 +204,7 @@ class Front:
         chunk = self._chunks.popleft()
         self._passed = Places(((chunk.positions, self._used, 0),))
         self._used = 0
-        self._held -= chunk.nbytes
+        self.held -= self._weights.popleft()
         self._room.notify()
 
 

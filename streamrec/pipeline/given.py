@@ -17,7 +17,7 @@ from streamrec.pipeline.description import Within
 from streamrec.pipeline.nests import map_nest
 from streamrec.tfrecord import Frames
 
-__all__ = ["Numbered", "Range", "Slices", "digest_of"]
+__all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "Numbered", "Range", "Slices", "digest_of"]
 
 CHUNK_ROWS = 1 << 14
 CHUNK_BYTES = 1 << 20

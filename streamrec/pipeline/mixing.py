@@ -109,7 +109,8 @@ class Mixer:
         chosen, error = checked(self._choices.peek(self._most()), len(self._parts))
         available = np.array([part.available for part in self._parts])
         empty = np.array([part.ended and part.error is None for part in self._parts])
-        short = ranks(chosen, len(self._parts)) >= available[chosen]
+        rank = ranks(chosen, len(self._parts))
+        short = rank >= available[chosen]
         passed = short & empty[chosen] & (not self._stop_on_empty)
         stops = np.flatnonzero(short & ~passed)
         count = int(stops[0]) if len(stops) else len(chosen)
@@ -118,7 +119,7 @@ class Mixer:
             self._stop(chosen, error)
             return None, False
         places = self._choices.take(count).places
-        return (self._taken(chosen[kept], kept, count, places) if len(kept) else None), True
+        return (self._taken(chosen[kept], rank[kept], kept, count, places) if len(kept) else None), True
 
     def _stop(self, chosen: Indices, error: Exception | None) -> None:
         """The next choice cannot be followed: wait for its chain, end, or fail."""
@@ -136,15 +137,15 @@ class Mixer:
         fitting = CHUNK_BYTES // max(part.typical_bytes for part in self._parts)
         return max(1, min(FEWEST + 2 * available, fitting, MOST))
 
-    def _taken(self, chosen: Indices, kept: Indices, count: int, choices: Places) -> Chunk:
-        """What these choices take."""
+    def _taken(self, chosen: Indices, rank: Indices, kept: Indices, count: int, choices: Places) -> Chunk:
+        """What these choices take, each of which is the `rank`-th of its part: what is passed over comes behind."""
         shares = np.bincount(chosen, minlength=len(self._parts))
         taken = [part.take(share) for part, share in zip(self._parts, shares.tolist(), strict=True)]
         windows = [window for part in taken for window in part.windows]
         positions = Mixed(choices, count, kept, chosen, tuple(part.places for part in taken))
         elements = windows[0]
         if len(windows) > 1:
-            order = (np.cumsum(shares) - shares)[chosen] + ranks(chosen, len(self._parts))
+            order = (np.cumsum(shares) - shares)[chosen] + rank
             elements = merged(windows, order)
         return Chunk(elements, positions, sum(part.nbytes for part in taken))
 

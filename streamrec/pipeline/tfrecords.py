@@ -42,7 +42,7 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
     """The records of TFRecord shards, wherever they lie.
 
     Args:
-        filenames: A URL or path, a pattern (`gs://b/train-*.tfrecord`, `{00000..00127}`), or a list of them.
+        filenames: A URL or path, a pattern (`gs://b/train-*.tfrecord`, `{00000..00127}`), or a list; bytes or text.
         compression_type: None to detect (TensorFlow's None means none); "", "GZIP", "ZLIB" or "ZSTD".
         buffer_size: Bytes of a shard that are framed at a time; None for what its storage does best.
         num_parallel_reads: How many shards are interleaved, in TensorFlow's order; None for one after the other;

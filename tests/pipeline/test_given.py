@@ -49,6 +49,22 @@ def test_range_checks_its_arguments() -> None:
         Dataset.range(1, 2, 0)
 
 
+@pytest.mark.parametrize("count", [0, 1, 7, 9000, None])
+def test_short_epochs_are_those_of_long_ones(count: int | None) -> None:
+    names = Dataset.from_tensor_slices({"x": np.arange(3), "y": (Frames.of([b"a", b"b", b"c"]), [[1.5], [2], [3]])})
+    for short in (names, Dataset.range(5), Dataset.from_tensor_slices(Frames.of([b"a", b"", b"ccc"]))):
+        one_by_one = short.take(-1)  # a stage: its epochs are run
+        found, wanted = (list(ds.repeat(count).take(20_000)) for ds in (short, one_by_one))
+        assert list(map(plain, found)) == list(map(plain, wanted))
+        assert len(found) == (20_000 if count is None else min(20_000, count * len(list(short))))
+    assert list(map(type, names.repeat(2).batch(4).take(1).map(lambda batch: batch["y"][0]))) == [Frames]
+
+
+def test_short_epochs_resume_everywhere() -> None:
+    assert_resumes_everywhere(Dataset.range(3).repeat(4))
+    assert_resumes_everywhere(Dataset.from_tensor_slices([b"a", b"b"]).repeat().take(7).repeat(2).batch(3))
+
+
 def test_slices_are_rows_of_nested_arrays() -> None:
     tensors = {"x": np.arange(6).reshape(3, 2), "y": (["a", b"b\0", "c"], [1.5, 2.5, 3.5])}
     dataset = Dataset.from_tensor_slices(tensors)
