@@ -30,7 +30,7 @@ from streamrec.shards import Even, Portion, assign_records, check_even, deal, ev
 __all__ = ["Distribute", "is_dealt", "readers_lines"]
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
+@dataclass(frozen=True, slots=True)
 class Distribute:
     """The records of shards that fall to one reader.
 
