@@ -5,8 +5,9 @@
 
 Sixteen local shards in the page cache, interleaved, shuffled, batched, parsed (`benchmarks.shards` has the records,
 `benchmarks.sides` how each contender writes it). Each run is a process of its own on two cores, which imports, and
-makes one pass, before the clock starts; then passes follow, each with an iterator and a shuffle buffer of its own, for
-1.5 seconds at least. The consumer takes each batch and does nothing with it.
+makes one pass, before the clock starts (the DataLoader only imports: its workers start anew with each pass). Then
+passes follow, each with an iterator and a shuffle buffer of its own, for 1.5 seconds at least. The consumer takes each
+batch and does nothing with it.
 
 First each way of writing it is tried once, and counts and checksums are compared; then the fastest way of each side
 takes turns with the others, `--rounds` times. Ratios are of neighbours in time; medians count. The DataLoader reads
@@ -41,6 +42,7 @@ from benchmarks.sides import SIDES, Pass, ways
 from benchmarks.stream import peak_mb, spawn
 
 MODULE = "benchmarks.pipeline"
+CHECK = "check"
 CORES = {0, 1}
 LEAST_SECONDS = 1.5
 STOPS_SECONDS = 60
@@ -105,7 +107,7 @@ def row(name: str, paths: list[str], shuffled: bool, sides: Sequence[str], round
 def tried_ways(**task: Any) -> dict[str, float]:
     """Records/s of each way of one side, whose records are compared with streamrec's."""
     found = spawn(MODULE, way=None, **task)
-    check, ours = found.pop("check"), spawn(MODULE, way=None, **{**task, "side": "streamrec"})["check"]
+    check, ours = found.pop("check"), spawn(MODULE, way=CHECK, **{**task, "side": "streamrec"})["check"]
     if check != ours:
         raise SystemExit(f"{task['side']} reads other data: {check}, not {ours}")
     return {way: round(run["records_s"]) for way, run in found.items()}
@@ -149,16 +151,19 @@ def child(name: str, side: str, way: str | None, paths: list[str], shuffled: boo
     if way is not None and stops:
         return stopped(passes[way](), stops)
     records, workers = kind.records * len(paths) // SHARDS, WORKERS if side == "DataLoader" else 0
-    if way is not None:
+    if way is not None and way != CHECK:
         return measured(passes[way], records, paths, workers)
-    check = checked(next(iter(passes.values()))())
-    return {"check": check, **{way: measured(start, records, paths, workers) for way, start in passes.items()}}
+    found: dict[str, Any] = {"check": checked(next(iter(passes.values()))())}
+    if way != CHECK:
+        found |= {way: measured(start, records, paths, workers) for way, start in passes.items()}
+    return found
 
 
 def measured(start: Pass, records: int, paths: Sequence[str], workers: int) -> dict[str, float]:
-    """Passes until the time is up, after one that is not counted."""
+    """Passes until the time is up; but for workers, which start anew in each, after one that is not counted."""
     before = peak_mb()
-    consume(start())
+    if not workers:
+        consume(start())
     began, used, count = time.perf_counter(), cpu_seconds(), 0
     while time.perf_counter() - began < LEAST_SECONDS:
         consume(start())

@@ -297,6 +297,9 @@ class Dataset(Generic[T]):
     ) -> Dataset[Any]:
         """Joins each `batch_size` elements in one, with arrays padded to one shape.
 
+        Lists of Example messages are padded fastest while they are parsed: `batch(n).parse_example(features)` with a
+        `FixedLenSequenceFeature(shape, dtype, allow_missing=True)` gives the same arrays, without an object per record.
+
         Args:
             batch_size: How many.
             padded_shapes: The shape for each part of an element, in dicts and tuples as the element's; None or -1 in
