@@ -18,7 +18,9 @@ def pytest_xdist_auto_num_workers() -> int:
     return min(8, 2 * (os.cpu_count() or 1))
 
 
+settings.register_profile("usual", deadline=None)  # how long an example takes depends on what else runs here
 settings.register_profile("many", max_examples=5000, deadline=None)
+settings.load_profile("usual")
 
 
 @pytest.fixture

@@ -171,6 +171,8 @@ class Job(Generic[T]):
         error = _error_of(task)
         if isinstance(error, asyncio.CancelledError):
             error = None if self._cancelled else self._cut_short(error)
+        elif self._cancelled and isinstance(error, ClosedError):
+            error = None  # a put said that nobody is there, before the cancellation reached the work
         elif error is None:
             self._result = task.result()
         elif self._orphan or self.thread.epitaph is EXITING:

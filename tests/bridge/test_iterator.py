@@ -5,6 +5,7 @@ import gc
 import threading
 import traceback
 import weakref
+from contextlib import suppress
 from contextvars import ContextVar
 
 import pytest
@@ -120,6 +121,17 @@ def test_put_after_close_is_refused() -> None:
     with iterate(produce, 1) as iterator:
         next(iterator)
     assert len(refused) == 1
+
+
+def test_a_put_after_close_is_no_failure_of_the_cleanup() -> None:
+    async def produce(put: Put[int]) -> None:
+        await put(0, 1)
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await put(1, 1)
+
+    with iterate(produce, 1) as iterator:
+        assert next(iterator) == 0
 
 
 def test_close_frees_what_is_queued() -> None:
