@@ -9,12 +9,14 @@ SERVERS := .venv-servers
 PEERS ?= 0
 TORCH ?= torch==2.13.0
 TENSORFLOW ?= tensorflow-cpu==2.21.0
+TORCHDATA ?= torchdata==0.11.0
 EXTRAS := dev,s3,gcs,http,obstore,zstd,cli
 PIP := -m pip install --quiet --disable-pip-version-check
 TESTS ?=
 SECONDS_OF_FUZZING ?= 600
 SOAK_SECONDS ?= 600
 SOAK_KILLS ?= 100
+SOAK_TRAINING_KILLS ?= 50
 
 export STREAMREC_SERVERS ?= $(CURDIR)/$(SERVERS)
 
@@ -24,7 +26,7 @@ help:
 	@sed -n '1,4p' Makefile | cut -c3-
 	@echo "  make check    lint, types and structure"
 	@echo "  make sanitize the tests of kernels and parsing under AddressSanitizer and UBSan"
-	@echo "  make soak     ten minutes of reading and writing in bad weather (SOAK_SECONDS=600, SOAK_KILLS=100)"
+	@echo "  make soak     ten minutes of reading and writing in bad weather (SOAK_SECONDS=600, SOAK_KILLS=100), and killed training runs"
 	@echo "  make fuzz     ten minutes of fuzzing the decoder (needs clang)"
 	@echo "  make bench    the comparisons in benchmarks/ (needs PEERS=1)"
 
@@ -46,6 +48,7 @@ sanitize: client
 soak: client servers
 	$(CLIENT)/bin/python -m tests.soak.reading --seconds $(SOAK_SECONDS)
 	$(CLIENT)/bin/python -m tests.soak.writing --kills $(SOAK_KILLS)
+	$(CLIENT)/bin/python -m tests.soak.training --kills $(SOAK_TRAINING_KILLS)
 
 fuzz:
 	sh fuzz/run.sh $(SECONDS_OF_FUZZING)
@@ -80,7 +83,7 @@ $(SERVERS)/.done: requirements-servers.txt
 
 $(CLIENT)/.peers: $(CLIENT)/.done
 	@echo "installing TensorFlow and torch into $(CLIENT) ..."
-	@$(CLIENT)/bin/python $(PIP) '$(TENSORFLOW)' '$(TORCH)'
+	@$(CLIENT)/bin/python $(PIP) '$(TENSORFLOW)' '$(TORCH)' '$(TORCHDATA)'
 	@touch $@
 
 clean:

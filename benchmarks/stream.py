@@ -204,10 +204,10 @@ def peak_mb() -> float:
 
 
 def read_by_streamrec(
-    urls: list[str], options: dict[str, Any], batch: int, block: int = 1, check: bool = False
+    urls: list[str], options: dict[str, Any], batch: int, block: int = 1, check: bool = False, parallel: int = 16
 ) -> tuple[int, int]:
     """The loop that a user writes."""
-    dataset = streamrec.TFRecordDataset(urls, num_parallel_reads=16, block_length=block, storage_options=options)
+    dataset = streamrec.TFRecordDataset(urls, num_parallel_reads=parallel, block_length=block, storage_options=options)
     size = checksum = 0
     for frames in dataset.with_options(memory_budget=BUDGET).batch(batch):
         size += frames.nbytes + 16 * len(frames)

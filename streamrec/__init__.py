@@ -84,6 +84,8 @@ from streamrec.shards import (
     open_shard,
     verify,
     verify_sync,
+    write_manifest,
+    write_manifest_sync,
 )
 from streamrec.storage import RetryPolicy
 from streamrec.tfrecord import Framer, Frames, Loss, TFRecordOptions, encode_record, encode_records
@@ -166,6 +168,8 @@ __all__ = [
     "serialize_tensor",
     "verify",
     "verify_sync",
+    "write_manifest",
+    "write_manifest_sync",
 ]
 
 __version__ = "0.1.0"

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from streamrec.testing.servers import Store, fake_gcs, nginx, seaweedfs
 
@@ -15,6 +16,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what ru
 def pytest_xdist_auto_num_workers() -> int:
     """Two workers a core, since half of the time is waiting: for servers, processes, time limits."""
     return min(8, 2 * (os.cpu_count() or 1))
+
+
+settings.register_profile("many", max_examples=5000, deadline=None)
 
 
 @pytest.fixture

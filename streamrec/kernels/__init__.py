@@ -25,11 +25,13 @@ __all__ = [
     "crc32c_implementations",
     "crc32c_with",
     "encode_frames",
+    "exchange",
     "find_header",
     "gather",
     "interleave",
     "masked_crc32c",
     "pad_rows",
+    "pick",
     "scan_frames",
 ]
 
@@ -51,11 +53,13 @@ if NATIVE:
             crc32c_implementations,
             crc32c_with,
             encode_frames,
+            exchange,
             find_header,
             gather,
             interleave,
             masked_crc32c,
             pad_rows,
+            pick,
             scan_frames,
         )
     except ImportError as error:
@@ -68,10 +72,12 @@ else:
         crc32c_implementations,
         crc32c_with,
         encode_frames,
+        exchange,
         find_header,
         gather,
         interleave,
         masked_crc32c,
         pad_rows,
+        pick,
         scan_frames,
     )

@@ -5,6 +5,8 @@ Rules:
 - A source that buffers takes its share of what reaches it (`Within.take`), and hands the rest on to the chains that
   it holds. Sources that run chains beside each other hand each an equal part (`Within.part`). So whatever is nested
   in whatever, all shares together are the budget and never more; how far each is filled is its owner's to keep.
+- What reaches a source is the same in every run with the same options, be it resumed or not: how many elements a
+  shuffle holds depends on it, and so does its order.
 - A share that is too small for one chunk holds one chunk, or nothing would move.
 
 | who | share of what reaches it | at most |
@@ -13,6 +15,7 @@ Rules:
 | `prefetch` | a half | what it was asked for |
 | `prefetch(AUTOTUNE)` | a quarter | |
 | `map` of several calls: what they hold, and their results | a quarter | |
+| `shuffle`: the elements that it holds, and as much of what is dead among them | a half | |
 | what runs beside others (`zip`, `interleave`, `choose_from_datasets`): what it is ahead | a quarter of its part | |
 | `cache()` in memory: what it keeps, for the whole run | a half | |
 | `cache(filename)`: what is on its way into the file | a half | 40 MiB |

@@ -28,6 +28,7 @@ from streamrec.pipeline.budget import Share
 from streamrec.pipeline.cache_file import CacheFile
 from streamrec.pipeline.chunk import Batches, Chunk, Nested, Position, Positions, weigh
 from streamrec.pipeline.columns import Columns, window
+from streamrec.pipeline.dealing import readers_lines
 from streamrec.pipeline.description import Chain, Within
 from streamrec.pipeline.given import Numbered
 from streamrec.pipeline.nests import is_nest, map_nest
@@ -79,12 +80,12 @@ class Cache:
     async def _source(self, state: Mapping[str, Any] | None, kept: Kept, within: Within) -> AsyncGenerator[Chunk]:
         """The chain, or what was kept of it, from a position on."""
         if state is not None and "next" not in state:
-            return first_pass(within.chunks(self.inner, state["inner"]))
+            return first_pass(self._feeding(within).chunks(self.inner, state["inner"]))
         wanted: int = state["next"] if state else 0
         if kept.parts is not None:
             return numbered(remembered(kept.parts), wanted)
         if self.file is not None:
-            version = await self.file.find(tuple(self.inner.lines()), within)
+            version = await self.file.find(readers_lines(self.inner, within), within)
             if version is not None:
                 same = bool(version) and state is not None and state.get("version") == version
                 chunks = within.chunks(self.file.chain, state["inner"] if state and same else None)
@@ -94,13 +95,14 @@ class Cache:
 
     def _keeping(self, kept: Kept, within: Within) -> AsyncGenerator[Chunk]:
         """A whole pass of the chain, which fills the cache."""
+        chunks = self._feeding(within).chunks(self.inner, None)
         if self.file is not None:
-            _, rest = within.take(UPLOAD)
-            return self.file.filled(rest.chunks(self.inner, None), tuple(self.inner.lines()))
-        if kept.over:
-            return within.chunks(self.inner, None)
-        limit, rest = within.take(MEMORY)
-        return remembering(rest.chunks(self.inner, None), kept, limit)
+            return self.file.filled(chunks, readers_lines(self.inner, within))
+        return chunks if kept.over else remembering(chunks, kept, MEMORY.of(within.budget))
+
+    def _feeding(self, within: Within) -> Within:
+        """What the chain runs within: the same whether it fills the cache or not, since orders may depend on it."""
+        return within.take(MEMORY if self.file is None else UPLOAD)[1]
 
 
 async def first_pass(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:

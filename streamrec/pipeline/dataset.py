@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 from fsspec import AbstractFileSystem
@@ -18,8 +18,10 @@ from streamrec.pipeline.cache_file import CacheFile
 from streamrec.pipeline.caching import Cache
 from streamrec.pipeline.calling import is_async
 from streamrec.pipeline.concatenating import Concatenate
+from streamrec.pipeline.dealing import Distribute
 from streamrec.pipeline.description import Chain, Source
 from streamrec.pipeline.drawing import Choices
+from streamrec.pipeline.environment import rank_of
 from streamrec.pipeline.generating import Generated
 from streamrec.pipeline.given import Range, Slices
 from streamrec.pipeline.interleave import Plan
@@ -41,6 +43,8 @@ from streamrec.pipeline.prefetching import Prefetch
 from streamrec.pipeline.repeating import Repeat
 from streamrec.pipeline.selecting import Enumerate, Filter, Shard, Skip, Take, TakeWhile
 from streamrec.pipeline.session import StoreOptions
+from streamrec.pipeline.shuffling import Shuffle
+from streamrec.pipeline.source import Shards
 from streamrec.pipeline.stages import Map, Stage
 from streamrec.pipeline.unbatching import Unbatch
 from streamrec.pipeline.zipping import Zip
@@ -427,6 +431,66 @@ class Dataset(Generic[T]):
             ValueError: `index` is not between 0 and `num_shards`, exclusive.
         """
         return self._then(Shard(num_shards, index))
+
+    def shuffle(self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True) -> Dataset[T]:
+        """All elements in random order, by a buffer: filled, then a random one leaves for each that comes.
+
+        Args:
+            buffer_size: How many elements it holds; fewer where a quarter of the memory budget ends before (a warning).
+            seed: What the order comes from; None for another order in each run. A resumed run goes on with its own.
+            reshuffle_each_iteration: Whether each epoch of a `repeat` behind this has an order of its own.
+
+        Raises:
+            ValueError: `buffer_size` is less than 1.
+
+        Examples:
+            >>> sorted(Dataset.range(5).shuffle(3, seed=7))
+            [0, 1, 2, 3, 4]
+        """
+        return self._of(Shuffle(self.chain, buffer_size, seed, reshuffle_each_iteration))
+
+    def distribute(
+        self,
+        rank: int | None = None,
+        world_size: int | None = None,
+        *,
+        even: Literal["pad", "drop", "cycle"] | None = None,
+        manifest: str | None = None,
+    ) -> Dataset[T]:
+        """This reader's share of the shards; it stands right behind `TFRecordDataset`.
+
+        Shards are dealt whole where that is fair, and by ranges of their bytes where it is not; the shares of all
+        ranks, and of the loader workers within each, hold each record once. Where shards and readers do not change,
+        a share does not change from epoch to epoch.
+
+        Args:
+            rank: This process's number, from 0; None to ask torch.distributed, JAX, or `RANK` and `WORLD_SIZE`, when
+                and where the pipeline runs. Workers of a torch `DataLoader` divide their rank's share further.
+            world_size: How many processes there are; with `rank`.
+            even: None: each record once, and readers of about the same load. Else all readers give exactly as many
+                records: "drop" leaves out the last ones (fewer than there are readers), "pad" goes on with the first
+                of the data set where it ends, and "cycle" has who has fewer begin his own again.
+            manifest: With `even`, the URL of the manifest that says how many records each shard holds.
+
+        Raises:
+            ValueError: It stands elsewhere; `even` without `manifest`; a rank out of its range.
+            PositionMismatchError: When it runs: the state to resume from was saved by another reader.
+        """
+        source = self.chain.source
+        if not isinstance(source, Shards) or self.chain.stages:
+            raise ValueError(
+                f"distribute stands behind {self!r}, and can only deal shards: put it right behind TFRecordDataset, "
+                "or use shard(num_shards, index), which goes by elements"
+            )
+        return self._of(Distribute(source, rank_of(rank, world_size), even, manifest))
+
+    def with_epoch(self, epoch: int) -> Dataset[T]:
+        """The same data set in another epoch: what is shuffled anew for each `repeat` is shuffled as in that one."""
+        return replace(self, options=replace(self.options, epoch=epoch))
+
+    def with_rank(self, rank: int, world_size: int) -> Dataset[T]:
+        """The same data set as a rank has it: `distribute` does not look for one, where it was given none."""
+        return replace(self, options=replace(self.options, rank=rank_of(rank, world_size)))
 
     def repeat(self, count: int | None = None) -> Dataset[T]:
         """All elements `count` times over; None or -1 for ever."""

@@ -4,6 +4,7 @@ Rules:
 - A chain is a source and the stages behind it. A source may hold chains of its own (`Repeat`, `Zip`, ...).
 - A source is described in one file with what runs it. It awaits where a step must not: it does I/O, or runs tasks.
 - `chunks(state, within)` starts it and resumes it: state is what its own positions said, and is given there only.
+- A source that buffers takes a share of the budget by `within.take`, and runs its chains within the rest (`budget.py`).
 - Chains that a source holds are run by `within.chunks`, and its queues made by `within.queue`, so that sources know
   nothing of the driver and are counted without knowing it.
 """
@@ -17,6 +18,7 @@ from typing import Any, Protocol
 
 from streamrec.pipeline.budget import Share
 from streamrec.pipeline.chunk import Chunk, Position
+from streamrec.pipeline.environment import Rank
 from streamrec.pipeline.queue import ByteQueue
 from streamrec.pipeline.session import Session
 from streamrec.pipeline.stages import Stage, Step
@@ -106,9 +108,10 @@ class Within:
         watch: What counts the source.
         budget: Bytes that the source may hold, with all that it runs.
         deterministic: Whether sources that were not told otherwise keep the order.
-        epoch: How often an enclosing `repeat` has begun anew.
+        epoch: The run's own, and how often an enclosing `repeat` has begun anew.
         seed: What chance comes from where no seed was given: drawn once for a run, and kept in its positions.
         skip: How many of the first elements will be dropped: the position lies within a chunk.
+        rank: Which rank runs it; None to look for it in the environment.
         batch: How many elements make a batch behind the source: chunks may end between two where that costs nothing.
         begun: How many elements of such a batch came before the source's first.
     """
@@ -121,6 +124,7 @@ class Within:
     epoch: int = 0
     seed: int = 0
     skip: int = 0
+    rank: Rank | None = None
     batch: int = 1
     begun: int = 0
 

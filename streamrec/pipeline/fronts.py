@@ -220,9 +220,9 @@ async def abreast(
         within: What they run within.
         arrived: Told when something arrives in any of them.
     """
-    limit, feeding = within.part(len(chains)).take(AHEAD)
+    shares = [within.part(len(chains)).apart(number).take(AHEAD) for number in range(len(chains))]
     async with background() as tasks:
-        fronts = [Front(limit, arrived, position) for position in positions]
-        for number, (front, chain, position) in enumerate(zip(fronts, chains, positions, strict=True)):
-            tasks.start_soon(fill, front, feeding.apart(number).chunks(chain, position))
+        fronts = [Front(limit, arrived, position) for (limit, _), position in zip(shares, positions, strict=True)]
+        for front, (_, feeding), chain, position in zip(fronts, shares, chains, positions, strict=True):
+            tasks.start_soon(fill, front, feeding.chunks(chain, position))
         yield fronts

@@ -12,12 +12,14 @@ Rules:
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from streamrec.pipeline import places
 from streamrec.pipeline.chunk import Chunk, Position, Positions
 from streamrec.pipeline.columns import window
 
@@ -285,3 +287,16 @@ class Places:
         fed = next(fed for fed in reversed(self.fed) if fed.ordinal <= low)
         done = [[first - low, last - low] for first, last in delivered.beyond]
         return {"source": {"inner": dict(fed.positions.at(low - fed.ordinal)), "done": done}}
+
+    def places(self) -> places.Places | None:
+        """The places of the records that these results were made of, where they are known."""
+        found = []
+        ends = [fed.ordinal for fed in self.fed[1:]] + [sys.maxsize]
+        for first, last in self.parts:
+            for fed, end in zip(self.fed, ends, strict=True):
+                if first < end and fed.ordinal < last:
+                    known = places.places_of(fed.positions)
+                    if known is None:
+                        return None
+                    found.append(known.picked(slice(max(first - fed.ordinal, 0), min(last, end) - fed.ordinal)))
+        return places.joined(found)

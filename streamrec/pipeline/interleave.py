@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 
 from streamrec.pipeline.chunk import Positions
 from streamrec.pipeline.lane import STRETCH_BYTES, Lane, records_begun, take_in_turn
+from streamrec.pipeline.places import Taken
 from streamrec.pipeline.turn import Arrival, BlockPositions, Snapshot, SourcePositions, Turn
 from streamrec.tfrecord import Frames
 
@@ -116,9 +117,9 @@ class Interleave:
             if lane is not None and lane.available:
                 self._marks[index] = lane.mark()  # with the block that it gives now, for the places within
                 before = self.snapshot
-                frames = self._take([index], lane.front())
+                frames, taken = self._take([index], lane.front())
                 self._advance()
-                return frames, BlockPositions(before, lane.shard)
+                return frames, BlockPositions(before, lane.shard, taken)
             self._advance()
             idle += 1
             if lane is not None and lane.ended:
@@ -152,28 +153,28 @@ class Interleave:
         """The next records, of which this lane's are the first; None where more should arrive before."""
         block = self._plan.block_length
         if self._slots.count(None) == len(self._slots) - 1:
-            frames = self._take([self._cycle], self._stretch(lane, sys.maxsize))
+            frames, taken = self._take([self._cycle], self._stretch(lane, sys.maxsize))
         elif self._block or block * lane.typical_bytes() >= STRETCH_BYTES:
-            frames = self._take([self._cycle], self._stretch(lane, block - self._block))
+            frames, taken = self._take([self._cycle], self._stretch(lane, block - self._block))
             self._go_on(len(frames))
         else:
             slots = len(self._slots)
             order = [index % slots for index in range(self._cycle, self._cycle + slots) if self._slots[index % slots]]
-            frames = self._take(order, self._turns([self._lane(index) for index in order]))
+            frames, taken = self._take(order, self._turns([self._lane(index) for index in order]))
             turns, self._block = divmod(len(frames), block)
             self._cycle = order[turns % len(order)]
         if not len(frames):
             return None
         self._pulled += len(frames)
         before, self._before = self._before, self.snapshot
-        return frames, SourcePositions(before, self._before, len(frames))
+        return frames, SourcePositions(before, self._before, len(frames), taken)
 
-    def _take(self, slots: Sequence[int], count: int) -> Frames:
+    def _take(self, slots: Sequence[int], count: int) -> tuple[Frames, Taken]:
         """The next `count` records of the lanes in these slots, in turn."""
-        frames = take_in_turn([self._lane(slot) for slot in slots], count, self._plan.block_length)
+        frames, taken = take_in_turn([self._lane(slot) for slot in slots], count, self._plan.block_length)
         for slot in slots:
             self._marks[slot] = self._lane(slot).mark()
-        return frames
+        return frames, taken
 
     def _lane(self, slot: int) -> Lane:
         lane = self._slots[slot]

@@ -57,7 +57,8 @@ class Run:
         self.position = position_of(chain, state) if state is not None else {"seed": randbits(SEED_BITS)}
         self.memory_budget = options.budget
         self.queue_bytes = max(1, CONSUMER.of(self.memory_budget))
-        self.options = replace(options, memory_budget=max(1, self.memory_budget - self.queue_bytes))
+        epoch = options.epoch if state is None else state.get("epoch", 0)
+        self.options = replace(options, memory_budget=max(1, self.memory_budget - self.queue_bytes), epoch=epoch)
         self.elements: Iterator[Any] = iter(())
         self._chunk: Chunk | None = None
         self.watching = Watching(chain, self.queue_bytes, None if trace is None else Trace(trace), progress)
@@ -79,7 +80,8 @@ class Run:
         if self._chunk is not None:
             position = self._chunk.positions.at(len(self._chunk.elements) - length_hint(self.elements))
         position = {**position, "seed": self.position["seed"]}
-        return {"format": FORMAT, "pipeline": list(self.chain.lines()), "position": position}
+        lines = list(self.chain.lines())
+        return {"format": FORMAT, "pipeline": lines, "epoch": self.options.epoch, "position": position}
 
 
 def unpacked(chunk: Chunk) -> Iterable[Any]:

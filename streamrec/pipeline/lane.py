@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from streamrec import kernels
+from streamrec.pipeline.places import Stretch, Taken
 from streamrec.pipeline.turn import Arrival, LaneMark
 from streamrec.tfrecord import Frames, as_spans
 
@@ -56,8 +57,10 @@ class Lane:
         """Whether another block like the last one fits."""
         return not self.available or self.held_bytes + self._last_bytes <= self.limit_bytes
 
-    def push(self, frames: Frames) -> None:
-        """A block arrived."""
+    def push(self, frames: Frames, record: int | None = None) -> None:
+        """A block arrived; its first record has this number, where that is not simply the next."""
+        if record is not None:
+            self._record = record - self.available
         self._blocks.append(frames)
         self.available += len(frames)
         self._last_bytes = memoryview(frames.buffer).nbytes
@@ -94,6 +97,11 @@ class Lane:
                 self.held_bytes -= memoryview(block.buffer).nbytes
         return taken
 
+    def noted(self, windows: Sequence[Frames]) -> tuple[int, str | None, str | None, tuple[Stretch, ...]]:
+        """Where records lie that were taken."""
+        stretches = tuple(Stretch(window.origin or 0, window.spans) for window in windows)
+        return self.shard, self._version, self._compression, stretches
+
     def typical_bytes(self) -> int:
         """About how long this lane's records are."""
         return self.held_bytes // max(self.available, 1) + 1
@@ -109,18 +117,20 @@ def records_begun(lanes: Sequence[Lane], block: int) -> int:
     return count
 
 
-def take_in_turn(lanes: Sequence[Lane], count: int, block: int) -> Frames:
+def take_in_turn(lanes: Sequence[Lane], count: int, block: int) -> tuple[Frames, Taken]:
     """The next `count` records of the lanes in turn: a long stretch as it lies, all else copied in order."""
     if not count:
-        return NOTHING
+        return NOTHING, Taken((), block, 0)
     rounds, rest = divmod(count, len(lanes) * block)
     shares = [rounds * block + min(max(rest - index * block, 0), block) for index in range(len(lanes))]
     windows = [lane.take(share) for lane, share in zip(lanes, shares, strict=True) if share]
+    noted = zip(lanes, windows, strict=False)
+    taken = Taken(tuple(lane.noted(each) for lane, each in noted), block if len(windows) > 1 else count, count)
     if len(windows) == 1 and len(windows[0]) == 1 and _is_stretch(windows[0][0]):
-        return windows[0][0]
+        return windows[0][0], taken
     pairs = [[(window.buffer, window.spans) for window in lane] for lane in windows]
-    buffer, spans = kernels.interleave(pairs, block if len(windows) > 1 else count)
-    return Frames(buffer, as_spans(spans))
+    buffer, spans = kernels.interleave(pairs, taken.block)
+    return Frames(buffer, as_spans(spans)), taken
 
 
 def _is_stretch(window: Frames) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from streamrec.pipeline.budget import default_budget
+from streamrec.pipeline.environment import Rank
 
 __all__ = ["AUTOTUNE", "Options"]
 
@@ -21,10 +22,14 @@ class Options:
     Args:
         deterministic: Whether stages that were not told otherwise keep the order; None for True.
         memory_budget: Bytes that one run may hold; None for a share of the machine's memory.
+        epoch: Which epoch a run begins with.
+        rank: Which rank runs it; None to look for it in the environment.
     """
 
     deterministic: bool | None = None
     memory_budget: int | None = None
+    epoch: int = 0
+    rank: Rank | None = None
 
     def __post_init__(self) -> None:
         if self.memory_budget is not None and self.memory_budget < 1:
@@ -37,15 +42,18 @@ class Options:
 
     @classmethod
     def of(cls, several: Iterable[Options]) -> Options:
-        """Those of a pipeline that is made of several: the largest budget; in order unless one of them said not."""
+        """Those of a pipeline made of several: the largest budget; in order unless one said not; the first's epoch."""
         parts = list(several)
         said = [part.deterministic for part in parts if part.deterministic is not None]
         budgets = [part.memory_budget for part in parts if part.memory_budget is not None]
-        return cls(all(said) if said else None, max(budgets, default=None))
+        ranks = [part.rank for part in parts if part.rank is not None]
+        rank = ranks[0] if ranks else None
+        return cls(all(said) if said else None, max(budgets, default=None), parts[0].epoch, rank)
 
     def updated(self, deterministic: bool | None, memory_budget: int | None) -> Options:
         """These, save for what is given."""
-        return Options(
-            self.deterministic if deterministic is None else deterministic,
-            self.memory_budget if memory_budget is None else memory_budget,
+        return replace(
+            self,
+            deterministic=self.deterministic if deterministic is None else deterministic,
+            memory_budget=self.memory_budget if memory_budget is None else memory_budget,
         )

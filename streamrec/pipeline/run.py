@@ -58,7 +58,8 @@ async def started(
 ) -> AsyncGenerator[Chunk]:
     """A run of its own: a chain's chunks, in a session that is closed behind them."""
     async with session() as kept:
-        within = Within(chunks_of, kept, watch, options.budget, options.deterministic is not False)
+        ordered = options.deterministic is not False
+        within = Within(chunks_of, kept, watch, options.budget, ordered, options.epoch, rank=options.rank)
         async with aclosing(within.chunks(chain, position)) as chunks:
             async for chunk in chunks:
                 yield chunk

@@ -10,21 +10,41 @@ matched goes with it. Clients stay: sources that read from the same stores, in a
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from anyio.abc import TaskGroup
 from fsspec import AbstractFileSystem
 
 from streamrec.pipeline.background import background
-from streamrec.shards import Filenames, Listing
+from streamrec.shards import Filenames, Listing, Portion
 from streamrec.storage import RetryPolicy, Storages
 
-__all__ = ["Opened", "Session", "StoreOptions", "session"]
+__all__ = ["Listed", "Opened", "Session", "StoreOptions", "session"]
 
 T = TypeVar("T")
+
+
+class Listed(Protocol):
+    """The shards, or portions of shards, that are read, as far as they are known; see `shards.Listing`."""
+
+    @property
+    def paths(self) -> Sequence[str]: ...
+
+    @property
+    def sizes(self) -> Mapping[str, int]: ...
+
+    @property
+    def complete(self) -> bool: ...
+
+    @property
+    def error(self) -> Exception | None: ...
+
+    async def until(self, count: int) -> None: ...
+
+    def portion(self, number: int) -> Portion: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +65,7 @@ class Opened:
     """A source that is open: its stores, and its shards as far as they are known."""
 
     storages: Storages
-    listing: Listing
+    listing: Listed
 
 
 class Clients:
@@ -104,9 +124,10 @@ class Session:
         storages = await self._clients.of(options)
         storages.connections.budget.widen(buffer_bytes)
         self._stack.callback(storages.connections.budget.widen, -buffer_bytes)
-        opened = Opened(storages, Listing(storages, filenames))
+        listing = Listing(storages, filenames)
+        opened = Opened(storages, listing)
         self._opened.append((source, opened))
-        self._tasks.start_soon(opened.listing.run)
+        self._tasks.start_soon(listing.run)
         return opened
 
     @asynccontextmanager

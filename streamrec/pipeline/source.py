@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
@@ -31,12 +32,12 @@ from streamrec.pipeline.chunk import Chunk
 from streamrec.pipeline.description import Within
 from streamrec.pipeline.interleave import Interleave, Plan
 from streamrec.pipeline.lane import Lane
-from streamrec.pipeline.session import Opened, StoreOptions
+from streamrec.pipeline.session import Listed, Opened, StoreOptions
 from streamrec.pipeline.turn import Turn
-from streamrec.shards import Listing, ReadOptions, ShardReader
+from streamrec.shards import ReadOptions, ShardReader
 from streamrec.storage import RetryPolicy, Storage
 
-__all__ = ["Shards"]
+__all__ = ["Shards", "read"]
 
 LANE_BYTES = 6 << 20
 """How much one shard is fetched ahead of its turn, if the budget allows: more would only leave the caches."""
@@ -49,7 +50,11 @@ LEAST_BLOCK_BYTES = 64 << 10
 """Blocks are no smaller than this, however small the budget."""
 
 SMALL_BYTES = 8 << 20
-"""Smaller shards are opened further ahead; larger ones are read by parallel ranges."""
+"""Smaller shards are opened further ahead; larger ones are read by parallel ranges too."""
+
+LEAST_WHOLE = 4
+"""Larger shards are opened as far ahead as small ones where the budget holds so many of them: one shard that is in its
+turn alone does not fill the wire for long enough."""
 
 SLACK_BYTES = 512 << 10
 """What a small shard's lane holds beside the shard: a block that is larger than what is left for it."""
@@ -90,18 +95,26 @@ class Shards:
 
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
         """The records of all shards, a chunk at a time."""
-        opened = await self.opened(within)
-        within.tells(opened.listing.paths, self.plan.block_length)
-        turn = Turn.from_json(state) if state is not None else None
-        plan = self.plan.within(within.deterministic)
-        interleave = Interleave(plan, 0, turn, batch=within.batch, skip=within.skip - within.begun)
-        async with background() as tasks:
-            feeds = Feeds(self, opened, tasks, within)
-            async for chunk in interleaved(interleave, feeds, opened.listing):
+        async with aclosing(read(self, state, within, await self.opened(within))) as chunks:
+            async for chunk in chunks:
                 yield chunk
 
 
-async def interleaved(interleave: Interleave, feeds: Feeds, listing: Listing) -> AsyncGenerator[Chunk]:
+async def read(
+    shards: Shards, state: Mapping[str, Any] | None, within: Within, opened: Opened
+) -> AsyncGenerator[Chunk]:
+    """The records of what is listed, a chunk at a time."""
+    within.tells(opened.listing.paths, shards.plan.block_length)
+    turn = Turn.from_json(state) if state is not None else None
+    plan = shards.plan.within(within.deterministic)
+    interleave = Interleave(plan, 0, turn, batch=within.batch, skip=within.skip - within.begun)
+    async with background() as tasks:
+        feeds = Feeds(shards, opened, tasks, within)
+        async for chunk in interleaved(interleave, feeds, opened.listing):
+            yield chunk
+
+
+async def interleaved(interleave: Interleave, feeds: Feeds, listing: Listed) -> AsyncGenerator[Chunk]:
     """Pulls what the interleave's order allows, and waits for more where it allows nothing."""
     while True:
         ahead = feeds.ahead
@@ -143,7 +156,8 @@ class Feeds:
     def ahead(self) -> int:
         """How many shards after those in the cycle are opened before their turn comes."""
         size = self._typical_bytes()
-        if size > SMALL_BYTES:
+        fit = self._connections.budget.limit // (size + SLACK_BYTES)
+        if not self._sizes or (size > SMALL_BYTES and fit < LEAST_WHOLE):
             return self._shards.ahead
         return max(self._shards.ahead, self._connections.streams_for(size) - self._shards.plan.cycle_length)
 
@@ -167,6 +181,14 @@ class Feeds:
         self._beyond[lane] = room
         return True
 
+    def _whole(self, lane: Lane, size: int | None) -> int | None:
+        """What a lane beyond the places may hold: all of its shard where there is room. None for one in its place."""
+        room = self._beyond.get(lane)
+        more = (size or 0) + SLACK_BYTES - (room or 0)
+        if room is not None and more > 0 and self._connections.budget.take(more):
+            room = self._beyond[lane] = room + more
+        return room
+
     def _settle(self, beyond: set[Lane]) -> None:
         """Lanes that have a place by now, or are gone, give their room back."""
         for lane in [lane for lane in self._beyond if lane not in beyond]:
@@ -175,8 +197,8 @@ class Feeds:
                 lane.limit_bytes = max(lane.limit_bytes, min(self._share, LANE_BYTES))
 
     def _typical_bytes(self) -> int:
-        """How large shards are; before one is known, larger than small."""
-        return int(median(self._sizes)) if self._sizes else SMALL_BYTES + 1
+        """How large shards are; 0 before one is known."""
+        return int(median(self._sizes)) if self._sizes else 0
 
     @property
     def _share(self) -> int:
@@ -209,18 +231,25 @@ class Feeds:
         self._arrived.set()
 
     async def _fetch(self, lane: Lane) -> None:
-        path = self._listing.paths[lane.shard]
-        storage = await self._storages.at(path)
-        options = self._options_for(lane, storage)
-        reader = await ShardReader.open(storage, path, options, lane.start.place)
+        portion = self._listing.portion(lane.shard)
+        storage = await self._storages.at(portion.path)
+        place, options = lane.start.place, self._options_for(lane, storage)
+        if not place.offset and portion.place.offset:  # a mark in a manifest: only shards without compression have them
+            place, options = replace(portion.place, version=place.version), replace(options, compression_type="")
+        reader = await ShardReader.open(storage, portion.path, options, place, portion.piece)
         try:
             if reader.info.size is not None:
                 self._sizes.append(reader.info.size)
-            limit = self._beyond.get(lane) or min(self._share, lane_bytes(reader.block_bytes))
+            limit = self._whole(lane, reader.info.size) or min(self._share, lane_bytes(reader.block_bytes))
             lane.opened(reader.info.version, reader.compression_type, limit)
             while (frames := await reader.read()) is not None:
-                lane.push(frames)
-                self._arrived.set()
+                begun = reader.place.record - len(frames)
+                first, last = portion.within(begun, len(frames))
+                if first < last:
+                    lane.push(frames.window(first, last), begun + first)
+                    self._arrived.set()
+                if portion.ends(begun + len(frames)):
+                    break
                 if not lane.has_room:
                     room = self._waiting[lane] = anyio.Event()
                     await room.wait()

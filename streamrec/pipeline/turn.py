@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.pipeline.chunk import Position
+from streamrec.pipeline.places import Places, Taken
 from streamrec.shards import ShardPlace
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
@@ -105,6 +106,10 @@ class SourcePositions(NamedTuple):
     before: Snapshot
     after: Snapshot
     size: int
+    taken: Taken | None = None
+
+    def places(self) -> Places | None:
+        return self.taken and self.taken.places()
 
     def at(self, index: int) -> Position:
         if index == self.size:
@@ -117,6 +122,10 @@ class BlockPositions(NamedTuple):
 
     before: Snapshot
     shard: int
+    taken: Taken | None = None
+
+    def places(self) -> Places | None:
+        return self.taken and self.taken.places()
 
     def at(self, index: int) -> Position:
         return {"source": self.before.turn(self.shard, index).to_json(), "skip": 0}

@@ -12,13 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
+from operator import attrgetter
 from typing import Final
 
 import anyio
 
 from streamrec.errors import NotFoundError
+from streamrec.shards.assignment import Portion
 from streamrec.shards.patterns import Filenames, glob_prefix, glob_regex, is_glob, listed
-from streamrec.storage import Storages
+from streamrec.storage import ObjectInfo, Storages
 
 __all__ = ["Listing", "find_shards"]
 
@@ -53,12 +55,14 @@ class Listing:
         paths: The shards' URLs so far; they only grow.
         complete: Whether there will be no more of them.
         error: What ended them, or None. It belongs behind them.
+        sizes: The sizes of those that a glob found, in bytes, where the store told them.
     """
 
     def __init__(self, storages: Storages, filenames: Filenames) -> None:
         self.paths: list[str] = []
         self.complete = False
         self.error: Exception | None = None
+        self.sizes: dict[str, int] = {}
         self._storages = storages
         self._parts = list(parts_of(listed(filenames)))
         self._joined = 0
@@ -81,6 +85,10 @@ class Listing:
                 if not self.paths:
                     self.error = NotFoundError("no file name was given: pass at least one, or a pattern that matches")
 
+    def portion(self, number: int) -> Portion:
+        """What is read of a shard: all of it."""
+        return Portion(self.paths[number])
+
     async def _join(self, number: int) -> None:
         part = self._parts[number]
         await part.answered.wait()
@@ -94,7 +102,9 @@ class Listing:
     async def _answer(self, part: Part, glob: str, limiter: anyio.CapacityLimiter) -> None:
         try:
             async with limiter:
-                part.paths = await matches(self._storages, glob)
+                found = await matches(self._storages, glob)
+            part.paths = [info.path for info in found]
+            self.sizes.update((info.path, info.size) for info in found if info.size is not None)
         except Exception as error:
             part.error = error
         part.answered.set()
@@ -121,11 +131,11 @@ def parts_of(names: list[str]) -> Iterator[Part]:
             yield part
 
 
-async def matches(storages: Storages, pattern: str) -> list[str]:
+async def matches(storages: Storages, pattern: str) -> list[ObjectInfo]:
     """What a glob matches, sorted by name."""
     storage = await storages.at(pattern)
     regex = glob_regex(pattern)
-    found = [info.path async for info in storage.list(glob_prefix(pattern)) if regex.fullmatch(info.path)]
+    found = [info async for info in storage.list(glob_prefix(pattern)) if regex.fullmatch(info.path)]
     if not found:
         raise NotFoundError("no object matches this pattern: check the bucket, the name and the wildcards", pattern)
-    return sorted(found)
+    return sorted(found, key=attrgetter("path"))

@@ -10,6 +10,8 @@ A manifest is a JSON object:
   its manifest; what does not lie below that directory stands there with its full URL.
 - `bytes` and `crc32c` are those of the whole object as it lies in the store, compressed where it is; `crc32c` is
   the plain CRC32C (not masked) as eight hexadecimal digits.
+- `marks`, where there are some: `[record, byte]` for a few records of an uncompressed shard: their number, and where
+  their headers begin. Who wants records from the middle begins to read there.
 - Members that a reader does not know are to be ignored; a `version` that it does not know is to be refused.
 """
 
@@ -25,10 +27,13 @@ from typing import Any
 from streamrec.errors import ManifestError
 from streamrec.tfrecord import CompressionType, check_compression_type
 
-__all__ = ["Manifest", "ShardInfo"]
+__all__ = ["MARK_BYTES", "Manifest", "Marks", "ShardInfo"]
 
 FORMAT = "streamrec manifest"
 VERSION = 1
+
+MARK_BYTES = 8 << 20
+"""How far apart the marks of a shard are, about: what is read and dropped where reading begins between two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +45,31 @@ class ShardInfo:
         records: How many records it holds.
         bytes: Its size as it lies in the store.
         crc32c: The CRC32C of all its bytes as they lie in the store.
+        marks: Number and place of some of its records, in bytes from the start of the shard, about every MARK_BYTES;
+            none where it is compressed.
     """
 
     path: str
     records: int
     bytes: int
     crc32c: int
+    marks: tuple[tuple[int, int], ...] = ()
+
+
+class Marks:
+    """The marks of a shard as it is gone through."""
+
+    def __init__(self) -> None:
+        self._marks: list[tuple[int, int]] = []
+
+    def pass_by(self, record: int, byte: int) -> None:
+        """A record's number, and where its header begins: a mark if the one before is far enough."""
+        if byte - (self._marks[-1][1] if self._marks else 0) >= MARK_BYTES:
+            self._marks.append((record, byte))
+
+    def all(self) -> tuple[tuple[int, int], ...]:
+        """All of them."""
+        return tuple(self._marks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +158,13 @@ class Manifest:
         return _fields(self.pattern)[0][0]
 
     def _entry(self, shard: ShardInfo) -> dict[str, Any]:
-        return {
+        entry: dict[str, Any] = {
             "name": self._relative(shard.path),
             "records": shard.records,
             "bytes": shard.bytes,
             "crc32c": f"{shard.crc32c:08x}",
         }
+        return {**entry, "marks": shard.marks} if shard.marks else entry
 
     def _relative(self, url: str) -> str:
         return url.removeprefix(_directory(self.path))
@@ -147,7 +172,11 @@ class Manifest:
 
 def _shard(path: str, entry: Mapping[str, Any]) -> ShardInfo:
     return ShardInfo(
-        _absolute(path, entry["name"]), int(entry["records"]), int(entry["bytes"]), int(entry["crc32c"], 16)
+        _absolute(path, entry["name"]),
+        int(entry["records"]),
+        int(entry["bytes"]),
+        int(entry["crc32c"], 16),
+        tuple((int(record), int(byte)) for record, byte in entry.get("marks", ())),
     )
 
 

@@ -95,8 +95,8 @@ async def open_whole(storage: Storage, path: str, options: ReadOptions, place: S
         raise
 
 
-async def open_piece(storage: Storage, path: str, options: ReadOptions, piece: Piece) -> Opened:
-    """Opens a piece of a shard at its first record.
+async def open_piece(storage: Storage, path: str, options: ReadOptions, piece: Piece, place: ShardPlace) -> Opened:
+    """Opens a piece of a shard at its first record; or at a place within it, where its offset is not 0.
 
     Raises:
         ValueError: The shard is compressed.
@@ -110,11 +110,11 @@ async def open_piece(storage: Storage, path: str, options: ReadOptions, piece: P
             f"{path}: this shard is compressed ({kind}), and no record of it can be found from the middle; "
             "read it without start and end, or write it uncompressed, or as several shards"
         )
-    begun = await begin_piece(storage, path, piece, options.max_record_bytes)
+    begun = await begin_piece(storage, path, piece, options.max_record_bytes, place)
     stream = begun.stream
-    place = ShardPlace(begun.position, 0, stream.info.version)
+    at = ShardPlace(begun.position, place.record, stream.info.version)
     empty = begun.head is None
-    return Opened(stream, stream, stream.info, "", place, begun.head or b"", piece.end, stream, empty)
+    return Opened(stream, stream, stream.info, "", at, begun.head or b"", piece.end, stream, empty)
 
 
 async def _head(stream: ByteStream) -> bytes:

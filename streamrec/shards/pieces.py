@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import anyio
 
-from streamrec.shards.options import Piece
+from streamrec.shards.options import Piece, ShardPlace
 from streamrec.storage import ByteStream, ObjectInfo, Storage
 from streamrec.tfrecord import HEADER_BYTES, find_start, is_record, is_record_header, spanning
 
@@ -54,10 +54,12 @@ class PieceStream:
         self.tally = stream.tally
 
     @classmethod
-    async def open(cls, storage: Storage, path: str, piece: Piece) -> PieceStream:
-        """Opens the piece's own range, and some slack behind it."""
-        limit = None if piece.end is None else piece.end + SLACK_BYTES
-        return cls(storage, path, await storage.stream(path, piece.start, limit), limit)
+    async def open(
+        cls, storage: Storage, path: str, piece: Piece, start: int, version: str | None = None
+    ) -> PieceStream:
+        """Opens the piece's own range from a byte on, and some slack behind it."""
+        limit = None if piece.end is None else max(piece.end, start) + SLACK_BYTES
+        return cls(storage, path, await storage.stream(path, start, limit, version), limit)
 
     @property
     def info(self) -> ObjectInfo:
@@ -112,18 +114,19 @@ class Begun:
     head: bytes | bytearray | None
 
 
-async def begin_piece(storage: Storage, path: str, piece: Piece, max_record_bytes: int) -> Begun:
-    """Opens a piece at its first record.
+async def begin_piece(storage: Storage, path: str, piece: Piece, max_record_bytes: int, place: ShardPlace) -> Begun:
+    """Opens a piece at its first record; or at a later one, whose place is known.
 
     Raises:
         StorageError: The network or the store failed, and retrying did not help.
     """
-    stream = await PieceStream.open(storage, path, piece)
+    start = place.offset or piece.start
+    stream = await PieceStream.open(storage, path, piece, start, place.version)
     try:
-        if piece.start == piece.end:
-            return Begun(stream, piece.start, None)
-        if piece.start == 0:
-            return Begun(stream, 0, b"")
+        if piece.end is not None and start >= piece.end:
+            return Begun(stream, start, None)
+        if start == 0 or place.offset:
+            return Begun(stream, start, b"")
         return await _Beginning(storage, path, piece, max_record_bytes, stream).find()
     except BaseException:
         with anyio.CancelScope(shield=True):

@@ -86,12 +86,12 @@ class ShardReader:
         place: ShardPlace | None = None,
         piece: Piece | None = None,
     ) -> Self:
-        """Opens a shard at a place, or a piece of it: its first response has arrived, its version is pinned."""
-        options = options or ReadOptions()
+        """Opens a shard, or a piece of it, at a place: its first response has arrived, its version is pinned."""
+        options, place = options or ReadOptions(), place or ShardPlace()
         if piece is None:
-            opened = await open_whole(storage, path, options, place or ShardPlace())
+            opened = await open_whole(storage, path, options, place)
         else:
-            opened = await open_piece(storage, path, options, piece)
+            opened = await open_piece(storage, path, options, piece, place)
         return cls(path, options, opened, options.block_bytes or storage.block_bytes)
 
     @property

@@ -22,11 +22,11 @@ from fsspec import AbstractFileSystem
 
 from streamrec import bridge, kernels
 from streamrec.errors import NotFoundError, StreamrecError
-from streamrec.shards.manifest import Manifest, ShardInfo
+from streamrec.shards.manifest import Manifest, Marks, ShardInfo
 from streamrec.storage import ByteStream, RetryPolicy, Storage, Storages
 from streamrec.tfrecord import Framer, Inflater, check_compression_type
 
-__all__ = ["VerifyProblem", "VerifyReport", "read_manifest", "verify", "verify_sync"]
+__all__ = ["ShardTally", "VerifyProblem", "VerifyReport", "read_manifest", "side_by_side", "verify", "verify_sync"]
 
 BLOCK_BYTES = 1 << 20
 GROWTH_BYTES = 16 << 20
@@ -134,7 +134,7 @@ async def verify(
         found = await read_manifest(await storages.at(manifest), manifest)
         storage = await storages.at(found.pattern)
         survey = _Survey(storage, found)
-        await _all(survey.look_for_extras, *[survey.look_at_the_next] * min(parallel, len(found.shards)))
+        await side_by_side(survey.look_for_extras, *[survey.look_at_the_next] * min(parallel, len(found.shards)))
         problems = sorted(survey.problems, key=attrgetter("path", "kind"))
     return VerifyReport(manifest, len(found.shards), survey.bytes, tuple(problems))
 
@@ -152,7 +152,7 @@ def verify_sync(
     return bridge.run(run, manifest)
 
 
-async def _all(*looks: Callable[[], Awaitable[None]]) -> None:
+async def side_by_side(*looks: Callable[[], Awaitable[None]]) -> None:
     """Runs them side by side; the first error ends all, and is raised as it is."""
     errors: list[StreamrecError] = []
 
@@ -205,7 +205,7 @@ class _Survey:
             size = stream.info.size
             if size is not None and size != shard.bytes:
                 return [VerifyProblem(shard.path, "bytes", f"{shard.bytes:,}", f"{size:,}")]
-            tally = _Tally(self._manifest.compression_type, shard.path)
+            tally = ShardTally(self._manifest.compression_type, shard.path)
             await tally.take_all(stream)
         finally:
             with anyio.CancelScope(shield=True):
@@ -214,11 +214,13 @@ class _Survey:
         return list(tally.compare(shard))
 
 
-class _Tally:
+class ShardTally:
     """The bytes of one shard, their CRC32C, and the records in them, as far as they can be framed."""
 
     def __init__(self, compression_type: str, path: str) -> None:
         self.bytes = 0
+        self._path = path
+        self._marks = Marks()
         self._crc32c = 0
         self._damage: StreamrecError | None = None
         self._framer = Framer(verify=False, path=path)
@@ -239,6 +241,17 @@ class _Tally:
                 await anyio.to_thread.run_sync(self._take, room, filled)
             if filled < len(room):
                 return
+
+    def info(self) -> ShardInfo:
+        """What the shard turned out to be.
+
+        Raises:
+            CorruptRecordError, TruncatedShardError: It is damaged: nobody can say how many records it holds.
+        """
+        self._try(self._close)
+        if self._damage is not None:
+            raise self._damage
+        return ShardInfo(self._path, self._framer.record, self.bytes, self._crc32c, self._marks.all())
 
     def compare(self, shard: ShardInfo) -> Iterator[VerifyProblem]:
         """What differs from the manifest."""
@@ -272,6 +285,7 @@ class _Tally:
     def _frame(self, data: memoryview) -> None:
         if self._inflater is None:
             self._framer.commit(len(data))
+            self._marks.pass_by(self._framer.record, self._framer.position)
             return
         self._inflater.feed(bytes(data))
         while plain := self._inflater.read(BLOCK_BYTES):

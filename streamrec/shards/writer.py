@@ -22,7 +22,7 @@ import numpy as np
 from fsspec import AbstractFileSystem
 
 from streamrec.errors import ClosedError
-from streamrec.shards.manifest import Manifest, ShardInfo
+from streamrec.shards.manifest import Manifest, Marks, ShardInfo
 from streamrec.storage import RetryPolicy, Storages, Upload
 from streamrec.tfrecord import (
     FOOTER_BYTES,
@@ -55,6 +55,8 @@ class _OpenShard:
         self._block: list[bytes] = []
         self._block_bytes = 0
         self._sent = 0
+        self._framed = 0
+        self._marks = Marks()
 
     @property
     def size(self) -> int:
@@ -91,7 +93,7 @@ class _OpenShard:
         await self.send_block()
         await self._pass_on(self._deflater.close())
         await self._upload.complete()
-        return ShardInfo(self.path, self.records, self._sent, self._upload.sent.crc32c)
+        return ShardInfo(self.path, self.records, self._sent, self._upload.sent.crc32c, self._marks.all())
 
     async def abort(self) -> None:
         """Drops the shard: nothing of it stays in the store."""
@@ -99,7 +101,10 @@ class _OpenShard:
 
     async def _send(self, batch: RecordBatch) -> None:
         framed = encode_records(batch)
-        if self._deflater.compresses:
+        if not self._deflater.compresses:
+            self._marks.pass_by(self._framed, self._sent)
+            self._framed += len(batch.spans)
+        else:
             framed = await anyio.to_thread.run_sync(self._deflater.write, framed)
         await self._pass_on(framed)
 

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 from aiobotocore.session import AioSession
+from botocore.awsrequest import HeadersDict
 from botocore.loaders import Loader, create_loader
 from s3fs import S3FileSystem
 
@@ -25,6 +26,7 @@ from streamrec.storage.fsspec_options import Source, build
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.s3_credentials import watch_credentials
 from streamrec.storage.s3_errors import PastTheEndError, seam
+from streamrec.storage.s3_gets import Answer, Gets
 from streamrec.storage.s3_uploads import Leftovers, S3Upload
 from streamrec.storage.urls import split_object, split_prefix
 
@@ -88,6 +90,7 @@ class S3Backend:
         self._fs = filesystem
         self._renewal = renewal
         self._leftovers = Leftovers(filesystem)
+        self._gets = Gets(filesystem, renewal)
 
     async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
         """One page of up to 1,000 keys; directory markers are left out."""
@@ -112,15 +115,23 @@ class S3Backend:
     async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
         """A streamed GET."""
         bucket, key = split_object(path)
-        extra = http_body.range_header(start, end)
+        headers = http_body.range_header(start, end)
         if version:
-            extra["IfMatch"] = version
+            headers["If-Match"] = version
         try:
             with seam(path, start, end):
-                response = await self._fs._call_s3("get_object", Bucket=bucket, Key=key, **extra)
+                answer = await self._gets.get(bucket, key, headers) or await self._first_get(bucket, key, headers)
         except PastTheEndError:
             return EmptyBody(await self._stat_past_the_end(path, start, version))
-        return _body(response, path, start, end)
+        return _body(answer, path, start, end)
+
+    async def _first_get(self, bucket: str, key: str, headers: Mapping[str, str]) -> Answer:
+        """A GET by the client itself."""
+        extra = {name.replace("-", ""): value for name, value in headers.items()}
+        response = await self._fs._call_s3("get_object", Bucket=bucket, Key=key, **extra)
+        self._gets.answered(bucket)
+        meta = response["ResponseMetadata"]
+        return Answer(meta["HTTPStatusCode"], HeadersDict(meta["HTTPHeaders"]), response["Body"].raw_stream)
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
         """Ends what a killed writer left; begins nothing yet: an object of one part needs no multipart upload."""
@@ -146,15 +157,11 @@ class S3Backend:
         return info
 
 
-def _body(response: Mapping[str, Any], path: str, start: int, end: int | None) -> Body:
+def _body(answer: Answer, path: str, start: int, end: int | None) -> Body:
     """The body of a GET, once its range was found right."""
-    raw = response["Body"].raw_stream
-    headers = {"Content-Length": str(response.get("ContentLength", ""))}
-    if "ContentRange" in response:
-        headers["Content-Range"] = response["ContentRange"]
     try:
-        size = http_body_range(response["ResponseMetadata"]["HTTPStatusCode"], headers, start, end)
+        size = http_body_range(answer.status, answer.headers, start, end)
     except TransientError:
-        raw.close()
+        answer.raw.close()
         raise
-    return http_body.AiohttpBody(raw, ObjectInfo(path, size, response.get("ETag")), start, end)
+    return http_body.AiohttpBody(answer.raw, ObjectInfo(path, size, answer.headers.get("etag")), start, end)

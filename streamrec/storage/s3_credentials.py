@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from aiobotocore.session import AioSession
@@ -23,9 +23,11 @@ from s3fs import S3FileSystem
 
 from streamrec.storage.credentials import Renewal
 
-__all__ = ["watch_credentials"]
+__all__ = ["EXPIRED", "renewed", "watch_credentials"]
 
-_EXPIRED: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "InvalidToken"})
+EXPIRED: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "InvalidToken"})
+"""Error codes of credentials that are too old."""
+
 _GENERATION: Final = "streamrec_generation"
 
 
@@ -47,6 +49,20 @@ def watch_credentials(filesystem: S3FileSystem) -> Renewal | None:
     return watch.renewal
 
 
+async def renewed(renewal: Renewal, context: Mapping[str, Any]) -> bool:
+    """Whether there are newer credentials than those that a request was signed with; where not, its answer stands.
+
+    Args:
+        renewal: Who renews them.
+        context: The request's.
+    """
+    try:
+        await renewal.since(context.get(_GENERATION, 0))
+    except (BotoCoreError, RuntimeError):  # the latter of botocore, for credentials that come expired
+        return False
+    return True
+
+
 class _Watch:
     def __init__(self, held: Credentials, session_kwargs: dict[str, Any]) -> None:
         self._held = held
@@ -60,11 +76,7 @@ class _Watch:
         """Seconds until the request is sent again: at once after a renewal; None for no."""
         if response is None or attempts > 1 or not _is_expired(*response):
             return None
-        try:
-            await self.renewal.since(request_dict["context"].get(_GENERATION, 0))
-        except (BotoCoreError, RuntimeError):  # the latter of botocore, for credentials that come expired
-            return None  # what the store said stands
-        return 0.0
+        return 0.0 if await renewed(self.renewal, request_dict["context"]) else None
 
     async def _renew(self) -> None:
         held = self._held
@@ -81,7 +93,7 @@ class _Watch:
 def _is_expired(answer: Any, parsed: Any) -> bool:
     """Whether an answer blames the credentials' age. One to HEAD has no words, but then its status is a 400."""
     code = str(parsed.get("Error", {}).get("Code", ""))
-    return code in _EXPIRED or code == "400"
+    return code in EXPIRED or code == "400"
 
 
 def _off_the_loop(refresh: Callable[[], Any], method: str) -> Callable[[], Any]:

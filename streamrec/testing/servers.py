@@ -62,21 +62,31 @@ class Store:
 
 
 @contextlib.contextmanager
-def seaweedfs(bucket: str = "streamrec", *, signed: bool = True) -> Iterator[Store]:
+def seaweedfs(
+    bucket: str = "streamrec", *, signed: bool = True, certificate: tuple[Path, Path] | None = None
+) -> Iterator[Store]:
     """A SeaweedFS with one bucket.
 
     Args:
         bucket: The bucket's name.
         signed: Whether requests must be signed.
+        certificate: Files that hold a certificate for 127.0.0.1 and its key: the store then speaks TLS, and its options
+            have the certificate verified by itself. None: plain HTTP.
 
     Raises:
         ServerError: Not installed, or did not start.
     """
-    ports = _free_ports(9)
-    endpoint = f"http://127.0.0.1:{ports[0]}"
+    ports = _free_ports(10)
+    plain = f"http://127.0.0.1:{ports[0]}"
+    endpoint = f"https://127.0.0.1:{ports[-1]}" if certificate else plain
     names = ["s3.port", "master.port", "volume.port", "filer.port", "admin.port"]
     names += ["s3.port.grpc", "master.port.grpc", "volume.port.grpc", "filer.port.grpc"]
-    flags = [f"-{name}={port}" for name, port in zip(names, ports, strict=True)]
+    flags = [f"-{name}={port}" for name, port in zip(names, ports[:-1], strict=True)]
+    client: dict[str, Any] = {"region_name": "us-east-1"}
+    if certificate:
+        file, key = (path.absolute() for path in certificate)
+        flags += [f"-s3.port.https={ports[-1]}", f"-s3.cert.file={file}", f"-s3.key.file={key}"]
+        client["verify"] = str(file)
     flags += ["-dir=.", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-admin.ui=false", "-webdav=false"]
     flags += ["-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false"]
     command = [str(_program("bin/weed")), "-logtostderr", "mini", *flags]  # else it logs into /tmp, and leaves it
@@ -85,9 +95,9 @@ def seaweedfs(bucket: str = "streamrec", *, signed: bool = True) -> Iterator[Sto
         "endpoint_url": endpoint,
         "key": KEY,
         "secret": SECRET,
-        "client_kwargs": {"region_name": "us-east-1"},
+        "client_kwargs": client,
     }
-    with _running(command, lambda: _put_bucket(endpoint, bucket), credentials) as (directory, log):
+    with _running(command, lambda: _put_bucket(plain, bucket), credentials) as (directory, log):
         yield Store(endpoint, f"s3://{bucket}", options, directory, log)
 
 

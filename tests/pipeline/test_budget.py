@@ -1,6 +1,5 @@
 """The memory budget: how large it is, how it is dealt out, and what a consumer that stops leaves in memory."""
 
-import itertools
 import json
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from streamrec.pipeline.options import Options
 MIB = 1 << 20
 CHUNK = 1 << 16
 RECORDS = 8
+MANY = 1024
 
 
 class Made:
@@ -45,24 +45,24 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Endless:
-    """A source that gives chunks for ever, and holds none: one of `CHUNK` bytes at a time."""
+class Plenty:
+    """A source that gives many more chunks than any budget here allows, of `CHUNK` bytes each, and holds none."""
 
     made: Made = field(compare=False)
 
     def lines(self) -> Iterator[str]:
-        yield "Endless"
+        yield "Plenty"
 
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
         self.made.allowed.append(within.budget)
-        for number in itertools.count(step=RECORDS):
+        for number in range(0, MANY * RECORDS, RECORDS):
             await anyio.lowlevel.checkpoint()
             self.made.nbytes += CHUNK
             yield Chunk(Frames.of([bytes(CHUNK // RECORDS)] * RECORDS), Numbered(number), CHUNK)
 
 
-def endless(made: Made) -> Dataset[Any]:
-    return Dataset(Chain(Endless(made)))
+def plenty(made: Made) -> Dataset[Any]:
+    return Dataset(Chain(Plenty(made)))
 
 
 async def soon(*records: Any) -> Any:
@@ -82,16 +82,22 @@ VERBS: list[Verb] = [
     lambda ds: ds.take(1 << 40),
     lambda ds: ds.concatenate(ds),
     lambda ds: ds.cache(),
+    lambda ds: Dataset.sample_from_datasets([ds, ds.prefetch()], seed=1),
 ]
 
 
-def pipelines(made: Made) -> st.SearchStrategy[Dataset[Any]]:
-    """Random descriptions over endless sources."""
-    leaf = st.builds(lambda: endless(made))
+def pipelines(made: Made, verbs: list[Verb] = VERBS) -> st.SearchStrategy[Dataset[Any]]:
+    """Random descriptions over sources that give plenty."""
+    leaf = st.one_of(
+        st.builds(lambda: plenty(made)),
+        st.integers(1, 4).map(
+            lambda cycle: Dataset.range(9).interleave(lambda _: plenty(made), cycle_length=cycle, block_length=3)
+        ),
+    )
     return st.recursive(
         leaf,
         lambda inner: st.one_of(
-            st.builds(lambda dataset, verb: verb(dataset), inner, st.sampled_from(VERBS)),
+            st.builds(lambda dataset, verb: verb(dataset), inner, st.sampled_from(verbs)),
             st.lists(inner, min_size=1, max_size=3).map(tuple).map(Dataset.zip),
         ),
         max_leaves=4,
@@ -109,10 +115,12 @@ async def stalled(dataset: Dataset[Any]) -> None:
 @settings(deadline=None, max_examples=40)
 def test_a_consumer_that_stops_leaves_no_more_than_the_budget(data: st.DataObject, budget: int) -> None:
     made = Made()
-    dataset = data.draw(pipelines(made)).with_options(memory_budget=budget)
-    lines = len(list(dataset.chain.lines()))
+    verbs = [*VERBS, lambda ds: ds.shuffle(10**9)]  # which fills its share
+    dataset = data.draw(pipelines(made, verbs)).with_options(memory_budget=budget)
+    lines = list(dataset.chain.lines())
+    tasks = 1 + len(lines) + 4 * sum("Interleave" in line for line in lines)
     anyio.run(stalled, dataset)
-    in_hands = 3 * CHUNK * (lines + 1)  # what each task has in its hands, and chunks that fit no share
+    in_hands = 3 * CHUNK * tasks  # what each task has in its hands, and chunks that fit no share
     assert 0 < made.nbytes <= budget + in_hands
 
 
@@ -144,7 +152,7 @@ def test_shares_never_sum_up_to_more_than_the_budget(data: st.DataObject, budget
 
 def test_a_prefetch_is_within_the_budget() -> None:
     made = Made()
-    dataset = endless(made).prefetch(1 << 40).with_options(memory_budget=16 * MIB)
+    dataset = plenty(made).prefetch(1 << 40).with_options(memory_budget=16 * MIB)
     anyio.run(stalled, dataset)
     assert made.allowed == [6 * MIB]  # 16 without the consumer's quarter, and without the prefetch's half
     assert 9 * MIB <= made.nbytes <= 11 * MIB

@@ -6,7 +6,6 @@ import math
 import pickle
 import random
 import threading
-import time
 import traceback
 import weakref
 from collections.abc import Callable
@@ -321,6 +320,39 @@ def test_what_was_delivered_out_of_order_comes_no_second_time(seed: int, calls: 
     assert sorted(found + list(dataset.iterate(state))) == [n * n for n in range(60)]
 
 
+VERBS: list[Callable[[Dataset[Any]], Dataset[Any]]] = [
+    lambda ds: ds.map(square, 3),
+    lambda ds: ds.map(square_soon),
+    lambda ds: ds.map(square_soon, AUTOTUNE),
+    lambda ds: ds.prefetch(),
+    lambda ds: ds.batch(3).map(np.negative, 2).unbatch(),
+    lambda ds: ds.filter(lambda number: number % 3),
+    lambda ds: ds.repeat(2).take(17),
+    lambda ds: ds.concatenate(ds.map(square, 2)).skip(1),
+]
+
+
+@given(chain=st.lists(st.sampled_from(VERBS), min_size=1, max_size=4))
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+def test_random_chains_resume_everywhere(chain: list[Callable[[Dataset[Any]], Dataset[Any]]]) -> None:
+    dataset = Dataset.range(7)
+    for verb in chain:
+        dataset = verb(dataset)
+    assert_resumes_everywhere(dataset.take(12))
+
+
+@given(stop=st.integers(0, 19), then=st.booleans())
+@settings(deadline=None, max_examples=20)
+def test_batches_of_what_came_out_of_order_hold_each_element_once(stop: int, then: bool) -> None:
+    batches = Dataset.range(40).map(square_soon, 3, False).batch(4).map(np.negative, 2, False).repeat(2)
+    iterator = batches.iterate()
+    found = [next(iterator) for _ in range(stop)]
+    state = iterator.state_dict()
+    iterator.close()
+    resumed = batches.with_options(deterministic=then).iterate(state)
+    assert sorted(-np.concatenate([*found, *resumed])) == sorted([n * n for n in NUMBERS] * 2)
+
+
 def test_a_state_is_good_for_another_number_of_calls_and_another_option() -> None:
     iterator = Dataset.range(60).map(square, 4).with_options(deterministic=False).iterate()
     found = [next(iterator) for _ in range(20)]
@@ -342,21 +374,19 @@ def same(element: Any) -> Any:
     return element
 
 
-def test_long_runs_are_cut() -> None:
-    """What was short becomes long: a call that takes for ever holds up no more than its own results."""
-    stuck = threading.Event()
+def test_a_run_of_elements_that_takes_long_gives_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamrec.pipeline.calling.CUT_SECONDS", 0)
+    taken = threading.Event()
 
-    def slow_later(number: Any) -> int:
-        if number >= 19_000:
-            time.sleep(0.06)  # longer than a run may take before it gives what it has
-            if number == 19_002:
-                assert stuck.wait(timeout=60)
+    def stuck(number: Any) -> int:
+        if number == 300:  # by now many elements go to the thread at a time
+            assert taken.wait(timeout=60)
         return int(number)
 
-    with Dataset.range(20_000).map(slow_later, 1).take(19_003).iterate() as elements:
-        found = [next(elements) for _ in range(19_001)]
-        stuck.set()
-        assert [*found, *elements] == list(range(19_003))
+    with Dataset.range(400).map(stuck, 1).iterate() as elements:
+        found = [next(elements) for _ in range(300)]
+        taken.set()
+        assert [*found, *elements] == list(range(400))
 
 
 @pytest.mark.parametrize("calls", [0, -2])

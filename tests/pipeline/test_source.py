@@ -19,6 +19,7 @@ from streamrec.testing.requestlog import Entry
 from tests.pipeline.test_interleave import LENGTHS, PLANS, Arriving, specification
 
 SMALL = 150
+MEDIUM = 14
 LARGE = [b"%d." % index + b"x" * 999_000 for index in range(24)]
 
 
@@ -33,6 +34,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (root / name).mkdir()
     for shard in range(SMALL):
         (root / "small" / f"{shard:03d}").write_bytes(encode_records(small_records(shard)))
+    (root / "medium").mkdir()
+    (root / "medium" / "00").write_bytes(encode_records(LARGE[:9]))
+    for shard in range(1, MEDIUM):
+        (root / "medium" / f"{shard:02d}").hardlink_to(root / "medium" / "00")
     for name in ("a", "b"):
         (root / "large" / name).write_bytes(encode_records(LARGE))
     return root
@@ -55,6 +60,15 @@ def of_kind(store: ObjectStore, kind: str) -> list[Entry]:
 def most_at_once(entries: list[Entry]) -> int:
     """How many requests waited for their first byte at the same time."""
     return max(sum(one.began <= entry.began < one.began + one.delay for one in entries) for entry in entries)
+
+
+def test_shards_of_medium_size_are_opened_ahead_as_far_as_the_budget_goes(store: ObjectStore) -> None:
+    """One at a time they are over before their own connections flow: others must be under way meanwhile."""
+    store.faults = Faults(first_byte=0.25, jitter=0)
+    dataset = dataset_of(store, "s3://medium/*")
+    records = list(dataset.with_options(memory_budget=150 << 20))
+    assert records == LARGE[:9] * MEDIUM
+    assert most_at_once(of_kind(store, "read")) > 6
 
 
 def test_epochs_share_one_listing_and_one_set_of_connections(store: ObjectStore) -> None:

@@ -10,16 +10,18 @@ from streamrec.errors import ManifestError
 from streamrec.shards import Manifest, ShardInfo
 
 SIZES = st.integers(0, 1 << 62)
+MARKS = st.lists(st.tuples(SIZES, SIZES), max_size=3).map(tuple)
+Entry = tuple[str, int, int, int, tuple[tuple[int, int], ...]]
 NAMES = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="/"), min_size=1)
 
 
 @given(
     st.sampled_from(["s3://b/", "s3://b/x/", "/data/", "", "rel/", "memory://m/"]),
-    st.lists(st.tuples(NAMES, SIZES, SIZES, st.integers(0, 0xFFFFFFFF))),
+    st.lists(st.tuples(NAMES, SIZES, SIZES, st.integers(0, 0xFFFFFFFF), MARKS)),
     st.sampled_from(["", "GZIP", "ZLIB", "ZSTD"]),
 )
-def test_there_and_back(directory: str, entries: list[tuple[str, int, int, int]], kind: str) -> None:
-    shards = tuple(ShardInfo(directory + name, *rest) for name, *rest in entries if "://" not in name)
+def test_there_and_back(directory: str, entries: list[Entry], kind: str) -> None:
+    shards = tuple(ShardInfo(directory + entry[0], *entry[1:]) for entry in entries if "://" not in entry[0])
     manifest = Manifest(f"{directory}m.json", f"{directory}t-{{shard:05d}}", kind, shards)  # type: ignore[arg-type]
     assert Manifest.from_json(manifest.path, manifest.to_json()) == manifest
 

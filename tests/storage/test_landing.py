@@ -67,6 +67,26 @@ async def test_what_comes_while_nobody_waits_is_kept() -> None:
         assert got == DATA
 
 
+@pytest.mark.parametrize("step", [64 << 10, 300_000, 1 << 20])
+async def test_no_byte_stays_behind_when_the_kernel_gathers(step: int) -> None:
+    """What is left of a body at its end, or of a buffer, is less than the kernel waits for."""
+    data = DATA * 4 + b"the end"
+    async with landed(len(data)) as (landing, _, writer), asyncio.timeout(20):
+
+        async def drip() -> None:
+            for start in range(0, len(data), 50_000):
+                writer.write(data[start : start + 50_000])
+                await writer.drain()
+                await asyncio.sleep(0)
+
+        dripping = asyncio.create_task(drip())
+        got = b""
+        while more := await read(landing, step):
+            got += more
+        assert got == data
+        await dripping
+
+
 async def test_a_connection_that_ends_early() -> None:
     async with landed() as (landing, transport, writer):
         writer.write(DATA[:500])

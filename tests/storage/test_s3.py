@@ -9,7 +9,7 @@ import pytest
 from botocore.loaders import JSONFileLoader
 from s3fs import S3FileSystem
 
-from streamrec.errors import NotFoundError, PermissionDeniedError, StorageError
+from streamrec.errors import NotFoundError, ObjectChangedError, PermissionDeniedError, StorageError
 from streamrec.kernels import crc32c
 from streamrec.storage import Storage, Storages
 from streamrec.storage.checksums import encoded
@@ -88,6 +88,28 @@ class TestS3(StorageTests):
         head = await client(storage)._call_s3("head_object", Bucket=bucket, Key=key, ChecksumMode="ENABLED")
         assert (head["ContentLength"], head["ChecksumCRC32C"]) == (len(data), encoded(crc32c(data)))
 
+    async def test_further_gets_are_those_of_the_client_but_lighter(self, storage: Storage, path: str) -> None:
+        """Keys that need quoting are found; what fails fails as ever."""
+        names = [f"{path}/{name}" for name in ("plain", "a b+c/ü~x*(1)", "p%q?r=1&#", "äö/__(-.)", "x//y")]
+        for name in names:
+            await self.put(storage, name, name.encode())
+        sent: list[str] = []
+
+        def note(request: Any, **_: Any) -> None:
+            sent.append(request.url)
+
+        client(storage)._s3.meta.events.register("before-send.s3.GetObject", note)
+        for name in names * 2:
+            assert await storage.read_range(name, 1, 1_000) == name.encode()[1:]
+        assert len(sent) == 1
+        with pytest.raises(NotFoundError) as caught:
+            await storage.stream(f"{path}/missing")
+        assert caught.value.path == f"{path}/missing"
+        assert await storage.read_range(names[0], 1_000, 2_000) == b""
+        with pytest.raises(ObjectChangedError):
+            await storage.read_range(names[0], 0, 10, '"another version"')
+        assert len(sent) == 1
+
     async def test_a_missing_bucket(self, storage: Storage) -> None:
         path = f"s3://no-such-bucket-{uuid4().hex}/key"
         for call in (storage.stat(path), storage.stream(path), anext(aiter(storage.list(path)))):
@@ -141,9 +163,14 @@ def client(storage: Storage) -> Any:
 async def test_descriptions_of_services_are_parsed_once_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Storages({"anon": True}) as storages:
         await storages.at("s3://bucket/key")
-    parsed = []
+    parsed: list[str] = []
     load = JSONFileLoader.load_file
-    monkeypatch.setattr(JSONFileLoader, "load_file", lambda self, path: parsed.append(path) or load(self, path))
+
+    def noted(self: JSONFileLoader, path: str) -> Any:
+        parsed.append(path)
+        return load(self, path)
+
+    monkeypatch.setattr(JSONFileLoader, "load_file", noted)
     async with Storages({"anon": True, "endpoint_url": "http://127.0.0.1:9"}) as storages:
         await storages.at("s3://bucket/key")
     assert parsed == []

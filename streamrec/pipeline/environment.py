@@ -1,0 +1,105 @@
+"""Who iterates: which rank of how many, and which loader worker of how many. Looked up where a pipeline runs.
+
+Rules:
+- Nothing heavy is imported for it: who runs under torch or JAX has imported them, and is found in `sys.modules`.
+- The first that knows counts: torch.distributed, where its process group stands; JAX, where it runs distributed;
+  `RANK` and `WORLD_SIZE`, as torchrun and others set them; else there is one process.
+- Within a rank the workers of a torch `DataLoader` are told apart by `torch.utils.data.get_worker_info()`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Rank", "Reader", "rank_here", "rank_of", "reader_here"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One of the processes that share the data.
+
+    Args:
+        rank: Its number, from 0.
+        world_size: How many there are.
+    """
+
+    rank: int
+    world_size: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(f"rank={self.rank} must be at least 0 and less than world_size={self.world_size}")
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """One of those who read: a rank's only process, or one of its loader workers.
+
+    Args:
+        number: Its number, from 0; those of a rank follow each other.
+        readers: How many there are in all.
+    """
+
+    number: int
+    readers: int
+
+
+def rank_of(rank: int | None, world_size: int | None) -> Rank | None:
+    """A rank that was given, or None.
+
+    Raises:
+        ValueError: One of the two is missing, or they make no sense.
+    """
+    if rank is None and world_size is None:
+        return None
+    if rank is None or world_size is None:
+        raise ValueError(f"rank={rank} and world_size={world_size}: pass both, or neither")
+    return Rank(rank, world_size)
+
+
+def reader_here(rank: Rank | None = None) -> Reader:
+    """Who iterates here.
+
+    Args:
+        rank: The rank, where it is known; None to look.
+
+    Raises:
+        ValueError: `RANK` and `WORLD_SIZE` make no sense.
+    """
+    rank = rank or rank_here()
+    torch = sys.modules.get("torch.utils.data")
+    info = None if torch is None else torch.get_worker_info()
+    worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+    return Reader(rank.rank * workers + worker, rank.world_size * workers)
+
+
+def rank_here(environ: Mapping[str, str] = os.environ, modules: Mapping[str, Any] = sys.modules) -> Rank:
+    """This process's rank, as torch.distributed, JAX or the environment tell it; else the only one.
+
+    Args:
+        environ: The environment.
+        modules: What has been imported.
+
+    Raises:
+        ValueError: `RANK` and `WORLD_SIZE` make no sense.
+    """
+    distributed = modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return Rank(distributed.get_rank(), distributed.get_world_size())
+    jax = modules.get("jax")
+    if jax is not None and getattr(jax.distributed, "is_initialized", lambda: True)():  # older ones do not tell
+        return Rank(jax.process_index(), jax.process_count())
+    told = {name: environ[name] for name in ("RANK", "WORLD_SIZE") if name in environ}
+    if not told:
+        return Rank(0, 1)
+    try:
+        return Rank(int(told["RANK"]), int(told["WORLD_SIZE"]))
+    except (LookupError, ValueError) as error:
+        raise ValueError(
+            f"the environment has {told}, which names no rank ({error}): set both RANK, from 0, and WORLD_SIZE, "
+            "or neither, or pass rank= and world_size="
+        ) from error

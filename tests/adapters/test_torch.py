@@ -1,0 +1,218 @@
+"""streamrec.torch: a Dataset in a DataLoader and a StatefulDataLoader, in one process and in workers."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamrec import (
+    Dataset,
+    FixedLenFeature,
+    Frames,
+    PositionMismatchError,
+    RaggedTensor,
+    TFRecordDataset,
+    encode_example,
+    encode_records,
+    write_manifest_sync,
+)
+
+torch = pytest.importorskip("torch")
+stateful = pytest.importorskip("torchdata.stateful_dataloader")
+
+from torch.utils.data import DataLoader  # noqa: E402
+
+from streamrec.torch import IterableDataset, to_tensors  # noqa: E402
+
+pytestmark = [
+    pytest.mark.peer,
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # by torchdata, of torch
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than there are cores
+    pytest.mark.filterwarnings("ignore:.*is multi-threaded, use of fork"),  # Python 3.12 says so of any DataLoader
+]
+
+
+def shards(folder: Path, counts: Sequence[int], compressed: Sequence[int] = ()) -> str:
+    for shard, count in enumerate(counts):
+        data = encode_records([b"%02d/%04d" % (shard, number) for number in range(count)])
+        (folder / f"train-{shard:02d}").write_bytes(gzip.compress(data) if shard in compressed else data)
+    return str(folder / "train-*")
+
+
+def everything(counts: Sequence[int]) -> list[bytes]:
+    return [b"%02d/%04d" % (shard, number) for shard, count in enumerate(counts) for number in range(count)]
+
+
+def load(dataset: Any, workers: int, **options: Any) -> Any:
+    return DataLoader(dataset, batch_size=None, num_workers=workers, **options)
+
+
+@pytest.mark.parametrize(
+    ("counts", "compressed", "world", "workers"),
+    [
+        ([50], (), 1, 0),
+        ([50, 20], (), 1, 2),
+        ([50], (), 2, 3),  # one shard, six readers
+        ([5, 0, 30, 0], (), 3, 1),
+        ([20, 20, 20], (0, 1, 2), 2, 2),  # compressed: more readers than shards
+        ([200, 40, 40], (1,), 2, 2),
+    ],
+)
+def test_ranks_and_workers_read_each_record_once(
+    tmp_path: Path, counts: list[int], compressed: tuple[int, ...], world: int, workers: int
+) -> None:
+    dataset = TFRecordDataset(shards(tmp_path, counts, compressed)).distribute()
+    seen = [list(load(IterableDataset(dataset.with_rank(rank, world)), workers)) for rank in range(world)]
+    assert sorted(record for own in seen for record in own) == everything(counts)
+
+
+def test_workers_of_even_ranks_give_as_many_batches(tmp_path: Path) -> None:
+    names = shards(tmp_path, [31, 12, 5])
+    write_manifest_sync(names, str(tmp_path / "manifest.json"))
+    dataset = TFRecordDataset(names).distribute(even="pad", manifest=str(tmp_path / "manifest.json")).batch(4)
+    seen = [list(load(IterableDataset(dataset.with_rank(rank, 3)), 2)) for rank in range(3)]
+    assert [len(batches) for batches in seen] == [4, 4, 4]
+    assert {record for batches in seen for batch in batches for record in batch} == set(everything([31, 12, 5]))
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_kept_workers_and_epochs(tmp_path: Path, context: str) -> None:
+    records = everything([20])
+    dataset = IterableDataset(TFRecordDataset(shards(tmp_path, [20])).distribute().batch(3))
+    loader = load(dataset, 2, multiprocessing_context=context, persistent_workers=True)
+    for _ in range(2):
+        assert sorted(record for batch in loader for record in batch) == records
+
+
+class Spy(IterableDataset):
+    """Gives the epoch that its run is in, from each process that iterates."""
+
+    def __iter__(self) -> Any:
+        iterator = super().__iter__()
+        epoch = self.state_dict()["epoch"]
+        yield from (epoch for _ in iterator)
+
+
+@pytest.mark.parametrize("options", [{}, {"persistent_workers": True}])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_each_iteration_is_the_next_epoch(tmp_path: Path, workers: int, options: dict[str, Any]) -> None:
+    spy = Spy(TFRecordDataset(shards(tmp_path, [2, 2])).distribute().batch(2))
+    loader = load(spy, workers, **(options if workers else {}))
+    assert [list(loader) for _ in range(2)] == [[0, 0], [1, 1]]
+    spy.set_epoch(7)
+    assert [list(loader) for _ in range(2)] == [[7, 7], [8, 8]]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_stateful_loaders_go_on_exactly(tmp_path: Path, workers: int) -> None:
+    dataset = TFRecordDataset(shards(tmp_path, [20, 9, 14]), num_parallel_reads=2).distribute().batch(4)
+
+    def loader() -> Any:
+        return stateful.StatefulDataLoader(IterableDataset(dataset), batch_size=None, num_workers=workers)
+
+    whole = list(loader())
+    assert sorted(record for batch in whole for record in batch) == everything([20, 9, 14])
+    for stop in (0, 1, 4, len(whole) - 1):
+        first = loader()
+        batches = iter(first)
+        before = [next(batches) for _ in range(stop)]
+        second = loader()
+        second.load_state_dict(pickle.loads(pickle.dumps(first.state_dict())))
+        assert before + list(second) == whole
+        assert list(second) == whole  # the next epoch begins at its beginning
+        del batches, first
+
+
+def test_a_state_of_another_number_of_workers_is_refused(tmp_path: Path) -> None:
+    dataset = IterableDataset(TFRecordDataset(shards(tmp_path, [20])).distribute())
+    elements = iter(dataset)
+    next(elements)
+    state = dataset.state_dict()
+    assert json.loads(json.dumps(state)) == state
+    other = IterableDataset(TFRecordDataset(shards(tmp_path, [20])).distribute().with_rank(0, 2))
+    other.load_state_dict(state)
+    with pytest.raises(PositionMismatchError, match="reader 0 of 1, and this is reader 0 of 2"):
+        list(other)
+
+
+def test_a_dataset_that_is_not_dealt_is_refused_to_many(tmp_path: Path) -> None:
+    dataset = IterableDataset(TFRecordDataset(shards(tmp_path, [20])))
+    assert len(list(load(dataset, 1))) == 20
+    with pytest.raises(ValueError, match=r"2 processes .* would each read all"):
+        list(load(dataset, 2))
+    with pytest.raises(ValueError, match=r"put .distribute\(\)"):
+        list(IterableDataset(Dataset.range(3).with_rank(0, 2)))
+
+
+def test_states_before_and_after() -> None:
+    dataset = IterableDataset(Dataset.range(3))
+    assert dataset.state_dict() == {}
+    assert [int(number) for number in dataset] == [0, 1, 2]
+    state = dataset.state_dict()
+    other = IterableDataset(Dataset.range(3))
+    other.load_state_dict(state)
+    assert other.state_dict() == state
+    assert list(other) == []
+    assert [int(number) for number in other] == [0, 1, 2]
+    other.load_state_dict({})
+    assert len(list(other)) == 3
+
+
+def test_leaving_the_loop_ends_the_run() -> None:
+    elements = iter(IterableDataset(Dataset.range(10**9)))
+    assert int(next(elements)) == 0
+    elements.close()  # type: ignore[attr-defined]
+    assert next(elements, None) is None
+
+
+def test_arrays_become_tensors_without_a_copy() -> None:
+    array = np.arange(3)
+    shared = to_tensors({"a": (array, b"x")})["a"][0]
+    array[0] = 7
+    assert shared.tolist() == [7, 1, 2]
+    array.flags.writeable = False
+    copied = to_tensors(array)
+    copied[1] = 9
+    assert array.tolist() == [7, 1, 2]
+    ragged = to_tensors(RaggedTensor(np.arange(3), (np.array([0, 1, 3]),)))
+    assert isinstance(ragged, RaggedTensor)
+    assert isinstance(ragged.flat_values, torch.Tensor)
+    assert to_tensors(Frames.of([b"a", b"b"])) == [b"a", b"b"]
+    assert to_tensors(np.array([b"a", b"b"], dtype=object)) == [b"a", b"b"]
+    assert to_tensors(np.float32(2)).dtype == torch.float32
+    assert to_tensors("text") == "text"
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    assert to_tensors(np.array([1.5], bfloat16)).tolist() == [1.5]
+
+
+def test_columns_come_as_tensors_from_workers(tmp_path: Path) -> None:
+    examples = [encode_example({"id": number, "name": b"n%d" % number}) for number in range(6)]
+    (tmp_path / "a").write_bytes(encode_records(examples))
+    features = {"id": FixedLenFeature((), np.int64), "name": FixedLenFeature((), bytes)}
+    dataset = TFRecordDataset(str(tmp_path / "a")).distribute().batch(3).parse_example(features)
+    batches = list(load(IterableDataset(dataset), 1))
+    assert torch.equal(batches[1]["id"], torch.tensor([3, 4, 5]))
+    assert batches[0]["name"] == [b"n0", b"n1", b"n2"]
+    plain = list(IterableDataset(dataset, tensors=False))
+    assert isinstance(plain[0]["id"], np.ndarray)
+
+
+def test_ranks_of_a_process_group_and_their_spawned_workers(tmp_path: Path) -> None:
+    names = shards(tmp_path, [30, 10, 20])
+    command = [sys.executable, "-m", "tests.adapters.ranked"]
+    ranks = [
+        subprocess.Popen([*command, str(rank), "2", str(tmp_path / "meeting"), names], stdout=subprocess.PIPE)
+        for rank in range(2)
+    ]
+    told = [json.loads(rank.communicate()[0]) for rank in ranks]
+    assert [here for here, _ in told] == [there for _, there in told]
+    assert sorted(told[0][0] + told[1][0]) == [record.decode() for record in everything([30, 10, 20])]

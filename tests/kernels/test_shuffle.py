@@ -1,0 +1,167 @@
+"""exchange and pick: the rows of a shuffle buffer, and the payloads that they name."""
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamrec.kernels import _native, reference
+from tests.kernels.streams import cut
+
+Rows = npt.NDArray[np.int64]
+
+WIDE = 1 << 40
+"""A limit that no test reaches."""
+
+
+def rows_of(weights: list[int], first: int = 0) -> Rows:
+    """A row for each weight, numbered."""
+    return np.array([[7, 7 + weight, 0, first + i] for i, weight in enumerate(weights)], np.int64).reshape(-1, 4)
+
+
+class Run:
+    """One buffer, whose rows come in pieces."""
+
+    def __init__(self, kernels: ModuleType, capacity: int, limit: int = WIDE, key: int = 5) -> None:
+        self.kernels, self.limit, self.key = kernels, limit, key
+        self.slots = np.full((capacity, 4), -1, np.int64)
+        self.held = self.weight = self.step = 0
+
+    def feed(self, rows: Rows, most: int, *, ended: bool = False) -> tuple[int, list[int]]:
+        out = np.full((most, 4), -1, np.int64)
+        taken, given, self.held, self.weight = self.kernels.exchange(
+            self.slots, self.held, self.weight, self.limit, rows, out, most, self.key, self.step, ended
+        )
+        self.step += given
+        assert (out[given:] == -1).all()
+        return taken, out[:given, 3].tolist()
+
+    def order(self, rows: Rows, cuts: list[int], most: int) -> list[int]:
+        """All that goes out when the rows come in pieces."""
+        found: list[int] = []
+        for first, last in zip([0, *cuts], [*cuts, len(rows)], strict=True):
+            while first < last:
+                taken, gone = self.feed(rows[first:last], most)
+                first, found = first + taken, found + gone
+        while self.held:
+            found += self.feed(rows[:0], most, ended=True)[1]
+        return found
+
+
+@given(
+    weights=st.lists(st.integers(0, 99), max_size=40),
+    capacity=st.integers(1, 50),
+    limit=st.one_of(st.just(WIDE), st.integers(0, 2000)),
+    most=st.integers(1, 9),
+    key=st.integers(0, 2**64 - 1),
+    cuts=st.lists(st.integers(0, 40), max_size=3),
+)
+def test_the_order_does_not_depend_on_how_rows_come(
+    weights: list[int], capacity: int, limit: int, most: int, key: int, cuts: list[int]
+) -> None:
+    """Nor on who works it out; and every row comes once."""
+    rows = rows_of(weights)
+    pieces = sorted(min(cut, len(rows)) for cut in cuts)
+    found = Run(_native, capacity, limit, key).order(rows, pieces, most)
+    assert sorted(found) == list(range(len(rows)))
+    assert found == Run(reference, capacity, limit, key).order(rows, [], 1000)
+    assert all(place >= number - capacity + 1 for place, number in enumerate(found))
+
+
+def test_what_is_held_stays_within_the_limit(kernels: ModuleType) -> None:
+    """But an empty buffer takes any row."""
+    run = Run(kernels, 100, limit=500)
+    for number, weight in enumerate([10, 300, 5, 5, 2000, 1, 100, 100, 100]):
+        run.feed(rows_of([weight], number), 50)
+        assert run.weight == int((run.slots[: run.held, 1] - run.slots[: run.held, 0]).sum()) + 64 * run.held
+        assert run.weight <= 500 or run.held == 1
+    assert run.step + run.held == 9
+
+
+def test_a_row_leaves_for_each_that_comes(kernels: ModuleType) -> None:
+    """The buffer is filled first; `out` may be None, and then nothing but the numbers differs."""
+    run, blind = Run(kernels, 10), Run(kernels, 10)
+    assert run.feed(rows_of([1] * 10), 50) == (10, [])
+    taken, gone = run.feed(rows_of([1] * 15, 10), 50)
+    assert (taken, len(gone), run.held) == (15, 15, 10)
+    rows = rows_of([1] * 25)
+    assert kernels.exchange(blind.slots, 0, 0, WIDE, rows, None, 15, 5, 0, False) == (25, 15, 10, 650)
+    assert (run.slots == blind.slots).all()
+    assert kernels.exchange(np.empty((10, 4), np.int64), 0, 0, WIDE, rows, None, 3, 5, 0, False)[:2] == (13, 3)
+
+
+def test_every_slot_is_as_likely(kernels: ModuleType) -> None:
+    """Chi-square over 40 slots: the 99.9 % point of 39 degrees of freedom is 72; the key is fixed, so is the result."""
+    counts = np.zeros(40, np.int64)
+    slots, coming = np.zeros((40, 4), np.int64), np.zeros((1, 4), np.int64)
+    for step in range(4000):
+        slots[:, 3] = np.arange(40)
+        out = np.zeros((1, 4), np.int64)
+        kernels.exchange(slots, 40, 40 * 64, WIDE, coming, out, 1, 99, step, False)
+        counts[out[0, 3]] += 1
+    assert ((counts - 100.0) ** 2 / 100).sum() < 72
+
+
+def test_arguments_of_exchange(kernels: ModuleType) -> None:
+    slots, rows = np.zeros((3, 4), np.int64), rows_of([1])
+
+    def exchange(**changed: Any) -> Any:
+        names = ["slots", "held", "weight", "limit", "incoming", "out", "most", "key", "step", "ended"]
+        return kernels.exchange(
+            **{**dict(zip(names, (slots, 0, 0, WIDE, rows, None, 9, 5, 0, False), strict=True)), **changed}
+        )
+
+    with pytest.raises(ValueError, match="held is 4 of 3 slots"):
+        exchange(held=4)
+    with pytest.raises(ValueError, match="held is 0 of 0 slots"):
+        exchange(slots=slots[:0])
+    with pytest.raises(ValueError, match="most is 9, beyond the 3 rows of out"):
+        exchange(out=slots.copy())
+    with pytest.raises(ValueError, match=r"row 0 is \[5, 4\): wanted 0 <= start <= end"):
+        exchange(incoming=np.array([[5, 4, 0, 0]]))
+    with pytest.raises(ValueError, match=r"wanted rows as a C-contiguous int64 array of shape \[n, 4\]"):
+        exchange(incoming=rows[:, :2])
+    with pytest.raises(TypeError, match="wanted rows"):
+        exchange(incoming=rows.astype(np.int32))
+    with pytest.raises((ValueError, BufferError)):
+        exchange(slots=np.frombuffer(bytes(96), np.int64).reshape(3, 4))
+
+
+BUFFERS = [b"abcdef", b"", bytes(range(256))]
+
+
+@given(
+    picks=st.lists(
+        st.integers(0, 2).flatmap(
+            lambda buffer: st.tuples(
+                st.just(buffer), *[st.integers(0, len(BUFFERS[buffer]))] * 2, st.integers(0, 2**32 - 1)
+            )
+        ),
+        max_size=20,
+    )
+)
+def test_pick_gives_the_payloads_in_order(kernels: ModuleType, picks: list[tuple[int, int, int, int]]) -> None:
+    spans = [(buffer, min(one, other), max(one, other), size) for buffer, one, other, size in picks]
+    rows = np.array([[start, end, buffer << 32 | size, 9] for buffer, start, end, size in spans], np.int64).reshape(
+        -1, 4
+    )
+    buffer, new = kernels.pick(BUFFERS, rows)
+    assert cut(buffer, new) == [BUFFERS[buffer][start:end] for buffer, start, end, _ in spans]
+
+
+@pytest.mark.parametrize("row", [[0, 7, 0, 0], [-1, 2, 0, 0], [4, 3, 0, 0]])
+def test_pick_outside_of_a_buffer(kernels: ModuleType, row: list[int]) -> None:
+    with pytest.raises(
+        ValueError, match=rf"row 1 is \[{row[0]}, {row[1]}\): wanted 0 <= start <= end <= 6, its buffer"
+    ):
+        kernels.pick(BUFFERS, np.array([[0, 6, 0, 0], row]))
+
+
+@pytest.mark.parametrize("buffer", [-1, 3])
+def test_pick_of_a_buffer_that_is_none(kernels: ModuleType, buffer: int) -> None:
+    with pytest.raises(ValueError, match=rf"row 0 lies in buffer {buffer}: wanted 0 <= buffer < 3"):
+        kernels.pick(BUFFERS, np.array([[0, 0, buffer << 32, 0]]))

@@ -1,0 +1,286 @@
+"""Random chains of sources and stages, for Hypothesis: each as a Dataset of ours and as tf.data would write it.
+
+A new verb is an entry in VERBS: for which kinds of elements it is, what it makes of them, and both ways to write it. A
+new source is one in `sources`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from streamrec import Dataset, Frames, TFRecordDataset, encode_records
+
+__all__ = ["Made", "chains", "comparable", "shards"]
+
+RECORDS = [
+    [b"%d." % shard + b"x" * (index * 7 % 11) for index in range(size)] for shard, size in enumerate([9, 0, 20, 3])
+]
+
+RECORD, NUMBER, PAIR = "record", "number", "pair"
+"""Kinds of elements: `bytes`, int64 scalars, tuples of both. A batch of a kind is `kind + BATCH`."""
+BATCH = " batch"
+SINGLE = (RECORD, NUMBER, PAIR)
+ANY = (*SINGLE, *(kind + BATCH for kind in SINGLE))
+
+Tensorflows = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A chain.
+
+    Args:
+        ours: As a Dataset.
+        theirs: Makes tf.data's, from the module `tensorflow`.
+        kind: Of its elements.
+        ordered: Whether both give them in the same order.
+        text: For people.
+    """
+
+    ours: Dataset[Any]
+    theirs: Tensorflows
+    kind: str
+    text: str
+    ordered: bool = True
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A stage with a number in it.
+
+    Args:
+        name: For people.
+        kinds: What it takes.
+        ours, theirs: The stage, of a dataset and the number (and of tensorflow before them).
+        numbers: Which numbers.
+        gives: The kind that becomes of each kind.
+        by_order: Whether what comes depends on the order, not only in which order it comes.
+        shuffles: Whether it changes the order by chance.
+    """
+
+    name: str
+    kinds: tuple[str, ...]
+    ours: Callable[[Any, int], Any]
+    theirs: Callable[[Any, Any, int], Any]
+    numbers: st.SearchStrategy[int] = st.integers(1, 5)
+    gives: Callable[[str], str] = str
+    by_order: bool = False
+    shuffles: bool = False
+
+    def of(self, made: Made, number: int) -> Made:
+        return replace(
+            made,
+            ours=self.ours(made.ours, number),
+            theirs=lambda tf: self.theirs(tf, made.theirs(tf), number),
+            kind=self.gives(made.kind),
+            text=f"{made.text}.{self.name}({number})",
+            ordered=made.ordered and not self.shuffles,
+        )
+
+
+def alike(name: str, kinds: tuple[str, ...], stage: Callable[[Any, int], Any], **more: Any) -> Verb:
+    """A stage that is written alike for both."""
+    return Verb(name, kinds, stage, lambda tf, dataset, number: stage(dataset, number), **more)
+
+
+def unbatched(kind: str) -> str:
+    return kind.removesuffix(BATCH)
+
+
+counts = st.integers(0, 12)
+seeds = st.integers(0, 3)
+
+VERBS = [
+    alike("skip", ANY, lambda ds, n: ds.skip(n), numbers=counts, by_order=True),
+    alike("take", ANY, lambda ds, n: ds.take(n + 6), numbers=counts, by_order=True),
+    alike("shard", ANY, lambda ds, n: ds.shard(n, n // 2), by_order=True),
+    alike("batch", SINGLE, lambda ds, n: ds.batch(n), gives=lambda kind: kind + BATCH, by_order=True),
+    alike(
+        "batch_drop",
+        SINGLE,
+        lambda ds, n: ds.batch(n, drop_remainder=True),
+        gives=lambda kind: kind + BATCH,
+        by_order=True,
+    ),
+    alike("unbatch", ANY[3:], lambda ds, n: ds.unbatch(), gives=unbatched),
+    alike("rebatch", ANY[3:], lambda ds, n: ds.rebatch(n), by_order=True),
+    alike("repeat", ANY, lambda ds, n: ds.repeat(n), numbers=st.integers(1, 2)),
+    alike("prefetch", ANY, lambda ds, n: ds.prefetch(n)),
+    alike("shuffle", ANY, lambda ds, n: ds.shuffle(n * n), numbers=st.integers(1, 6), shuffles=True),
+    alike("shuffle_seed", ANY, lambda ds, n: ds.shuffle(n * 3, seed=n), shuffles=True),
+    alike("shuffle_same", ANY, lambda ds, n: ds.shuffle(n * 3, reshuffle_each_iteration=False), shuffles=True),
+    alike("map_number", (NUMBER,), lambda ds, n: ds.map(lambda number: number * 3 + n)),
+    alike("filter_number", (NUMBER,), lambda ds, n: ds.filter(lambda number: number % (n + 1) != 0)),
+    alike("take_while_number", (NUMBER,), lambda ds, n: ds.take_while(lambda number: number < 9 * n), by_order=True),
+    alike("filter_pair", (PAIR,), lambda ds, n: ds.filter(lambda number, record: number % (n + 1) != 0)),
+    alike("second", (PAIR,), lambda ds, n: ds.map(lambda number, record: record), gives=lambda kind: RECORD),
+    alike("enumerate", (RECORD,), lambda ds, n: ds.enumerate(n), gives=lambda kind: PAIR, by_order=True),
+    alike("cache", ANY, lambda ds, n: ds.cache()),
+    alike("parallel_map", (NUMBER,), lambda ds, n: ds.map(lambda number: number - n, num_parallel_calls=n)),
+    Verb(
+        "flat_map",
+        (NUMBER,),
+        lambda ds, n: ds.flat_map(lambda number: Dataset.range(int(number) % (n + 1))),
+        lambda tf, ds, n: ds.flat_map(lambda number: tf.data.Dataset.range(number % (n + 1))),
+    ),
+    Verb(
+        "interleave",
+        (NUMBER,),
+        lambda ds, n: ds.interleave(lambda number: Dataset.range(int(number) % 5), cycle_length=n, block_length=2),
+        lambda tf, ds, n: ds.interleave(lambda number: tf.data.Dataset.range(number % 5), n, 2),
+        by_order=True,
+    ),
+    Verb(
+        "parallel_map_record",
+        (RECORD,),
+        lambda ds, n: ds.map(bytes.lower, num_parallel_calls=n),
+        lambda tf, ds, n: ds.map(tf.strings.lower, num_parallel_calls=n),
+    ),
+    Verb(
+        "map_record",
+        (RECORD,),
+        lambda ds, n: ds.map(bytes.upper),
+        lambda tf, ds, n: ds.map(tf.strings.upper),
+    ),
+    Verb(
+        "filter_record",
+        (RECORD,),
+        lambda ds, n: ds.filter(lambda record: len(record) % n),
+        lambda tf, ds, n: ds.filter(lambda record: tf.strings.length(record) % n != 0),
+    ),
+]
+
+
+def shards(folder: Path) -> list[str]:
+    """Writes the shards that chains read."""
+    for shard, records in enumerate(RECORDS):
+        (folder / str(shard)).write_bytes(encode_records(records))
+    return [str(path) for path in sorted(folder.iterdir())]
+
+
+def read(files: list[str], cycle: int, block: int) -> Made:
+    """Records of shards, interleaved."""
+    return Made(
+        TFRecordDataset(files, cycle_length=cycle, block_length=block),
+        lambda tf: tf.data.Dataset.from_tensor_slices(files).interleave(
+            tf.data.TFRecordDataset, cycle_length=cycle, block_length=block
+        ),
+        RECORD,
+        f"shards(cycle={cycle}, block={block})",
+    )
+
+
+def numbered(count: int, step: int) -> Made:
+    return Made(
+        Dataset.range(0, count, step),
+        lambda tf: tf.data.Dataset.range(0, count, step),
+        NUMBER,
+        f"range({count}, {step})",
+    )
+
+
+def sliced(count: int) -> Made:
+    values = [b"s%d" % index for index in range(count)]
+    return Made(
+        Dataset.from_tensor_slices(values),
+        lambda tf: tf.data.Dataset.from_tensor_slices(tf.constant(values, tf.string)),
+        RECORD,
+        f"slices({count})",
+    )
+
+
+def generated(count: int) -> Made:
+    return Made(
+        Dataset.from_generator(lambda: map(np.int64, range(count))),
+        lambda tf: tf.data.Dataset.from_generator(lambda: range(count), output_signature=tf.TensorSpec((), tf.int64)),
+        NUMBER,
+        f"generated({count})",
+    )
+
+
+def sources(files: list[str]) -> st.SearchStrategy[Made]:
+    """Where elements come from."""
+    return st.one_of(
+        st.builds(read, st.just(files), st.integers(1, 5), st.integers(1, 4)),
+        st.builds(numbered, st.integers(0, 30), st.integers(1, 3)),
+        st.builds(sliced, st.integers(0, 25)),
+        st.builds(generated, st.integers(0, 25)),
+    )
+
+
+@st.composite
+def staged(draw: st.DrawFn, made: Made, most: int, alike_only: bool) -> Made:
+    """Up to `most` stages behind a chain."""
+    for _ in range(draw(st.integers(0, most))):
+        fitting = [
+            verb for verb in VERBS if made.kind in verb.kinds and (made.ordered or not verb.by_order or not alike_only)
+        ]
+        verb = draw(st.sampled_from(fitting))
+        made = verb.of(made, draw(verb.numbers))
+    return made
+
+
+@st.composite
+def chains(draw: st.DrawFn, files: list[str], alike_only: bool = False, most: int = 4) -> Made:
+    """Any chain: of one source, or of two that are joined, and stages before and behind.
+
+    Args:
+        files: Those of `shards`.
+        alike_only: Whether both must give the same elements: nothing that depends on the order behind a shuffle.
+        most: Of stages in a row.
+    """
+    made = draw(sources(files).flatmap(lambda source: staged(source, most, alike_only)))
+    if not draw(st.integers(0, 2)):
+        other = draw(sources(files).flatmap(lambda source: staged(source, 2, alike_only)))
+        made = draw(staged(both(made, other, alike_only, draw(st.booleans())), 2, alike_only))
+    return made
+
+
+def both(one: Made, other: Made, alike_only: bool, sampled: bool) -> Made:
+    """Two chains as one, in whichever way they fit."""
+    if sampled and one.kind == other.kind and one.kind in (NUMBER, RECORD):
+        return Made(
+            Dataset.sample_from_datasets([one.ours, other.ours], [0.3, 0.7], stop_on_empty_dataset=False),
+            lambda tf: tf.data.Dataset.sample_from_datasets(
+                [one.theirs(tf), other.theirs(tf)], [0.3, 0.7], stop_on_empty_dataset=False
+            ),
+            one.kind,
+            f"sample({one}, {other})",
+            False,
+        )
+    if one.kind == other.kind:
+        return Made(
+            one.ours.concatenate(other.ours),
+            lambda tf: one.theirs(tf).concatenate(other.theirs(tf)),
+            one.kind,
+            f"({one}).concatenate({other})",
+            one.ordered and other.ordered,
+        )
+    if {one.kind, other.kind} == {NUMBER, RECORD} and (not alike_only or (one.ordered and other.ordered)):
+        number, record = (one, other) if one.kind == NUMBER else (other, one)
+        return Made(
+            Dataset.zip(number.ours, record.ours),
+            lambda tf: tf.data.Dataset.zip((number.theirs(tf), record.theirs(tf))),
+            PAIR,
+            f"zip({number}, {record})",
+            number.ordered and record.ordered,
+        )
+    return one
+
+
+def comparable(element: Any) -> Any:
+    """An element of either as lists, numbers and bytes."""
+    if isinstance(element, Frames):
+        return list(element)
+    if isinstance(element, tuple):
+        return tuple(map(comparable, element))
+    return element.tolist() if isinstance(element, np.ndarray | np.generic) else element

@@ -1,0 +1,49 @@
+"""Random chains: each resumes at random places. `--hypothesis-profile=many` runs thousands of them."""
+
+import json
+from itertools import islice
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from streamrec.pipeline.iterators import FORMAT
+from streamrec.testing.resuming import plain
+from tests.pipeline.chains import Made, chains, shards
+
+ENOUGH = 90
+"""Chains may repeat what they repeat: so many elements of one are looked at."""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return shards(tmp_path_factory.mktemp("chains"))
+
+
+def run(dataset: Any, state: Any, most: int) -> tuple[list[Any], list[Any]]:
+    """The next elements, and the states between them."""
+    with dataset.iterate(state) as iterator:
+        states, elements = [iterator.state_dict()], []
+        for element in islice(iterator, most):
+            elements.append(plain(element))
+            states.append(json.loads(json.dumps(iterator.state_dict())))
+    return elements, states
+
+
+@pytest.mark.timeout(3600)  # for thousands of chains; a hundred take seconds
+@given(data=st.data())
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+def test_random_chains_resume_anywhere(files: list[str], data: st.DataObject) -> None:
+    """From a random place, and once more from a random place behind that, within any budget."""
+    made: Made = data.draw(chains(files), "chain")
+    budget = data.draw(st.sampled_from([1 << 28, 1 << 16, 1 << 13]), "budget")
+    dataset = made.ours.with_options(memory_budget=budget)
+    position = {"seed": data.draw(st.integers(0, 9), "seed")}  # of what has none: failures come again
+    state = {"format": FORMAT, "pipeline": list(dataset.chain.lines()), "position": position}
+    elements, states = run(dataset, state, ENOUGH)
+    first = data.draw(st.integers(0, len(elements)), "first")
+    behind, more = run(dataset, states[first], ENOUGH - first)
+    assert behind == elements[first:]
+    second = data.draw(st.integers(0, len(behind)), "second")
+    assert run(dataset, more[second], ENOUGH - first - second)[0] == elements[first + second :]

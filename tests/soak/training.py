@@ -1,0 +1,220 @@
+"""Training runs that are killed: `python -m tests.soak.training --kills 50 --seed 1 [--shape ranks] ...`.
+
+A run is one process, four ranks, or a process whose data comes through the workers of a `StatefulDataLoader`. It is
+killed (SIGKILL) at a random step, all its ranks with it, and started again from the states that it saved last; so
+many times over, and then it comes to its end. Of each rank, the ids of the records of every step, each step as it was
+done last, must be those of a run that nobody disturbed.
+
+Prints a line for each shape; raises AssertionError where they differ, with the seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import random
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from streamrec import encode_records, write_manifest_sync
+from tests.soak.trainee import END, Job, run_trainee
+
+COUNTS = (190, 61, 0, 240, 33, 130)
+"""Records of each shard."""
+
+AHEAD = 3
+"""So many steps a process may be ahead of what its parent has heard: it is killed within one of them, or between."""
+
+
+@dataclass
+class Seen:
+    """What a soak saw: steps and kills of all ranks, and how many steps were done again."""
+
+    steps: int = 0
+    kills: int = 0
+    again: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.kills} kills within {self.steps} steps, {self.again} done again ({self.seconds:.0f} s)"
+
+
+@dataclass
+class Rank:
+    """One rank of a run: its process, and what it did at each step."""
+
+    job: Job
+    steps: dict[int, bytes] = field(default_factory=dict)
+    again: int = 0
+    ended: bool = False
+    process: Any = None
+    pipe: Connection | None = None
+
+    def start(self, processes: Any, target: Callable[..., None]) -> None:
+        """Starts the process, with leave for the first steps."""
+        self.pipe, theirs = processes.Pipe()
+        self.process = processes.Process(target=target, args=(theirs, self.job))
+        self.process.start()
+        theirs.close()
+        for _ in range(AHEAD):
+            self._leave()
+
+    def step(self) -> bool:
+        """Hears of one step; False where there was none left."""
+        assert self.pipe is not None
+        self._take(self.pipe.recv_bytes())
+        self._leave()
+        return not self.ended
+
+    def kill(self) -> bool:
+        """Kills the process, and hears what it did before; tells whether it was at work."""
+        assert self.pipe is not None
+        self.process.kill()
+        self.process.join()
+        assert self.process.exitcode in (0, -signal.SIGKILL), f"the process ended with {self.process.exitcode}"
+        while self.pipe.poll():  # its orphans may hold the other end: there is no end of file
+            try:
+                self._take(self.pipe.recv_bytes())
+            except (EOFError, ConnectionResetError):
+                break
+        self.pipe.close()
+        return bool(self.process.exitcode)
+
+    def _leave(self) -> None:
+        assert self.pipe is not None
+        with suppress(BrokenPipeError):  # it has come to its end, and what it said last is to be heard yet
+            self.pipe.send_bytes(b"")
+
+    def _take(self, told: bytes) -> None:
+        if told == END:
+            self.ended = True
+            return
+        step, _, ids = told.partition(b" ")
+        self.again += int(step) in self.steps
+        self.steps[int(step)] = ids
+
+
+class Soak:
+    """A training run, over shards in a folder.
+
+    Args:
+        folder: Where shards and states are.
+        ranks: How many processes it has.
+        seed: Of the moments.
+        target: What each process does.
+        preload: Modules that are loaded once for all processes.
+    """
+
+    def __init__(
+        self, folder: Path, ranks: int, seed: int, target: Callable[..., None], preload: Sequence[str] = ()
+    ) -> None:
+        self._folder = folder
+        self._count = ranks
+        self._random = random.Random(seed)
+        self._target = target
+        self._processes = multiprocessing.get_context("forkserver")
+        self._processes.set_forkserver_preload(["tests.soak.trainee", *preload])
+        for shard, count in enumerate(COUNTS):
+            records = [b"%02d/%05d" % (shard, number) + b"." * (number % 90) for number in range(count)]
+            (folder / f"train-{shard:02d}").write_bytes(encode_records(records))
+        write_manifest_sync(str(folder / "train-*"), str(folder / "manifest.json"))
+
+    def run(self, kills: int) -> Seen:
+        """Kills a run so many times, lets it come to its end, and compares it with one that nobody disturbed."""
+        began = time.monotonic()
+        wanted = self._undisturbed()
+        ranks = [Rank(self._job("killed", rank)) for rank in range(self._count)]
+        total = len(wanted[0])
+        for _ in range(kills):
+            self._start(ranks)
+            for _ in range(self._random.randint(1, total // kills + 2)):
+                if not all([rank.step() for rank in ranks]):  # noqa: C419 - all of them go on
+                    break
+            killed = [rank.kill() for rank in ranks]
+            assert all(killed), "the run came to its end before it was killed as often as was wanted"
+        self._finish(ranks)
+        for rank, undisturbed in zip(ranks, wanted, strict=True):
+            assert rank.steps == undisturbed, f"rank {rank.job.rank} saw other records than an undisturbed run"
+        steps, again = sum(len(rank.steps) for rank in ranks), sum(rank.again for rank in ranks)
+        return Seen(steps, kills * len(ranks), again, time.monotonic() - began)
+
+    def _undisturbed(self) -> list[dict[int, bytes]]:
+        ranks = [Rank(self._job("whole", rank)) for rank in range(self._count)]
+        self._finish(ranks)
+        ids = [record for rank in ranks for step in rank.steps.values() for record in step.split(b",")]
+        assert len(set(ids)) == sum(COUNTS), "a record is missing"
+        assert len({len(rank.steps) for rank in ranks}) == 1, "the ranks have different numbers of steps"
+        return [rank.steps for rank in ranks]
+
+    def _finish(self, ranks: Sequence[Rank]) -> None:
+        self._start(ranks)
+        for rank in ranks:
+            while rank.step():
+                pass
+            rank.process.join(60)
+            assert rank.process.exitcode == 0
+
+    def _start(self, ranks: Sequence[Rank]) -> None:
+        for rank in ranks:
+            rank.ended = False
+            rank.start(self._processes, self._target)
+
+    def _job(self, name: str, rank: int) -> Job:
+        folder = str(self._folder)
+        state = f"{folder}/{name}-{rank}.json"
+        return Job(f"{folder}/train-*", f"{folder}/manifest.json", state, rank, self._count, epochs=2 * self._count)
+
+
+SHAPES = ("process", "ranks", "loader")
+
+
+def soak(shape: str, kills: int, seed: int) -> Seen:
+    """One shape of run, killed so many times.
+
+    Args:
+        shape: "process": one. "ranks": four. "loader": one, with the workers of a `StatefulDataLoader`.
+        kills: How many.
+        seed: Of the random moments.
+    """
+    with tempfile.TemporaryDirectory(prefix="streamrec-training-") as folder:
+        try:
+            if shape == "loader":
+                torch_trainee = "tests.soak.torch_trainee"
+                return Soak(Path(folder), 1, seed, run_loader, [torch_trainee]).run(kills)
+            return Soak(Path(folder), 4 if shape == "ranks" else 1, seed, run_trainee).run(kills)
+        except AssertionError as error:
+            error.add_note(f"{shape}, seed {seed}")
+            raise
+
+
+def run_loader(parent: Connection, job: Job) -> None:
+    """The process of shape "loader": only there is torch imported."""
+    from tests.soak.torch_trainee import run_torch_trainee
+
+    run_torch_trainee(parent, job)
+
+
+def main() -> None:
+    """The program."""
+    parser = argparse.ArgumentParser(description="Kills training runs at random steps and resumes them.")
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--shape", action="append", choices=SHAPES, help="default: all")
+    options = parser.parse_args()
+    for shape in options.shape or SHAPES:
+        if shape == "loader" and find_spec("torchdata") is None:
+            print("loader: not run, torchdata is not installed (make peers)")
+            continue
+        print(f"{shape}: {soak(shape, options.kills, options.seed)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
