@@ -22,8 +22,8 @@ import torch
 from torch.utils import data
 
 from streamrec import BytesColumn, Dataset, DatasetIterator, Frames
-from streamrec.pipeline.dealing import is_dealt
-from streamrec.pipeline.environment import Rank, rank_here, reader_here
+from streamrec.pipeline.reading.dealing import is_dealt
+from streamrec.pipeline.reading.environment import Rank, rank_here, reader_here
 
 __all__ = ["IterableDataset", "to_tensors"]
 

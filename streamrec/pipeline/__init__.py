@@ -1,11 +1,11 @@
 """Datasets: descriptions of what to read, and the driver that runs them."""
 
 from streamrec.pipeline.dataset import Dataset
-from streamrec.pipeline.figures import ChainStats, StageStats
 from streamrec.pipeline.iterators import AsyncDatasetIterator, DatasetIterator
 from streamrec.pipeline.options import AUTOTUNE
-from streamrec.pipeline.stats import Stats
 from streamrec.pipeline.tfrecords import TFRecordDataset
+from streamrec.pipeline.watching.figures import ChainStats, StageStats
+from streamrec.pipeline.watching.stats import Stats
 
 __all__ = [
     "AUTOTUNE",

@@ -12,42 +12,42 @@ import numpy as np
 from fsspec import AbstractFileSystem
 
 from streamrec.example.features import Feature
-from streamrec.pipeline.batching import Batch, PaddedBatch, RaggedBatch
-from streamrec.pipeline.bucketing import Bucket
-from streamrec.pipeline.cache_file import CacheFile
-from streamrec.pipeline.caching import Cache
-from streamrec.pipeline.calling import is_async
-from streamrec.pipeline.concatenating import Concatenate
-from streamrec.pipeline.dealing import Distribute
+from streamrec.pipeline.caching.cache import Cache
+from streamrec.pipeline.caching.cache_file import CacheFile
 from streamrec.pipeline.description import Chain, Source
-from streamrec.pipeline.drawing import Choices
-from streamrec.pipeline.environment import rank_of
-from streamrec.pipeline.generating import Generated
-from streamrec.pipeline.given import Range, Slices
-from streamrec.pipeline.interleave import Plan
-from streamrec.pipeline.interleaving import AUTO_CYCLE, Interleaved
 from streamrec.pipeline.iterators import (
     AsyncDatasetIterator,
     DatasetIterator,
     Run,
     ThreadedAsyncIterator,
 )
-from streamrec.pipeline.mixing import Choose
-from streamrec.pipeline.naming import Names
+from streamrec.pipeline.mixing.drawing import Choices
+from streamrec.pipeline.mixing.interleaving import AUTO_CYCLE, Interleaved
+from streamrec.pipeline.mixing.sampling import Choose
+from streamrec.pipeline.mixing.zipping import Zip
 from streamrec.pipeline.nests import leaves, map_nest
 from streamrec.pipeline.options import AUTOTUNE, Options
-from streamrec.pipeline.padding import Padding
-from streamrec.pipeline.parallel import ParallelMap
-from streamrec.pipeline.parsing import Parse
-from streamrec.pipeline.prefetching import Prefetch
-from streamrec.pipeline.repeating import Repeat
-from streamrec.pipeline.selecting import Enumerate, Filter, Shard, Skip, Take, TakeWhile
+from streamrec.pipeline.parallel.calling import is_async
+from streamrec.pipeline.parallel.parallel_map import ParallelMap
+from streamrec.pipeline.reading.dealing import Distribute
+from streamrec.pipeline.reading.environment import rank_of
+from streamrec.pipeline.reading.interleave import Plan
+from streamrec.pipeline.reading.source import Shards
 from streamrec.pipeline.session import StoreOptions
-from streamrec.pipeline.shuffling import Shuffle
-from streamrec.pipeline.source import Shards
-from streamrec.pipeline.stages import Map, Stage
-from streamrec.pipeline.unbatching import Unbatch
-from streamrec.pipeline.zipping import Zip
+from streamrec.pipeline.shuffling.shuffle import Shuffle
+from streamrec.pipeline.sources.concatenating import Concatenate
+from streamrec.pipeline.sources.generating import Generated
+from streamrec.pipeline.sources.given import Range, Slices
+from streamrec.pipeline.sources.naming import Names
+from streamrec.pipeline.sources.prefetching import Prefetch
+from streamrec.pipeline.sources.repeating import Repeat
+from streamrec.pipeline.stages.batching import Batch, PaddedBatch, RaggedBatch
+from streamrec.pipeline.stages.bucketing import Bucket
+from streamrec.pipeline.stages.padding import Padding
+from streamrec.pipeline.stages.parsing import Parse
+from streamrec.pipeline.stages.selecting import Enumerate, Filter, Shard, Skip, Take, TakeWhile
+from streamrec.pipeline.stages.stage import Map, Stage
+from streamrec.pipeline.stages.unbatching import Unbatch
 from streamrec.shards import Filenames
 from streamrec.shards.patterns import listed
 from streamrec.storage import RetryPolicy

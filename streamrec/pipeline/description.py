@@ -18,10 +18,10 @@ from typing import Any, Protocol
 
 from streamrec.pipeline.budget import Share
 from streamrec.pipeline.chunk import Chunk, Position
-from streamrec.pipeline.environment import Rank
 from streamrec.pipeline.queue import ByteQueue
+from streamrec.pipeline.reading.environment import Rank
 from streamrec.pipeline.session import Session
-from streamrec.pipeline.stages import Stage, Step
+from streamrec.pipeline.stages.stage import Stage, Step
 
 __all__ = ["Chain", "ChainWatch", "Source", "SourceWatch", "Watch", "Within", "derived", "described", "name_of"]
 

@@ -28,9 +28,9 @@ from streamrec.pipeline.description import Chain
 from streamrec.pipeline.options import Options
 from streamrec.pipeline.queue import ByteQueue, fill
 from streamrec.pipeline.run import produce, started
-from streamrec.pipeline.stats import Stats
-from streamrec.pipeline.trace import Trace
-from streamrec.pipeline.watching import Watching
+from streamrec.pipeline.watching.stats import Stats
+from streamrec.pipeline.watching.trace import Trace
+from streamrec.pipeline.watching.watch import Watching
 from streamrec.storage import collecting
 from streamrec.tfrecord import Frames
 

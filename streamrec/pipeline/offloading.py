@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import anyio
 
-from streamrec.pipeline.stages import Halt, halting
+from streamrec.pipeline.stages.stage import Halt, halting
 
 __all__ = ["offloaded"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from streamrec.pipeline.budget import default_budget
-from streamrec.pipeline.environment import Rank
+from streamrec.pipeline.reading.environment import Rank
 
 __all__ = ["AUTOTUNE", "Options"]
 

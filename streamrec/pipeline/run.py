@@ -23,15 +23,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from streamrec.pipeline.batching import Batch
 from streamrec.pipeline.chunk import Chunk, Position, Shifted
 from streamrec.pipeline.columns import window
 from streamrec.pipeline.description import Chain, ChainWatch, SourceWatch, Within
-from streamrec.pipeline.meters import watched
 from streamrec.pipeline.offloading import offloaded
 from streamrec.pipeline.options import Options
 from streamrec.pipeline.pushing import collect, drain, push
 from streamrec.pipeline.session import session
+from streamrec.pipeline.stages.batching import Batch
+from streamrec.pipeline.watching.meters import watched
 
 __all__ = ["Put", "produce", "started"]
 

@@ -9,10 +9,10 @@ from fsspec import AbstractFileSystem
 
 from streamrec.pipeline.dataset import Dataset
 from streamrec.pipeline.description import Chain
-from streamrec.pipeline.interleave import Plan
-from streamrec.pipeline.interleaving import AUTO_CYCLE
+from streamrec.pipeline.mixing.interleaving import AUTO_CYCLE
 from streamrec.pipeline.options import AUTOTUNE
-from streamrec.pipeline.source import Shards
+from streamrec.pipeline.reading.interleave import Plan
+from streamrec.pipeline.reading.source import Shards
 from streamrec.shards import Filenames, ReadOptions
 from streamrec.shards.patterns import listed
 from streamrec.storage import RetryPolicy

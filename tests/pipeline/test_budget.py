@@ -22,8 +22,8 @@ from streamrec.pipeline.budget import (
 )
 from streamrec.pipeline.chunk import Chunk
 from streamrec.pipeline.description import Chain, Within
-from streamrec.pipeline.given import Numbered
 from streamrec.pipeline.options import Options
+from streamrec.pipeline.sources.given import Numbered
 
 MIB = 1 << 20
 CHUNK = 1 << 16

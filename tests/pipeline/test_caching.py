@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from streamrec import CacheError, Dataset, Frames, TFRecordDataset, encode_records
 from streamrec.pipeline.chunk import Chunk
 from streamrec.pipeline.description import Chain, Within
-from streamrec.pipeline.given import Numbered
+from streamrec.pipeline.sources.given import Numbered
 from streamrec.testing.resuming import assert_resumes_everywhere, plain
 from streamrec.testing.servers import Store
 

@@ -30,7 +30,7 @@ from streamrec import (
     encode_records,
     write_manifest_sync,
 )
-from streamrec.pipeline.environment import Rank, Reader, rank_here, reader_here
+from streamrec.pipeline.reading.environment import Rank, Reader, rank_here, reader_here
 from streamrec.shards.manifest import Manifest, ShardInfo
 from streamrec.testing.resuming import assert_resumes_everywhere
 from streamrec.testing.servers import Store

@@ -17,7 +17,7 @@ import pytest
 from streamrec import Dataset, Frames, PositionMismatchError
 from streamrec.pipeline.options import Options
 from streamrec.pipeline.run import started
-from streamrec.pipeline.watching import Watching
+from streamrec.pipeline.watching.watch import Watching
 from streamrec.testing.resuming import assert_resumes_everywhere, plain
 
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamrec import Framer, Frames, encode_records
-from streamrec.pipeline.interleave import Interleave, Plan
-from streamrec.pipeline.turn import Turn
+from streamrec.pipeline.reading.interleave import Interleave, Plan
+from streamrec.pipeline.reading.turn import Turn
 
 LENGTHS = st.lists(st.integers(0, 9), min_size=1, max_size=7)
 PLANS = st.builds(Plan, st.integers(1, 5), st.integers(1, 4))

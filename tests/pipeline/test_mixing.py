@@ -20,7 +20,7 @@ import streamrec
 from streamrec import Dataset, Frames, TFRecordDataset, encode_records
 from streamrec.pipeline.chunk import Chunk, Position
 from streamrec.pipeline.description import Chain, Within
-from streamrec.pipeline.drawing import words
+from streamrec.pipeline.mixing.drawing import words
 from streamrec.pipeline.session import StoreOptions, session
 from streamrec.testing.resuming import assert_resumes_everywhere
 

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamrec import AUTOTUNE, ClosedError, Dataset, Frames, TFRecordDataset, encode_records
-from streamrec.pipeline.tuning import Crew
+from streamrec.pipeline.parallel.tuning import Crew
 from streamrec.testing.resuming import assert_resumes_everywhere
 
 CALLS = [1, 2, 7, AUTOTUNE]

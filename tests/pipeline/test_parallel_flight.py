@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from streamrec.pipeline.chunk import Chunk, Position
 from streamrec.pipeline.columns import Columns
-from streamrec.pipeline.given import Numbered
-from streamrec.pipeline.inflight import Delivered, Flight, Haul
+from streamrec.pipeline.parallel.inflight import Delivered, Flight, Haul
+from streamrec.pipeline.sources.given import Numbered
 
 RUNS = st.lists(st.integers(0, 6), max_size=8)
 

@@ -9,7 +9,7 @@ import pytest
 from fsspec import AbstractFileSystem
 
 from streamrec import TFRecordDataset, encode_records
-from streamrec.pipeline.source import LANE_BYTES
+from streamrec.pipeline.reading.source import LANE_BYTES
 from streamrec.storage.backend import BLOCK_BYTES
 
 SHARDS = 4

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamrec.pipeline.tuning import FIRST_DEPTH, MOST_GRAIN, RUN_SECONDS, Crew, Depth, Grain
+from streamrec.pipeline.parallel.tuning import FIRST_DEPTH, MOST_GRAIN, RUN_SECONDS, Crew, Depth, Grain
 
 
 @pytest.mark.parametrize("seconds", [1e-7, 1e-5, 1e-4, 1e-3, 0.1])

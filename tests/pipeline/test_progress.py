@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from streamrec import Dataset, StageStats, Stats
-from streamrec.pipeline.figures import ChainStats
-from streamrec.pipeline.progress import PLAIN_SECONDS, Plain, Pulse, told
+from streamrec.pipeline.watching.figures import ChainStats
+from streamrec.pipeline.watching.progress import PLAIN_SECONDS, Plain, Pulse, told
 from streamrec.storage import Snapshot
 
 ROOT = Path(__file__).parents[2]

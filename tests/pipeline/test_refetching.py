@@ -17,8 +17,8 @@ from streamrec import (
     TFRecordDataset,
     encode_records,
 )
-from streamrec.pipeline.refetching import stretches
-from streamrec.pipeline.shuffle_buffer import Held
+from streamrec.pipeline.shuffling.buffer import Held
+from streamrec.pipeline.shuffling.refetching import stretches
 from streamrec.testing.servers import Store
 
 IMAGES = [[b"%d.%d." % (shard, index) + b"x" * 100_000 for index in range(60)] for shard in range(4)]

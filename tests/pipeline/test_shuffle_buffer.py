@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from streamrec import Frames
 from streamrec.pipeline.chunk import Batches, Chunk, Position
 from streamrec.pipeline.columns import Columns, window
-from streamrec.pipeline.refetching import Stretch, stretches
-from streamrec.pipeline.shuffle_buffer import Buffer, Held
-from streamrec.pipeline.shuffle_slots import END, START, TAG, Rows, Rule
-from streamrec.pipeline.shuffle_store import TAG_BITS, Store, spans_of
+from streamrec.pipeline.shuffling.buffer import Buffer, Held
+from streamrec.pipeline.shuffling.refetching import Stretch, stretches
+from streamrec.pipeline.shuffling.slots import END, START, TAG, Rows, Rule
+from streamrec.pipeline.shuffling.store import TAG_BITS, Store, spans_of
 from streamrec.testing.resuming import plain
 
 patient = settings(deadline=None)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec import Dataset, NotFoundError, TFRecordDataset, encode_records
-from streamrec.pipeline.interleave import Plan
+from streamrec.pipeline.reading.interleave import Plan
 from streamrec.storage.connections import MOST_OPEN
 from streamrec.testing.faults import NO_FAULTS, Faults
 from streamrec.testing.objectstore import ObjectStore

@@ -16,15 +16,15 @@ import pytest
 import trio
 
 from streamrec import Dataset, StageStats, Stats, TFRecordDataset, encode_records
-from streamrec.pipeline.bottleneck import CONSUMER, DISK, NETWORK, NOTHING, READING, bottleneck
 from streamrec.pipeline.chunk import Chunk
 from streamrec.pipeline.description import Chain, Within
-from streamrec.pipeline.figures import ChainStats
-from streamrec.pipeline.given import Range
-from streamrec.pipeline.prefetching import Prefetch
-from streamrec.pipeline.repeating import Repeat
-from streamrec.pipeline.selecting import TakeWhile
-from streamrec.pipeline.titles import own_line, title
+from streamrec.pipeline.sources.given import Range
+from streamrec.pipeline.sources.prefetching import Prefetch
+from streamrec.pipeline.sources.repeating import Repeat
+from streamrec.pipeline.stages.selecting import TakeWhile
+from streamrec.pipeline.watching.bottleneck import CONSUMER, DISK, NETWORK, NOTHING, READING, bottleneck
+from streamrec.pipeline.watching.figures import ChainStats
+from streamrec.pipeline.watching.titles import own_line, title
 from streamrec.testing.faults import NO_FAULTS
 from streamrec.testing.objectstore import ObjectStore
 

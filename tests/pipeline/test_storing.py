@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from streamrec import BytesColumn, Frames, RaggedTensor, SparseTensor
+from streamrec.pipeline.caching.storing import pack, unpack
 from streamrec.pipeline.chunk import Batches
 from streamrec.pipeline.columns import Columns
-from streamrec.pipeline.storing import pack, unpack
 from streamrec.testing.resuming import plain
 
 DTYPES = st.one_of(

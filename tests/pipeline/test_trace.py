@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from streamrec import Dataset, TFRecordDataset, encode_records
-from streamrec.pipeline.trace import Trace
+from streamrec.pipeline.watching.trace import Trace
 
 Event = dict[str, Any]
 

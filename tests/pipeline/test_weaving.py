@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from streamrec import Frames
 from streamrec.pipeline.chunk import Chunk
-from streamrec.pipeline.fronts import Front, Places, Signal
-from streamrec.pipeline.given import Numbered
-from streamrec.pipeline.interleave import Plan
-from streamrec.pipeline.weaving import Input, Weave
+from streamrec.pipeline.mixing.fronts import Front, Places, Signal
+from streamrec.pipeline.mixing.weaving import Input, Weave
+from streamrec.pipeline.reading.interleave import Plan
+from streamrec.pipeline.sources.given import Numbered
 
 ENDED = Places(((Numbered(10**6), 0, 0),))
 

@@ -1,0 +1,1 @@
+"""Reading shards: `source.py` moves blocks, `interleave.py` plans whose turn it is, `dealing.py` who reads what."""

@@ -1,0 +1,272 @@
+"""The source: shards fetched beside each other, interleaved in order, within a byte budget.
+
+Each shard in the cycle, and a few after it, is fetched by a task of its own into its lane, and waits there when
+the lane holds its share of the budget. `Interleave` decides whose turn it is; this file only moves blocks.
+
+How many after it: shards that are too small to be read by parallel ranges are opened so far ahead that together
+they fill the wire, as `Connections` has measured it (a shard of 100 kB at 40 ms to the first byte: dozens). Which
+shards come, and in which order, never depends on it.
+
+Rules:
+- A task that fails puts its error into its lane, where it waits for the records before it: tasks raise nothing.
+- What all lanes hold, and the blocks that are being filled, stay within the budget; but a lane may always hold
+  one block, or one record, or nothing would move. Of the budget, the lanes in the cycle and the first ones after
+  it have their shares for good; what is left holds ranges ahead of their turn and small shards further ahead.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup
+from fsspec import AbstractFileSystem
+
+from streamrec.pipeline.background import background
+from streamrec.pipeline.chunk import Chunk
+from streamrec.pipeline.description import Within
+from streamrec.pipeline.reading.interleave import Interleave, Plan
+from streamrec.pipeline.reading.lane import Lane
+from streamrec.pipeline.reading.turn import Turn
+from streamrec.pipeline.session import Listed, Opened, StoreOptions
+from streamrec.shards import ReadOptions, ShardReader
+from streamrec.storage import RetryPolicy, Storage
+
+__all__ = ["Shards", "read"]
+
+LANE_BYTES = 6 << 20
+"""How much one shard is fetched ahead of its turn, if the budget allows: more would only leave the caches."""
+
+ALONE_BLOCKS = 2
+"""How many blocks' worth is framed at a time where no other shard's records come in between: these go through the
+pipeline without a copy, save for the batches that straddle two of them."""
+
+LEAST_BLOCK_BYTES = 64 << 10
+"""Blocks are no smaller than this, however small the budget."""
+
+SMALL_BYTES = 8 << 20
+"""Smaller shards are opened further ahead; larger ones are read by parallel ranges too."""
+
+LEAST_WHOLE = 4
+"""Larger shards are opened as far ahead as small ones where the budget holds so many of them: one shard that is in its
+turn alone does not fill the wire for long enough."""
+
+SLACK_BYTES = 512 << 10
+"""What a small shard's lane holds beside the shard: a block that is larger than what is left for it."""
+
+REMEMBERED = 16
+"""So many shards tell how large the next ones are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """Which shards are read, from where, and in which order: the description behind TFRecordDataset."""
+
+    filenames: tuple[str, ...]
+    plan: Plan = Plan()
+    options: ReadOptions = ReadOptions()
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    filesystem: AbstractFileSystem | None = field(default=None, repr=False)
+    retry: RetryPolicy = RetryPolicy()
+
+    @property
+    def ahead(self) -> int:
+        """How many shards after those in the cycle are opened before their turn comes, at the least."""
+        return max(2, self.plan.cycle_length // 4)
+
+    @property
+    def places(self) -> int:
+        """How many lanes have a share of the budget for good."""
+        return self.plan.cycle_length + self.ahead
+
+    def lines(self) -> Iterator[str]:
+        yield f"Shards({self.plan!r}, {list(self.filenames)})"
+
+    async def opened(self, within: Within) -> Opened:
+        """Its stores and listing; what its lanes leave of the budget, its stores may hold ahead of them."""
+        stores = StoreOptions(self.storage_options, self.filesystem, self.retry)
+        lanes = self.places * lane_bytes(self.options.block_bytes or LEAST_BLOCK_BYTES)
+        return await within.session.open(self, stores, max(0, within.budget - lanes), self.filenames)
+
+    async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
+        """The records of all shards, a chunk at a time."""
+        async with aclosing(read(self, state, within, await self.opened(within))) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+
+async def read(
+    shards: Shards, state: Mapping[str, Any] | None, within: Within, opened: Opened
+) -> AsyncGenerator[Chunk]:
+    """The records of what is listed, a chunk at a time."""
+    within.tells(opened.listing.paths, shards.plan.block_length)
+    turn = Turn.from_json(state) if state is not None else None
+    plan = shards.plan.within(within.deterministic)
+    interleave = Interleave(plan, 0, turn, batch=within.batch, skip=within.skip - within.begun)
+    async with background() as tasks:
+        feeds = Feeds(shards, opened, tasks, within)
+        async for chunk in interleaved(interleave, feeds, opened.listing):
+            yield chunk
+
+
+async def interleaved(interleave: Interleave, feeds: Feeds, listing: Listed) -> AsyncGenerator[Chunk]:
+    """Pulls what the interleave's order allows, and waits for more where it allows nothing."""
+    while True:
+        ahead = feeds.ahead
+        await listing.until(interleave.reach(ahead))
+        interleave.extend(len(listing.paths))
+        if interleave.finished:
+            break
+        pulled = interleave.pull()
+        feeds.feed(interleave.wanted(ahead))
+        if pulled is not None:
+            feeds.wake()
+            frames, positions = pulled
+            yield Chunk(frames, positions, memoryview(frames.buffer).nbytes)
+        elif not interleave.finished:
+            await feeds.arrival()
+    if listing.error is not None:
+        raise listing.error
+
+
+class Feeds:
+    """The tasks that fetch shards into lanes."""
+
+    def __init__(self, shards: Shards, opened: Opened, tasks: TaskGroup, within: Within) -> None:
+        self._shards = shards
+        self._options = shards.options
+        self._storages = opened.storages
+        self._connections = opened.storages.connections
+        self._listing = opened.listing
+        self._tasks = tasks
+        self._budget = within.budget
+        self._block_records = shards.plan.block_length if shards.plan.cycle_length > 1 else within.batch
+        self._sizes: deque[int] = deque(maxlen=REMEMBERED)
+        self._started: set[int] = set()
+        self._beyond: dict[Lane, int] = {}
+        self._arrived = anyio.Event()
+        self._waiting: dict[Lane, anyio.Event] = {}
+
+    @property
+    def ahead(self) -> int:
+        """How many shards after those in the cycle are opened before their turn comes."""
+        size = self._typical_bytes()
+        fit = self._connections.budget.limit // (size + SLACK_BYTES)
+        if not self._sizes or (size > SMALL_BYTES and fit < LEAST_WHOLE):
+            return self._shards.ahead
+        return max(self._shards.ahead, self._connections.streams_for(size) - self._shards.plan.cycle_length)
+
+    def feed(self, lanes: list[Lane]) -> None:
+        """Starts a task for each lane that has none; beyond the places, as far as the budget goes."""
+        places = self._shards.places
+        self._settle(set(lanes[places:]))
+        for number, lane in enumerate(lanes):
+            if lane.shard in self._started:
+                continue
+            if number >= places and not self._admit(lane):
+                break
+            self._started.add(lane.shard)
+            self._tasks.start_soon(self._feed, lane)
+
+    def _admit(self, lane: Lane) -> bool:
+        """Takes room for a lane beyond the places, where there is any."""
+        room = self._typical_bytes() + SLACK_BYTES
+        if not self._connections.budget.take(room):
+            return False
+        self._beyond[lane] = room
+        return True
+
+    def _whole(self, lane: Lane, size: int | None) -> int | None:
+        """What a lane beyond the places may hold: all of its shard where there is room. None for one in its place."""
+        room = self._beyond.get(lane)
+        more = (size or 0) + SLACK_BYTES - (room or 0)
+        if room is not None and more > 0 and self._connections.budget.take(more):
+            room = self._beyond[lane] = room + more
+        return room
+
+    def _settle(self, beyond: set[Lane]) -> None:
+        """Lanes that have a place by now, or are gone, give their room back."""
+        for lane in [lane for lane in self._beyond if lane not in beyond]:
+            self._connections.budget.give(self._beyond.pop(lane))
+            if lane.limit_bytes:
+                lane.limit_bytes = max(lane.limit_bytes, min(self._share, LANE_BYTES))
+
+    def _typical_bytes(self) -> int:
+        """How large shards are; 0 before one is known."""
+        return int(median(self._sizes)) if self._sizes else 0
+
+    @property
+    def _share(self) -> int:
+        """What one lane in its place may hold."""
+        places = self._shards.places
+        return self._budget // (min(places, len(self._listing.paths)) if self._listing.complete else places)
+
+    @property
+    def _alone(self) -> bool:
+        """Whether one shard is read at a time."""
+        return self._shards.plan.cycle_length == 1 or (self._listing.complete and len(self._listing.paths) == 1)
+
+    def wake(self) -> None:
+        """Records were taken: lanes that have room again may go on."""
+        for lane in [lane for lane in self._waiting if lane.has_room]:
+            self._waiting.pop(lane).set()
+
+    async def arrival(self) -> None:
+        """Waits until something has arrived in any lane."""
+        await self._arrived.wait()
+        self._arrived = anyio.Event()
+
+    async def _feed(self, lane: Lane) -> None:
+        """Fetches one shard to its end."""
+        try:
+            await self._fetch(lane)
+        except Exception as error:
+            lane.error = error  # whatever it is, it waits for its turn
+        lane.ended = True
+        self._arrived.set()
+
+    async def _fetch(self, lane: Lane) -> None:
+        portion = self._listing.portion(lane.shard)
+        storage = await self._storages.at(portion.path)
+        place, options = lane.start.place, self._options_for(lane, storage)
+        if not place.offset and portion.place.offset:  # a mark in a manifest: only shards without compression have them
+            place, options = replace(portion.place, version=place.version), replace(options, compression_type="")
+        reader = await ShardReader.open(storage, portion.path, options, place, portion.piece)
+        try:
+            if reader.info.size is not None:
+                self._sizes.append(reader.info.size)
+            limit = self._whole(lane, reader.info.size) or min(self._share, lane_bytes(reader.block_bytes))
+            lane.opened(reader.info.version, reader.compression_type, limit)
+            while (frames := await reader.read()) is not None:
+                begun = reader.place.record - len(frames)
+                first, last = portion.within(begun, len(frames))
+                if first < last:
+                    lane.push(frames.window(first, last), begun + first)
+                    self._arrived.set()
+                if portion.ends(begun + len(frames)):
+                    break
+                if not lane.has_room:
+                    room = self._waiting[lane] = anyio.Event()
+                    await room.wait()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await reader.aclose()
+
+    def _options_for(self, lane: Lane, storage: Storage) -> ReadOptions:
+        """How one shard is read: blocks that leave room for two within its share, and the compression if known."""
+        wanted = self._options.block_bytes or storage.block_bytes * (ALONE_BLOCKS if self._alone else 1)
+        block = min(wanted, max(self._share // 2, LEAST_BLOCK_BYTES))
+        compression = self._options.compression_type if lane.start.compression is None else lane.start.compression
+        return replace(
+            self._options, block_bytes=block, compression_type=compression, block_records=self._block_records
+        )
+
+
+def lane_bytes(block_bytes: int) -> int:
+    """How much a lane may hold, for blocks of a size: two at the least, so that one fills while one is taken."""
+    return max(LANE_BYTES, 2 * block_bytes)

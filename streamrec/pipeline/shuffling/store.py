@@ -1,0 +1,196 @@
+"""What a shuffle buffer holds: the chunks that came, of which elements are picked. Records are never objects here.
+
+Rules:
+- A row's TAG is `block << 32 | size`: the block that its element lies in, and a number of the caller's (a record's size
+  in its shard). In a block of records, START and END are the span; elsewhere START is the element's index.
+- What is held is no more than about WASTE times what is alive, or a given number of bytes: beyond that, blocks of which
+  less than half is alive are copied together. So a record is copied once more at the most, on average.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamrec import kernels
+from streamrec.pipeline.chunk import Batches, weigh_one
+from streamrec.pipeline.columns import Columns, joined, select
+from streamrec.pipeline.nests import leaves, map_nest
+from streamrec.pipeline.shuffling.slots import END, START, TAG, Rows
+from streamrec.tfrecord import Frames, as_spans
+
+__all__ = ["TAG_BITS", "Store", "spans_of"]
+
+WASTE = 2
+MOST_BLOCKS = 256
+"""More blocks of records than this are copied together: each costs its part of every gather."""
+
+TAG_BITS = 32
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Block:
+    """A chunk: a buffer of records, or other elements."""
+
+    content: Any
+    is_records: bool
+    nbytes: int
+
+
+class Store:
+    """The blocks.
+
+    Args:
+        free_bytes: What may be held however little of it is alive.
+    """
+
+    def __init__(self, free_bytes: int = 0) -> None:
+        self._free_bytes = free_bytes
+        self._blocks: list[Block | None] = []
+        self._free: list[int] = []
+        self._others = 0
+        self.held_bytes = 0
+
+    def add(self, elements: Any, spans: Numbers) -> int:
+        """Holds elements, whose spans are those of `spans_of`; returns the number of their block."""
+        if isinstance(elements, Frames):
+            return self._add(Block(elements.buffer, True, memoryview(elements.buffer).nbytes))
+        content = list(elements) if isinstance(elements, Batches) else elements
+        return self._add(Block(content, False, int((spans[:, 1] - spans[:, 0]).sum())))
+
+    def pick(self, rows: Rows) -> Any:
+        """The elements of these rows, in order: records as Frames, columns as Columns, all else as a list."""
+        if not self._others:
+            return self._gathered(rows)
+        blocks = rows[:, TAG] >> TAG_BITS
+        order = np.lexsort((rows[:, START], blocks))
+        numbers, firsts = np.unique(blocks[order], return_index=True)
+        groups = np.split(order, firsts[1:])
+        parts = [self._part(number, rows[group]) for number, group in zip(numbers.tolist(), groups, strict=True)]
+        places = np.empty_like(order)
+        places[order] = np.arange(len(order))
+        return arranged(joined(parts), places)
+
+    def tidy(self, rows: Rows, live_bytes: int) -> None:
+        """Copies what is alive out of blocks that are mostly dead, and changes the rows, which are all there are."""
+        crowded = len(self._blocks) - len(self._free) - self._others > MOST_BLOCKS
+        if self.held_bytes <= max(WASTE * live_bytes, self._free_bytes) and not crowded:
+            return
+        numbers = rows[:, TAG] >> TAG_BITS
+        live = np.bincount(numbers, weights=rows[:, END] - rows[:, START], minlength=len(self._blocks)).tolist()
+        small = live_bytes * WASTE // MOST_BLOCKS if crowded else -1
+        records: list[int] = []
+        for number, block in enumerate(self._blocks):
+            if block is None:
+                continue
+            wasteful = live[number] * WASTE < block.nbytes
+            if block.is_records and (wasteful or block.nbytes <= small):
+                records.append(number)
+            elif wasteful:
+                self._tidy_others(number, block, rows, numbers == number)
+        if records:
+            self._tidy_records(records, rows, numbers)
+
+    def _tidy_records(self, victims: list[int], rows: Rows, numbers: Numbers) -> None:
+        """Makes one block of what is alive in several."""
+        chosen = np.flatnonzero(np.isin(numbers, victims))
+        kept = rows[chosen]
+        if len(kept):
+            frames = self._gathered(kept)
+            number = self._add(Block(frames.buffer, True, memoryview(frames.buffer).nbytes))
+            kept[:, : END + 1] = frames.spans
+            kept[:, TAG] = number << TAG_BITS | kept[:, TAG] & ((1 << TAG_BITS) - 1)
+            rows[chosen] = kept
+        for victim in victims:
+            self._drop(victim)
+
+    def _tidy_others(self, number: int, block: Block, rows: Rows, mask: npt.NDArray[np.bool_]) -> None:
+        """Drops what is dead in one block."""
+        chosen = np.flatnonzero(mask)
+        if not len(chosen):
+            self._drop(number)
+            return
+        kept = rows[chosen]
+        weights = kept[:, END] - kept[:, START]
+        elements = select(block.content, kept[:, START])
+        if isinstance(elements, list):
+            elements = [element.compact() if isinstance(element, Frames) else element for element in elements]
+        self.held_bytes += int(weights.sum()) - block.nbytes
+        self._blocks[number] = Block(elements, False, int(weights.sum()))
+        kept[:, START] = np.arange(len(kept))
+        kept[:, END] = kept[:, START] + weights
+        rows[chosen] = kept
+
+    def _part(self, number: int, rows: Rows) -> Any:
+        """The elements of these rows, all of one block."""
+        block = self._blocks[number]
+        assert block is not None
+        if block.is_records:
+            return Frames(block.content, np.ascontiguousarray(rows[:, : END + 1]))
+        return select(block.content, rows[:, START])
+
+    def _gathered(self, rows: Rows) -> Frames:
+        """The records of these rows, in a buffer of their own."""
+        buffers = [b"" if block is None or not block.is_records else block.content for block in self._blocks]
+        buffer, spans = kernels.pick(buffers, rows)
+        return Frames(buffer, as_spans(spans))
+
+    def _add(self, block: Block) -> int:
+        self.held_bytes += block.nbytes
+        self._others += not block.is_records
+        if self._free:
+            number = self._free.pop()
+            self._blocks[number] = block
+            return number
+        self._blocks.append(block)
+        return len(self._blocks) - 1
+
+    def _drop(self, number: int) -> None:
+        block = self._blocks[number]
+        assert block is not None
+        self.held_bytes -= block.nbytes
+        self._others -= not block.is_records
+        self._blocks[number] = None
+        self._free.append(number)
+
+
+def arranged(elements: Any, places: Numbers) -> Any:
+    """The elements in this order; records are copied to it, since who joins Frames takes them for one stretch."""
+    if isinstance(elements, Columns):
+        return Columns(map_nest(lambda column: arranged(column, places), elements.nest))
+    if isinstance(elements, Frames):
+        return Frames(elements.buffer, elements.spans[places]).compact()
+    return select(elements, places)
+
+
+def spans_of(elements: Any) -> Numbers:
+    """START and END of each element: what they weigh depends on the elements alone, never on how they came."""
+    if isinstance(elements, Frames):
+        return elements.spans
+    weights = weights_of(elements)
+    starts = np.arange(len(weights))
+    return np.stack([starts, starts + weights], 1)
+
+
+def weights_of(elements: Any) -> Numbers:
+    """About how many bytes each element keeps alive."""
+    if isinstance(elements, Columns):
+        weights: Numbers = np.stack([weights_of(column) for column in leaves(elements.nest)]).sum(0)
+        return weights
+    if isinstance(elements, Frames):
+        return np.diff(elements.spans)[:, 0]
+    if isinstance(elements, np.ndarray) and elements.dtype != object:
+        return np.full(len(elements), elements.itemsize * int(np.prod(elements.shape[1:])), np.int64)
+    return np.array([weight_of(element) for element in elements], np.int64)
+
+
+def weight_of(element: Any) -> int:
+    """About how many bytes one element keeps alive; of records, their payloads, wherever they lie."""
+    return sum(
+        leaf.nbytes + leaf.spans.nbytes if isinstance(leaf, Frames) else weigh_one(leaf) for leaf in leaves(element)
+    )

@@ -1,0 +1,32 @@
+"""Parsing whole batches of records: Frames in, columns out, no object per record in between.
+
+`Parse` is a stage, and a function for `ParallelMap`: several batches at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from streamrec.example import parse_example
+from streamrec.example.columns import Column
+from streamrec.example.features import Feature
+from streamrec.pipeline.stages.stage import Mapped, Step
+
+__all__ = ["Parse"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parse:
+    """Parses each element, a batch of serialized Example messages, into columns."""
+
+    features: Mapping[str, Feature]
+    string_columns: bool = False
+    offload: ClassVar[bool] = True
+
+    def start(self, key: str, state: int | None) -> Step:
+        return Mapped(self)
+
+    def __call__(self, serialized: Any) -> dict[str, Column]:
+        return parse_example(serialized, self.features, string_columns=self.string_columns)
