@@ -93,8 +93,8 @@ def stretches_from(size: int | None) -> Iterator[None]:
     """With a size, records are taken for long stretches of a block from that on, which go without a copy."""
     with pytest.MonkeyPatch.context() as patch:
         if size is not None:
-            patch.setattr("streamrec.pipeline.interleave.STRETCH_BYTES", size)
-            patch.setattr("streamrec.pipeline.lane.STRETCH_BYTES", size)
+            patch.setattr("streamrec.pipeline.reading.interleave.STRETCH_BYTES", size)
+            patch.setattr("streamrec.pipeline.reading.lane.STRETCH_BYTES", size)
         yield
 
 

@@ -137,7 +137,7 @@ class Rising(Crew):
 
 def test_there_are_as_many_calls_as_the_crew_says(monkeypatch: pytest.MonkeyPatch) -> None:
     crew = Rising()
-    monkeypatch.setattr("streamrec.pipeline.parallel.crew_for", lambda calls, awaits: crew)
+    monkeypatch.setattr("streamrec.pipeline.parallel.parallel_map.crew_for", lambda calls, awaits: crew)
     running, at_once = 0, []
 
     async def count(number: Any) -> int:
@@ -375,7 +375,7 @@ def same(element: Any) -> Any:
 
 
 def test_a_run_of_elements_that_takes_long_gives_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamrec.pipeline.calling.CUT_SECONDS", 0)
+    monkeypatch.setattr("streamrec.pipeline.parallel.calling.CUT_SECONDS", 0)
     taken = threading.Event()
 
     def stuck(number: Any) -> int:
