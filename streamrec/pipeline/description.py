@@ -12,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from hashlib import blake2b
 from typing import Any, Protocol
 
@@ -23,7 +23,18 @@ from streamrec.pipeline.reading.environment import Rank
 from streamrec.pipeline.session import Session
 from streamrec.pipeline.stages.stage import Stage, Step
 
-__all__ = ["Chain", "ChainWatch", "Source", "SourceWatch", "Watch", "Within", "derived", "described", "name_of"]
+__all__ = [
+    "Chain",
+    "ChainWatch",
+    "Source",
+    "SourceWatch",
+    "Watch",
+    "Within",
+    "derived",
+    "described",
+    "in_order",
+    "name_of",
+]
 
 
 class Source(Protocol):
@@ -179,3 +190,15 @@ def name_of(function: Callable[..., Any]) -> str:
         return repr(function)
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{getattr(function, '__module__', '')}.{name}"
+
+
+def in_order(part: Any, by_default: bool) -> bool:
+    """Whether what a description describes comes in one order, where `deterministic=None` means `by_default`."""
+    if isinstance(part, tuple | list | dict):
+        return all(in_order(each, by_default) for each in (part.values() if isinstance(part, dict) else part))
+    if not is_dataclass(part):
+        return True
+    said = getattr(part, "deterministic", True)
+    if not (by_default if said is None else said) and getattr(part, "cycle_length", 2) > 1:
+        return False
+    return all(in_order(getattr(part, each.name), by_default) for each in fields(part))

@@ -341,6 +341,16 @@ def test_random_chains_resume_everywhere(chain: list[Callable[[Dataset[Any]], Da
     assert_resumes_everywhere(dataset.take(12))
 
 
+def test_behind_an_input_without_an_order_results_keep_the_order_that_they_have() -> None:
+    """What was delivered of an input is told by numbers, which would mean other elements in another run."""
+    unordered = Dataset.range(40).map(square_soon, 3, False)
+    positions = []
+    with unordered.map(square_soon, 3, False).iterate() as elements:
+        for _ in elements:
+            positions.append(elements.state_dict()["position"]["source"])
+    assert all(position["done"] == [] for position in positions)
+
+
 @given(stop=st.integers(0, 19), then=st.booleans())
 @settings(deadline=None, max_examples=20)
 def test_batches_of_what_came_out_of_order_hold_each_element_once(stop: int, then: bool) -> None:

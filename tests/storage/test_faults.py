@@ -239,7 +239,7 @@ async def test_a_server_that_goes_away(store: Store) -> None:
 @pytest.mark.parametrize("lost", ["request", "answer"])
 async def test_each_request_of_an_upload_may_fail_once(store: Store, lost: str) -> None:
     """Parts, the start and the end: with the request lost, or with its answer lost after it took effect."""
-    async with through_a_proxy(store, replace(POLICY, attempts=5)) as weather:
+    async with through_a_proxy(store, replace(POLICY, attempts=5, stall_timeout=10)) as weather:
         await upload_through_faults(weather, lost)
 
 

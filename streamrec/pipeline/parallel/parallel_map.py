@@ -6,6 +6,8 @@ has them work together.
 Rules:
 - In order, whatever precedes a failing element arrives, then its error once, with its traceback. Otherwise what had
   ended by then arrives before it.
+- Results come as they finish only where the input has a fixed order: what was delivered is told by numbers of the
+  input, and these must mean the same when the run is resumed. An input without one keeps the order that it has.
 - When the run is left by any way, no call begins any more; those under way are cancelled where they can be, and all are
   waited for.
 - Input under way has half of the share of the budget, and results that wait the other half, as far as they are as large
@@ -18,7 +20,7 @@ import math
 import os
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, Final
 
@@ -28,7 +30,7 @@ from anyio.abc import TaskGroup
 from streamrec.pipeline.background import background
 from streamrec.pipeline.budget import Share
 from streamrec.pipeline.chunk import Chunk
-from streamrec.pipeline.description import Chain, Within, described
+from streamrec.pipeline.description import Chain, Within, described, in_order
 from streamrec.pipeline.options import AUTOTUNE
 from streamrec.pipeline.parallel.calling import Caller
 from streamrec.pipeline.parallel.inflight import Flight, Haul
@@ -72,11 +74,13 @@ class ParallelMap:
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
         most_bytes, feeding = within.take(UNDER_WAY)
         position, done = (state["inner"], state["done"]) if state else (None, ())
-        flight = Flight(within.deterministic if self.deterministic is None else self.deterministic, done)
+        fixed = replace(feeding, deterministic=feeding.deterministic or bool(done))
+        in_turn = fixed.deterministic if self.deterministic is None else self.deterministic
+        flight = Flight(in_turn or not in_order(self.inner, fixed.deterministic), done)
         async with background() as tasks:
             caller = Caller(self.function, max(self.calls, cores()))
             calling = Calling(caller, self.calls, flight, most_bytes, tasks)
-            tasks.start_soon(calling.take_in, feeding.chunks(self.inner, position))
+            tasks.start_soon(calling.take_in, fixed.chunks(self.inner, position))
             try:
                 while (chunk := await calling.next()) is not None:
                     yield chunk

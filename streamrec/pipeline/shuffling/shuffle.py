@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -27,7 +27,7 @@ from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.budget import Share
 from streamrec.pipeline.chunk import Chunk, Shifted
 from streamrec.pipeline.columns import select, window
-from streamrec.pipeline.description import Chain, Source, Within, derived
+from streamrec.pipeline.description import Chain, Source, Within, derived, in_order
 from streamrec.pipeline.parallel.parallel_map import ParallelMap
 from streamrec.pipeline.reading.dealing import Distribute
 from streamrec.pipeline.reading.source import Shards
@@ -71,18 +71,6 @@ def again(chain: Chain, records: Source) -> Chain:
     else:
         made = Chain(records)
     return replace(made, stages=(*made.stages, *(stage for stage in chain.stages if type(stage) in ONE_TO_ONE)))
-
-
-def in_order(part: Any, by_default: bool) -> bool:
-    """Whether what a description describes comes in one order, where `deterministic=None` means `by_default`."""
-    if isinstance(part, tuple | list | dict):
-        return all(in_order(each, by_default) for each in (part.values() if isinstance(part, dict) else part))
-    if not is_dataclass(part):
-        return True
-    said = getattr(part, "deterministic", True)
-    if not (by_default if said is None else said) and getattr(part, "cycle_length", 2) > 1:
-        return False
-    return all(in_order(getattr(part, each.name), by_default) for each in fields(part))
 
 
 @dataclass(frozen=True, slots=True)
