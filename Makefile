@@ -34,7 +34,7 @@ demo: client servers
 	@$(CLIENT)/bin/python -m examples.demo
 
 test: client servers $(if $(filter 1,$(PEERS)),peers)
-	$(CLIENT)/bin/python -m pytest --numprocesses auto --dist loadfile $(TESTS)
+	$(CLIENT)/bin/python -m pytest --numprocesses auto --dist worksteal $(TESTS)
 
 check: client
 	$(CLIENT)/bin/ruff check .

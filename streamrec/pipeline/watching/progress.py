@@ -60,7 +60,7 @@ def chosen(stats: Callable[[], Stats]) -> Display:
 
 def _made(name: str, pulse: Pulse) -> Display:
     """A display whose package is loaded only now."""
-    display: Display = import_module(f"streamrec.pipeline.progress_{name}").Shown(pulse)
+    display: Display = import_module(f"streamrec.pipeline.watching.progress_{name}").Shown(pulse)
     return display
 
 
