@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ from tests.example.strategies import (
 from tests.example.wire import example, feature, field, ints, strings, varint
 
 many = settings(
-    max_examples=400,
+    max_examples=400 if os.environ.get("STREAMREC_THOROUGH") else 100,  # CI looks harder
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
