@@ -16,22 +16,7 @@ import trio
 
 import streamrec
 from streamrec import Dataset, Frames, TFRecordDataset, encode_records
-
-SHARDS = [7, 0, 12, 1, 30]
-
-
-def records_of(shard: int) -> list[bytes]:
-    return [b"%d.%d." % (shard, index) + b"x" * (index * 37 % 100) for index in range(SHARDS[shard])]
-
-
-ALL = [record for shard in range(len(SHARDS)) for record in records_of(shard)]
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> list[str]:
-    for shard in range(len(SHARDS)):
-        (tmp_path / f"s-{shard}.tfrecord").write_bytes(encode_records(records_of(shard)))
-    return [str(tmp_path / f"s-{shard}.tfrecord") for shard in range(len(SHARDS))]
+from tests.pipeline.small_shards import ALL, records_of
 
 
 async def collect(dataset: Dataset[Any]) -> list[Any]:

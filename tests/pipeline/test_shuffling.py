@@ -22,22 +22,7 @@ from streamrec import (
     encode_records,
 )
 from streamrec.testing.resuming import assert_resumes_everywhere, plain
-
-SHARDS = [7, 0, 12, 1, 30]
-ALL = [
-    b"%d.%d." % (shard, index) + b"x" * (index * 37 % 100) for shard, size in enumerate(SHARDS) for index in range(size)
-]
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> list[str]:
-    paths, first = [], 0
-    for shard, size in enumerate(SHARDS):
-        path = tmp_path / f"s-{shard}.tfrecord"
-        path.write_bytes(encode_records(ALL[first : first + size]))
-        paths.append(str(path))
-        first += size
-    return paths
+from tests.pipeline.small_shards import ALL
 
 
 def numbers(dataset: Dataset[Any]) -> list[int]:

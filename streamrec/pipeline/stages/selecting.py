@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from streamrec.pipeline.chunk import Chunk, Picked, Positions, StageState, weigh
 from streamrec.pipeline.columns import Columns, compacted, select, window
-from streamrec.pipeline.stages.stage import Calls, Step
+from streamrec.pipeline.stages.stage import Calling, Step
 
 __all__ = ["Enumerate", "Filter", "Shard", "Skip", "Take", "TakeWhile"]
 
@@ -168,26 +168,13 @@ class Filter:
         return _Filtering(self.function)
 
 
-class _Filtering:
-    done = False
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._calls = Calls(function)
-
-    @property
-    def failed(self) -> int | None:
-        return self._calls.failed
-
+class _Filtering(Calling):
     def feed(self, chunk: Chunk) -> list[Chunk]:
         self._calls.check()
         verdicts = list(self._calls.results(chunk.elements, bool))
         indices = np.flatnonzero(verdicts)
         kept = picked(chunk, chunk.positions, indices, len(verdicts))
         return kept or self.flush()
-
-    def flush(self) -> list[Chunk]:
-        self._calls.check()
-        return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,15 +188,7 @@ class TakeWhile:
         return _TakingWhile(self.function)
 
 
-class _TakingWhile:
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._calls = Calls(function)
-        self.done = False
-
-    @property
-    def failed(self) -> int | None:
-        return self._calls.failed
-
+class _TakingWhile(Calling):
     def feed(self, chunk: Chunk) -> list[Chunk]:
         self._calls.check()
         count = 0
@@ -219,10 +198,6 @@ class _TakingWhile:
                 break
             count += 1
         return picked(chunk, chunk.positions, np.arange(count), count) or self.flush()
-
-    def flush(self) -> list[Chunk]:
-        self._calls.check()
-        return []
 
 
 def picked(chunk: Chunk, positions: Positions, indices: npt.NDArray[np.int64], seen: int) -> list[Chunk]:

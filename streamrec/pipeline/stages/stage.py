@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Protocol
 
 from streamrec.pipeline.chunk import Chunk, weigh
 
-__all__ = ["Calls", "Halt", "Map", "Mapped", "Stage", "Step", "called", "halting"]
+__all__ = ["Calling", "Calls", "Halt", "Map", "Mapped", "Stage", "Step", "called", "halting"]
 
 
 class Step(Protocol):
@@ -117,8 +117,8 @@ class Map:
         return Mapped(self.function)
 
 
-class Mapped:
-    """A step that calls a function for each element."""
+class Calling:
+    """What steps that call a function of the user's have in common: its error comes behind what came before it."""
 
     done = False
 
@@ -130,17 +130,21 @@ class Mapped:
         """At which element of the last chunk the function failed."""
         return self._calls.failed
 
+    def flush(self) -> list[Chunk]:
+        """Raises the error that the function failed with, once."""
+        self._calls.check()
+        return []
+
+
+class Mapped(Calling):
+    """A step that calls a function for each element."""
+
     def feed(self, chunk: Chunk) -> list[Chunk]:
         """What the function makes of the chunk's elements, as far as it does not fail."""
         self._calls.check()
         results = list(self._calls.results(chunk.elements))
         refuse_awaitables(results)
         return [Chunk(results, chunk.positions, weigh(results))] if results else self.flush()
-
-    def flush(self) -> list[Chunk]:
-        """Raises the error that the function failed with, once."""
-        self._calls.check()
-        return []
 
 
 def refuse_awaitables(results: list[Any]) -> None:
