@@ -31,6 +31,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from streamrec.bridge.latch import Latch
 from streamrec.errors import ClosedError, LoopThreadError
@@ -123,18 +124,34 @@ class LoopThread:
             self._gone.open()
 
     async def _drain(self) -> None:
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            if not task.cancelling():  # a second cancellation would break its cleanup
-                task.cancel()
-        if tasks:
-            _, tasks = await asyncio.wait(tasks, timeout=GRACE)
+        tasks = await self._cancel_all()
         self._fail_residents()
         if tasks:
             await asyncio.wait(tasks)  # nobody waits for them any longer; they may not be destroyed either
         await self.loop.shutdown_asyncgens()
         if self.epitaph is not EXITING:  # at exit the interpreter has joined the pool's threads
             await self.loop.shutdown_default_executor()
+
+    async def _cancel_all(self) -> set[asyncio.Task[Any]]:
+        """Cancel every task, and those that cleanup starts; the ones that still run after GRACE seconds.
+
+        A task is cancelled after its first step only: before it, anyio would leave behind the coroutine that the
+        task was to run, never awaited.
+        """
+        end = self.loop.time() + GRACE
+        stepped: set[asyncio.Task[Any]] = set()
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in tasks & stepped:
+                if not task.cancelling():  # a second cancellation would break its cleanup
+                    task.cancel()
+            if not tasks <= stepped:
+                await asyncio.sleep(0)  # steps the new ones
+                stepped = tasks
+            elif (left := end - self.loop.time()) > 0:
+                await asyncio.wait(tasks, timeout=left)
+            else:
+                break
+        return tasks
 
     def _fail_residents(self) -> None:
         for fail in list(self.residents):

@@ -60,5 +60,9 @@ def test_forgotten_tasks_are_awaited(start: Start) -> None:
     start(SCRIPT, "subtasks").finish("first", "task cleaned")
 
 
+def test_a_task_started_meanwhile_is_awaited(start: Start) -> None:
+    start(SCRIPT, "newborn").finish("child cleaned", "closed")
+
+
 def test_exit_handlers_before_and_after(start: Start) -> None:
     start(SCRIPT, "late").finish("leaving", "42", "cleaned", "True", "closed")

@@ -8,6 +8,7 @@ import threading
 if sys.argv[1] == "late":
     atexit.register(lambda: use_late())  # before the bridge's own: runs after it
 
+import anyio
 from support import choose, endless, say, until_in
 
 from streamrec.bridge import Put, SyncIterator, iterate, run
@@ -125,6 +126,30 @@ def subtasks() -> None:
         await put("first", 1)
 
     say(*iterate(produce, 1))
+
+
+def newborn() -> None:
+    """A task that is started while the others are being cancelled takes its first step, and is cancelled then."""
+
+    async def child() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            say("child cleaned")
+
+    async def parent() -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(child)
+
+    async def produce(put: Put[int]) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(parent)
+            asyncio.get_running_loop().stop()
+
+    try:
+        next(iterate(produce, 1))
+    except ClosedError:
+        say("closed")
 
 
 def use() -> None:
