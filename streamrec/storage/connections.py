@@ -8,8 +8,10 @@ Rules:
 - A stream counts while it waits for bytes, or took some a moment ago. One that rests, because its consumer has
   enough, does not count, and its share goes to the others.
 - A stream proves first that it wants many bytes: reading the head of an object opens no second connection.
-- Bytes that arrive ahead of their turn are reserved before they are asked for. What all streams reserve stays
-  within the budget. A stream whose next byte was not asked for needs no reservation: nothing can hold it up.
+- Bytes that arrive ahead of their turn land in reserved room. What all streams reserve stays within the budget. A
+  stream whose next byte was not asked for needs no reservation: nothing can hold it up.
+- Room is reserved a block at a time, while a range lands; for asking for the range, half of its bytes need to be free:
+  of the ranges under way about half has landed. Where that was wrong, a range waits for room, and TCP holds it back.
 - What connections give is measured all the time: medians of the last latencies and rates, and what all of them
   give together in each window of time.
 """
@@ -44,6 +46,9 @@ may be one that is only opened ahead, until its lane is full."""
 RECENT: Final = 0.2
 """Seconds for which a stream counts after it took bytes."""
 
+SPARE: Final = 8
+"""One part in so many of the room is left to ranges whose turn has come late: they are shared out."""
+
 SLAB_BYTES: Final = 4 * BLOCK_BYTES
 """Blocks are had by fours: from here on memory comes in huge pages, with hardly a page fault."""
 
@@ -65,11 +70,20 @@ class Budget:
 
     Attributes:
         held: Bytes that were taken and not given back.
+        promised: Bytes that were asked for, and for which none were taken yet.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.held = 0
+        self.promised = 0
+
+    def promise(self, nbytes: int) -> bool:
+        """Counts bytes that will be taken little by little; False where even half of them is not to be had."""
+        if self.held + (self.promised + nbytes) // 2 > self.limit:
+            return False
+        self.promised += nbytes
+        return True
 
     def take(self, nbytes: int) -> bool:
         """Takes bytes; False, and none taken, where they are not to be had now."""
@@ -114,16 +128,18 @@ class Seat:
 
     Attributes:
         taken: Bytes that its consumer took.
-        reserved: Bytes that it holds, or has asked for, ahead of their turn.
+        reserved: Bytes that it holds ahead of their turn, or has room for.
+        promised: Bytes that it has asked for ahead of their turn, beyond those.
     """
 
-    __slots__ = ("_last", "_waiting", "reserved", "taken")
+    __slots__ = ("_last", "_waiting", "promised", "reserved", "taken")
 
     def __init__(self, now: float) -> None:
         self._last = now
         self._waiting = True
         self.taken = 0
         self.reserved = 0
+        self.promised = 0
 
     def waits(self) -> None:
         """Its consumer waits for bytes from now on."""
@@ -189,23 +205,37 @@ class Connections:
         """A stream is closed; what it had reserved is free. May be called twice."""
         self._seats.discard(seat)
         self._count_until = -math.inf
+        self.withdraw(seat, seat.promised)
         self.release(seat, seat.reserved)
 
     def terms(self, seat: Seat) -> Terms:
         """What a stream may use now."""
         moving = self._moving()
         budget = self.budget.limit // moving
-        connections = min(self._climb.target // moving, budget * 4 // (LEAST_RANGE * 5))
+        connections = min(self._climb.target // moving, budget * 8 // (LEAST_RANGE * 5))
         if connections < 2 or seat.taken < (PROOF_BESIDE if moving > 1 else PROOF_ALONE):
             return ONE
         return Terms(connections, range_bytes(self.pace, connections, budget))
 
-    def reserve(self, seat: Seat, nbytes: int) -> bool:
-        """Takes bytes of the budget, for a range ahead of its turn; False where they are not to be had now."""
-        share = self.budget.limit // self._moving()
-        if seat.reserved + nbytes > share or not self.budget.take(nbytes):
+    def promise(self, seat: Seat, nbytes: int, urgent: bool = False) -> bool:
+        """A range of so many bytes may be asked for ahead of its turn; False where there is no room for it now."""
+        if seat.reserved + (seat.promised + nbytes) // 2 > self._room(urgent) or not self.budget.promise(nbytes):
             self._short = True
             return False
+        seat.promised += nbytes
+        return True
+
+    def withdraw(self, seat: Seat, nbytes: int) -> None:
+        """So many of the bytes that were promised come no more, or not ahead of their turn."""
+        seat.promised -= nbytes
+        self.budget.promised -= nbytes
+
+    def reserve(self, seat: Seat, nbytes: int, urgent: bool = False) -> bool:
+        """Takes room for bytes that were promised; False where it is not to be had now."""
+        if seat.reserved + nbytes > self._room(urgent) or not self.budget.take(nbytes):
+            self._short = True
+            return False
+        self.withdraw(seat, nbytes)
         seat.reserved += nbytes
         return True
 
@@ -254,6 +284,11 @@ class Connections:
         pace = self.pace
         useful = max(size, 1) / pace.rate
         return min(math.ceil(self._climb.target * (1 + pace.latency / useful)), MOST_OPEN)
+
+    def _room(self, urgent: bool) -> int:
+        """What one stream may hold ahead of its turn."""
+        share = self.budget.limit // self._moving()
+        return share if urgent else share - share // SPARE
 
     def _moving(self) -> int:
         """How many streams count; counted anew every few milliseconds, since each block asks."""

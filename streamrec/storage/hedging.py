@@ -17,7 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
-from streamrec.storage.statistics import BOUNDS, Distribution
+from streamrec.storage.statistics import BOUNDS
 
 __all__ = ["EARNS", "FIRST_BYTE_FLOOR", "SAVED", "STALL_FLOOR", "Hedging", "Recent"]
 
@@ -42,8 +42,8 @@ class Recent:
     ...     recent.observe(0.1)
     >>> for _ in range(300):
     ...     recent.observe(2.0)
-    >>> round(recent.quantile(0.25), 1)
-    2.0
+    >>> 1.4 < recent.quantile(0.25) < 2.1
+    True
     """
 
     __slots__ = ("_counts", "_memory", "_seen")
@@ -65,8 +65,18 @@ class Recent:
             self._seen = sum(self._counts)
 
     def quantile(self, share: float) -> float:
-        """As `Distribution.quantile`."""
-        return Distribution(tuple(self._counts), 0.0).quantile(share)
+        """About what this share of them does not exceed, in seconds; 0.0 where there are none.
+
+        Within its bucket they are taken to lie evenly: a bucket's bound alone may be 1.4 times too high.
+        """
+        wanted, below = share * self._seen, 0
+        for index, count in enumerate(self._counts):
+            if count and below + count >= wanted:
+                low = BOUNDS[index - 1] if index else 0.0
+                high = BOUNDS[min(index, len(BOUNDS) - 1)]
+                return low + (high - low) * (wanted - below) / count
+            below += count
+        return 0.0
 
 
 class Hedging:

@@ -77,7 +77,7 @@ class Openings:
 
 
 class Watch:
-    """Calls once when something has taken longer than a limit that may still change: others teach it meanwhile.
+    """Calls when something has taken longer than a limit that may still change: others teach it meanwhile.
 
     It looks after `floor` seconds and then at doubled times, so at twice the limit at the latest. Time in which
     the loop itself stood still does not count: what is awaited may have come long ago.
@@ -85,14 +85,15 @@ class Watch:
     Args:
         limit: The limit in seconds, as it is known now.
         floor: The least that it can be.
-        call: Called when it is passed.
+        call: Called when it is passed; returns whether to begin anew, since what it did may take too long as well.
     """
 
-    __slots__ = ("_began", "_call", "_due", "_handle", "_limit", "_loop")
+    __slots__ = ("_began", "_call", "_due", "_floor", "_handle", "_limit", "_loop")
 
-    def __init__(self, limit: Callable[[], float], floor: float, call: Callable[[], None]) -> None:
+    def __init__(self, limit: Callable[[], float], floor: float, call: Callable[[], bool]) -> None:
         self._loop = asyncio.get_running_loop()
         self._limit = limit
+        self._floor = floor
         self._call = call
         self._began = self._loop.time()
         self._due = self._began + floor
@@ -106,8 +107,10 @@ class Watch:
         now = self._loop.time()
         self._began += now - self._due  # how late the loop is
         taken, limit = now - self._began, self._limit()
-        if taken >= limit - 0.001:
-            self._call()
-        else:
+        if taken < limit - 0.001:
             self._due = now + min(limit - taken, taken)
-            self._handle = self._loop.call_at(self._due, self._look)
+        elif self._call():
+            self._began, self._due = now, now + self._floor
+        else:
+            return
+        self._handle = self._loop.call_at(self._due, self._look)

@@ -6,8 +6,10 @@ is a ResumingStream of its own, with its own retries, pinned to the version that
 Rules:
 - The first request is the only one until its stream has shown that it wants many bytes. It is never slower than a
   plain stream, and while there is no second one its bytes land where the caller wants them, without any copy.
-- Ranges ahead of their turn land in blocks of ours and are copied once. A range whose turn has come is read
-  straight into the caller's buffer from where its landing stopped.
+- Ranges ahead of their turn land in blocks of ours and are copied once, as far as there is room for them: where there
+  is none, they wait, the first ones get it first, and nothing further is asked for. A range whose turn has come is
+  read straight into the caller's buffer from where its landing stopped.
+- A range that is late when its turn has come, while the others have filled their room, is shared out among them.
 - Errors come in order: a range that failed for good is reported when all bytes before it were given. Nothing
   further is asked for meanwhile.
 - `aclose`, an error and a cancellation end all requests; when it returns, no task and no connection is left.
@@ -23,8 +25,9 @@ from typing import NamedTuple
 
 from streamrec.errors import ClosedError
 from streamrec.kernels.copying import copy_bytes
+from streamrec.storage.backend import BLOCK_BYTES
 from streamrec.storage.connections import Connections, Seat
-from streamrec.storage.ranges import FIRST_RANGE, LEAST_RANGE, RangePlan, Span
+from streamrec.storage.ranges import FIRST_RANGE, LEAST_RANGE, RangePlan, Span, parts
 from streamrec.storage.shield import finish
 from streamrec.storage.stream import ResumingStream, stop_of
 
@@ -130,14 +133,16 @@ class ParallelStream:
                 self._ask()
             if not self._pieces:
                 return 0
+            self._share_out()
             count = await self._pieces[0].readinto(buffer)
             if count:
+                self._feed()
                 return count
             await self._pieces.popleft().aclose()
 
     def _ask(self) -> None:
         """Begins whatever requests the plan wants now and the terms allow."""
-        if any(piece.error for piece in self._pieces):
+        if any(piece.error for piece in self._pieces) or not self._feed():
             return
         terms = self._connections.terms(self._seat)
         if self._pieces:
@@ -146,43 +151,79 @@ class ParallelStream:
                 self._pieces[-1].cut(cut)
         while span := self._plan.offer(terms, sum(piece.under_way for piece in self._pieces)):
             room = min(span.stop - span.start, terms.range_bytes)
-            if self._pieces and not self._connections.reserve(self._seat, room):
+            if self._pieces and not self._connections.promise(self._seat, room):
                 return
             self._plan.accept(span)
-            self._begin(span, room if self._pieces else 0)
+            self._pieces.append(self._begun(span, room if self._pieces else 0))
 
-    def _begin(self, span: Span, room: int) -> None:
+    def _share_out(self) -> None:
+        """The first range, of which nothing is there, is read by several requests if most of the connections rest."""
+        head = self._pieces[0]
+        if head.ready or len(self._pieces) < 2:
+            return
+        terms = self._connections.terms(self._seat)
+        resting = terms.connections - sum(piece.under_way and not piece.hungry for piece in self._pieces)
+        if 2 * resting < terms.connections:
+            return
+        own, *others = parts(head.left, resting + 1, self._connections.pace)
+        promised = head.left.stop - own.stop
+        if others and self._connections.promise(self._seat, promised, urgent=True):
+            head.cut(own.stop)
+            for place, span in enumerate(others, start=1):
+                self._pieces.insert(place, self._begun(span, span.stop - span.start, urgent=True))
+
+    def _begun(self, span: Span, room: int, urgent: bool = False) -> _Piece:
         """One more request: ahead of its turn, or with no room where its turn is now."""
         stream = self._request(span.start, span.stop, self.info.version)
-        piece = _Piece(stream, self._connections, self._seat)
-        self._pieces.append(piece)
+        piece = _Piece(stream, self._connections, self._seat, span.stop, urgent)
         if room:
             piece.begin(room, self._landed)
+        return piece
+
+    def _feed(self) -> bool:
+        """Gives room to the ranges that wait for it, in their order; whether none waits any more."""
+        return all(not piece.hungry or piece.feed() for piece in self._pieces)
 
     def _landed(self) -> None:
         """A range has arrived, or as much of it as there is room for: the next may be asked for."""
         if not self._closed:
             self._ask()
+            self._share_out()
 
 
 class _Piece:
     """One request, and what has landed of it ahead of its turn.
 
+    Args:
+        stream: The request.
+        connections: What its stream shares with the others.
+        seat: Its stream's place there.
+        stop: One past its last byte; 0 for a request that takes all the rest.
+        urgent: Whether it is a part of a late range.
+
     Attributes:
         task: What lands it, or landed it; None where its turn had come from the beginning.
         error: What ended it; it waits for the bytes before it.
+        hungry: For how many bytes of room it waits.
     """
 
-    def __init__(self, stream: ResumingStream, connections: Connections, seat: Seat) -> None:
+    def __init__(
+        self, stream: ResumingStream, connections: Connections, seat: Seat, stop: int = 0, urgent: bool = False
+    ) -> None:
         self.task: asyncio.Task[None] | None = None
         self.error: Exception | None = None
+        self.hungry = 0
         self._stream = stream
         self._connections = connections
         self._seat = seat
+        self._stop = stop
+        self._urgent = urgent
         self._blocks: deque[_Landed] = deque()
         self._landing = False
         self._turn = False
-        self._room = 0
+        self._promised = 0
+        self._held_up = False
+        self._fed = asyncio.Event()
         self._stopped = asyncio.Event()
 
     @property
@@ -195,14 +236,26 @@ class _Piece:
         """Whether bytes of it are still to come."""
         return self.error is None and not self._stream.ended
 
+    @property
+    def left(self) -> Span:
+        """What has not arrived of it; nothing where it takes all the rest."""
+        return Span(self.reached, max(self.reached, self._stop))
+
+    @property
+    def ready(self) -> bool:
+        """Whether something of it can be taken at once."""
+        return bool(self._blocks) or self.error is not None
+
     def cut(self, end: int) -> None:
         """It ends there, further on than it has come."""
         self._stream.cut(end)
+        self._stop = end
 
     async def readinto(self, buffer: memoryview) -> int:
         """Its next bytes, those that have landed first; 0 at its end."""
         if not self._blocks and self._landing:
             self._turn = True
+            self._fed.set()
             await self._stopped.wait()
         if self._blocks:
             return self._copy(buffer)
@@ -212,15 +265,23 @@ class _Piece:
         self._connections.arrived(count)
         return count
 
-    def begin(self, room: int, then: Callable[[], None]) -> None:
+    def begin(self, promised: int, then: Callable[[], None]) -> None:
         """Lands it ahead of its turn.
 
         Args:
-            room: Bytes that are reserved for it; what is not used is given back.
-            then: Called when it has arrived, or as much of it as there is room for.
+            promised: How many bytes of it, at the most.
+            then: Called when these have arrived, or its turn has come.
         """
-        self._landing, self._room = True, room
+        self._landing, self._promised = True, promised
         self.task = asyncio.get_running_loop().create_task(self._land(then), name="streamrec range")
+
+    def feed(self) -> bool:
+        """Gives it the room that it waits for; False where there is none."""
+        if not self._reserve(self.hungry):
+            return False
+        self.hungry = 0
+        self._fed.set()
+        return True
 
     async def aclose(self) -> None:
         """Frees its connection; its task is over by now."""
@@ -250,34 +311,51 @@ class _Piece:
             self.error = error  # whatever it is, it waits for its turn
         finally:
             self._connections.ended()
-        self._connections.release(self._seat, self._room)
-        self._landing = False
+        self._connections.withdraw(self._seat, self._promised)
+        self._promised, self._landing = 0, False
         self._stopped.set()
         then()
 
     async def _fill(self) -> None:
-        """Fills blocks until all is there, there is no more room, or its turn has come."""
+        """Fills blocks until all is there that was promised, or its turn has come."""
         asked = self._connections.clock()
         await self._stream.open()
         began = now = self._connections.clock()
         self._connections.answered(began - asked)
-        first = self._room
-        count = -1
-        while count and self._room and not self._turn:
+        landed, count = 0, -1
+        while count and not self._turn and (room := await self._room()):
             block = self._connections.blocks.get()
             filled = 0
             try:
-                while filled < len(block) and self._room and not self._turn:
-                    count = await self._stream.readinto(block[filled : filled + self._room])
+                while filled < room and not self._turn:
+                    count = await self._stream.readinto(block[filled:room])
                     if not count:
                         break
                     filled += count
-                    self._room -= count
                     now = self._connections.arrived(count)
             finally:
+                landed += filled
+                self._connections.release(self._seat, room - filled)
                 self._keep(block, filled)
-        if not self._turn:
-            self._connections.flowed(first - self._room, now - began)
+        if not self._turn and not self._held_up:
+            self._connections.flowed(landed, now - began)
+
+    async def _room(self) -> int:
+        """Waits until the next bytes may land; returns how many, 0 where none are left or its turn has come."""
+        room = min(BLOCK_BYTES, self._promised)
+        if self._reserve(room):
+            return room
+        self.hungry, self._held_up = room, True
+        self._fed.clear()
+        await self._fed.wait()
+        was_fed, self.hungry = not self.hungry, 0
+        return room if was_fed else 0
+
+    def _reserve(self, nbytes: int) -> bool:
+        if not self._connections.reserve(self._seat, nbytes, self._urgent):
+            return False
+        self._promised -= nbytes
+        return True
 
     def _keep(self, block: memoryview, filled: int) -> None:
         if filled:

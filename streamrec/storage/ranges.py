@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-__all__ = ["FIRST_RANGE", "LEAST_RANGE", "MOST_RANGE", "Pace", "RangePlan", "Span", "Terms", "range_bytes"]
+__all__ = ["FIRST_RANGE", "LEAST_RANGE", "MOST_RANGE", "Pace", "RangePlan", "Span", "Terms", "parts", "range_bytes"]
 
 LEAST_RANGE: Final = 4 << 20
 """A smaller range costs more than it brings: a request to S3 takes 1.6 ms of processor time."""
@@ -64,14 +64,36 @@ def range_bytes(pace: Pace, connections: int, budget: int) -> int:
     Args:
         pace: What one connection gives.
         connections: How many ranges are under way at a time.
-        budget: Bytes that all of them may hold; a quarter more ranges than connections fit in, if so many of the
-            least size do.
+        budget: Bytes that may have landed ahead of their turn. Ranges under way have half landed, if they began one
+            after the other; as much again is left for those behind one that is late.
 
     >>> range_bytes(Pace(60e6, 0.04), 16, 256 << 20) >> 20, range_bytes(Pace(60e6, 0.04), 16, 100 << 20) >> 20
-    (9, 5)
+    (9, 6)
     """
     wanted = min(max(int(LATENCIES * pace.rate * pace.latency), LEAST_RANGE), MOST_RANGE)
-    return max(LEAST_RANGE, min(wanted, budget * 4 // (connections * 5)) >> 20 << 20)
+    return max(LEAST_RANGE, min(wanted, budget // connections) >> 20 << 20)
+
+
+def parts(left: Span, connections: int, pace: Pace) -> list[Span]:
+    """A late range, shared out among connections that rest; it alone where that brings nothing.
+
+    Args:
+        left: What has not arrived of it.
+        connections: How many there are for it, with its own.
+        pace: What one connection gives.
+
+    >>> [part.stop >> 20 for part in parts(Span(0, 9 << 20), 4, Pace(60e6, 0.04))]
+    [2, 4, 6, 9]
+    >>> len(parts(Span(0, 5 << 20), 4, Pace(60e6, 0.1)))
+    1
+    """
+    size = left.stop - left.start
+    count = min(connections, size // FIRST_RANGE)
+    if count < 2 or size < 2 * pace.rate * pace.latency:
+        return [left]
+    step = size // count >> 20 << 20
+    starts = [left.start + number * step for number in range(count)]
+    return [Span(start, stop) for start, stop in zip(starts, [*starts[1:], left.stop], strict=True)]
 
 
 class RangePlan:

@@ -9,7 +9,8 @@ The contract, which the rest of streamrec relies on:
 * `readinto` waits for at least one byte and returns 0 only at the end. It never writes past the buffer, and
   touches it only while it is awaited: a cancelled call leaves no one writing behind its back.
 * A response that does not begin, and a body that stands still, is raced by a second request for the bytes that
-  are missing (`hedging` says when); the one that comes first is read, the other's connection is closed.
+  are missing (`hedging` says when), and by one more where that is late as well; the one that comes first is read,
+  the other's connection is closed.
 * After an error the stream is closed, and so is its connection. Bytes before the error were delivered.
 * Back-pressure is the caller's: nothing is read ahead of `readinto` but what the socket holds.
 """
@@ -194,15 +195,17 @@ class ResumingStream:
             for rival in rivals:
                 await finish(rival.settle())
 
-    def _race(self, rivals: list[Openings]) -> None:
-        """The body stands still: asks for the rest a second time; an answer interrupts the reading."""
-        self.tally.stall()
+    def _race(self, rivals: list[Openings]) -> bool:
+        """The body stands still: asks for the rest once more; an answer interrupts the reading."""
+        if not rivals:
+            self.tally.stall()
         if not self._traffic.hedge(self._failures.limiter, self.tally):
-            return
-        rival = Openings()
-        rivals.append(rival)
-        rival.send(self._request())
-        rival.answer.add_done_callback(self._interrupt)
+            return False
+        if not rivals:
+            rivals.append(Openings())
+            rivals[0].answer.add_done_callback(self._interrupt)
+        rivals[0].send(self._request())
+        return True
 
     def _interrupt(self, answer: asyncio.Future[Body]) -> None:
         """Ends the reading at once where the second request was answered; it, or its time, may have ended already."""
@@ -239,9 +242,11 @@ class ResumingStream:
             self.tally.hedge_won()
         return self._accept(body)
 
-    def _hedge(self, openings: Openings) -> None:
-        if not openings.answer.done() and self._traffic.hedge(self._failures.limiter, self.tally):
-            openings.send(self._request())
+    def _hedge(self, openings: Openings) -> bool:
+        if openings.answer.done() or not self._traffic.hedge(self._failures.limiter, self.tally):
+            return False
+        openings.send(self._request())
+        return True
 
     def _accept(self, body: Body) -> Body:
         """From here on this body is read; pins what it tells of the object."""

@@ -36,6 +36,7 @@ class Scattered(MemoryBackend):
         fails: From which byte on requests fail for good, and how.
         changes_at: After so many requests the object is another one.
         watch: Called whenever bytes are given.
+        late: The number of a request that is answered when `answered` is set.
     """
 
     data: bytes
@@ -44,6 +45,8 @@ class Scattered(MemoryBackend):
     fails: tuple[int, Exception] | None = None
     changes_at: int | None = None
     watch: Watch = lambda: None
+    late: int | None = None
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
     log: list[Asked] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -61,6 +64,8 @@ class Scattered(MemoryBackend):
 
     async def _answer(self, asked: Asked, path: str, version: str | None) -> Body:
         await pause(self.draw)
+        if self.late is not None and asked in self.log[self.late : self.late + 1]:
+            await self.answered.wait()
         start, end = asked.start, asked.end
         now = "v2" if self.changes_at is not None and len(self.log) > self.changes_at else "v1"
         if version not in (None, now):

@@ -132,6 +132,20 @@ def test_a_cancellation_leaves_nothing(seed: int, turns: int) -> None:
     asyncio.run(run())
 
 
+async def test_a_late_range_is_shared_out_among_those_that_rest() -> None:
+    connections = Connections(BUDGET, Climb(start=4, most=4))
+    backend = Scattered(DATA, late=5)
+    reading = asyncio.create_task(read_all(await opened(backend, connections)))
+    while not any(late.start < asked.start < (late.end or 0) for late in backend.log[5:6] for asked in backend.log):
+        await asyncio.sleep(0)
+    assert not reading.done()
+    backend.answered.set()
+    assert await reading == DATA
+    assert backend.log[5].given < (backend.log[5].end or 0) - backend.log[5].start
+    check_requests(backend, 0, None, 0.0)
+    check_nothing_is_left(backend, connections)
+
+
 async def test_the_head_of_an_object_takes_one_request() -> None:
     backend = Scattered(DATA)
     stream = await opened(backend)

@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 
 from streamrec.storage.climb import MOST, START, Climb
 from streamrec.storage.connections import MOST_OPEN, PROOF_ALONE, PROOF_BESIDE, Connections, Seat
-from streamrec.storage.ranges import FIRST_RANGE, LEAST_RANGE, MOST_RANGE, Pace, RangePlan, Span, Terms, range_bytes
+from streamrec.storage.ranges import (
+    FIRST_RANGE,
+    LEAST_RANGE,
+    MOST_RANGE,
+    Pace,
+    RangePlan,
+    Span,
+    Terms,
+    parts,
+    range_bytes,
+)
 
 MIB = 1 << 20
 
@@ -125,7 +135,7 @@ def moving(connections: Connections, count: int, taken: int) -> list[Seat]:
 def test_a_small_budget_means_fewer_connections_and_not_smaller_ranges() -> None:
     connections = Connections(22 * MIB, clock=Clock())
     (seat,) = moving(connections, 1, PROOF_ALONE)
-    assert connections.terms(seat) == Terms(4, LEAST_RANGE)
+    assert connections.terms(seat) == Terms(8, LEAST_RANGE)
 
 
 @given(st.integers(1, 100))
@@ -165,18 +175,49 @@ def test_a_stream_proves_first_that_it_wants_many_bytes() -> None:
     assert connections.terms(other).connections == 1
 
 
-@given(st.integers(0, 100 * MIB), st.lists(st.tuples(st.integers(0, 4), st.integers(0, 30 * MIB)), max_size=60))
-def test_the_budget_is_never_exceeded(budget: int, steps: list[tuple[int, int]]) -> None:
+Steps = list[tuple[int, int, bool]]
+
+
+@given(
+    st.integers(0, 100 * MIB),
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 30 * MIB), st.booleans()), max_size=60),
+)
+def test_the_budget_is_never_exceeded(budget: int, steps: Steps) -> None:
     connections = Connections(budget, clock=Clock())
     seats = moving(connections, 5, PROOF_BESIDE)
-    for number, nbytes in steps:
+    for number, nbytes, urgent in steps:
         seat = seats[number]
-        if not connections.reserve(seat, nbytes) and seat.reserved:
+        if connections.promise(seat, nbytes, urgent):
+            assert (seat.promised + 1) // 2 <= budget // 5 + 1
+        if not connections.reserve(seat, min(nbytes, seat.promised), urgent) and seat.reserved:
             connections.release(seat, (seat.reserved + 1) // 2)
-        assert sum(seat.reserved for seat in seats) <= budget
+        assert sum(seat.reserved for seat in seats) == connections.budget.held <= budget
+        assert sum(seat.promised for seat in seats) == connections.budget.promised
+        assert all(seat.reserved <= budget // 5 and seat.promised >= 0 for seat in seats)
     for seat in seats:
         connections.leave(seat)
-    assert connections.reserve(connections.join(), budget)
+    assert (connections.budget.held, connections.budget.promised) == (0, 0)
+    assert connections.reserve(connections.join(), budget, urgent=True)
+
+
+def test_some_room_is_left_to_what_is_late() -> None:
+    connections = Connections(80 * MIB, clock=Clock())
+    (seat,) = moving(connections, 1, PROOF_ALONE)
+    assert connections.reserve(seat, 70 * MIB)
+    assert not connections.reserve(seat, 1)
+    assert connections.reserve(seat, 10 * MIB, urgent=True)
+    assert not connections.reserve(seat, 1, urgent=True)
+
+
+@given(st.integers(0, 10**9), st.integers(0, 50 * MIB), st.integers(0, 40), st.floats(1e3, 1e10), st.floats(1e-5, 30))
+def test_a_late_range_is_shared_out_whole(start: int, size: int, connections: int, rate: float, latency: float) -> None:
+    spans = parts(Span(start, start + size), connections, Pace(rate, latency))
+    assert (spans[0].start, spans[-1].stop) == (start, start + size)
+    assert all(first.stop == second.start for first, second in pairwise(spans))
+    if len(spans) > 1:
+        assert len(spans) <= connections
+        assert min(span.stop - span.start for span in spans) >= FIRST_RANGE
+        assert size >= 2 * rate * latency, "otherwise it would have come by itself"
 
 
 def run_a_wire(connections: Connections, clock: Clock, wire: float, seconds: float) -> None:
