@@ -11,14 +11,15 @@ Rules:
 - A task that fails puts its error into its lane, where it waits for the records before it: tasks raise nothing.
 - What all lanes hold, and the blocks that are being filled, stay within the budget; but a lane may always hold
   one block, or one record, or nothing would move. Of the budget, the lanes in the cycle and the first ones after
-  it have their shares for good; what is left holds ranges ahead of their turn and small shards further ahead.
+  it have their shares for good; what is left holds ranges ahead of their turn and small shards further ahead. Where
+  there are fewer shards than places, so do the shares of the places without one.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
@@ -45,6 +46,9 @@ LANE_BYTES = 6 << 20
 ALONE_BLOCKS = 2
 """How many blocks' worth is framed at a time where no other shard's records come in between: these go through the
 pipeline without a copy, save for the batches that straddle two of them."""
+
+LEAST_PLACES = 2
+"""A shard that is read alone has larger blocks, and needs the room of so many."""
 
 LEAST_BLOCK_BYTES = 64 << 10
 """Blocks are no smaller than this, however small the budget."""
@@ -90,8 +94,11 @@ class Shards:
     async def opened(self, within: Within) -> Opened:
         """Its stores and listing; what its lanes leave of the budget, its stores may hold ahead of them."""
         stores = StoreOptions(self.storage_options, self.filesystem, self.retry)
-        lanes = self.places * lane_bytes(self.options.block_bytes or LEAST_BLOCK_BYTES)
-        return await within.session.open(self, stores, max(0, within.budget - lanes), self.filenames)
+        return await within.session.open(self, stores, self.beside(self.places, within.budget), self.filenames)
+
+    def beside(self, lanes: int, budget: int) -> int:
+        """What so many lanes leave of a budget."""
+        return max(0, budget - lanes * lane_bytes(self.options.block_bytes or LEAST_BLOCK_BYTES))
 
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
         """The records of all shards, a chunk at a time."""
@@ -109,9 +116,9 @@ async def read(
     plan = shards.plan.within(within.deterministic)
     interleave = Interleave(plan, 0, turn, batch=within.batch, skip=within.skip - within.begun)
     async with background() as tasks:
-        feeds = Feeds(shards, opened, tasks, within)
-        async for chunk in interleaved(interleave, feeds, opened.listing):
-            yield chunk
+        with closing(Feeds(shards, opened, tasks, within)) as feeds:
+            async for chunk in interleaved(interleave, feeds, opened.listing):
+                yield chunk
 
 
 async def interleaved(interleave: Interleave, feeds: Feeds, listing: Listed) -> AsyncGenerator[Chunk]:
@@ -145,10 +152,11 @@ class Feeds:
         self._listing = opened.listing
         self._tasks = tasks
         self._budget = within.budget
-        self._block_records = shards.plan.block_length if shards.plan.cycle_length > 1 else within.batch
+        self._batch = within.batch
         self._sizes: deque[int] = deque(maxlen=REMEMBERED)
         self._started: set[int] = set()
         self._beyond: dict[Lane, int] = {}
+        self._unused = 0
         self._arrived = anyio.Event()
         self._waiting: dict[Lane, anyio.Event] = {}
 
@@ -164,6 +172,7 @@ class Feeds:
     def feed(self, lanes: list[Lane]) -> None:
         """Starts a task for each lane that has none; beyond the places, as far as the budget goes."""
         places = self._shards.places
+        self._lend()
         self._settle(set(lanes[places:]))
         for number, lane in enumerate(lanes):
             if lane.shard in self._started:
@@ -172,6 +181,20 @@ class Feeds:
                 break
             self._started.add(lane.shard)
             self._tasks.start_soon(self._feed, lane)
+
+    def close(self) -> None:
+        """What was lent is given back."""
+        self._connections.budget.widen(-self._unused)
+
+    def _lend(self) -> None:
+        """What places without a shard would hold is lent to ranges, as soon as that is known."""
+        if self._unused or not self._listing.complete:
+            return
+        places, shards = self._shards.places, max(len(self._listing.paths), LEAST_PLACES)
+        if shards < places:
+            beside = self._shards.beside
+            self._unused = beside(shards, self._budget) - beside(places, self._budget)
+            self._connections.budget.widen(self._unused)
 
     def _admit(self, lane: Lane) -> bool:
         """Takes room for a lane beyond the places, where there is any."""
@@ -262,9 +285,8 @@ class Feeds:
         wanted = self._options.block_bytes or storage.block_bytes * (ALONE_BLOCKS if self._alone else 1)
         block = min(wanted, max(self._share // 2, LEAST_BLOCK_BYTES))
         compression = self._options.compression_type if lane.start.compression is None else lane.start.compression
-        return replace(
-            self._options, block_bytes=block, compression_type=compression, block_records=self._block_records
-        )
+        group = self._batch if self._alone else self._shards.plan.block_length
+        return replace(self._options, block_bytes=block, compression_type=compression, block_records=group)
 
 
 def lane_bytes(block_bytes: int) -> int:
