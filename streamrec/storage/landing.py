@@ -38,8 +38,9 @@ LEAST: Final = 1 << 20
 SPILL: Final = 1 << 16
 """Bytes that are taken at a time while nobody waits for them."""
 
-GATHER: Final = 256 << 10
-"""Each turn of the event loop costs about as much as these bytes; ungathered, a paced connection gives 64 KiB."""
+GATHER: Final = 1 << 20
+"""So many bytes at a time: a turn of the event loop for fewer costs as much as receiving them. Ungathered, a paced
+connection gives 64 KiB."""
 
 DECIPHERING: Final = 512 << 10
 """More than asyncio's TLS takes off a socket before it is deciphered."""
