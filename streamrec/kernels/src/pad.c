@@ -2,9 +2,21 @@
  *
  * The result is as large as the longest row makes it, and lives as long as a batch: it lies in a Block, whose memory is
  * used again. Splits are checked as each row is copied: without the GIL another thread may write to them meanwhile.
+ *
+ * A large result has left the cache by the time that anybody looks at it. It is written past the cache: a usual store
+ * first reads the line that it changes from memory, and pushes out what will be needed sooner.
  */
 #include "args.h"
 #include "block.h"
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <emmintrin.h>
+#define STREAMS 1
+#else
+#define STREAMS 0
+#endif
+
+#define LARGE_RESULT ((Py_ssize_t)1 << 20)
 
 struct rows {
     const uint8_t *values;
@@ -41,20 +53,79 @@ fill_up(uint8_t *at, Py_ssize_t elements, const uint8_t *fill, size_t width)
     }
 }
 
+#if STREAMS
+/* Elements of eight bytes, past the cache; `target` is aligned to eight bytes. */
+static inline void
+stream_words(uint8_t *target, const uint8_t *source, size_t words)
+{
+    long long word;
+    size_t done = 0;
+    for (; done < words && (uintptr_t)(target + 8 * done) % 16; done++) {
+        memcpy(&word, source + 8 * done, 8);
+        _mm_stream_si64((long long *)(void *)(target + 8 * done), word);
+    }
+    for (; done + 2 <= words; done += 2) {
+        _mm_stream_si128((__m128i *)(void *)(target + 8 * done),
+                         _mm_loadu_si128((const __m128i *)(const void *)(source + 8 * done)));
+    }
+    if (done < words) {
+        memcpy(&word, source + 8 * done, 8);
+        _mm_stream_si64((long long *)(void *)(target + 8 * done), word);
+    }
+}
+
+/* The same of one element, `words` times. */
+static inline void
+stream_fill(uint8_t *target, size_t words, const uint8_t *fill)
+{
+    long long word;
+    memcpy(&word, fill, 8);
+    const __m128i pair = _mm_set1_epi64x(word);
+    size_t done = 0;
+    for (; done < words && (uintptr_t)(target + 8 * done) % 16; done++) {
+        _mm_stream_si64((long long *)(void *)(target + 8 * done), word);
+    }
+    for (; done + 2 <= words; done += 2) {
+        _mm_stream_si128((__m128i *)(void *)(target + 8 * done), pair);
+    }
+    if (done < words) {
+        _mm_stream_si64((long long *)(void *)(target + 8 * done), word);
+    }
+}
+#endif
+
+/* One row: its elements, and what fills it up. */
+static inline void
+write_row(const struct rows *job, uint8_t *target, const uint8_t *values, size_t count, int stream)
+{
+    size_t left = (size_t)job->longest - count;
+#if STREAMS
+    if (stream) {
+        stream_words(target, values, count);
+        stream_fill(target + 8 * count, left, job->fill);
+        return;
+    }
+#endif
+    (void)stream;
+    memcpy(target, values, count * job->width);
+    fill_up(target + count * job->width, (Py_ssize_t)left, job->fill, job->width);
+}
+
 /* Returns the first row that does not fit, or -1. */
 static Py_ssize_t
-pad(const struct rows *job, uint8_t *target)
+pad(const struct rows *job, uint8_t *target, int stream)
 {
     for (Py_ssize_t row = 0; row < job->rows; row++) {
         int64_t start = int64_at(job->splits, row), end = int64_at(job->splits, row + 1);
         if (start < 0 || end < start || end > job->count || end - start > job->longest) {
             return row;
         }
-        size_t bytes = (size_t)(end - start) * job->width;
-        memcpy(target, job->values + (size_t)start * job->width, bytes);
-        fill_up(target + bytes, job->longest - (Py_ssize_t)(end - start), job->fill, job->width);
+        write_row(job, target, job->values + (size_t)start * job->width, (size_t)(end - start), stream);
         target += (size_t)job->longest * job->width;
     }
+#if STREAMS
+    _mm_sfence(); /* another thread will read it */
+#endif
     return -1;
 }
 
@@ -71,7 +142,7 @@ padded(const struct rows *job)
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS
-    bad = pad(job, block_memory(block));
+    bad = pad(job, block_memory(block), STREAMS && job->width == 8 && size >= LARGE_RESULT);
     Py_END_ALLOW_THREADS
     if (bad < 0) {
         return block;

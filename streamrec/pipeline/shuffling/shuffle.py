@@ -16,19 +16,25 @@ order (`deterministic=False`), numbers mean nothing, and asking for a position i
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from streamrec.errors import PositionMismatchError
+from streamrec.pipeline.background import background
 from streamrec.pipeline.budget import Share
 from streamrec.pipeline.chunk import Chunk, Shifted
 from streamrec.pipeline.columns import select, window
 from streamrec.pipeline.description import Chain, Source, Within, derived, in_order
+from streamrec.pipeline.offloading import offloaded
 from streamrec.pipeline.parallel.parallel_map import ParallelMap
+from streamrec.pipeline.pushing import collect
+from streamrec.pipeline.queue import ByteQueue, fill
 from streamrec.pipeline.reading.dealing import Distribute
 from streamrec.pipeline.reading.source import Shards
 from streamrec.pipeline.shuffling.buffer import NOTHING, Buffer, Fixed, Held
@@ -46,6 +52,9 @@ __all__ = ["Shuffle"]
 
 BUFFER: Final = Share(2)
 """What the buffer may hold: half of that is alive, half may be dead until what is alive is copied together."""
+
+LEAST_HOP: Final = 512 << 10
+"""Chunks of so many bytes are let in by a thread, while the loop makes the next one."""
 
 PICKING = (Filter, Shard, Skip, Take, TakeWhile)
 ONE_TO_ONE = (Map, Parse)
@@ -108,18 +117,45 @@ class Shuffle:
         if state and shards is not None:
             await refetched(buffer, state, self.inner, shards, before)
         failure: Exception | None = None
-        async with aclosing(before.chunks(self.inner, state and state["inner"])) as chunks:
+        async with ahead(before.chunks(self.inner, state and state["inner"])) as chunks:
             try:
                 source = run_again(buffer, state, chunks) if state and shards is None else chunks
                 async for chunk in source:
-                    for out in buffer.feed(chunk):
+                    for out in await worked(buffer.feed(chunk), chunk.nbytes):
                         yield out
             except Exception as error:
                 failure = error  # what came before it comes first
-        for out in buffer.drain():
-            yield out
+        left = buffer.drain()
+        while given := await worked(islice(left, 1), LEAST_HOP):
+            yield given[0]
         if failure is not None:
             raise failure
+
+
+@asynccontextmanager
+async def ahead(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[AsyncGenerator[Chunk]]:
+    """The same chunks, in a task of their own: the next one is made while a thread works on the last one."""
+    queue = ByteQueue(1)  # one chunk, however large
+    async with background() as tasks:
+        tasks.start_soon(fill, queue, chunks)
+        async with aclosing(taken(queue)) as coming:
+            yield coming
+
+
+async def taken(queue: ByteQueue) -> AsyncGenerator[Chunk]:
+    """What comes out of a queue."""
+    while (chunk := await queue.get()) is not None:
+        yield chunk
+
+
+async def worked(outputs: Iterator[Chunk], nbytes: int) -> list[Chunk]:
+    """All outputs, worked out in a thread where that takes so many bytes that it takes longer than a hop there."""
+    if nbytes < LEAST_HOP:
+        return list(outputs)
+    chunks, failure = await offloaded(partial(collect, outputs))
+    if failure is not None:
+        raise failure
+    return chunks
 
 
 async def refetched(
