@@ -103,8 +103,8 @@ class Lane:
         return self.shard, self._version, self._compression, stretches
 
     def typical_bytes(self) -> int:
-        """About how long this lane's records are."""
-        return self.held_bytes // max(self.available, 1) + 1
+        """About how long this lane's records are: those of the blocks that are held, be they taken or not."""
+        return self.held_bytes // max(self.available + self._used, 1) + 1
 
 
 def records_begun(lanes: Sequence[Lane], block: int) -> int:
