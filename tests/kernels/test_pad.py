@@ -45,6 +45,18 @@ def test_native_equals_reference(job: tuple[bytes, Any, int, bytes]) -> None:
     assert bytes(_native.pad_rows(*job)) == bytes(reference.pad_rows(*job))
 
 
+@pytest.mark.parametrize("longest", [1000, 1001])
+def test_a_large_result_is_the_same_however_its_rows_are_aligned(longest: int) -> None:
+    """Numbers of eight bytes go past the cache from a megabyte on, in pairs where two lie together."""
+    lengths = np.random.default_rng(1).integers(0, 1000, 200)
+    lengths[:4] = 0, 1, 2, 1000
+    splits = np.concatenate([[0], np.cumsum(lengths)])
+    job = np.arange(splits[-1]), splits, longest, np.full(1, -7)
+    data = bytes(_native.pad_rows(*job))
+    assert len(data) > 1 << 20
+    assert data == bytes(reference.pad_rows(*job))
+
+
 def test_a_large_result_is_writable(kernels: ModuleType) -> None:
     """As arrays that parsing gives are."""
     rows = np.frombuffer(kernels.pad_rows(b"abcd", splits_of(*range(5)), 1 << 16, b"."), np.uint8).reshape(4, -1)

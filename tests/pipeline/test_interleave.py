@@ -157,6 +157,19 @@ def test_pulls_end_between_batches_while_no_shard_ends(cycle: int, batch: int, s
             assert seen % batch == 0
 
 
+def test_the_rest_of_long_blocks_comes_in_one_pull() -> None:
+    """Records that were taken of a block do not make those that are left look longer, and pulls smaller."""
+    interleave = Interleave(Plan(4), 4)
+    for lane in interleave.wanted(4):
+        lane.push(Framer().feed(encode_records([b"x" * 10_000] * 300)))
+        lane.ended = True
+    sizes = []
+    while (pulled := interleave.pull()) is not None:
+        sizes.append(len(pulled[0]))
+    most = max(sizes)
+    assert sizes == [most] * (len(sizes) - 1) + [1200 - most * (len(sizes) - 1)]
+
+
 def test_one_shard_alone_is_not_copied() -> None:
     interleave = Interleave(Plan(), 1)
     (lane,) = interleave.wanted(2)

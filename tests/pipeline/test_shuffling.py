@@ -56,6 +56,22 @@ def test_epochs_differ_unless_they_should_not() -> None:
         assert found[:50] == found[50:]
 
 
+def test_the_order_is_the_same_where_a_thread_lets_chunks_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And where to resume, and what comes before an error."""
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(encode_records([b"%d" % number for number in range(60)])[:-3])
+    damaged = TFRecordDataset(path).shuffle(20, seed=5)
+    whole = TFRecordDataset(path).take(59).shuffle(20, seed=5)
+    expected = list(whole)
+    monkeypatch.setattr("streamrec.pipeline.shuffling.shuffle.LEAST_HOP", 0)
+    assert list(whole) == expected
+    assert_resumes_everywhere(whole)
+    found: list[Any] = []
+    with pytest.raises(StreamrecError):
+        found.extend(damaged)
+    assert found == expected
+
+
 def test_shuffles_without_a_seed_have_nothing_to_do_with_each_other() -> None:
     one = Dataset.range(50).shuffle(20)
     pairs = [(int(a), int(b)) for a, b in Dataset.zip(one, one)]

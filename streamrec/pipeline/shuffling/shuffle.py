@@ -117,16 +117,18 @@ class Shuffle:
         if state and shards is not None:
             await refetched(buffer, state, self.inner, shards, before)
         failure: Exception | None = None
+        nbytes = 0
         async with ahead(before.chunks(self.inner, state and state["inner"])) as chunks:
             try:
                 source = run_again(buffer, state, chunks) if state and shards is None else chunks
                 async for chunk in source:
+                    nbytes = max(nbytes, chunk.nbytes)
                     for out in await worked(buffer.feed(chunk), chunk.nbytes):
                         yield out
             except Exception as error:
                 failure = error  # what came before it comes first
         left = buffer.drain()
-        while given := await worked(islice(left, 1), LEAST_HOP):
+        while given := await worked(islice(left, 1), nbytes):
             yield given[0]
         if failure is not None:
             raise failure
