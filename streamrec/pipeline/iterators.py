@@ -22,7 +22,7 @@ import anyio
 
 from streamrec import bridge
 from streamrec.errors import ClosedError, PositionMismatchError
-from streamrec.pipeline.budget import CONSUMER
+from streamrec.pipeline.budget import CONSUMER, UNCOUNTED
 from streamrec.pipeline.chunk import Chunk, Position
 from streamrec.pipeline.description import Chain
 from streamrec.pipeline.options import Options
@@ -57,8 +57,9 @@ class Run:
         self.position = position_of(chain, state) if state is not None else {"seed": randbits(SEED_BITS)}
         self.memory_budget = options.budget
         self.queue_bytes = max(1, CONSUMER.of(self.memory_budget))
+        rest = self.memory_budget - self.queue_bytes - UNCOUNTED.of(self.memory_budget)
         epoch = options.epoch if state is None else state.get("epoch", 0)
-        self.options = replace(options, memory_budget=max(1, self.memory_budget - self.queue_bytes), epoch=epoch)
+        self.options = replace(options, memory_budget=max(1, rest), epoch=epoch)
         self.elements: Iterator[Any] = iter(())
         self._chunk: Chunk | None = None
         self.watching = Watching(chain, self.queue_bytes, None if trace is None else Trace(trace), progress)
