@@ -34,7 +34,7 @@ from streamrec.pipeline.watching.watch import Watching
 from streamrec.storage import collecting
 from streamrec.tfrecord import Frames
 
-__all__ = ["AsyncDatasetIterator", "DatasetIterator", "Run", "ThreadedAsyncIterator"]
+__all__ = ["AsyncDatasetIterator", "DatasetIterator", "Run", "ThreadedAsyncIterator", "in_this_loop"]
 
 T = TypeVar("T")
 
@@ -326,6 +326,15 @@ class ThreadedAsyncIterator(Generic[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+def in_this_loop(run: Run) -> AsyncDatasetIterator[Any] | ThreadedAsyncIterator[Any]:
+    """An iterator for `async for` on the loop that runs here: asyncio's, or another one (trio)."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return ThreadedAsyncIterator(DatasetIterator(run))
+    return AsyncDatasetIterator(run)
 
 
 def advance(iterator: DatasetIterator[Any]) -> tuple[Any, bool]:
