@@ -18,7 +18,8 @@ from streamrec.example.features import Feature
 from streamrec.pipeline.caching.cache import Cache
 from streamrec.pipeline.caching.cache_file import CacheFile
 from streamrec.pipeline.description import Chain, Source
-from streamrec.pipeline.iterators import AsyncDatasetIterator, DatasetIterator, Run, ThreadedAsyncIterator, in_this_loop
+from streamrec.pipeline.iteration import Run
+from streamrec.pipeline.iterators import AsyncDatasetIterator, DatasetIterator, ThreadedAsyncIterator, in_this_loop
 from streamrec.pipeline.mixing.drawing import Choices, weights_of
 from streamrec.pipeline.mixing.interleaving import Interleaved, plan_of
 from streamrec.pipeline.mixing.sampling import Choose
