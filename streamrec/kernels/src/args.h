@@ -16,6 +16,15 @@ int take_int64s_or_none(PyObject *object, void *view);  /* Py_buffer *: int64 [n
 int take_size(PyObject *object, void *size);            /* Py_ssize_t *: an int from 0 on */
 int take_uint32(PyObject *object, void *value);         /* uint32_t * */
 
+/* Views of all buffers of a sequence. */
+struct buffers {
+    Py_buffer *views;
+    Py_ssize_t count;
+};
+
+int take_buffers(PyObject *sequence, struct buffers *buffers); /* 0 with an exception set, and nothing to release */
+void release_buffers(struct buffers *buffers);
+
 #define SPAN_BYTES 16 /* a span: two int64 */
 
 /* One element of an int64 buffer, which need not be aligned (np.frombuffer(data, np.int64, offset=1)). */
