@@ -136,6 +136,22 @@ raise_bad_span(const void *spans, Py_ssize_t index, Py_ssize_t size)
 }
 
 int
+take_stream(PyObject *args, PyObject *kwargs, const char *format, struct stream *stream)
+{
+    static char *names[] = {"data", "start", "verify", "max_record_bytes", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, format, names, take_buffer, &stream->data, take_size,
+                                     &stream->start, &stream->verify, take_size, &stream->max_record_bytes)) {
+        return 0;
+    }
+    if (stream->start > stream->data.len) {
+        PyErr_Format(PyExc_ValueError, "start is %zd, beyond the %zd bytes of data", stream->start, stream->data.len);
+        PyBuffer_Release(&stream->data);
+        return 0;
+    }
+    return 1;
+}
+
+int
 take_buffers(PyObject *sequence, struct buffers *buffers)
 {
     PyObject *tuple = PySequence_Tuple(sequence);

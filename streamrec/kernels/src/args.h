@@ -16,6 +16,16 @@ int take_int64s_or_none(PyObject *object, void *view);  /* Py_buffer *: int64 [n
 int take_size(PyObject *object, void *size);            /* Py_ssize_t *: an int from 0 on */
 int take_uint32(PyObject *object, void *value);         /* uint32_t * */
 
+/* What the kernels over a TFRecord stream are called with: (data, start, verify, max_record_bytes). */
+struct stream {
+    Py_buffer data;
+    Py_ssize_t start, max_record_bytes;
+    int verify;
+};
+
+/* 0 with an exception set, and nothing to release; `format` is "O&O&pO&:" and the kernel's name. */
+int take_stream(PyObject *args, PyObject *kwargs, const char *format, struct stream *stream);
+
 /* Views of all buffers of a sequence. */
 struct buffers {
     Py_buffer *views;
