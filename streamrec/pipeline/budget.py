@@ -17,7 +17,7 @@ Rules:
 | `prefetch` | a half | what it was asked for |
 | `prefetch(AUTOTUNE)` | a quarter | |
 | `map` of several calls: what they hold, and their results | a quarter | |
-| `shuffle`: the elements that it holds, and as much of what is dead among them; beside it one chunk that comes | a half | |
+| `shuffle`: its elements, and as much of what is dead among them; beside it one chunk that comes | a half | |
 | what runs beside others (`zip`, `interleave`, `choose_from_datasets`): what it is ahead | a quarter of its part | |
 | `cache()` in memory: what it keeps, for the whole run | a half | |
 | `cache(filename)`: what is on its way into the file | a half | 40 MiB |
