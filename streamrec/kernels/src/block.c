@@ -7,8 +7,15 @@
  *
  * How much is kept: living Blocks and free memory together hold up to KEEP_BYTES more than Blocks held at the most a
  * short time ago. A consumer that is slower than the source lets a queue of tens of megabytes fill up in a moment, and
- * empties it little by little: what was in use at the top of that wave is wanted again by the next one. Where no Block
- * lives any more, KEEP_BYTES stay.
+ * empties it little by little: what was in use at the top of that wave is wanted again by the next one.
+ *
+ * Where no Block lives any more, KEEP_BYTES stay, and what is beyond them is lent to the kernel (MADV_FREE): it takes
+ * these pages when it is short of memory, and who wants them again before that has them at no cost. An epoch that fills
+ * its shuffle buffer anew wants hundreds of megabytes, which took longer to clear than to copy. Where the system cannot
+ * be lent memory, it is given back.
+ *
+ * Memory from MAPPED on is mapped by itself: in the C library's heap, large pieces of different ages keep each other
+ * from being given back.
  *
  * A Block is an object of the buffer protocol and nothing else. It lives as long as anything refers to it, so
  * no memory is ever used again while somebody can see it. The GIL guards the lists.
@@ -26,7 +33,9 @@
 #define KEEP_BYTES ((size_t)32 << 20) /* of free memory beyond what was in use a short time ago */
 #define SHORT_TIME 512                /* in Blocks that are made; what was in use in this time and the one before counts */
 #define HUGE_PAGE ((size_t)2 << 20)   /* from twice this on, memory comes in huge pages where it can */
+#define MAPPED ((size_t)1 << 20)      /* from this on, memory is mapped by itself */
 #define CLASSES 48                    /* four sizes in each doubling, from SMALLEST to LARGEST */
+#define LARGER 2                      /* memory of so many sizes above will do too */
 
 struct block {
     PyObject_HEAD
@@ -38,6 +47,8 @@ struct block {
 
 struct free_memory {
     struct free_memory *next;
+    uint8_t *memory;
+    int lent; /* to the kernel, which may have taken its pages */
 };
 
 static struct free_memory *lists[CLASSES];
@@ -72,29 +83,105 @@ capacity_of(int class)
     return (SMALLEST << class / 4) / 4 * (size_t)(4 + class % 4);
 }
 
+#ifdef __linux__
+/* What is mapped for a capacity: whole huge pages where it is large enough for two, or they would not be used. */
+static size_t
+mapped_bytes(size_t capacity)
+{
+    return capacity < 2 * HUGE_PAGE ? capacity : (capacity + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+}
+#endif
+
+#ifdef __linux__
+/* Mapped memory that begins at a multiple of a huge page where it is as large as one; what was mapped too much for that
+ * is given back at once. */
 static uint8_t *
 fresh_memory(size_t capacity)
 {
-#ifdef __linux__
-    if (capacity >= 2 * HUGE_PAGE) {
-        size_t whole = (capacity + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-        void *memory = aligned_alloc(HUGE_PAGE, whole);
-        if (memory != NULL) {
-            madvise(memory, whole, MADV_HUGEPAGE); /* only advice: without it, pages are small */
-        }
-        return memory;
+    if (capacity < MAPPED) {
+        return malloc(capacity ? capacity : 1);
     }
-#endif
+    size_t spare = capacity >= HUGE_PAGE ? HUGE_PAGE : 0;
+    size_t whole = mapped_bytes(capacity);
+    uint8_t *mapped = mmap(NULL, whole + spare, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped == MAP_FAILED) {
+        return NULL;
+    }
+    size_t before = spare ? (HUGE_PAGE - (uintptr_t)mapped % HUGE_PAGE) % HUGE_PAGE : 0;
+    if (before) {
+        munmap(mapped, before);
+    }
+    if (spare > before) {
+        munmap(mapped + before + whole, spare - before);
+    }
+    if (spare) {
+        madvise(mapped + before, whole, MADV_HUGEPAGE); /* only advice: without it, pages are small */
+    }
+    return mapped + before;
+}
+
+static void
+free_memory(uint8_t *memory, size_t capacity)
+{
+    if (capacity < MAPPED) {
+        free(memory);
+    } else {
+        munmap(memory, mapped_bytes(capacity));
+    }
+}
+
+/* Whether the kernel may take these pages from now on, until they are written to. */
+static int
+lend(uint8_t *memory, size_t capacity)
+{
+    return capacity >= MAPPED && madvise(memory, mapped_bytes(capacity), MADV_FREE) == 0;
+}
+#else
+static uint8_t *
+fresh_memory(size_t capacity)
+{
     return malloc(capacity ? capacity : 1);
 }
 
-static struct free_memory *
-pop(int class, size_t capacity)
+static void
+free_memory(uint8_t *memory, size_t capacity)
 {
-    struct free_memory *memory = lists[class];
-    lists[class] = memory->next;
+    (void)capacity;
+    free(memory);
+}
+
+static int
+lend(uint8_t *memory, size_t capacity)
+{
+    (void)memory, (void)capacity;
+    return 0;
+}
+#endif
+
+/* Takes the first memory out of a list. */
+static uint8_t *
+pop(struct free_memory **list, size_t capacity)
+{
+    struct free_memory *first = *list;
+    uint8_t *memory = first->memory;
+    *list = first->next;
     kept_bytes -= capacity;
+    free(first);
     return memory;
+}
+
+/* Puts memory into its list, or gives it back where there is no room for the note. */
+static void
+push(uint8_t *memory, size_t capacity, int class)
+{
+    struct free_memory *first = malloc(sizeof *first);
+    if (first == NULL) {
+        free_memory(memory, capacity);
+        return;
+    }
+    *first = (struct free_memory){lists[class], memory, 0};
+    lists[class] = first;
+    kept_bytes += capacity;
 }
 
 static void
@@ -115,7 +202,30 @@ give_back(void)
     size_t limit = (most_now > most_before ? most_now : most_before) + KEEP_BYTES;
     for (int class = CLASSES - 1; class >= 0 && used_bytes + kept_bytes > limit; class--) {
         while (lists[class] != NULL && used_bytes + kept_bytes > limit) {
-            free(pop(class, capacity_of(class)));
+            free_memory(pop(&lists[class], capacity_of(class)), capacity_of(class));
+        }
+    }
+}
+
+/* No Block lives: KEEP_BYTES of free memory stay, the smallest first; the kernel may take the rest. What was lent before
+ * stands behind what was not. */
+static void
+lend_rest(void)
+{
+    size_t stays = 0;
+    for (int class = 0; class < CLASSES; class++) {
+        size_t capacity = capacity_of(class);
+        struct free_memory **list = &lists[class];
+        while (*list != NULL && !(*list)->lent) {
+            if (stays + capacity <= KEEP_BYTES) {
+                stays += capacity;
+                list = &(*list)->next;
+            } else if (lend((*list)->memory, capacity)) {
+                (*list)->lent = 1;
+                list = &(*list)->next;
+            } else {
+                free_memory(pop(list, capacity), capacity);
+            }
         }
     }
 }
@@ -124,8 +234,17 @@ static uint8_t *
 take_memory(size_t size, size_t *capacity, int *class)
 {
     *class = class_of(size, capacity);
-    int kept = *class >= 0 && lists[*class] != NULL;
-    uint8_t *memory = kept ? (uint8_t *)pop(*class, *capacity) : fresh_memory(*capacity);
+    uint8_t *memory = NULL;
+    for (int other = *class; other >= 0 && other < CLASSES && other <= *class + LARGER && memory == NULL; other++) {
+        if (lists[other] != NULL) {
+            *class = other;
+            *capacity = capacity_of(other);
+            memory = pop(&lists[other], *capacity);
+        }
+    }
+    if (memory == NULL) {
+        memory = fresh_memory(*capacity);
+    }
     if (*class >= 0 && memory != NULL) {
         count_use(*capacity);
         give_back();
@@ -137,18 +256,15 @@ static void
 leave_memory(uint8_t *memory, size_t capacity, int class)
 {
     if (class < 0) {
-        free(memory);
+        free_memory(memory, capacity);
         return;
     }
-    struct free_memory *left = (struct free_memory *)memory;
-    left->next = lists[class];
-    lists[class] = left;
-    kept_bytes += capacity;
+    push(memory, capacity, class);
     used_bytes -= capacity;
-    if (used_bytes == 0) {
-        most_now = most_before = 0;
-    }
     give_back();
+    if (used_bytes == 0 && kept_bytes > KEEP_BYTES) {
+        lend_rest();
+    }
 }
 
 PyObject *
