@@ -34,8 +34,8 @@
 #define SHORT_TIME 512                /* in Blocks that are made; what was in use in this time and the one before counts */
 #define HUGE_PAGE ((size_t)2 << 20)   /* from twice this on, memory comes in huge pages where it can */
 #define MAPPED ((size_t)1 << 20)      /* from this on, memory is mapped by itself */
-#define CLASSES 48                    /* four sizes in each doubling, from SMALLEST to LARGEST */
-#define LARGER 2                      /* memory of so many sizes above will do too */
+#define CLASSES 22                    /* two sizes in each doubling, from SMALLEST to LARGEST: few, or each had its reserve */
+#define LARGER 1                      /* memory of so many sizes above will do too */
 
 struct block {
     PyObject_HEAD
@@ -56,6 +56,7 @@ static size_t kept_bytes;
 static size_t used_bytes;           /* of living Blocks of these classes */
 static size_t most_now, most_before; /* what that was at the most: in this short time, and in the one before */
 static unsigned made;
+static unsigned taken[CLASSES];      /* what `made` was when a class was wanted last */
 static PyTypeObject *block_type;
 
 /* The list for blocks of at least `size` bytes, and the capacity that they all have; -1 for none. */
@@ -68,9 +69,9 @@ class_of(size_t size, size_t *capacity)
     }
     int class = 0;
     for (size_t base = SMALLEST;; base *= 2) {
-        for (size_t quarter = 4; quarter < 8; quarter++, class++) {
-            if (size <= base / 4 * quarter) {
-                *capacity = base / 4 * quarter;
+        for (size_t half = 2; half < 4; half++, class++) {
+            if (size <= base / 2 * half) {
+                *capacity = base / 2 * half;
                 return class;
             }
         }
@@ -80,7 +81,7 @@ class_of(size_t size, size_t *capacity)
 static size_t
 capacity_of(int class)
 {
-    return (SMALLEST << class / 4) / 4 * (size_t)(4 + class % 4);
+    return (SMALLEST << class / 2) / 2 * (size_t)(2 + class % 2);
 }
 
 #ifdef __linux__
@@ -195,15 +196,27 @@ count_use(size_t capacity)
     }
 }
 
-/* Gives free memory back, the largest first, until no more is held than should be. */
+/* The class of free memory that was not wanted for the longest time, or -1. */
+static int
+stalest(void)
+{
+    int found = -1;
+    for (int class = 0; class < CLASSES; class++) {
+        if (lists[class] != NULL && (found < 0 || made - taken[class] >= made - taken[found])) {
+            found = class;
+        }
+    }
+    return found;
+}
+
+/* Gives free memory back until no more is held than should be. */
 static void
 give_back(void)
 {
     size_t limit = (most_now > most_before ? most_now : most_before) + KEEP_BYTES;
-    for (int class = CLASSES - 1; class >= 0 && used_bytes + kept_bytes > limit; class--) {
-        while (lists[class] != NULL && used_bytes + kept_bytes > limit) {
-            free_memory(pop(&lists[class], capacity_of(class)), capacity_of(class));
-        }
+    while (kept_bytes > 0 && used_bytes + kept_bytes > limit) {
+        int class = stalest();
+        free_memory(pop(&lists[class], capacity_of(class)), capacity_of(class));
     }
 }
 
@@ -246,6 +259,7 @@ take_memory(size_t size, size_t *capacity, int *class)
         memory = fresh_memory(*capacity);
     }
     if (*class >= 0 && memory != NULL) {
+        taken[*class] = made;
         count_use(*capacity);
         give_back();
     }
