@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +29,7 @@ from streamrec.pipeline.budget import Share
 from streamrec.pipeline.chunk import Chunk, Shifted
 from streamrec.pipeline.columns import select, window
 from streamrec.pipeline.description import Chain, Source, Within, derived, in_order
+from streamrec.pipeline.offloading import offloaded
 from streamrec.pipeline.parallel.parallel_map import ParallelMap
 from streamrec.pipeline.reading.dealing import Distribute
 from streamrec.pipeline.reading.source import Shards
@@ -46,6 +48,11 @@ __all__ = ["Shuffle"]
 
 BUFFER: Final = Share(2)
 """What the buffer may hold: half of that is alive, half may be dead until what is alive is copied together."""
+
+LEAST_COPIED = 1 << 20
+LARGE_RECORD = 4 << 10
+"""Chunks of so many bytes, and so many for each of their elements, are worth a thread: for smaller elements, what is
+worked out for each is most of it."""
 
 PICKING = (Filter, Shard, Skip, Take, TakeWhile)
 ONE_TO_ONE = (Map, Parse)
@@ -112,7 +119,7 @@ class Shuffle:
             try:
                 source = run_again(buffer, state, chunks) if state and shards is None else chunks
                 async for chunk in source:
-                    for out in buffer.feed(chunk):
+                    for out in await copied(buffer.feed(chunk), chunk):
                         yield out
             except Exception as error:
                 failure = error  # what came before it comes first
@@ -120,6 +127,13 @@ class Shuffle:
             yield out
         if failure is not None:
             raise failure
+
+
+async def copied(given: Iterator[Chunk], chunk: Chunk) -> list[Chunk]:
+    """What a buffer gives for a chunk; where that is mostly copying, worked out in a thread while shards are read."""
+    if chunk.nbytes < LEAST_COPIED or chunk.nbytes < LARGE_RECORD * len(chunk.elements):
+        return list(given)
+    return await offloaded(partial(list, given))
 
 
 async def refetched(
