@@ -4,8 +4,8 @@ Rules:
 - A row's TAG is `block << 32 | size`: the block that its element lies in, and a number of the caller's (a record's size
   in its shard). In a block of records, START and END are the span; elsewhere START is the element's index.
 - What is held is no more than about WASTE times what is alive, or a given number of bytes: beyond that, what is alive
-  in the emptiest blocks is copied together, until a FREED'th of what is dead is free. Elements leave at random, so these
-  blocks are nearly empty by then: a record is copied once more for every four that come in, or less.
+  in the emptiest blocks is copied together, until a part (FREED) of what is dead is free. Elements leave at random, so
+  these blocks are nearly empty by then: for five records that come, about one is copied once more.
 - Copies are made a piece of PIECE_BYTES at a time, as large as the chunks that come: beside what is held, little memory
   is wanted for it, and it is memory that was used before.
 """
@@ -29,6 +29,7 @@ __all__ = ["TAG_BITS", "Store", "spans_of"]
 
 WASTE = 2
 FREED = 4
+"""This part of what may be dead is freed at a time: to look at all rows costs too much for every chunk."""
 
 PIECE_BYTES = 6 << 20
 """About how large a block of copies is."""
