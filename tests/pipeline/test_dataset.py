@@ -144,6 +144,10 @@ def test_a_state_of_another_pipeline_is_refused(files: list[str]) -> None:
         streamrec.PositionMismatchError, match=r"had Batch\(batch_size=4.* there is Batch\(batch_size=5"
     ):
         TFRecordDataset(files).batch(5).iterate(state)
+    ahead = TFRecordDataset(files).batch(4).prefetch(1 << 20).iterate().state_dict()
+    assert list(TFRecordDataset(files).batch(4).prefetch(2 << 20).iterate(ahead)), "how far it runs ahead is free"
+    with pytest.raises(streamrec.PositionMismatchError, match="had Prefetch"):
+        TFRecordDataset(files).batch(4).iterate(ahead)
     with pytest.raises(streamrec.PositionMismatchError, match="there is nothing"):
         TFRecordDataset(files).iterate(state)
     with pytest.raises(streamrec.PositionMismatchError, match="another version"):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from streamrec import Dataset, NotFoundError, TFRecordDataset, encode_records
 from streamrec.pipeline.reading.interleave import Plan
-from streamrec.storage.connections import MOST_OPEN
+from streamrec.storage.connections import MOST_OPEN, Budget
 from streamrec.testing.faults import NO_FAULTS, Faults
 from streamrec.testing.objectstore import ObjectStore
 from streamrec.testing.requestlog import Entry
@@ -116,6 +116,22 @@ def test_a_large_shard_is_read_by_ranges(store: ObjectStore) -> None:
     assert len(of_kind(store, "read")) > 3
     store.faults = NO_FAULTS
     assert list(dataset_of(store, ["s3://large/a", "s3://large/b"])) == LARGE * 2
+
+
+def test_places_without_a_shard_lend_their_room_for_the_epoch(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[int] = []
+    widen = Budget.widen
+
+    def noted(budget: Budget, nbytes: int) -> None:
+        widen(budget, nbytes)
+        limits.append(budget.limit >> 20)
+
+    monkeypatch.setattr(Budget, "widen", noted)
+    dataset = dataset_of(store, "s3://large/a", num_parallel_reads=16).with_options(memory_budget=256 << 20)
+    assert list(dataset) == LARGE
+    assert limits == [256 - 64 - 20 * 6, 256 - 64 - 2 * 6, 256 - 64 - 20 * 6, 0]
 
 
 def test_resuming_in_the_middle_of_parallel_ranges(store: ObjectStore) -> None:

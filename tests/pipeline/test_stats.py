@@ -91,7 +91,7 @@ def test_what_stages_are_called() -> None:
     inner = Chain(Range(0, 9))
     assert title(TakeWhile(bool)) == "take_while: your function bool"
     assert title(Prefetch(inner, 7)) == "prefetch"
-    assert own_line(Prefetch(inner, 7)) == "Prefetch(buffer_bytes=7)"
+    assert own_line(Prefetch(inner, 7)) == "Prefetch"
     assert own_line(Repeat(inner, 3)) == "Repeat(count=3)"
     assert own_line(Range(0, 9)) == "Range(start=0, stop=9, step=1, dtype='int64')"
 

@@ -135,9 +135,16 @@ def test_a_cancellation_leaves_nothing(seed: int, turns: int) -> None:
 async def test_a_late_range_is_shared_out_among_those_that_rest() -> None:
     connections = Connections(BUDGET, Climb(start=4, most=4))
     backend = Scattered(DATA, late=5)
+    shared_out = asyncio.Event()
+
+    def watch() -> None:
+        for late in backend.log[5:6]:
+            if any(late.start < asked.start < (late.end or 0) for asked in backend.log):
+                shared_out.set()
+
+    backend.watch = watch
     reading = asyncio.create_task(read_all(await opened(backend, connections)))
-    while not any(late.start < asked.start < (late.end or 0) for late in backend.log[5:6] for asked in backend.log):
-        await asyncio.sleep(0)
+    await shared_out.wait()
     assert not reading.done()
     backend.answered.set()
     assert await reading == DATA

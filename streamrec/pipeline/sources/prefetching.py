@@ -32,7 +32,8 @@ class Prefetch:
             raise ValueError(f"prefetch buffer of {self.buffer_bytes} bytes must be at least 1, or AUTOTUNE")
 
     def lines(self) -> Iterator[str]:
-        return self.inner.lines()  # how far it runs ahead does not change what comes
+        yield from self.inner.lines()
+        yield "Prefetch"  # how far it runs ahead does not change what comes
 
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
         tuned = self.buffer_bytes == AUTOTUNE
