@@ -35,8 +35,8 @@ class IterableDataset(data.IterableDataset[Any]):
 
     The pipeline makes the batches, so pass `batch_size=None` to the DataLoader:
 
-        >>> dataset = streamrec.TFRecordDataset("s3://b/train-*").distribute().batch(256).parse_example(features)
-        >>> loader = torch.utils.data.DataLoader(streamrec.torch.IterableDataset(dataset), batch_size=None)
+        dataset = streamrec.TFRecordDataset("s3://b/train-*").distribute().batch(256).parse_example(features)
+        loader = torch.utils.data.DataLoader(streamrec.torch.IterableDataset(dataset), batch_size=None)
 
     Args:
         dataset: What is read. Where there are several ranks, or workers, it must hold `distribute`.

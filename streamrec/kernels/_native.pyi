@@ -1,4 +1,4 @@
-# The C module; reference.py documents these functions, and a test compares the signatures of all three.
+# The C module; reference/ documents these functions, and a test compares the signatures of all three.
 from collections.abc import Sequence
 from typing import Any
 

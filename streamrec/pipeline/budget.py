@@ -1,7 +1,8 @@
 """The memory budget: one number of bytes for all that a run buffers, and how it is dealt out.
 
 Rules:
-- The consumer's queue takes its share first (`CONSUMER`). What is left goes to the chain's source.
+- The consumer's queue takes its share first (`CONSUMER`), and a part is left for what nobody counts (`UNCOUNTED`). What
+  is left then goes to the chain's source.
 - A source that buffers takes its share of what reaches it (`Within.take`), and hands the rest on to the chains that
   it holds. Sources that run chains beside each other hand each an equal part (`Within.part`). So whatever is nested
   in whatever, all shares together are the budget and never more; how far each is filled is its owner's to keep.
@@ -12,6 +13,7 @@ Rules:
 | who | share of what reaches it | at most |
 |---|---|---|
 | the queue to the consumer | a quarter | 64 MiB |
+| what nobody counts: free memory that is used again, what is being copied | a sixteenth | 64 MiB |
 | `prefetch` | a half | what it was asked for |
 | `prefetch(AUTOTUNE)` | a quarter | |
 | `map` of several calls: what they hold, and their results | a quarter | |
@@ -31,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-__all__ = ["CONSUMER", "Share", "cgroup_limits", "default_budget", "machine_memory"]
+__all__ = ["CONSUMER", "UNCOUNTED", "Share", "cgroup_limits", "default_budget", "machine_memory"]
 
 MACHINE_SHARE: Final = 8
 """The default budget is this part of the machine's memory: several processes a machine are usual, and a model,
@@ -72,6 +74,9 @@ class Share:
 
 CONSUMER: Final = Share(4, 64 << 20)
 """The queue between a run and its consumer."""
+
+UNCOUNTED: Final = Share(16, 64 << 20)
+"""What is left free: blocks keep some memory to use it again, and a copy lives beside what it is made of."""
 
 
 def default_budget() -> int:

@@ -1,10 +1,13 @@
-"""Dataset: what a user holds. A frozen description with tf.data's verbs; iterating runs it."""
+"""Dataset: what a user holds. A frozen description with tf.data's verbs; iterating runs it.
+
+Each verb is a docstring and one description, which lives where it is imported from; what arguments may be is checked
+there too. First come the sources, then what joins several datasets, then what changes one, at last what runs it.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeVar
 
@@ -15,23 +18,18 @@ from streamrec.example.features import Feature
 from streamrec.pipeline.caching.cache import Cache
 from streamrec.pipeline.caching.cache_file import CacheFile
 from streamrec.pipeline.description import Chain, Source
-from streamrec.pipeline.iterators import (
-    AsyncDatasetIterator,
-    DatasetIterator,
-    Run,
-    ThreadedAsyncIterator,
-)
-from streamrec.pipeline.mixing.drawing import Choices
-from streamrec.pipeline.mixing.interleaving import AUTO_CYCLE, Interleaved
+from streamrec.pipeline.iteration import Run
+from streamrec.pipeline.iterators import AsyncDatasetIterator, DatasetIterator, ThreadedAsyncIterator, in_this_loop
+from streamrec.pipeline.mixing.drawing import Choices, weights_of
+from streamrec.pipeline.mixing.interleaving import Interleaved, plan_of
 from streamrec.pipeline.mixing.sampling import Choose
 from streamrec.pipeline.mixing.zipping import Zip
 from streamrec.pipeline.nests import leaves, map_nest
 from streamrec.pipeline.options import AUTOTUNE, Options
-from streamrec.pipeline.parallel.calling import is_async
+from streamrec.pipeline.parallel.calling import check_calls, is_async
 from streamrec.pipeline.parallel.parallel_map import ParallelMap
 from streamrec.pipeline.reading.dealing import Distribute
 from streamrec.pipeline.reading.environment import rank_of
-from streamrec.pipeline.reading.interleave import Plan
 from streamrec.pipeline.reading.source import Shards
 from streamrec.pipeline.session import StoreOptions
 from streamrec.pipeline.shuffling.shuffle import Shuffle
@@ -49,7 +47,6 @@ from streamrec.pipeline.stages.selecting import Enumerate, Filter, Shard, Skip, 
 from streamrec.pipeline.stages.stage import Map, Stage
 from streamrec.pipeline.stages.unbatching import Unbatch
 from streamrec.shards import Filenames
-from streamrec.shards.patterns import listed
 from streamrec.storage import RetryPolicy
 
 __all__ = ["Dataset"]
@@ -75,11 +72,7 @@ class Dataset(Generic[T]):
 
     @staticmethod
     def range(*args: int, output_type: Any = np.int64) -> Dataset[Any]:
-        """Numbers as Python's `range(stop)`, `range(start, stop)` or `range(start, stop, step)` gives them.
-
-        Args:
-            args: As those of `range`.
-            output_type: The NumPy dtype of the scalars.
+        """The numbers of Python's `range(*args)`, as NumPy scalars of dtype `output_type`.
 
         Raises:
             ValueError: The step is 0.
@@ -89,17 +82,13 @@ class Dataset(Generic[T]):
             >>> [numbers.tolist() for numbers in Dataset.range(2, 9).batch(4)]
             [[2, 3, 4, 5], [6, 7, 8]]
         """
-        if not 1 <= len(args) <= 3:
-            raise TypeError(f"range takes one to three numbers, not {len(args)}")
-        start, stop, step = (0, *args, 1) if len(args) == 1 else (*args, 1)[:3]
-        return Dataset(Chain(Range(int(start), int(stop), int(step), np.dtype(output_type).name)))
+        return Dataset(Chain(Range.of(args, output_type)))
 
     @staticmethod
     def from_tensor_slices(tensors: Any) -> Dataset[Any]:
-        """The rows of an array, or of arrays in dicts and tuples; they are copied, and their rows are read-only.
+        """The rows of an array, list, Frames, ragged or sparse tensor, or of several in dicts and tuples.
 
-        Args:
-            tensors: Arrays, lists, Frames, ragged or sparse tensors, of one length.
+        They are copied, and arrays among the elements are read-only.
 
         Raises:
             TypeError: A part has no rows.
@@ -115,14 +104,11 @@ class Dataset(Generic[T]):
     def from_generator(generator: Callable[..., Any], args: tuple[Any, ...] | None = None) -> Dataset[Any]:
         """The elements of what `generator(*args)` returns: an iterator, an iterable, or an async one.
 
-        A sync one runs in a worker thread of its own, ahead of its consumer; an async one on the loop that runs the
-        pipeline. It is called anew for each epoch. A resumed run calls it too and drops the elements before its place,
-        at the cost of making them again; unless what it returns has `state_dict()`, called after each element, and
-        `load_state_dict(state)`, called before iterating: then the state (JSON) is kept in the position.
-
-        Args:
-            generator: Any callable. Its elements: `bytes` (records), arrays, numbers, dicts and tuples of them.
-            args: What it is called with.
+        A sync one runs in a thread of its own, ahead of its consumer; an async one on the loop that runs the pipeline.
+        It is called anew for each epoch. A resumed run calls it too and drops the elements before its place; unless
+        what it returns has `state_dict()`, called after each element, and `load_state_dict(state)`, called before
+        iterating: then the state (JSON) is kept in the position. Elements are `bytes` (records), arrays, numbers, and
+        dicts and tuples of them.
 
         Examples:
             >>> list(Dataset.from_generator(lambda stop: iter(range(stop)), (3,)))
@@ -146,41 +132,30 @@ class Dataset(Generic[T]):
             file_pattern: A glob, braces (`{00000..00127}`), a name, or a list of them: their order, each glob's sorted.
             shuffle: Whether names come in another order each epoch; None for where there is a seed.
             seed: Two runs with one seed have the same order; None for another one each run.
-            storage_options: Passed to the fsspec filesystem (credentials, endpoint).
-            filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
-            retry: What happens when the network fails; see RetryPolicy.
+            storage_options, filesystem, retry: As for `TFRecordDataset`.
 
         Raises:
             NotFoundError: When it runs: nothing matches a glob.
         """
-        shuffle = seed is not None if shuffle is None else shuffle
         stores = StoreOptions(storage_options, filesystem, retry or RetryPolicy())
-        return Dataset(Chain(Names(tuple(listed(file_pattern)), shuffle, seed if shuffle else None, stores)))
+        return Dataset(Chain(Names.of(file_pattern, shuffle, seed, stores)))
 
     @staticmethod
     def zip(*args: Any) -> Dataset[Any]:
-        """Elements of several datasets side by side, up to the end of the shortest.
+        """Elements of several datasets side by side, as tuples, up to the end of the shortest.
 
-        Args:
-            args: Datasets; or one tuple or dict of datasets, in which tuples and dicts may lie.
-
-        Returns:
-            A Dataset of tuples, or of what the argument looks like. Its budget is the largest of theirs, and is shared;
-            it is deterministic unless one of them is not.
+        Where there is one argument, a tuple or dict of datasets in which others may lie, elements look as it does. The
+        memory budget is the largest of theirs, and is shared; it is deterministic unless one of them is not.
 
         Raises:
             ValueError: There is no dataset.
 
         Examples:
-            >>> pairs = Dataset.zip(Dataset.range(2), Dataset.from_tensor_slices([b"a", b"b"]))
-            >>> pairs.map(lambda number, name: name * int(number)).batch(2).iterate().__next__()
-            array([b'', b'b'], dtype=object)
+            >>> list(Dataset.zip(Dataset.from_tensor_slices([b"a", b"b"]), Dataset.from_tensor_slices([b"c"])))
+            [(b'a', b'c')]
         """
         nest = args[0] if len(args) == 1 else args
-        options = [dataset.options for dataset in leaves(nest)]
-        if not options:
-            raise ValueError("zip needs at least one dataset")
-        return Dataset(Chain(Zip(map_nest(lambda dataset: dataset.chain, nest))), Options.of(options))
+        return _joined(leaves(nest), Zip(map_nest(lambda dataset: dataset.chain, nest)))
 
     @staticmethod
     def sample_from_datasets(
@@ -196,8 +171,7 @@ class Dataset(Generic[T]):
             datasets: One at the least; those of weight 0 are left out.
             weights: How likely each is, relative to the others: a list or an array; None for all alike.
             seed: Two runs with one seed draw the same; None for another one each run, which a saved state keeps.
-            stop_on_empty_dataset: Whether all ends where a dataset is drawn that has no more; otherwise it is passed
-                over, up to the end of all.
+            stop_on_empty_dataset: Whether all ends where one is drawn that has no more, or it is passed over.
             rerandomize_each_iteration: False to draw the same in each epoch of a `repeat`.
 
         Raises:
@@ -211,7 +185,7 @@ class Dataset(Generic[T]):
         shares = weights_of(weights, len(datasets))
         drawn = [dataset for dataset, share in zip(datasets, shares, strict=True) if share]
         choices = Choices(tuple(filter(None, shares)), seed, rerandomize_each_iteration is not False)
-        return mixed(drawn, Chain(choices), stop_on_empty_dataset)
+        return _mixed(drawn, Chain(choices), stop_on_empty_dataset)
 
     @staticmethod
     def choose_from_datasets(
@@ -222,8 +196,7 @@ class Dataset(Generic[T]):
         Args:
             datasets: One at the least.
             choice_dataset: Integers from 0 to the number of datasets, exclusive. Where it ends, all ends.
-            stop_on_empty_dataset: Whether all ends where a dataset is chosen that has no more; otherwise the choice is
-                passed over, up to the end of all.
+            stop_on_empty_dataset: Whether all ends where one is chosen that has no more, or it is passed over.
 
         Raises:
             ValueError: There is no dataset. When it runs: a choice is the number of none.
@@ -234,7 +207,7 @@ class Dataset(Generic[T]):
             >>> list(map(int, Dataset.choose_from_datasets([odd, even], Dataset.from_tensor_slices([1, 0, 0, 1]))))
             [0, 1, 3, 2]
         """
-        return mixed(datasets, choice_dataset.chain, stop_on_empty_dataset)
+        return _mixed(datasets, choice_dataset.chain, stop_on_empty_dataset)
 
     def interleave(
         self,
@@ -246,30 +219,24 @@ class Dataset(Generic[T]):
     ) -> Dataset[Any]:
         """Makes a dataset of each element, and interleaves these: `names.interleave(TFRecordDataset)`.
 
-        All that take turns run beside each other, within this dataset's options.
-
         Args:
             map_func: Called as by `map`; it gives a Dataset, and the same one for the same element.
-            cycle_length: How many take turns; None for 16.
+            cycle_length: How many take turns, beside each other and within this one's options; None or AUTOTUNE for 16.
             block_length: Elements from one before the next has its turn.
             num_parallel_calls: Taken for tf.data's sake: they run beside each other without it.
-            deterministic: False to pass over those that have nothing at hand; the order then depends on what arrives.
-                None: as `with_options` says.
+            deterministic: False to pass over those that have nothing at hand; None: as `with_options` says.
 
         Raises:
             ValueError: A number is less than 1.
             TypeError: When it runs: `map_func` gives something else.
 
         Examples:
-            >>> counts = Dataset.from_tensor_slices([10, 20, 30])
-            >>> numbers = counts.interleave(lambda n: Dataset.range(n, n + 3), cycle_length=2)
-            >>> list(map(int, numbers))
-            [10, 20, 11, 21, 12, 22, 30, 31, 32]
+            >>> starts = Dataset.from_tensor_slices([10, 20, 30])
+            >>> list(map(int, starts.interleave(lambda n: Dataset.range(n, n + 2), cycle_length=2)))
+            [10, 20, 11, 21, 30, 31]
         """
-        if num_parallel_calls not in (None, AUTOTUNE) and num_parallel_calls < 1:
-            raise ValueError(f"num_parallel_calls={num_parallel_calls} must be at least 1")
-        cycle_length = AUTO_CYCLE if cycle_length in (None, AUTOTUNE) else cycle_length
-        return self._of(Interleaved(self.chain, map_func, Plan(cycle_length, block_length, deterministic)))
+        check_calls(num_parallel_calls)
+        return self._of(Interleaved(self.chain, map_func, plan_of(cycle_length, block_length, deterministic)))
 
     def flat_map(self, map_func: Callable[..., Dataset[Any]]) -> Dataset[Any]:
         """Makes a dataset of each element, as `interleave` does, and gives the elements of one after the other.
@@ -278,7 +245,7 @@ class Dataset(Generic[T]):
             >>> list(map(int, Dataset.range(4).flat_map(Dataset.range)))
             [0, 0, 1, 0, 1, 2]
         """
-        return self._of(Interleaved(self.chain, map_func, Plan()))
+        return self._of(Interleaved(self.chain, map_func, plan_of(1)))
 
     def concatenate(self, dataset: Dataset[Any]) -> Dataset[Any]:
         """The elements of this one, then those of the other, within this one's options."""
@@ -301,11 +268,10 @@ class Dataset(Generic[T]):
         `FixedLenSequenceFeature(shape, dtype, allow_missing=True)` gives the same arrays, without an object per record.
 
         Args:
-            batch_size: How many.
+            batch_size, drop_remainder: As in `batch`.
             padded_shapes: The shape for each part of an element, in dicts and tuples as the element's; None or -1 in
                 a shape, and None for all, is the batch's longest. What is larger is an error.
             padding_values: What is put behind, for each part or one for all; None for 0, and `b""` among strings.
-            drop_remainder: Whether a last, smaller batch is left out.
 
         Raises:
             ValueError: When it runs: an array does not fit, or arrays differ in their number of dimensions.
@@ -374,8 +340,8 @@ class Dataset(Generic[T]):
         Args:
             features: What to parse, by key.
             string_columns: Whether byte strings come as BytesColumns, without a copy.
-            num_parallel_calls: How many elements are parsed at once, as in `map`. One after the other costs the least;
-                AUTOTUNE is faster where parsing takes longer than fetching, and there are cores to spare.
+            num_parallel_calls: As in `map`. One after the other costs the least; AUTOTUNE is faster where parsing
+                takes longer than fetching, and there are cores to spare.
 
         Raises:
             FeatureError: When it runs: a message is damaged or is not as described.
@@ -444,7 +410,7 @@ class Dataset(Generic[T]):
             ValueError: `buffer_size` is less than 1.
 
         Examples:
-            >>> sorted(Dataset.range(5).shuffle(3, seed=7))
+            >>> sorted(map(int, Dataset.range(5).shuffle(3, seed=7)))
             [0, 1, 2, 3, 4]
         """
         return self._of(Shuffle(self.chain, buffer_size, seed, reshuffle_each_iteration))
@@ -497,12 +463,11 @@ class Dataset(Generic[T]):
         return self._of(Repeat(self.chain, -1 if count is None else count))
 
     def prefetch(self, buffer_bytes: int | None = None) -> Dataset[T]:
-        """Lets what stands before this run ahead of what stands behind it.
+        """Lets what stands before this run ahead of what stands behind it, by bytes (tf.data counts elements).
 
         Args:
-            buffer_bytes: How far, in bytes; half of the budget at the most. AUTOTUNE or None for a buffer that grows
-                when it was found empty after it had been full. tf.data counts elements here; bytes are what memory
-                ends at.
+            buffer_bytes: How far; half of the budget at the most. AUTOTUNE or None for a buffer that grows when it was
+                found empty after it had been full.
         """
         return self._of(Prefetch(self.chain, AUTOTUNE if buffer_bytes is None else buffer_bytes))
 
@@ -522,8 +487,8 @@ class Dataset(Generic[T]):
         Ranks and workers that read different records need a name each.
 
         Args:
-            filename: A path or URL; "" for memory. In a file elements are records, arrays, numbers, strings, and dicts,
-                tuples and lists of them.
+            filename: A path or URL; "" for memory. A file takes records, arrays, numbers and strings, and dicts, tuples
+                and lists of them.
             storage_options, filesystem, retry: As for `TFRecordDataset`.
 
         Raises:
@@ -539,11 +504,11 @@ class Dataset(Generic[T]):
         """The same pipeline, told something as a whole; what is not given stays as it was.
 
         Args:
-            deterministic: Whether the stages that were not told by an argument of their own keep the order: reading
-                shards, and `map` of several calls. True unless said otherwise.
+            deterministic: Whether stages that were not told by an argument of their own keep the order: reading shards,
+                and `map` of several calls. True by default.
             memory_budget: Bytes that one run may hold: what is fetched, waits its turn, is worked on, or waits for the
-                consumer. Unless said otherwise an eighth of the machine's memory (or the container's), 64 MiB to
-                1 GiB; `iterator.memory_budget` tells.
+                consumer. By default an eighth of the machine's memory (or the container's), 64 MiB to 1 GiB;
+                `iterator.memory_budget` tells.
 
         Raises:
             ValueError: A budget of less than one byte.
@@ -580,11 +545,7 @@ class Dataset(Generic[T]):
         trace: str | os.PathLike[str] | None = None,
     ) -> AsyncDatasetIterator[T] | ThreadedAsyncIterator[T]:
         """A run for an `async for` loop, likewise; call it where a loop is running."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return ThreadedAsyncIterator(self.iterate(state, progress=progress, trace=trace))
-        return AsyncDatasetIterator(Run(self.chain, self.options, state, trace, progress))
+        return in_this_loop(Run(self.chain, self.options, state, trace, progress))
 
     def __iter__(self) -> Iterator[T]:
         return self.iterate()
@@ -602,25 +563,11 @@ class Dataset(Generic[T]):
         return replace(self, chain=Chain(source))
 
 
-def weights_of(weights: Any, count: int) -> list[float]:
-    """The weights of so many datasets.
-
-    Raises:
-        ValueError: They are not as many, negative, not finite, or all 0.
-    """
-    if weights is None:
-        return [1.0] * count
-    shares = [float(weight) for weight in weights]
-    if len(shares) != count:
-        raise ValueError(f"weights={shares} are {len(shares)} for {count} datasets: there must be one for each")
-    if not all(0 <= share < float("inf") for share in shares) or not any(shares):
-        raise ValueError(f"weights={shares} must be 0 or more, and one of them more than 0")
-    return shares
+def _joined(datasets: Iterable[Dataset[Any]], source: Source) -> Dataset[Any]:
+    """What a source makes of several datasets, with the options that follow from theirs."""
+    return Dataset(Chain(source), Options.of(dataset.options for dataset in datasets))
 
 
-def mixed(datasets: Sequence[Dataset[Any]], choices: Chain, stop_on_empty: bool) -> Dataset[Any]:
+def _mixed(datasets: Sequence[Dataset[Any]], choices: Chain, stop_on_empty: bool) -> Dataset[Any]:
     """Elements of several datasets, as choices say."""
-    if not datasets:
-        raise ValueError("sample_from_datasets and choose_from_datasets need at least one dataset")
-    chains = tuple(dataset.chain for dataset in datasets)
-    return Dataset(Chain(Choose(chains, choices, stop_on_empty)), Options.of(dataset.options for dataset in datasets))
+    return _joined(datasets, Choose(tuple(dataset.chain for dataset in datasets), choices, stop_on_empty))

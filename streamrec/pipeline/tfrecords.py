@@ -9,9 +9,7 @@ from fsspec import AbstractFileSystem
 
 from streamrec.pipeline.dataset import Dataset
 from streamrec.pipeline.description import Chain
-from streamrec.pipeline.mixing.interleaving import AUTO_CYCLE
-from streamrec.pipeline.options import AUTOTUNE
-from streamrec.pipeline.reading.interleave import Plan
+from streamrec.pipeline.mixing.interleaving import plan_of
 from streamrec.pipeline.reading.source import Shards
 from streamrec.shards import Filenames, ReadOptions
 from streamrec.shards.patterns import listed
@@ -67,10 +65,9 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
     Raises:
         ValueError: An argument is out of its range. (What is wrong with the files shows when it is iterated.)
     """
-    cycle = cycle_length or num_parallel_reads or 1
     shards = Shards(
         tuple(listed(filenames)),
-        Plan(AUTO_CYCLE if cycle == AUTOTUNE else cycle, block_length, deterministic),
+        plan_of(cycle_length or num_parallel_reads or 1, block_length, deterministic),
         ReadOptions(compression_type, verify, max_record_bytes, buffer_size, on_error, max_skipped, on_loss),
         storage_options,
         filesystem,

@@ -226,16 +226,15 @@ class Connections:
         return True
 
     def withdraw(self, seat: Seat, nbytes: int) -> None:
-        """So many of the bytes that were promised come no more, or not ahead of their turn."""
+        """So many of the bytes that were promised have their room, or come no more, or not ahead of their turn."""
         seat.promised -= nbytes
         self.budget.promised -= nbytes
 
     def reserve(self, seat: Seat, nbytes: int, urgent: bool = False) -> bool:
-        """Takes room for bytes that were promised; False where it is not to be had now."""
+        """Takes room for a block; False where it is not to be had now."""
         if seat.reserved + nbytes > self._room(urgent) or not self.budget.take(nbytes):
             self._short = True
             return False
-        self.withdraw(seat, nbytes)
         seat.reserved += nbytes
         return True
 

@@ -204,7 +204,7 @@ class _Piece:
     Attributes:
         task: What lands it, or landed it; None where its turn had come from the beginning.
         error: What ended it; it waits for the bytes before it.
-        hungry: For how many bytes of room it waits.
+        hungry: Whether it waits for room.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class _Piece:
     ) -> None:
         self.task: asyncio.Task[None] | None = None
         self.error: Exception | None = None
-        self.hungry = 0
+        self.hungry = False
         self._stream = stream
         self._connections = connections
         self._seat = seat
@@ -276,10 +276,13 @@ class _Piece:
         self.task = asyncio.get_running_loop().create_task(self._land(then), name="streamrec range")
 
     def feed(self) -> bool:
-        """Gives it the room that it waits for; False where there is none."""
-        if not self._reserve(self.hungry):
+        """Gives it room for a block; False where there is none."""
+        if not self._connections.reserve(self._seat, BLOCK_BYTES, self._urgent):
             return False
-        self.hungry = 0
+        fed = min(BLOCK_BYTES, self._promised)
+        self._connections.withdraw(self._seat, fed)
+        self._promised -= fed
+        self.hungry = False
         self._fed.set()
         return True
 
@@ -299,8 +302,7 @@ class _Piece:
                 self._blocks[0] = _Landed(block, start + count, stop)
             else:
                 self._blocks.popleft()
-                self._connections.blocks.put(block)
-        self._connections.release(self._seat, filled)
+                self._free(block)
         return filled
 
     async def _land(self, then: Callable[[], None]) -> None:
@@ -335,33 +337,27 @@ class _Piece:
                     now = self._connections.arrived(count)
             finally:
                 landed += filled
-                self._connections.release(self._seat, room - filled)
-                self._keep(block, filled)
+                if filled:
+                    self._blocks.append(_Landed(block, 0, filled))
+                else:
+                    self._free(block)
         if not self._turn and not self._held_up:
             self._connections.flowed(landed, now - began)
 
     async def _room(self) -> int:
-        """Waits until the next bytes may land; returns how many, 0 where none are left or its turn has come."""
+        """Waits for room for a block; returns how much of it to fill, 0 where its turn has come or all is there."""
         room = min(BLOCK_BYTES, self._promised)
-        if self._reserve(room):
+        if not room or self.feed():
             return room
-        self.hungry, self._held_up = room, True
+        self.hungry = self._held_up = True
         self._fed.clear()
         await self._fed.wait()
-        was_fed, self.hungry = not self.hungry, 0
+        was_fed, self.hungry = not self.hungry, False
         return room if was_fed else 0
 
-    def _reserve(self, nbytes: int) -> bool:
-        if not self._connections.reserve(self._seat, nbytes, self._urgent):
-            return False
-        self._promised -= nbytes
-        return True
-
-    def _keep(self, block: memoryview, filled: int) -> None:
-        if filled:
-            self._blocks.append(_Landed(block, 0, filled))
-        else:
-            self._connections.blocks.put(block)
+    def _free(self, block: memoryview) -> None:
+        self._connections.blocks.put(block)
+        self._connections.release(self._seat, BLOCK_BYTES)
 
 
 class _Landed(NamedTuple):

@@ -64,7 +64,9 @@ def test_larger_memory_will_do() -> None:
     assert again.ctypes.data == address
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can be lent memory")
+@pytest.mark.skipif(
+    sys.platform != "linux" or "ASAN_OPTIONS" in os.environ, reason="only Linux can be lent memory, and no sanitizer"
+)
 def test_an_epoch_finds_the_memory_of_the_one_before() -> None:
     """Though no Block lived in between, and it is more than what stays."""
     waves = []

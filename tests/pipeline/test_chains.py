@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streamrec.pipeline.iterators import FORMAT
+from streamrec.pipeline.iteration import FORMAT
 from streamrec.testing.resuming import plain
 from tests.pipeline.chains import Made, chains, shards
 

@@ -1,10 +1,9 @@
-"""map with several calls at once, as a user sees it: order, errors, async functions, resuming, leaving."""
+"""map with several calls at once, as a user sees it: order, errors, async functions, leaving."""
 
 import asyncio
 import gc
 import math
 import pickle
-import random
 import threading
 import traceback
 import weakref
@@ -16,25 +15,13 @@ import anyio
 import numpy as np
 import pytest
 import trio
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from streamrec import AUTOTUNE, ClosedError, Dataset, Frames, TFRecordDataset, encode_records
 from streamrec.pipeline.parallel.tuning import Crew
-from streamrec.testing.resuming import assert_resumes_everywhere
+from tests.pipeline.squares import square, square_soon
 
 CALLS = [1, 2, 7, AUTOTUNE]
 NUMBERS = list(range(40))
-
-
-def square(number: Any) -> int:
-    return int(number) ** 2
-
-
-async def square_soon(number: Any) -> int:
-    for _ in range(int(number) * 7 % 5):
-        await asyncio.sleep(0)
-    return int(number) ** 2
 
 
 class Squaring:
@@ -300,77 +287,6 @@ def test_a_dropped_run_keeps_no_results() -> None:
     assert not any(reference() for reference in made)
 
 
-@pytest.mark.parametrize("function", [square, square_soon])
-def test_resuming_anywhere(function: Callable[..., Any]) -> None:
-    mapped = Dataset.range(23).map(function, 3)
-    assert_resumes_everywhere(mapped)
-    assert_resumes_everywhere(mapped.batch(4).repeat(2))
-    assert_resumes_everywhere(Dataset.range(9).repeat(2).map(function, 2).prefetch().map(square, 2).take(11))
-
-
-@given(seed=st.integers(), calls=st.integers(1, 5))
-@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
-def test_what_was_delivered_out_of_order_comes_no_second_time(seed: int, calls: int) -> None:
-    draw = random.Random(seed)
-    dataset = Dataset.range(60).map(square_soon, calls, deterministic=False)
-    iterator = dataset.iterate()
-    found = [next(iterator) for _ in range(draw.randrange(60))]
-    state = pickle.loads(pickle.dumps(iterator.state_dict()))
-    iterator.close()
-    assert sorted(found + list(dataset.iterate(state))) == [n * n for n in range(60)]
-
-
-VERBS: list[Callable[[Dataset[Any]], Dataset[Any]]] = [
-    lambda ds: ds.map(square, 3),
-    lambda ds: ds.map(square_soon),
-    lambda ds: ds.map(square_soon, AUTOTUNE),
-    lambda ds: ds.prefetch(),
-    lambda ds: ds.batch(3).map(np.negative, 2).unbatch(),
-    lambda ds: ds.filter(lambda number: number % 3),
-    lambda ds: ds.repeat(2).take(17),
-    lambda ds: ds.concatenate(ds.map(square, 2)).skip(1),
-]
-
-
-@given(chain=st.lists(st.sampled_from(VERBS), min_size=1, max_size=4))
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
-def test_random_chains_resume_everywhere(chain: list[Callable[[Dataset[Any]], Dataset[Any]]]) -> None:
-    dataset = Dataset.range(7)
-    for verb in chain:
-        dataset = verb(dataset)
-    assert_resumes_everywhere(dataset.take(12))
-
-
-def test_behind_an_input_without_an_order_results_keep_the_order_that_they_have() -> None:
-    """What was delivered of an input is told by numbers, which would mean other elements in another run."""
-    unordered = Dataset.range(40).map(square_soon, 3, False)
-    positions = []
-    with unordered.map(square_soon, 3, False).iterate() as elements:
-        for _ in elements:
-            positions.append(elements.state_dict()["position"]["source"])
-    assert all(position["done"] == [] for position in positions)
-
-
-@given(stop=st.integers(0, 19), then=st.booleans())
-@settings(deadline=None, max_examples=20)
-def test_batches_of_what_came_out_of_order_hold_each_element_once(stop: int, then: bool) -> None:
-    batches = Dataset.range(40).map(square_soon, 3, False).batch(4).map(np.negative, 2, False).repeat(2)
-    iterator = batches.iterate()
-    found = [next(iterator) for _ in range(stop)]
-    state = iterator.state_dict()
-    iterator.close()
-    resumed = batches.with_options(deterministic=then).iterate(state)
-    assert sorted(-np.concatenate([*found, *resumed])) == sorted([n * n for n in NUMBERS] * 2)
-
-
-def test_a_state_is_good_for_another_number_of_calls_and_another_option() -> None:
-    iterator = Dataset.range(60).map(square, 4).with_options(deterministic=False).iterate()
-    found = [next(iterator) for _ in range(20)]
-    state = iterator.state_dict()
-    iterator.close()
-    assert sorted(found + list(Dataset.range(60).map(square, 2).iterate(state))) == [n * n for n in range(60)]
-
-
 def test_records_reach_the_function_as_bytes(tmp_path: Any) -> None:
     records = [b"%d" % index * (index % 50) for index in range(3000)]
     (tmp_path / "x").write_bytes(encode_records(records))
@@ -409,4 +325,4 @@ def test_descriptions_are_values() -> None:
     one, other = (Dataset.range(3).map(square, 4, False) for _ in range(2))
     assert one == other == pickle.loads(pickle.dumps(one))
     assert np.array_equal(list(one), list(other)) or sorted(one) == sorted(other)
-    assert "ParallelMap(tests.pipeline.test_parallel.square, deterministic=False)" in repr(one)
+    assert "ParallelMap(tests.pipeline.squares.square, deterministic=False)" in repr(one)

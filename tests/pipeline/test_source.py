@@ -131,7 +131,7 @@ def test_places_without_a_shard_lend_their_room_for_the_epoch(
     monkeypatch.setattr(Budget, "widen", noted)
     dataset = dataset_of(store, "s3://large/a", num_parallel_reads=16).with_options(memory_budget=256 << 20)
     assert list(dataset) == LARGE
-    assert limits == [256 - 64 - 20 * 6, 256 - 64 - 2 * 6, 256 - 64 - 20 * 6, 0]
+    assert limits == [176 - 20 * 6, 176 - 2 * 6, 176 - 20 * 6, 0]  # 256 without the consumer's 64, and a sixteenth
 
 
 def test_resuming_in_the_middle_of_parallel_ranges(store: ObjectStore) -> None:

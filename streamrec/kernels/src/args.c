@@ -1,5 +1,7 @@
 #include "args.h"
 
+#include <stdlib.h>
+
 static int
 take_view(PyObject *object, Py_buffer *view)
 {
@@ -131,4 +133,55 @@ raise_bad_span(const void *spans, Py_ssize_t index, Py_ssize_t size)
     return PyErr_Format(PyExc_ValueError, "span %zd is [%lld, %lld): wanted 0 <= start <= end <= %zd, the buffer's size",
                         index, (long long)int64_at(spans, 2 * index), (long long)int64_at(spans, 2 * index + 1),
                         size);
+}
+
+int
+take_stream(PyObject *args, PyObject *kwargs, const char *format, struct stream *stream)
+{
+    static char *names[] = {"data", "start", "verify", "max_record_bytes", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, format, names, take_buffer, &stream->data, take_size,
+                                     &stream->start, &stream->verify, take_size, &stream->max_record_bytes)) {
+        return 0;
+    }
+    if (stream->start > stream->data.len) {
+        PyErr_Format(PyExc_ValueError, "start is %zd, beyond the %zd bytes of data", stream->start, stream->data.len);
+        PyBuffer_Release(&stream->data);
+        return 0;
+    }
+    return 1;
+}
+
+int
+take_buffers(PyObject *sequence, struct buffers *buffers)
+{
+    PyObject *tuple = PySequence_Tuple(sequence);
+    if (tuple == NULL) {
+        return 0;
+    }
+    Py_ssize_t count = PyTuple_Size(tuple);
+    buffers->count = 0;
+    buffers->views = calloc((size_t)count + 1, sizeof *buffers->views);
+    if (buffers->views == NULL) {
+        PyErr_NoMemory();
+    } else {
+        while (buffers->count < count &&
+               take_buffer(PyTuple_GetItem(tuple, buffers->count), &buffers->views[buffers->count])) {
+            buffers->count++;
+        }
+    }
+    Py_DECREF(tuple); /* each view holds its object */
+    if (buffers->views == NULL || buffers->count < count) {
+        release_buffers(buffers);
+        return 0;
+    }
+    return 1;
+}
+
+void
+release_buffers(struct buffers *buffers)
+{
+    while (buffers->count > 0) {
+        PyBuffer_Release(&buffers->views[--buffers->count]);
+    }
+    free(buffers->views);
 }

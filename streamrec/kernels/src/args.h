@@ -1,6 +1,6 @@
 /* Argument converters for the "O&" of PyArg_ParseTupleAndKeywords: what a kernel accepts, checked in one place.
  *
- * reference.py has their twins, which raise the same: TypeError for what is no buffer or has another element type,
+ * reference/args.py has their twins, which raise the same: TypeError for what is no buffer or has another element type,
  * ValueError for a wrong shape or value, BufferError for what is not C-contiguous.
  * The converters of buffers fill a Py_buffer; after a successful parse the caller releases it.
  */
@@ -15,6 +15,25 @@ int take_row_splits(PyObject *object, void *view);      /* Py_buffer *: int64 [n
 int take_int64s_or_none(PyObject *object, void *view);  /* Py_buffer *: int64 [n]; None leaves view->obj NULL */
 int take_size(PyObject *object, void *size);            /* Py_ssize_t *: an int from 0 on */
 int take_uint32(PyObject *object, void *value);         /* uint32_t * */
+
+/* What the kernels over a TFRecord stream are called with: (data, start, verify, max_record_bytes). */
+struct stream {
+    Py_buffer data;
+    Py_ssize_t start, max_record_bytes;
+    int verify;
+};
+
+/* 0 with an exception set, and nothing to release; `format` is "O&O&pO&:" and the kernel's name. */
+int take_stream(PyObject *args, PyObject *kwargs, const char *format, struct stream *stream);
+
+/* Views of all buffers of a sequence. */
+struct buffers {
+    Py_buffer *views;
+    Py_ssize_t count;
+};
+
+int take_buffers(PyObject *sequence, struct buffers *buffers); /* 0 with an exception set, and nothing to release */
+void release_buffers(struct buffers *buffers);
 
 #define SPAN_BYTES 16 /* a span: two int64 */
 

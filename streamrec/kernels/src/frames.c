@@ -203,28 +203,19 @@ scanned(struct scan *scan)
 static PyObject *
 py_scan_frames(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"data", "start", "verify", "max_record_bytes", NULL};
     (void)module;
-    Py_buffer data;
-    Py_ssize_t start, max_record_bytes;
-    int verify;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&O&pO&:scan_frames", names, take_buffer, &data, take_size,
-                                     &start, &verify, take_size, &max_record_bytes)) {
-        return NULL;
-    }
-    if (start > data.len) {
-        PyErr_Format(PyExc_ValueError, "start is %zd, beyond the %zd bytes of data", start, data.len);
-        PyBuffer_Release(&data);
+    struct stream stream;
+    if (!take_stream(args, kwargs, "O&O&pO&:scan_frames", &stream)) {
         return NULL;
     }
     struct scan scan = {
-        .records = {data.buf, (size_t)data.len, (uint64_t)max_record_bytes, verify},
-        .start = (size_t)start,
-        .position = (size_t)start,
+        .records = {stream.data.buf, (size_t)stream.data.len, (uint64_t)stream.max_record_bytes, stream.verify},
+        .start = (size_t)stream.start,
+        .position = (size_t)stream.start,
     };
     PyObject *result = scanned(&scan);
     Py_XDECREF(scan.spans);
-    PyBuffer_Release(&data);
+    PyBuffer_Release(&stream.data);
     return result;
 }
 

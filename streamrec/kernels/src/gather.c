@@ -4,15 +4,11 @@
  * when they are measured and when they are copied: without the GIL another thread may write to the array in between.
  */
 #include "args.h"
-#include "block.h"
 #include "copy.h"
 
-#include <stdlib.h>
-
 struct job {
-    Py_buffer *buffers;
-    Py_ssize_t buffer_count;
-    const void *sources; /* int64 [n], or NULL: all from buffers[0] */
+    struct buffers buffers;
+    const void *sources; /* int64 [n], or NULL: there is one buffer */
     const void *spans;   /* int64 [n, 2] */
     Py_ssize_t n;
 };
@@ -23,11 +19,11 @@ payload_of(const struct job *job, Py_ssize_t i, size_t *length)
 {
     int64_t source = job->sources != NULL ? int64_at(job->sources, i) : 0;
     size_t start;
-    if (source < 0 || source >= job->buffer_count ||
-        !span_at(job->spans, i, job->buffers[source].len, &start, length)) {
+    if (source < 0 || source >= job->buffers.count ||
+        !span_at(job->spans, i, job->buffers.views[source].len, &start, length)) {
         return NULL;
     }
-    return (const uint8_t *)job->buffers[source].buf + start;
+    return (const uint8_t *)job->buffers.views[source].buf + start;
 }
 
 /* Bytes of all payloads; -1 with *bad set to the first record out of range, or to n where the sum overflows. */
@@ -60,20 +56,19 @@ prefetch_record(const struct job *job, Py_ssize_t i)
     }
 }
 
-/* Copies the payloads to `target` and their new spans to `spans`. Returns the index of a record that does not
- * fit any more, or -1. */
+/* Copies the payloads and writes their new spans. Returns the index of a record that does not fit any more, or -1. */
 static Py_ssize_t
-copy_payloads(const struct job *job, uint8_t *target, size_t room, char *spans)
+copy_payloads(const struct job *job, struct copies copies)
 {
     int64_t end = 0;
     for (Py_ssize_t i = 0; i < job->n; i++) {
         size_t length;
         prefetch_record(job, i + PREFETCH_AHEAD);
         const uint8_t *payload = payload_of(job, i, &length);
-        if (payload == NULL || length > room - (size_t)end) {
+        if (payload == NULL || length > copies.room - (size_t)end) {
             return i;
         }
-        end = copy_payload(target, spans, i, end, payload, length);
+        end = copy_payload(&copies, i, end, payload, length);
     }
     return -1;
 }
@@ -82,11 +77,11 @@ static PyObject *
 raise_bad_record(const struct job *job, Py_ssize_t i)
 {
     int64_t source = job->sources != NULL ? int64_at(job->sources, i) : 0;
-    if (source < 0 || source >= job->buffer_count) {
+    if (source < 0 || source >= job->buffers.count) {
         return PyErr_Format(PyExc_ValueError, "source %zd is %lld: wanted 0 <= source < %zd, the number of buffers",
-                            i, (long long)source, job->buffer_count);
+                            i, (long long)source, job->buffers.count);
     }
-    return raise_bad_span(job->spans, i, job->buffers[source].len);
+    return raise_bad_span(job->spans, i, job->buffers.views[source].len);
 }
 
 static PyObject *
@@ -99,23 +94,18 @@ gather(const struct job *job)
     if (size < 0) {
         return bad == job->n ? PyErr_NoMemory() : raise_bad_record(job, bad);
     }
-    uint8_t *target, *new_spans;
-    PyObject *buffer = block_or_bytes(size, &target);
-    PyObject *spans = block_or_bytes(SPAN_BYTES * job->n, &new_spans);
-    if (buffer == NULL || spans == NULL) {
-        goto failed;
+    struct copies copies;
+    if (!copies_begin(&copies, size, job->n)) {
+        return NULL;
     }
     Py_BEGIN_ALLOW_THREADS
-    bad = copy_payloads(job, target, (size_t)size, (char *)new_spans);
+    bad = copy_payloads(job, copies);
     Py_END_ALLOW_THREADS
     if (bad < 0) {
-        return Py_BuildValue("NN", buffer, spans);
+        return copies_give(&copies);
     }
-    raise_bad_record(job, bad);
-failed:
-    Py_XDECREF(buffer);
-    Py_XDECREF(spans);
-    return NULL;
+    copies_drop(&copies);
+    return raise_bad_record(job, bad);
 }
 
 /* Checks what the arguments must be to each other. */
@@ -133,30 +123,6 @@ fits_together(Py_ssize_t buffer_count, const Py_buffer *sources, const Py_buffer
     return 1;
 }
 
-/* Takes a view of each buffer of the tuple, runs the job, releases them. */
-static PyObject *
-gather_from(PyObject *tuple, const Py_buffer *sources, const Py_buffer *spans)
-{
-    Py_ssize_t count = PyTuple_Size(tuple), held = 0;
-    Py_buffer *buffers = calloc((size_t)count + 1, sizeof *buffers);
-    if (buffers == NULL) {
-        return PyErr_NoMemory();
-    }
-    while (held < count && take_buffer(PyTuple_GetItem(tuple, held), &buffers[held])) {
-        held++;
-    }
-    PyObject *result = NULL;
-    if (held == count && fits_together(count, sources, spans)) {
-        struct job job = {buffers, count, sources->obj != NULL ? sources->buf : NULL, spans->buf, spans->shape[0]};
-        result = gather(&job);
-    }
-    while (held > 0) {
-        PyBuffer_Release(&buffers[--held]);
-    }
-    free(buffers);
-    return result;
-}
-
 static PyObject *
 py_gather(PyObject *module, PyObject *args, PyObject *kwargs)
 {
@@ -168,9 +134,12 @@ py_gather(PyObject *module, PyObject *args, PyObject *kwargs)
                                      take_spans, &spans)) {
         return NULL;
     }
-    PyObject *tuple = PySequence_Tuple(buffers);
-    PyObject *result = tuple != NULL ? gather_from(tuple, &sources, &spans) : NULL;
-    Py_XDECREF(tuple);
+    PyObject *result = NULL;
+    struct job job = {{NULL, 0}, sources.obj != NULL ? sources.buf : NULL, spans.buf, spans.shape[0]};
+    if (take_buffers(buffers, &job.buffers)) {
+        result = fits_together(job.buffers.count, &sources, &spans) ? gather(&job) : NULL;
+        release_buffers(&job.buffers);
+    }
     PyBuffer_Release(&spans);
     PyBuffer_Release(&sources);
     return result;

@@ -5,7 +5,6 @@
  * measured and when they are copied: without the GIL another thread may write to the arrays in between.
  */
 #include "args.h"
-#include "block.h"
 #include "copy.h"
 
 #include <stdlib.h>
@@ -62,7 +61,7 @@ next_payload(struct cursor *cursors, Py_ssize_t lane_count, struct turn *turn, s
 
 /* Copies `count` payloads and writes their new spans. Returns how many it could copy. */
 static Py_ssize_t
-copy_in_turn(struct lanes *lanes, Py_ssize_t block, Py_ssize_t count, uint8_t *target, size_t room, char *spans)
+copy_in_turn(struct lanes *lanes, Py_ssize_t block, Py_ssize_t count, struct copies copies)
 {
     struct turn turn = {block, 0, 0}, far = turn;
     int64_t end = 0;
@@ -78,10 +77,10 @@ copy_in_turn(struct lanes *lanes, Py_ssize_t block, Py_ssize_t count, uint8_t *t
             continue;
         }
         const uint8_t *payload = next_payload(lanes->cursors, lanes->lane_count, &turn, &length);
-        if (payload == NULL || length > room - (size_t)end) {
+        if (payload == NULL || length > copies.room - (size_t)end) {
             return i;
         }
-        end = copy_payload(target, spans, i, end, payload, length);
+        end = copy_payload(&copies, i, end, payload, length);
     }
     return count;
 }
@@ -122,24 +121,19 @@ interleave(struct lanes *lanes, Py_ssize_t block)
                    ? PyErr_NoMemory()
                    : raise_bad_span(lanes->windows[bad].spans.buf, count, lanes->windows[bad].buffer.len);
     }
-    uint8_t *target, *new_spans;
-    PyObject *buffer = block_or_bytes(size, &target);
-    PyObject *spans = block_or_bytes(SPAN_BYTES * count, &new_spans);
-    if (buffer == NULL || spans == NULL) {
-        goto failed;
+    struct copies copies;
+    if (!copies_begin(&copies, size, count)) {
+        return NULL;
     }
     Py_BEGIN_ALLOW_THREADS
-    copied = copy_in_turn(lanes, block, count, target, (size_t)size, (char *)new_spans);
+    copied = copy_in_turn(lanes, block, count, copies);
     Py_END_ALLOW_THREADS
     if (copied == count) {
-        return Py_BuildValue("NN", buffer, spans);
+        return copies_give(&copies);
     }
-    PyErr_Format(PyExc_ValueError, "the lane whose turn it is has no record after %zd of %zd: each lane must hold what "
-                 "its turns of %zd take", copied, count, block);
-failed:
-    Py_XDECREF(buffer);
-    Py_XDECREF(spans);
-    return NULL;
+    copies_drop(&copies);
+    return PyErr_Format(PyExc_ValueError, "the lane whose turn it is has no record after %zd of %zd: each lane must "
+                        "hold what its turns of %zd take", copied, count, block);
 }
 
 /* Takes one window: a pair of buffer and spans. */

@@ -34,25 +34,17 @@ find(const uint8_t *data, size_t size, size_t start, int verify, uint64_t limit)
 static PyObject *
 py_find_header(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"data", "start", "verify", "max_record_bytes", NULL};
     (void)module;
-    Py_buffer data;
-    Py_ssize_t start, max_record_bytes;
-    int verify;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&O&pO&:find_header", names, take_buffer, &data, take_size,
-                                     &start, &verify, take_size, &max_record_bytes)) {
-        return NULL;
-    }
-    if (start > data.len) {
-        PyErr_Format(PyExc_ValueError, "start is %zd, beyond the %zd bytes of data", start, data.len);
-        PyBuffer_Release(&data);
+    struct stream stream;
+    if (!take_stream(args, kwargs, "O&O&pO&:find_header", &stream)) {
         return NULL;
     }
     struct found found;
     Py_BEGIN_ALLOW_THREADS
-    found = find(data.buf, (size_t)data.len, (size_t)start, verify, (uint64_t)max_record_bytes);
+    found = find(stream.data.buf, (size_t)stream.data.len, (size_t)stream.start, stream.verify,
+                 (uint64_t)stream.max_record_bytes);
     Py_END_ALLOW_THREADS
-    PyBuffer_Release(&data);
+    PyBuffer_Release(&stream.data);
     return Py_BuildValue("nK", (Py_ssize_t)found.position, (unsigned long long)found.wants);
 }
 

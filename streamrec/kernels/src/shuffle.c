@@ -7,10 +7,7 @@
  * come. `pick` copies the payloads that rows name.
  */
 #include "args.h"
-#include "block.h"
 #include "copy.h"
-
-#include <stdlib.h>
 
 #define ROW_BYTES 32
 #define AHEAD 8 /* rows are asked for so many steps before their turn */
@@ -197,9 +194,9 @@ failed:
 
 /* Payloads that rows name, in many buffers. */
 struct pick {
-    Py_buffer *buffers;
-    Py_ssize_t buffer_count, n;
+    struct buffers buffers;
     const char *rows;
+    Py_ssize_t n;
 };
 
 /* Row i's payload and length; NULL where the buffer or the span is out of range. */
@@ -209,10 +206,11 @@ picked_payload(const struct pick *pick, Py_ssize_t i, size_t *length)
     const char *row = pick->rows + ROW_BYTES * i;
     int64_t buffer = int64_at(row, 2) >> BUFFER_SHIFT;
     size_t start;
-    if (buffer < 0 || buffer >= pick->buffer_count || !span_at(row, 0, pick->buffers[buffer].len, &start, length)) {
+    if (buffer < 0 || buffer >= pick->buffers.count ||
+        !span_at(row, 0, pick->buffers.views[buffer].len, &start, length)) {
         return NULL;
     }
-    return (const uint8_t *)pick->buffers[buffer].buf + start;
+    return (const uint8_t *)pick->buffers.views[buffer].buf + start;
 }
 
 /* Bytes of all payloads; -1 with *bad set to the first row out of range, or to n where the sum overflows. */
@@ -235,7 +233,7 @@ picked_bytes(const struct pick *pick, Py_ssize_t *bad)
 
 /* Copies the payloads and writes their spans. Returns how many it could copy: rows may change without the GIL. */
 static Py_ssize_t
-copy_picked(const struct pick *pick, uint8_t *target, size_t room, char *spans)
+copy_picked(const struct pick *pick, struct copies copies)
 {
     int64_t end = 0;
     for (Py_ssize_t i = 0; i < pick->n; i++) {
@@ -246,10 +244,10 @@ copy_picked(const struct pick *pick, uint8_t *target, size_t room, char *spans)
             __builtin_prefetch(coming + length); /* a short payload seldom begins where a cache line does */
         }
         const uint8_t *payload = picked_payload(pick, i, &length);
-        if (payload == NULL || length > room - (size_t)end) {
+        if (payload == NULL || length > copies.room - (size_t)end) {
             return i;
         }
-        end = copy_payload(target, spans, i, end, payload, length);
+        end = copy_payload(&copies, i, end, payload, length);
     }
     return pick->n;
 }
@@ -259,12 +257,12 @@ raise_bad_pick(const struct pick *pick, Py_ssize_t i)
 {
     const char *row = pick->rows + ROW_BYTES * i;
     int64_t buffer = int64_at(row, 2) >> BUFFER_SHIFT;
-    if (buffer < 0 || buffer >= pick->buffer_count) {
+    if (buffer < 0 || buffer >= pick->buffers.count) {
         return PyErr_Format(PyExc_ValueError, "row %zd lies in buffer %lld: wanted 0 <= buffer < %zd", i,
-                            (long long)buffer, pick->buffer_count);
+                            (long long)buffer, pick->buffers.count);
     }
     return PyErr_Format(PyExc_ValueError, "row %zd is [%lld, %lld): wanted 0 <= start <= end <= %zd, its buffer's size",
-                        i, (long long)int64_at(row, 0), (long long)int64_at(row, 1), pick->buffers[buffer].len);
+                        i, (long long)int64_at(row, 0), (long long)int64_at(row, 1), pick->buffers.views[buffer].len);
 }
 
 static PyObject *
@@ -277,46 +275,18 @@ pick_rows(const struct pick *pick)
     if (size < 0) {
         return bad == pick->n ? PyErr_NoMemory() : raise_bad_pick(pick, bad);
     }
-    uint8_t *target, *new_spans;
-    PyObject *buffer = block_or_bytes(size, &target);
-    PyObject *spans = block_or_bytes(SPAN_BYTES * pick->n, &new_spans);
-    if (buffer == NULL || spans == NULL) {
-        goto failed;
+    struct copies copies;
+    if (!copies_begin(&copies, size, pick->n)) {
+        return NULL;
     }
     Py_BEGIN_ALLOW_THREADS
-    bad = copy_picked(pick, target, (size_t)size, (char *)new_spans);
+    bad = copy_picked(pick, copies);
     Py_END_ALLOW_THREADS
     if (bad == pick->n) {
-        return Py_BuildValue("NN", buffer, spans);
+        return copies_give(&copies);
     }
-    raise_bad_pick(pick, bad);
-failed:
-    Py_XDECREF(buffer);
-    Py_XDECREF(spans);
-    return NULL;
-}
-
-static PyObject *
-pick_from(PyObject *tuple, const Py_buffer *rows)
-{
-    Py_ssize_t count = PyTuple_Size(tuple), held = 0;
-    Py_buffer *buffers = calloc((size_t)count + 1, sizeof *buffers);
-    if (buffers == NULL) {
-        return PyErr_NoMemory();
-    }
-    while (held < count && take_buffer(PyTuple_GetItem(tuple, held), &buffers[held])) {
-        held++;
-    }
-    PyObject *result = NULL;
-    if (held == count) {
-        struct pick pick = {buffers, count, rows->shape[0], rows->buf};
-        result = pick_rows(&pick);
-    }
-    while (held > 0) {
-        PyBuffer_Release(&buffers[--held]);
-    }
-    free(buffers);
-    return result;
+    copies_drop(&copies);
+    return raise_bad_pick(pick, bad);
 }
 
 static PyObject *
@@ -330,9 +300,12 @@ py_pick(PyObject *module, PyObject *args, PyObject *kwargs)
         !take_rows(array, &rows, 0)) {
         return NULL;
     }
-    PyObject *tuple = PySequence_Tuple(buffers);
-    PyObject *result = tuple != NULL ? pick_from(tuple, &rows) : NULL;
-    Py_XDECREF(tuple);
+    PyObject *result = NULL;
+    struct pick pick = {{NULL, 0}, rows.buf, rows.shape[0]};
+    if (take_buffers(buffers, &pick.buffers)) {
+        result = pick_rows(&pick);
+        release_buffers(&pick.buffers);
+    }
     PyBuffer_Release(&rows);
     return result;
 }

@@ -21,7 +21,7 @@ from streamrec.pipeline.columns import Columns
 from streamrec.pipeline.description import Within
 from streamrec.pipeline.sources.given import Numbered
 
-__all__ = ["Choices", "words"]
+__all__ = ["Choices", "weights_of", "words"]
 
 CHUNK_CHOICES = 1 << 14
 
@@ -41,6 +41,22 @@ def words(seed: int, epoch: int, first: int, count: int) -> npt.NDArray[np.uint6
     step, skipped = divmod(first, WORDS)
     generator = np.random.Philox(counter=step, key=(seed & MASK) | (epoch << 64))
     return np.asarray(generator.random_raw(skipped + count)[skipped:])
+
+
+def weights_of(weights: Any, count: int) -> list[float]:
+    """The weights of so many datasets; all alike where none are given.
+
+    Raises:
+        ValueError: They are not as many, negative, not finite, or all 0.
+    """
+    if weights is None:
+        return [1.0] * count
+    shares = [float(weight) for weight in weights]
+    if len(shares) != count:
+        raise ValueError(f"weights={shares} are {len(shares)} for {count} datasets: there must be one for each")
+    if not all(0 <= share < float("inf") for share in shares) or not any(shares):
+        raise ValueError(f"weights={shares} must be 0 or more, and one of them more than 0")
+    return shares
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,14 +26,25 @@ from streamrec.pipeline.chunk import Chunk, Position
 from streamrec.pipeline.description import Chain, Within, name_of
 from streamrec.pipeline.mixing.fronts import AHEAD, Front, Signal, abreast
 from streamrec.pipeline.mixing.weaving import Input, Weave, digest_of
+from streamrec.pipeline.options import AUTOTUNE
 from streamrec.pipeline.queue import fill
 from streamrec.pipeline.reading.interleave import Plan
 
-__all__ = ["AUTO_CYCLE", "Interleaved"]
+__all__ = ["Interleaved", "plan_of"]
 
 AUTO_CYCLE = 16
 """How many take turns where nobody said: so many connections fill a wire of 10 Gbit/s (`storage/climb`), and the order
 must not hang on the machine."""
+
+
+def plan_of(cycle_length: int | None, block_length: int = 1, deterministic: bool | None = True) -> Plan:
+    """The order that arguments ask for, where None and AUTOTUNE stand for `AUTO_CYCLE` that take turns.
+
+    Raises:
+        ValueError: A number is less than 1.
+    """
+    cycle = AUTO_CYCLE if cycle_length in (None, AUTOTUNE) else cycle_length
+    return Plan(cycle, block_length, deterministic)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,10 @@ class Choose:
     choices: Chain
     stop_on_empty: bool
 
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise ValueError("sample_from_datasets and choose_from_datasets need at least one dataset")
+
     def lines(self) -> Iterator[str]:
         yield f"Choose({len(self.parts)}, stop_on_empty={self.stop_on_empty})"
         yield from (f"  {line}" for part in (self.choices, *self.parts) for line in part.lines())

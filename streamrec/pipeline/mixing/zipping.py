@@ -21,6 +21,10 @@ class Zip:
 
     nest: Any
 
+    def __post_init__(self) -> None:
+        if not any(True for _ in leaves(self.nest)):
+            raise ValueError("zip needs at least one dataset")
+
     def lines(self) -> Iterator[str]:
         yield f"Zip({map_nest(lambda _: '*', self.nest)})"
         yield from (f"  {line}" for part in leaves(self.nest) for line in part.lines())

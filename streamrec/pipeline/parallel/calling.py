@@ -20,9 +20,10 @@ import anyio
 
 from streamrec.errors import ClosedError
 from streamrec.pipeline.chunk import weigh
+from streamrec.pipeline.options import AUTOTUNE
 from streamrec.pipeline.stages.stage import called
 
-__all__ = ["Caller", "Ran", "is_async"]
+__all__ = ["Caller", "Ran", "check_calls", "is_async"]
 
 CUT_SECONDS: Final = 0.05
 """A thread that takes longer for a run of elements gives what it has."""
@@ -81,6 +82,12 @@ class Caller:
         except Exception as failure:
             error = failure
         return Ran(results, weigh(results), perf_counter() - began, error)
+
+
+def check_calls(calls: int | None) -> None:
+    """Refuses a `num_parallel_calls` that is no number of calls, AUTOTUNE, or None."""
+    if calls not in (None, AUTOTUNE) and calls < 1:
+        raise ValueError(f"num_parallel_calls={calls} must be at least 1, AUTOTUNE, or None")
 
 
 def is_async(function: Callable[..., Any]) -> bool:

@@ -32,7 +32,7 @@ from streamrec.pipeline.budget import Share
 from streamrec.pipeline.chunk import Chunk
 from streamrec.pipeline.description import Chain, Within, described, in_order
 from streamrec.pipeline.options import AUTOTUNE
-from streamrec.pipeline.parallel.calling import Caller
+from streamrec.pipeline.parallel.calling import Caller, check_calls
 from streamrec.pipeline.parallel.inflight import Flight, Haul
 from streamrec.pipeline.parallel.tuning import Crew, Grain
 
@@ -63,8 +63,7 @@ class ParallelMap:
     deterministic: bool | None = None
 
     def __post_init__(self) -> None:
-        if self.calls < 1 and self.calls != AUTOTUNE:
-            raise ValueError(f"num_parallel_calls={self.calls} must be at least 1, AUTOTUNE, or None")
+        check_calls(self.calls)
 
     def lines(self) -> Iterator[str]:
         yield from self.inner.lines()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +35,19 @@ class Range:
     def __post_init__(self) -> None:
         if self.step == 0:
             raise ValueError("step=0 must be another number: the range would have no end")
+
+    @classmethod
+    def of(cls, args: Sequence[int], output_type: Any) -> Range:
+        """The numbers of `range(*args)`, as scalars of what NumPy takes for a dtype.
+
+        Raises:
+            ValueError: The step is 0.
+            TypeError: Other than one to three arguments.
+        """
+        if not 1 <= len(args) <= 3:
+            raise TypeError(f"range takes one to three numbers, not {len(args)}")
+        start, stop, step = (0, *args, 1) if len(args) == 1 else (*args, 1)[:3]
+        return cls(int(start), int(stop), int(step), np.dtype(output_type).name)
 
     def __len__(self) -> int:
         return len(range(self.start, self.stop, self.step))

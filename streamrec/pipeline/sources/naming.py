@@ -22,6 +22,8 @@ from streamrec.pipeline.columns import Columns, objects
 from streamrec.pipeline.description import Within
 from streamrec.pipeline.mixing.drawing import words
 from streamrec.pipeline.session import StoreOptions
+from streamrec.shards import Filenames
+from streamrec.shards.patterns import listed
 
 __all__ = ["Names"]
 
@@ -37,6 +39,12 @@ class Names:
     seed: int | None
     stores: StoreOptions = field(default=StoreOptions(), repr=False)
 
+    @classmethod
+    def of(cls, patterns: Filenames, shuffle: bool | None, seed: int | None, stores: StoreOptions) -> Names:
+        """The names that patterns match, with their braces expanded; `shuffle=None`: shuffled where there is a seed."""
+        shuffle = seed is not None if shuffle is None else shuffle
+        return cls(tuple(listed(patterns)), shuffle, seed if shuffle else None, stores)
+
     def lines(self) -> Iterator[str]:
         yield repr(self)
 
@@ -48,12 +56,12 @@ class Names:
         if self.shuffle:
             keys = words(within.seed if self.seed is None else self.seed, within.epoch, 0, len(names))
             names = [names[index] for index in np.argsort(keys, kind="stable")]
-        listed = Listed(names)
-        first = listed.resumed(state) if state else 0
+        epoch = Listed(names)
+        first = epoch.resumed(state) if state else 0
         for start in range(first, len(names), CHUNK_NAMES):
             elements = Columns(objects(names[start : start + CHUNK_NAMES]))
             await anyio.lowlevel.checkpoint()
-            yield Chunk(elements, Named(listed, start), weigh(elements))
+            yield Chunk(elements, Named(epoch, start), weigh(elements))
         if listing.error is not None:
             raise listing.error
 

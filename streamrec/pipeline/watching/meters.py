@@ -11,167 +11,23 @@ Rules:
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, aclosing
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import aclosing
 from time import perf_counter, thread_time
-from typing import Final
 from weakref import WeakSet
 
 from streamrec.pipeline.chunk import Chunk
 from streamrec.pipeline.description import Chain, Source, Watch
 from streamrec.pipeline.queue import ByteQueue
-from streamrec.pipeline.stages.stage import Stage, Step
+from streamrec.pipeline.stages.stage import Step
+from streamrec.pipeline.watching.clocks import BUSY, IDLE, OUTSIDE, WAITING, Clock, Flow, Lock
 from streamrec.pipeline.watching.failing import Failed
 from streamrec.pipeline.watching.figures import ChainStats, StageStats
+from streamrec.pipeline.watching.stage_meters import Counted, StageMeter
 from streamrec.pipeline.watching.titles import held_chains, own_line, title
 from streamrec.pipeline.watching.trace import Trace
 
-__all__ = ["ChainMeter", "Clock", "SourceMeter", "StageMeter", "watched"]
-
-Lock = AbstractContextManager[object]
-
-BUSY: Final = "busy"
-WAITING: Final = "waiting for input"
-OUTSIDE: Final = "waiting for output"
-BETWEEN: Final = "waiting"
-IDLE: Final = ""
-
-
-class Clock:
-    """How long each of several states held; one holds at any time. Used under the run's lock.
-
-    Args:
-        trace: Where each stretch of time is written, too; None for nowhere.
-        name: What its track is called there.
-    """
-
-    __slots__ = ("_seconds", "_since", "_state", "_trace", "_track")
-
-    def __init__(self, trace: Trace | None, name: str) -> None:
-        self._seconds: defaultdict[str, float] = defaultdict(float)
-        self._since = perf_counter()
-        self._state = IDLE
-        self._trace = trace
-        self._track = trace.track(name) if trace is not None else 0
-
-    def enter(self, state: str, now: float, elements: int = 0) -> None:
-        """From now on this state holds; IDLE is none. `elements` came out of the last one."""
-        last = self._state
-        if last is state:
-            return
-        self._seconds[last] += now - self._since
-        if self._trace is not None and last:
-            self._trace.slice(self._track, last, self._since, now, elements)
-        self._state, self._since = state, now
-
-    def seconds(self, state: str, now: float) -> float:
-        """How long it held so far."""
-        return self._seconds.get(state, 0.0) + (now - self._since if state is self._state else 0.0)
-
-
-class Flow:
-    """Elements and bytes that passed."""
-
-    __slots__ = ("elements", "nbytes")
-
-    def __init__(self) -> None:
-        self.elements = self.nbytes = 0
-
-    def add(self, chunk: Chunk) -> None:
-        self.elements += len(chunk.elements)
-        self.nbytes += chunk.nbytes
-
-
-class StageMeter:
-    """What one stage did."""
-
-    def __init__(self, lock: Lock, trace: Trace | None, stage: Stage) -> None:
-        self.title = title(stage)
-        self._line = own_line(stage)
-        self._lock = lock
-        self._clock = Clock(trace, self.title)
-        self._running = 0
-        self._in, self._out = Flow(), Flow()
-
-    def begin(self, chunk: Chunk | None) -> int:
-        """The stage gets a chunk, or learns of the end; returns how many elements it had before."""
-        with self._lock:
-            before = self._in.elements
-            self._running += 1
-            self._clock.enter(BUSY, perf_counter())
-            if chunk is not None:
-                self._in.add(chunk)
-            return before
-
-    def end(self, chunks: list[Chunk]) -> None:
-        """The stage is done with it, and gives these."""
-        with self._lock:
-            before = self._out.elements
-            for chunk in chunks:
-                self._out.add(chunk)
-            self._running -= 1
-            if not self._running:
-                self._clock.enter(BETWEEN, perf_counter(), self._out.elements - before)
-
-    def busy(self, now: float) -> float:
-        return self._clock.seconds(BUSY, now)
-
-    def stats(self, busy: float, waited_for_input: float, waited_for_output: float) -> StageStats:
-        """How it stands, with the seconds that the chain knows."""
-        return StageStats(
-            self.title,
-            self._line,
-            self._in.elements,
-            self._in.nbytes,
-            self._out.elements,
-            self._out.nbytes,
-            busy,
-            waited_for_input,
-            waited_for_output,
-        )
-
-
-class Counted:
-    """A step whose work is counted, and whose errors say where they came up."""
-
-    def __init__(self, step: Step, meter: StageMeter, place: Callable[[Failed], str]) -> None:
-        self._step = step
-        self._meter = meter
-        self._place = place
-        self._keeps = hasattr(step, "failed")
-        self._failed: Failed | None = None
-
-    @property
-    def done(self) -> bool:
-        return self._step.done
-
-    def feed(self, chunk: Chunk) -> list[Chunk]:
-        return self._counted(chunk)
-
-    def flush(self) -> list[Chunk]:
-        return self._counted(None)
-
-    def _counted(self, chunk: Chunk | None) -> list[Chunk]:
-        before = self._meter.begin(chunk)
-        chunks: list[Chunk] = []
-        try:
-            chunks = self._step.flush() if chunk is None else self._step.feed(chunk)
-        except Exception as error:
-            self._note(before, chunk)
-            error.add_note(f"in {self._meter.title}{self._place(self._failed) if self._failed else ''}")
-            raise
-        finally:
-            self._meter.end(chunks)
-        if self._keeps:
-            self._note(before, chunk)
-        return chunks
-
-    def _note(self, before: int, chunk: Chunk | None) -> None:
-        """Where the step failed, if it did: its error may come later, behind what it made before."""
-        index: int | None = getattr(self._step, "failed", None)
-        if index is not None and chunk is not None and self._failed is None:
-            self._failed = Failed(before + index, chunk, index)
+__all__ = ["ChainMeter", "SourceMeter", "watched"]
 
 
 class SourceMeter:

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from streamrec.pipeline.chunk import Chunk
 from streamrec.pipeline.description import Chain
-from streamrec.pipeline.watching.meters import Clock, SourceMeter
+from streamrec.pipeline.watching.clocks import Clock
+from streamrec.pipeline.watching.meters import SourceMeter
 from streamrec.pipeline.watching.progress import chosen
 from streamrec.pipeline.watching.stats import Stats
 from streamrec.pipeline.watching.trace import Trace

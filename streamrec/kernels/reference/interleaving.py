@@ -1,0 +1,67 @@
+"""Payloads of many lanes in turn, back to back in a new buffer; the twin of interleave.c."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from streamrec.kernels.codes import BytesLike, Int64s
+from streamrec.kernels.reference.args import bytes_of, integer, joined, payload_of, spans_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["interleave"]
+
+
+def interleave(lanes: Sequence[Sequence[tuple[BytesLike, Int64s]]], block: int) -> tuple[Buffer, Buffer]:
+    """Copies payloads from many lanes in turn, back to back into a new buffer: `block` of each lane, again and again.
+
+    Args:
+        lanes: For each lane its windows in order, each a buffer and int64 [n, 2] spans of payloads in it. A lane
+            holds exactly what its turns take: the last turn of all may be a shorter one.
+        block: Payloads in a turn, 1 or more.
+
+    Returns:
+        buffer: The payloads, one after the other.
+        spans: int64 [n, 2], as bytes: where each lies in it.
+
+    Raises:
+        ValueError: A span outside of its buffer, or a lane that has no record left when its turn comes.
+
+    >>> import numpy as np
+    >>> spans = np.array([[0, 1], [1, 3]])
+    >>> buffer, _ = interleave([[(b"abc", spans)], [(b"xyz", spans)]], 1)
+    >>> buffer
+    b'axbcyz'
+    """
+    if integer(block, sys.maxsize) == 0:
+        raise ValueError("block is 0: wanted 1 or more")
+    payloads = [[payload for window in lane for payload in _payloads(*_window(window))] for lane in map(tuple, lanes)]
+    count = sum(map(len, payloads))
+    ordered: list[bytes] = []
+    queues = [iter(lane) for lane in payloads]
+    for lane in itertools.cycle(queues):
+        if len(ordered) == count:
+            break
+        turn = list(itertools.islice(lane, min(block, count - len(ordered))))
+        ordered += turn
+        if len(turn) < block and len(ordered) < count:
+            raise ValueError(
+                f"the lane whose turn it is has no record after {len(ordered)} of {count}: each lane must hold what "
+                f"its turns of {block} take"
+            )
+    return joined(ordered)
+
+
+def _window(pair: object) -> tuple[BytesLike, Int64s]:
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        raise TypeError(f"a window is a tuple (buffer, spans), not {type(pair)}")
+    return pair
+
+
+def _payloads(buffer: BytesLike, spans: Int64s) -> list[bytes]:
+    content = bytes_of(buffer)
+    return [payload_of(content, i, pair) for i, pair in enumerate(spans_of(spans))]

@@ -1,0 +1,121 @@
+"""Iteration: what the iterators share: the elements under way, where they stand, and what is told of the run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from operator import length_hint
+from secrets import randbits
+from typing import Any
+
+from streamrec.errors import PositionMismatchError
+from streamrec.pipeline.budget import CONSUMER, UNCOUNTED
+from streamrec.pipeline.chunk import Chunk, Position
+from streamrec.pipeline.description import Chain
+from streamrec.pipeline.options import Options
+from streamrec.pipeline.watching.stats import Stats
+from streamrec.pipeline.watching.trace import Trace
+from streamrec.pipeline.watching.watch import Watching
+from streamrec.tfrecord import Frames
+
+__all__ = ["Iteration", "Run"]
+
+FORMAT = 1
+SEED_BITS = 48
+
+
+class Run:
+    """A run for its consumer: the description, the elements under way, and the position among them."""
+
+    def __init__(
+        self,
+        chain: Chain,
+        options: Options,
+        state: Mapping[str, Any] | None,
+        trace: str | os.PathLike[str] | None = None,
+        progress: bool = False,
+    ) -> None:
+        self.chain = chain
+        self.position = position_of(chain, state) if state is not None else {"seed": randbits(SEED_BITS)}
+        self.memory_budget = options.budget
+        self.queue_bytes = max(1, CONSUMER.of(self.memory_budget))
+        rest = self.memory_budget - self.queue_bytes - UNCOUNTED.of(self.memory_budget)
+        epoch = options.epoch if state is None else state.get("epoch", 0)
+        self.options = replace(options, memory_budget=max(1, rest), epoch=epoch)
+        self.elements: Iterator[Any] = iter(())
+        self._chunk: Chunk | None = None
+        self.watching = Watching(chain, self.queue_bytes, None if trace is None else Trace(trace), progress)
+
+    def enter(self, chunk: Chunk) -> None:
+        """The next chunk's elements are handed out from now on."""
+        self._chunk = chunk
+        self.elements = iter(unpacked(chunk))
+        self.watching.takes(chunk, self.elements)
+
+    def leave(self) -> None:
+        """The consumer takes nothing more."""
+        self.elements = iter(())
+        self.watching.ends()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position before the next element, as JSON."""
+        position: Position = self.position
+        if self._chunk is not None:
+            position = self._chunk.positions.at(len(self._chunk.elements) - length_hint(self.elements))
+        position = {**position, "seed": self.position["seed"]}
+        lines = list(self.chain.lines())
+        return {"format": FORMAT, "pipeline": lines, "epoch": self.options.epoch, "position": position}
+
+
+class Iteration:
+    """What an iterator tells of its run, at any time, whichever way it hands out the elements."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the next element comes from, as JSON: `dataset.iterate(state)` or `aiterate(state)` goes on there."""
+        return self._run.state_dict()
+
+    @property
+    def memory_budget(self) -> int:
+        """Bytes that this run may hold: what `with_options` said, or a share of the machine's memory."""
+        return self._run.memory_budget
+
+    @property
+    def waited(self) -> float:
+        """Seconds that this iterator's consumer has waited for data so far."""
+        return self._run.watching.waited
+
+    def stats(self) -> Stats:
+        """How the run stands: its stages, its waits, its bottleneck, its stores; at any time, from any thread."""
+        return self._run.watching.stats()
+
+
+def unpacked(chunk: Chunk) -> Iterable[Any]:
+    """A chunk's elements as a sequence whose iterator knows how many are left."""
+    return list(chunk.elements) if isinstance(chunk.elements, Frames) else chunk.elements
+
+
+def position_of(chain: Chain, state: Mapping[str, Any]) -> Position:
+    """The position in a saved state.
+
+    Raises:
+        PositionMismatchError: The state was saved by another pipeline; the message says what differs.
+    """
+    if state.get("format") != FORMAT:
+        raise PositionMismatchError(
+            f"this state has format {state.get('format')!r}, not {FORMAT}: it is of another version"
+        )
+    saved: Sequence[str] = state["pipeline"]
+    ours = list(chain.lines())
+    if saved != ours:
+        was, now = next(pair for pair in zip_longest(saved, ours, fillvalue="nothing") if pair[0] != pair[1])
+        raise PositionMismatchError(
+            f"this state was saved by another pipeline: it had {was}, and now there is {now}; "
+            "resume with the pipeline that saved it, or start anew without the state"
+        )
+    position: Position = state["position"]
+    return position
