@@ -55,6 +55,30 @@ def test_a_wave_finds_the_memory_of_the_one_before() -> None:
     assert len(waves[0] & waves[1] & waves[2]) >= 28  # one of each wave outlives it
 
 
+def test_larger_memory_will_do() -> None:
+    """Chunks of a few sizes take turns with each other's memory."""
+    first = np.frombuffer(_native.allocate(20 << 20), np.uint8)
+    address = first.ctypes.data
+    del first
+    again = np.frombuffer(_native.allocate(15 << 20), np.uint8)
+    assert again.ctypes.data == address
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or "ASAN_OPTIONS" in os.environ, reason="only Linux can be lent memory, and no sanitizer"
+)
+def test_an_epoch_finds_the_memory_of_the_one_before() -> None:
+    """Though no Block lived in between, and it is more than what stays."""
+    waves = []
+    for _ in range(2):
+        wave = [np.frombuffer(_native.allocate(6 << 20), np.uint8) for _ in range(20)]
+        for block in wave:
+            block[:] = 1
+        waves.append({block.ctypes.data for block in wave})
+        del wave, block
+    assert len(waves[0] & waves[1]) >= 18  # the test before may have left some
+
+
 def test_memory_is_given_back() -> None:
     """What no wave wants any more: most of it soon, all but a little when no Block lives."""
     program = """

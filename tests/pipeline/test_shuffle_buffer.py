@@ -86,6 +86,22 @@ def test_nothing_is_copied_while_little_is_held() -> None:
     assert (rows == before).all()
 
 
+def test_little_is_copied_where_elements_leave_at_random() -> None:
+    """About a fifth of what comes in, a piece at a time; it was once more than all, into one block of a new size."""
+    store, draw = Store(), np.random.default_rng(1)
+    chunk, size = Frames.of([bytes(4096)] * 50), 50 * 4096
+    rows, moved = np.empty((0, 4), np.int64), 0
+    for number in range(400):
+        rows = np.concatenate([rows, rows_of(store, chunk)])
+        if number >= 40:
+            rows = rows[draw.permutation(len(rows))[50:]]
+        before = rows.copy()
+        store.tidy(rows, 4096 * len(rows))
+        assert store.held_bytes <= 2 * 4096 * len(rows)
+        moved += int((rows[:, TAG] != before[:, TAG]).sum()) * 4096
+    assert moved < 0.35 * size * 360
+
+
 def test_many_small_blocks_become_few() -> None:
     """Each block costs its part of every pick."""
     store = Store(free_bytes=10**9)
@@ -93,6 +109,14 @@ def test_many_small_blocks_become_few() -> None:
     store.tidy(rows, int((rows[:, END] - rows[:, START]).sum()))
     assert len(np.unique(rows[:, TAG] >> TAG_BITS)) == 1
     assert list(store.pick(rows)) == [b"%d" % number for number in range(400)]
+
+
+def test_large_blocks_are_left_alone_however_many() -> None:
+    store, large = Store(free_bytes=10**12), Frames(bytes(4 << 20), np.array([[0, 4 << 20]]))
+    rows = np.concatenate([rows_of(store, large) for _ in range(300)])
+    before = rows.copy()
+    store.tidy(rows, 300 * (4 << 20))
+    assert (rows == before).all()
 
 
 def test_what_an_element_weighs_depends_on_it_alone() -> None:

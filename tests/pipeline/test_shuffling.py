@@ -72,6 +72,22 @@ def test_the_order_is_the_same_where_a_thread_lets_chunks_in(tmp_path: Path, mon
     assert found == expected
 
 
+@pytest.mark.parametrize("taken", [0, 5, 37])
+def test_batches_of_large_records_are_copied_once(tmp_path: Path, taken: int) -> None:
+    """Chunks end between two batches, from the start and behind a place in the middle; so few batches are joined."""
+    for shard in range(4):
+        (tmp_path / f"{shard}").write_bytes(encode_records([bytes([shard, number]) * 10_000 for number in range(100)]))
+    paths = [str(path) for path in sorted(tmp_path.iterdir())]
+    dataset = TFRecordDataset(paths, num_parallel_reads=4).shuffle(50, seed=1).batch(7)
+    iterator = dataset.iterate()
+    for _ in range(taken):
+        next(iterator)
+    batches = list(dataset.iterate(iterator.state_dict()))
+    assert sum(map(len, batches)) == 400 - 7 * taken
+    joined = [batch for batch in batches if isinstance(batch.buffer, memoryview)]  # what was joined is part of a block
+    assert len(joined) <= 8  # where shards end, and in what the buffer gives last
+
+
 def test_shuffles_without_a_seed_have_nothing_to_do_with_each_other() -> None:
     one = Dataset.range(50).shuffle(20)
     pairs = [(int(a), int(b)) for a, b in Dataset.zip(one, one)]

@@ -7,8 +7,12 @@
  *
  * How much is kept: living Blocks and free memory together hold up to KEEP_BYTES more than Blocks held at the most a
  * short time ago. A consumer that is slower than the source lets a queue of tens of megabytes fill up in a moment, and
- * empties it little by little: what was in use at the top of that wave is wanted again by the next one. Where no Block
- * lives any more, KEEP_BYTES stay.
+ * empties it little by little: what was in use at the top of that wave is wanted again by the next one.
+ *
+ * Where no Block lives any more, KEEP_BYTES stay, and what is beyond them is lent to the kernel (MADV_FREE): it takes
+ * these pages when it is short of memory, and who wants them again before that has them at no cost. An epoch that fills
+ * its shuffle buffer anew wants hundreds of megabytes, which took longer to clear than to copy. Where the system cannot
+ * be lent memory, it is given back.
  *
  * A Block is an object of the buffer protocol and nothing else. It lives as long as anything refers to it, so
  * no memory is ever used again while somebody can see it. The GIL guards the lists.
@@ -27,8 +31,9 @@
 #define SHORT_TIME 512                /* in Blocks that are made; what was in use in this time and the one before counts */
 #define HUGE_PAGE ((size_t)2 << 20)
 #define PAGE ((size_t)4096)
-#define MAPPED ((size_t)256 << 10) /* from here on memory is mapped, and unmapped when it is given back */
-#define CLASSES 48                    /* four sizes in each doubling, from SMALLEST to LARGEST */
+#define MAPPED ((size_t)256 << 10)    /* from here on memory is mapped, and unmapped when it is given back */
+#define CLASSES 22                    /* two sizes in each doubling, from SMALLEST to LARGEST: few, or each had its reserve */
+#define LARGER 1                      /* memory of so many sizes above will do too */
 
 struct block {
     PyObject_HEAD
@@ -38,15 +43,18 @@ struct block {
     int class; /* index of its list, or -1: never kept */
 };
 
-struct kept_memory {
-    struct kept_memory *next;
+struct free_memory {
+    struct free_memory *next;
+    uint8_t *memory;
+    int lent; /* to the kernel, which may have taken its pages */
 };
 
-static struct kept_memory *lists[CLASSES];
+static struct free_memory *lists[CLASSES];
 static size_t kept_bytes;
 static size_t used_bytes;           /* of living Blocks of these classes */
 static size_t most_now, most_before; /* what that was at the most: in this short time, and in the one before */
 static unsigned made;
+static unsigned taken[CLASSES];      /* what `made` was when a class was wanted last */
 static PyTypeObject *block_type;
 
 /* The list for blocks of at least `size` bytes, and the capacity that they all have; -1 for none. */
@@ -59,9 +67,9 @@ class_of(size_t size, size_t *capacity)
     }
     int class = 0;
     for (size_t base = SMALLEST;; base *= 2) {
-        for (size_t quarter = 4; quarter < 8; quarter++, class++) {
-            if (size <= base / 4 * quarter) {
-                *capacity = base / 4 * quarter;
+        for (size_t half = 2; half < 4; half++, class++) {
+            if (size <= base / 2 * half) {
+                *capacity = base / 2 * half;
                 return class;
             }
         }
@@ -71,7 +79,7 @@ class_of(size_t size, size_t *capacity)
 static size_t
 capacity_of(int class)
 {
-    return (SMALLEST << class / 4) / 4 * (size_t)(4 + class % 4);
+    return (SMALLEST << class / 2) / 2 * (size_t)(2 + class % 2);
 }
 
 #if defined(__linux__) && !defined(__SANITIZE_ADDRESS__)
@@ -107,13 +115,20 @@ fresh_memory(size_t capacity)
 }
 
 static void
-free_memory(void *memory, size_t capacity)
+free_memory(uint8_t *memory, size_t capacity)
 {
     if (capacity < MAPPED) {
         free(memory);
     } else {
         munmap(memory, mapped_bytes(capacity));
     }
+}
+
+/* Whether the kernel may take these pages from now on, until they are written to. */
+static int
+lend(uint8_t *memory, size_t capacity)
+{
+    return capacity >= MAPPED && madvise(memory, mapped_bytes(capacity), MADV_FREE) == 0;
 }
 #else
 static uint8_t *
@@ -123,20 +138,44 @@ fresh_memory(size_t capacity)
 }
 
 static void
-free_memory(void *memory, size_t capacity)
+free_memory(uint8_t *memory, size_t capacity)
 {
     (void)capacity;
     free(memory);
 }
+
+static int
+lend(uint8_t *memory, size_t capacity)
+{
+    (void)memory, (void)capacity;
+    return 0;
+}
 #endif
 
-static struct kept_memory *
-pop(int class, size_t capacity)
+/* Takes the first memory out of a list. */
+static uint8_t *
+pop(struct free_memory **list, size_t capacity)
 {
-    struct kept_memory *memory = lists[class];
-    lists[class] = memory->next;
+    struct free_memory *first = *list;
+    uint8_t *memory = first->memory;
+    *list = first->next;
     kept_bytes -= capacity;
+    free(first);
     return memory;
+}
+
+/* Puts memory into its list, or gives it back where there is no room for the note. */
+static void
+push(uint8_t *memory, size_t capacity, int class)
+{
+    struct free_memory *first = malloc(sizeof *first);
+    if (first == NULL) {
+        free_memory(memory, capacity);
+        return;
+    }
+    *first = (struct free_memory){lists[class], memory, 0};
+    lists[class] = first;
+    kept_bytes += capacity;
 }
 
 static void
@@ -150,42 +189,70 @@ count_use(size_t capacity)
     }
 }
 
-/* Gives free memory back, the largest first, until no more is held than should be. */
+/* The class of free memory that was not wanted for the longest time, or -1. */
+static int
+stalest(void)
+{
+    int found = -1;
+    for (int class = 0; class < CLASSES; class++) {
+        if (lists[class] != NULL && (found < 0 || made - taken[class] >= made - taken[found])) {
+            found = class;
+        }
+    }
+    return found;
+}
+
+/* Gives free memory back until no more is held than should be. */
 static void
 give_back(void)
 {
     size_t limit = (most_now > most_before ? most_now : most_before) + KEEP_BYTES;
-    for (int class = CLASSES - 1; class >= 0 && used_bytes + kept_bytes > limit; class--) {
-        while (lists[class] != NULL && used_bytes + kept_bytes > limit) {
-            free_memory(pop(class, capacity_of(class)), capacity_of(class));
-        }
+    while (kept_bytes > 0 && used_bytes + kept_bytes > limit) {
+        int class = stalest();
+        free_memory(pop(&lists[class], capacity_of(class)), capacity_of(class));
     }
 }
 
-/* The class of free memory for a block of a class: its own, or the next ones up to less than twice its size, which would
- * wait while fresh memory is made; its own where there is none. */
-static int
-fitting(int class)
+/* No Block lives: KEEP_BYTES of free memory stay, the smallest first; the kernel may take the rest. What was lent before
+ * stands behind what was not. */
+static void
+lend_rest(void)
 {
-    for (int larger = class; larger < CLASSES && larger < class + 4; larger++) {
-        if (lists[larger] != NULL) {
-            return larger;
+    size_t stays = 0;
+    for (int class = 0; class < CLASSES; class++) {
+        size_t capacity = capacity_of(class);
+        struct free_memory **list = &lists[class];
+        while (*list != NULL && !(*list)->lent) {
+            if (stays + capacity <= KEEP_BYTES) {
+                stays += capacity;
+                list = &(*list)->next;
+            } else if (lend((*list)->memory, capacity)) {
+                (*list)->lent = 1;
+                list = &(*list)->next;
+            } else {
+                free_memory(pop(list, capacity), capacity);
+            }
         }
     }
-    return class;
 }
 
 static uint8_t *
 take_memory(size_t size, size_t *capacity, int *class)
 {
     *class = class_of(size, capacity);
-    if (*class < 0) {
-        return fresh_memory(*capacity);
+    uint8_t *memory = NULL;
+    for (int other = *class; other >= 0 && other < CLASSES && other <= *class + LARGER && memory == NULL; other++) {
+        if (lists[other] != NULL) {
+            *class = other;
+            *capacity = capacity_of(other);
+            memory = pop(&lists[other], *capacity);
+        }
     }
-    *class = fitting(*class);
-    *capacity = capacity_of(*class);
-    uint8_t *memory = lists[*class] != NULL ? (uint8_t *)pop(*class, *capacity) : fresh_memory(*capacity);
-    if (memory != NULL) {
+    if (memory == NULL) {
+        memory = fresh_memory(*capacity);
+    }
+    if (*class >= 0 && memory != NULL) {
+        taken[*class] = made;
         count_use(*capacity);
         give_back();
     }
@@ -199,15 +266,12 @@ leave_memory(uint8_t *memory, size_t capacity, int class)
         free_memory(memory, capacity);
         return;
     }
-    struct kept_memory *left = (struct kept_memory *)memory;
-    left->next = lists[class];
-    lists[class] = left;
-    kept_bytes += capacity;
+    push(memory, capacity, class);
     used_bytes -= capacity;
-    if (used_bytes == 0) {
-        most_now = most_before = 0;
-    }
     give_back();
+    if (used_bytes == 0 && kept_bytes > KEEP_BYTES) {
+        lend_rest();
+    }
 }
 
 PyObject *

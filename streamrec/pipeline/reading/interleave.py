@@ -198,9 +198,15 @@ class Interleave:
         block = self._plan.block_length
         scarce = min(lanes, key=_available)
         rounds = scarce.available // block
-        most = max(1, CHUNK_BYTES // (sum(lane.typical_bytes() for lane in lanes) * block))
+        most = max(1, self._most(sum(lane.typical_bytes() for lane in lanes) // len(lanes)) // (len(lanes) * block))
         count = min(rounds, most) * len(lanes) * block or records_begun(lanes, block)
         return self._cut(count) or (0 if rounds < most and self._waits(scarce) else count)
+
+    def _most(self, record_bytes: int) -> int:
+        """About how many records to copy at a time: for a few more than that, a batch may end there too."""
+        count = CHUNK_BYTES // record_bytes
+        more = -(self._pulled + count) % self._batch
+        return count + more if more <= count // 2 else count
 
     def _cut(self, count: int) -> int:
         """The largest number up to `count` after which a batch ends; 0 for none."""

@@ -41,6 +41,7 @@ class Lane:
         self.held_bytes = 0
         self.limit_bytes = 0
         self._last_bytes = 0
+        self._typical_bytes = 1
         self._record = start.place.record
         self._end = start.place.offset
         self._version = start.place.version
@@ -64,6 +65,7 @@ class Lane:
         self._blocks.append(frames)
         self.available += len(frames)
         self._last_bytes = memoryview(frames.buffer).nbytes
+        self._typical_bytes = self._last_bytes // max(len(frames), 1) + 1
         self.held_bytes += self._last_bytes
         self._end = frames.offset(len(frames))
 
@@ -103,8 +105,8 @@ class Lane:
         return self.shard, self._version, self._compression, stretches
 
     def typical_bytes(self) -> int:
-        """About how long this lane's records are: those of the blocks that are held, be they taken or not."""
-        return self.held_bytes // max(self.available + self._used, 1) + 1
+        """About how long this lane's records are: those of its last block."""
+        return self._typical_bytes
 
 
 def records_begun(lanes: Sequence[Lane], block: int) -> int:

@@ -111,6 +111,11 @@ class Buffer:
         self._warned = False
         self._rebase(Entry(NOTHING, Fixed(start), 0), 0)
 
+    @property
+    def room(self) -> int:
+        """How many elements may come in before the first one leaves, if they are small enough."""
+        return self._rule.capacity - len(self._slots.rows)
+
     def restore(self, rows: Rows, store: Store, held: Held, step: int, entry: Entry, taken: int) -> None:
         """Holds again what it held.
 

@@ -117,8 +117,11 @@ class Shuffle:
         if state and shards is not None:
             await refetched(buffer, state, self.inner, shards, before)
         failure: Exception | None = None
+        if shards is not None:  # a full buffer gives as many as it takes: its batches end where those of its input do
+            before = replace(before, begun=(within.begun - within.skip - buffer.room) % within.batch)
         nbytes = 0
-        async with ahead(before.chunks(self.inner, state and state["inner"])) as chunks:
+        inner = before.chunks(self.inner, state and state["inner"], in_step=shards is not None)
+        async with ahead(inner) as chunks:
             try:
                 source = run_again(buffer, state, chunks) if state and shards is None else chunks
                 async for chunk in source:

@@ -3,8 +3,11 @@
 Rules:
 - A row's TAG is `block << 32 | size`: the block that its element lies in, and a number of the caller's (a record's size
   in its shard). In a block of records, START and END are the span; elsewhere START is the element's index.
-- What is held is no more than about WASTE times what is alive, or a given number of bytes: beyond that, blocks of which
-  less than half is alive are copied together. So a record is copied once more at the most, on average.
+- What is held is no more than about WASTE times what is alive, or a given number of bytes: beyond that, what is alive
+  in the emptiest blocks is copied together, until a part (FREED) of what is dead is free. Elements leave at random, so
+  these blocks are nearly empty by then: for five records that come, about one is copied once more.
+- Copies are made a piece of PIECE_BYTES at a time, as large as the chunks that come: beside what is held, little memory
+  is wanted for it, and it is memory that was used before.
 """
 
 from __future__ import annotations
@@ -25,8 +28,15 @@ from streamrec.tfrecord import Frames, as_spans
 __all__ = ["TAG_BITS", "Store", "spans_of"]
 
 WASTE = 2
+FREED = 4
+"""This part of what may be dead is freed at a time: to look at all rows costs too much for every chunk."""
+
+PIECE_BYTES = 6 << 20
+"""About how large a block of copies is."""
+
+SMALL_BYTES = PIECE_BYTES // 2
 MOST_BLOCKS = 256
-"""More blocks of records than this are copied together: each costs its part of every gather."""
+"""More blocks of records than this are copied together where they are small: each costs its part of every gather."""
 
 TAG_BITS = 32
 
@@ -77,37 +87,49 @@ class Store:
         return arranged(joined(parts), places)
 
     def tidy(self, rows: Rows, live_bytes: int) -> None:
-        """Copies what is alive out of blocks that are mostly dead, and changes the rows, which are all there are."""
-        crowded = len(self._blocks) - len(self._free) - self._others > MOST_BLOCKS
-        if self.held_bytes <= max(WASTE * live_bytes, self._free_bytes) and not crowded:
+        """Copies what is alive out of the emptiest blocks, and changes the rows, which are all there are."""
+        limit = max(WASTE * live_bytes, self._free_bytes)
+        count = len(self._blocks) - len(self._free) - self._others
+        crowded = count > MOST_BLOCKS and self.held_bytes < count * SMALL_BYTES
+        if self.held_bytes <= limit and not crowded:
             return
         numbers = rows[:, TAG] >> TAG_BITS
-        live = np.bincount(numbers, weights=rows[:, END] - rows[:, START], minlength=len(self._blocks)).tolist()
-        small = live_bytes * WASTE // MOST_BLOCKS if crowded else -1
+        live = np.bincount(numbers, weights=rows[:, END] - rows[:, START], minlength=len(self._blocks)).astype(np.int64)
+        held = np.array([0 if block is None else block.nbytes for block in self._blocks])
+        excess = self.held_bytes - limit
+        victims = emptiest(live, held, excess + (limit - live_bytes) // FREED if excess > 0 else 0)
+        if crowded:
+            victims = np.union1d(victims, np.flatnonzero(held < SMALL_BYTES))
         records: list[int] = []
-        for number, block in enumerate(self._blocks):
-            if block is None:
-                continue
-            wasteful = live[number] * WASTE < block.nbytes
-            if block.is_records and (wasteful or block.nbytes <= small):
+        for number in victims.tolist():
+            block = self._blocks[number]
+            if block is not None and block.is_records:
                 records.append(number)
-            elif wasteful:
+            elif block is not None and live[number] < block.nbytes:
                 self._tidy_others(number, block, rows, numbers == number)
         if records:
-            self._tidy_records(records, rows, numbers)
+            self._tidy_records(np.array(records), live[records], rows, numbers)
 
-    def _tidy_records(self, victims: list[int], rows: Rows, numbers: Numbers) -> None:
-        """Makes one block of what is alive in several."""
-        chosen = np.flatnonzero(np.isin(numbers, victims))
+    def _tidy_records(self, victims: Numbers, live: Numbers, rows: Rows, numbers: Numbers) -> None:
+        """Makes a few blocks of what is alive in many."""
+        pieces = np.full(len(self._blocks), -1)
+        pieces[victims] = np.cumsum(live) // PIECE_BYTES
+        piece_of = pieces[numbers]
+        for piece in np.unique(pieces[victims]).tolist():
+            self._copy_together(np.flatnonzero(piece_of == piece), rows)
+            for victim in victims[pieces[victims] == piece].tolist():
+                self._drop(victim)
+
+    def _copy_together(self, chosen: Numbers, rows: Rows) -> None:
+        """Copies records into a block of their own."""
+        if not len(chosen):
+            return
         kept = rows[chosen]
-        if len(kept):
-            frames = self._gathered(kept)
-            number = self._add(Block(frames.buffer, True, memoryview(frames.buffer).nbytes))
-            kept[:, : END + 1] = frames.spans
-            kept[:, TAG] = number << TAG_BITS | kept[:, TAG] & ((1 << TAG_BITS) - 1)
-            rows[chosen] = kept
-        for victim in victims:
-            self._drop(victim)
+        frames = self._gathered(kept)
+        number = self._add(Block(frames.buffer, True, memoryview(frames.buffer).nbytes))
+        kept[:, : END + 1] = frames.spans
+        kept[:, TAG] = number << TAG_BITS | kept[:, TAG] & ((1 << TAG_BITS) - 1)
+        rows[chosen] = kept
 
     def _tidy_others(self, number: int, block: Block, rows: Rows, mask: npt.NDArray[np.bool_]) -> None:
         """Drops what is dead in one block."""
@@ -157,6 +179,19 @@ class Store:
         self._others -= not block.is_records
         self._blocks[number] = None
         self._free.append(number)
+
+
+def emptiest(live: Numbers, held: Numbers, wanted: int) -> Numbers:
+    """Which blocks to copy together so that so many bytes are free: those of which the least part is alive.
+
+    >>> emptiest(np.array([9, 1, 5]), np.array([10, 10, 10]), 12)
+    array([1, 2])
+    """
+    if wanted <= 0:
+        return np.empty(0, np.int64)
+    order = np.argsort(live / np.maximum(held, 1), kind="stable")
+    freed = np.cumsum((held - live)[order])
+    return order[: int(np.searchsorted(freed, wanted)) + 1]
 
 
 def arranged(elements: Any, places: Numbers) -> Any:
