@@ -56,12 +56,14 @@ def test_a_wave_finds_the_memory_of_the_one_before() -> None:
 
 
 def test_larger_memory_will_do() -> None:
-    """Chunks of a few sizes take turns with each other's memory."""
+    """Chunks of a few sizes take turns with each other's memory, where there is none of their own size."""
+    own = [_native.allocate(15 << 20) for _ in range(20)]
     first = np.frombuffer(_native.allocate(20 << 20), np.uint8)
     address = first.ctypes.data
     del first
     again = np.frombuffer(_native.allocate(15 << 20), np.uint8)
     assert again.ctypes.data == address
+    assert len(own) == 20  # they live until here
 
 
 @pytest.mark.skipif(
