@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from streamrec import Dataset, NotFoundError, TFRecordDataset, encode_records
 from streamrec.pipeline.reading.interleave import Plan
-from streamrec.storage.connections import MOST_OPEN, Budget
+from streamrec.storage.connections import MOST_OPEN
+from streamrec.storage.room import Budget
 from streamrec.testing.faults import NO_FAULTS, Faults
 from streamrec.testing.objectstore import ObjectStore
 from streamrec.testing.requestlog import Entry
