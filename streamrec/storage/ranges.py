@@ -8,8 +8,9 @@ Rules, each with a property test over any order of arrivals:
 - The ranges lie end to end, in order: each byte is asked for exactly once.
 - No more ranges are under way than the terms allow.
 - A range is large enough for its first byte's latency not to count, and small enough for all to fit the budget.
-- The first ranges behind a cut grow step by step, and the last ones shrink: so the connections end one after the
-  other and not all at once, the consumer gets an even flow, and at the end none works alone for long.
+- A range is the smaller the fewer are under way, and the last ones shrink: so those that begin together, behind a cut
+  and whenever a late one has held up all others, end one after the other and not all at once; the consumer gets an
+  even flow, and at the end none works alone for long.
 """
 
 from __future__ import annotations
@@ -115,7 +116,6 @@ class RangePlan:
     def __init__(self, start: int, stop: int) -> None:
         self._next = max(start, stop)
         self._stop = stop
-        self._since_cut = 0
         self._ends_open = True
 
     def cut(self, reached: int, terms: Terms) -> int | None:
@@ -127,9 +127,7 @@ class RangePlan:
         """
         if not self._ends_open or terms.connections < 2 or self._stop - reached < 2 * LEAST_RANGE:
             return None
-        self._since_cut = 0
-        self._next = reached + self._size(reached, terms)
-        self._since_cut = 1
+        self._next = reached + self._size(reached, terms, 0)
         self._ends_open = False
         return self._next
 
@@ -144,19 +142,18 @@ class RangePlan:
             return None
         if terms.connections < 2:
             return Span(self._next, self._stop)
-        return Span(self._next, self._next + self._size(self._next, terms))
+        return Span(self._next, self._next + self._size(self._next, terms, under_way))
 
     def accept(self, span: Span) -> None:
         """The range that was offered is being fetched."""
         assert span.start == self._next, "ranges lie end to end"
         self._next = span.stop
-        self._since_cut += 1
         self._ends_open = span.stop == self._stop
 
-    def _size(self, start: int, terms: Terms) -> int:
-        """How large the range from `start` on is."""
+    def _size(self, start: int, terms: Terms, under_way: int) -> int:
+        """How large the range from `start` on is, beside so many."""
         left = self._stop - start
-        rising = max(terms.range_bytes * (self._since_cut + 1) // terms.connections, FIRST_RANGE)
+        rising = max(terms.range_bytes * (under_way + 1) // terms.connections, FIRST_RANGE)
         falling = max(left // (2 * terms.connections), LEAST_RANGE)
         size = min(terms.range_bytes, rising, falling)
         return left if left < size + LEAST_RANGE // 2 else size
