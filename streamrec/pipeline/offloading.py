@@ -7,15 +7,17 @@ and waits until the call that is under way returns.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar
 
 import anyio
 
+from streamrec.pipeline.chunk import Chunk
+from streamrec.pipeline.pushing import collect
 from streamrec.pipeline.stages.stage import Halt, halting
 
-__all__ = ["offloaded"]
+__all__ = ["offloaded", "through"]
 
 T = TypeVar("T")
 
@@ -32,6 +34,11 @@ async def offloaded(work: Callable[[], T]) -> T:
             with anyio.CancelScope(shield=True):
                 await ended.wait()
         raise
+
+
+async def through(outputs: Iterator[Chunk], offload: bool) -> tuple[list[Chunk], Exception | None]:
+    """All outputs and the error that ended them, worked out in a thread or at once."""
+    return await offloaded(partial(collect, outputs)) if offload else collect(outputs)
 
 
 def working(halt: Halt, work: Callable[[], T], tell: Callable[[], object]) -> T:

@@ -17,18 +17,17 @@ Every buffer is bounded in bytes, and all of them together by the run's budget (
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from streamrec.pipeline.chunk import Chunk, Position, Shifted
 from streamrec.pipeline.columns import window
 from streamrec.pipeline.description import Chain, ChainWatch, SourceWatch, Within
-from streamrec.pipeline.offloading import offloaded
+from streamrec.pipeline.offloading import through
 from streamrec.pipeline.options import Options
-from streamrec.pipeline.pushing import collect, drain, push
+from streamrec.pipeline.pushing import drain, push
 from streamrec.pipeline.session import session
 from streamrec.pipeline.stages.batching import Batch
 from streamrec.pipeline.watching.meters import watched
@@ -119,8 +118,3 @@ async def skipping(source: AsyncGenerator[Chunk], skip: int) -> AsyncGenerator[C
             skip = 0
         else:
             yield chunk
-
-
-async def through(outputs: Iterator[Chunk], offload: bool) -> tuple[list[Chunk], Exception | None]:
-    """All outputs and the error that ended them, worked out in a thread where they call the user's code."""
-    return await offloaded(partial(collect, outputs)) if offload else collect(outputs)

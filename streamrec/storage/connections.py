@@ -163,7 +163,7 @@ class Connections:
     def withdraw(self, seat: Seat, nbytes: int) -> None:
         """So many of the bytes that were promised have their room, or come no more, or not ahead of their turn."""
         seat.promised -= nbytes
-        self.budget.promised -= nbytes
+        self.budget.withdraw(nbytes)
 
     def reserve(self, seat: Seat, nbytes: int, urgent: bool = False) -> bool:
         """Takes room for a block; False where it is not to be had now."""

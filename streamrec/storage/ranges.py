@@ -25,8 +25,8 @@ LEAST_RANGE: Final = 4 << 20
 
 MOST_RANGE: Final = 16 << 20
 FIRST_RANGE: Final = 2 << 20
-"""The first ranges behind a cut may be as small as this: they are few. A cut is never nearer than this either, so
-nothing that waits for fewer bytes reads beyond it."""
+"""Ranges that begin while few are under way may be as small as this: they are few. A cut is never nearer than this
+either, so nothing that waits for fewer bytes reads beyond it."""
 
 LATENCIES: Final = 4
 """A range takes as long as so many first-byte latencies, so that waiting for it costs a fifth at the most."""

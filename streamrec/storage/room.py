@@ -36,6 +36,10 @@ class Budget:
         self.promised += nbytes
         return True
 
+    def withdraw(self, nbytes: int) -> None:
+        """So many of the bytes that were promised are taken now, or never."""
+        self.promised -= nbytes
+
     def take(self, nbytes: int) -> bool:
         """Takes bytes; False, and none taken, where they are not to be had now."""
         if self.held + nbytes > self.limit:

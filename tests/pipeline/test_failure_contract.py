@@ -21,6 +21,7 @@ from streamrec import CorruptRecordError, Dataset, TFRecordDataset, TFRecordWrit
 from streamrec.testing.faults import NO_FAULTS
 from streamrec.testing.objectstore import ObjectStore
 from streamrec.testing.servers import Store
+from tests.pipeline.small_shards import SHARDS
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("scripts") / "failures.py"
@@ -32,7 +33,6 @@ ASYNC = ["async_break", "async_end", "async_close", "async_stage_raises", "async
 EXITS = ["exits", "exits_with_progress_and_trace"]
 
 RECORDS = [b"%05d" % number for number in range(500)]
-SHARDS = [7, 0, 12, 1, 30]
 
 
 @pytest.fixture(scope="module")

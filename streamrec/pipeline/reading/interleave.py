@@ -154,7 +154,7 @@ class Interleave:
         block = self._plan.block_length
         if self._slots.count(None) == len(self._slots) - 1:
             frames, taken = self._take([self._cycle], self._stretch(lane, sys.maxsize))
-        elif self._block or block * lane.typical_bytes() >= STRETCH_BYTES:
+        elif self._block or block * lane.typical_bytes >= STRETCH_BYTES:
             frames, taken = self._take([self._cycle], self._stretch(lane, block - self._block))
             self._go_on(len(frames))
         else:
@@ -198,7 +198,7 @@ class Interleave:
         block = self._plan.block_length
         scarce = min(lanes, key=_available)
         rounds = scarce.available // block
-        most = max(1, self._most(sum(lane.typical_bytes() for lane in lanes) // len(lanes)) // (len(lanes) * block))
+        most = max(1, self._most(sum(lane.typical_bytes for lane in lanes) // len(lanes)) // (len(lanes) * block))
         count = min(rounds, most) * len(lanes) * block or records_begun(lanes, block)
         return self._cut(count) or (0 if rounds < most and self._waits(scarce) else count)
 
@@ -214,7 +214,7 @@ class Interleave:
 
     def _waits(self, lane: Lane) -> bool:
         """Whether to wait for more of this lane: it is sure to come, and a batch is not too large to be waited for."""
-        return not lane.ended and lane.has_room and self._batch * lane.typical_bytes() <= CHUNK_BYTES
+        return not lane.ended and lane.has_room and self._batch * lane.typical_bytes <= CHUNK_BYTES
 
     def _enter(self, index: int) -> None:
         shard, self._next = self._next, self._next + 1

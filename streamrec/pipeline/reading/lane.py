@@ -29,6 +29,7 @@ class Lane:
         error: What ended it, or None; it waits for the records before it.
         available: Records that have arrived and were not taken.
         held_bytes: Bytes of the blocks that hold them.
+        typical_bytes: About how long its records are: those of its last block.
         limit_bytes: How many it should hold; it may always hold one block.
     """
 
@@ -41,7 +42,7 @@ class Lane:
         self.held_bytes = 0
         self.limit_bytes = 0
         self._last_bytes = 0
-        self._typical_bytes = 1
+        self.typical_bytes = 1
         self._record = start.place.record
         self._end = start.place.offset
         self._version = start.place.version
@@ -65,7 +66,7 @@ class Lane:
         self._blocks.append(frames)
         self.available += len(frames)
         self._last_bytes = memoryview(frames.buffer).nbytes
-        self._typical_bytes = self._last_bytes // max(len(frames), 1) + 1
+        self.typical_bytes = self._last_bytes // max(len(frames), 1) + 1
         self.held_bytes += self._last_bytes
         self._end = frames.offset(len(frames))
 
@@ -103,10 +104,6 @@ class Lane:
         """Where records lie that were taken."""
         stretches = tuple(Stretch(window.origin or 0, window.spans) for window in windows)
         return self.shard, self._version, self._compression, stretches
-
-    def typical_bytes(self) -> int:
-        """About how long this lane's records are: those of its last block."""
-        return self._typical_bytes
 
 
 def records_begun(lanes: Sequence[Lane], block: int) -> int:

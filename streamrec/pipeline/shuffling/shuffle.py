@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from typing import Any, Final
 
@@ -31,9 +30,8 @@ from streamrec.pipeline.budget import Share
 from streamrec.pipeline.chunk import Chunk, Shifted
 from streamrec.pipeline.columns import select, window
 from streamrec.pipeline.description import Chain, Source, Within, derived, in_order
-from streamrec.pipeline.offloading import offloaded
+from streamrec.pipeline.offloading import through
 from streamrec.pipeline.parallel.parallel_map import ParallelMap
-from streamrec.pipeline.pushing import collect
 from streamrec.pipeline.queue import ByteQueue, fill
 from streamrec.pipeline.reading.dealing import Distribute
 from streamrec.pipeline.reading.source import Shards
@@ -155,9 +153,7 @@ async def taken(queue: ByteQueue) -> AsyncGenerator[Chunk]:
 
 async def worked(outputs: Iterator[Chunk], nbytes: int) -> list[Chunk]:
     """All outputs, worked out in a thread where that takes so many bytes that it takes longer than a hop there."""
-    if nbytes < LEAST_HOP:
-        return list(outputs)
-    chunks, failure = await offloaded(partial(collect, outputs))
+    chunks, failure = await through(outputs, nbytes >= LEAST_HOP)
     if failure is not None:
         raise failure
     return chunks
