@@ -135,6 +135,10 @@ class FaultServer:
         """Waits until no answer is under way but stalled ones; whether that came true in time."""
         return self._control.log.wait_idle(seconds)
 
+    def wait_closed(self, seconds: float = 5.0) -> bool:
+        """Waits until stalled answers have ended too, because their peers closed; whether that came true in time."""
+        return self._control.log.wait_closed(seconds)
+
     def close(self) -> None:
         """Breaks off what is under way; no thread is left after it. Closing twice is no error."""
         self._server.close()

@@ -192,6 +192,11 @@ class RequestLog:
         with self._changed:
             return self._changed.wait_for(lambda: self._running <= self._stalled, seconds)
 
+    def wait_closed(self, seconds: float) -> bool:
+        """Waits until stalled answers have ended too, because their peers closed; whether that came true in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._running, seconds)
+
     def clear(self) -> None:
         """Forgets all entries that are closed, and the sums."""
         with self._changed:
