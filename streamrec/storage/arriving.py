@@ -15,7 +15,6 @@ from typing import NamedTuple
 from streamrec.kernels.copying import copy_bytes
 from streamrec.storage.backend import BLOCK_BYTES
 from streamrec.storage.connections import Connections, Seat
-from streamrec.storage.ranges import Span
 from streamrec.storage.stream import ResumingStream
 
 __all__ = ["Arriving"]
@@ -28,17 +27,18 @@ class Arriving:
         stream: The request.
         connections: What its stream shares with the others.
         seat: Its stream's place there.
-        stop: One past its last byte; 0 for a request that takes all the rest.
+        stop: One past its last byte.
         urgent: Whether it is a part of a late range.
 
     Attributes:
         task: What lands it, or landed it; None where its turn had come from the beginning.
         error: What ended it; it waits for the bytes before it.
+        stop: One past its last byte.
         hungry: Whether it waits for room.
     """
 
     def __init__(
-        self, stream: ResumingStream, connections: Connections, seat: Seat, stop: int = 0, urgent: bool = False
+        self, stream: ResumingStream, connections: Connections, seat: Seat, stop: int, urgent: bool = False
     ) -> None:
         self.task: asyncio.Task[None] | None = None
         self.error: Exception | None = None
@@ -46,11 +46,12 @@ class Arriving:
         self._stream = stream
         self._connections = connections
         self._seat = seat
-        self._stop = stop
+        self.stop = stop
         self._urgent = urgent
         self._blocks: deque[Landed] = deque()
         self._landing = False
         self._turn = False
+        self._answered = False
         self._promised = 0
         self._held_up = False
         self._fed = asyncio.Event()
@@ -62,14 +63,14 @@ class Arriving:
         return self._stream.position
 
     @property
-    def under_way(self) -> bool:
-        """Whether bytes of it are still to come."""
-        return self.error is None and not self._stream.ended
+    def left(self) -> int:
+        """How many bytes of it are still to come; 0 where it has failed."""
+        return 0 if self.error is not None else self.stop - self._stream.position
 
-    @property
-    def left(self) -> Span:
-        """What has not arrived of it; nothing where it takes all the rest."""
-        return Span(self.reached, max(self.reached, self._stop))
+    def busy(self, lead: int) -> bool:
+        """Whether its connection is needed for longer than `lead` bytes take."""
+        left = self.left
+        return left > lead or (left > 0 and not self._answered)
 
     @property
     def ready(self) -> bool:
@@ -79,7 +80,10 @@ class Arriving:
     def cut(self, end: int) -> None:
         """It ends there, further on than it has come."""
         self._stream.cut(end)
-        self._stop = end
+        self.stop = end
+        surplus = max(0, self._promised - self.left)
+        self._connections.withdraw(self._seat, surplus)
+        self._promised -= surplus
 
     async def readinto(self, buffer: memoryview) -> int:
         """Its next bytes, those that have landed first; 0 at its end."""
@@ -152,6 +156,7 @@ class Arriving:
         """Fills blocks until all is there that was promised, or its turn has come."""
         asked = self._connections.clock()
         await self._stream.open()
+        self._answered = True
         began = now = self._connections.clock()
         self._connections.answered(began - asked)
         landed, count = 0, -1

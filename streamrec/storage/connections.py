@@ -125,6 +125,12 @@ class Connections:
         return Pace(_middle(self._rates, usual.rate), _middle(self._latencies, usual.latency))
 
     @property
+    def lead(self) -> int:
+        """How many bytes one connection gives while another waits for its first."""
+        pace = self.pace
+        return int(pace.rate * pace.latency)
+
+    @property
     def target(self) -> int:
         """How many connections should be at work in all."""
         return self._climb.target

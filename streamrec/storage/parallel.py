@@ -9,7 +9,8 @@ Rules:
 - Ranges ahead of their turn land in blocks of ours and are copied once, as far as there is room for them: where there
   is none, they wait, the first ones get it first, and nothing further is asked for. A range whose turn has come is
   read straight into the caller's buffer from where its landing stopped.
-- A range that is late when its turn has come, while the others have filled their room, is shared out among them.
+- A range whose first byte is late is asked for again in parts, side by side: together they make up for the time. One
+  that is late when its turn has come, while the others have filled their room, is shared out among their connections.
 - Errors come in order: a range that failed for good is reported when all bytes before it were given. Nothing
   further is asked for meanwhile.
 - `aclose`, an error and a cancellation end all requests; when it returns, no task and no connection is left.
@@ -21,6 +22,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
+from typing import Final
 
 from streamrec.errors import ClosedError
 from streamrec.storage.arriving import Arriving
@@ -30,6 +33,9 @@ from streamrec.storage.shield import finish
 from streamrec.storage.stream import ResumingStream, stop_of
 
 __all__ = ["ParallelStream", "Request", "open_parallel"]
+
+LATE_PARTS: Final = 3
+"""So many, where a first byte is late: it is not taken for late before two latencies are over."""
 
 Request = Callable[[int, int | None, str | None], ResumingStream]
 """Makes a stream, not opened yet, from a first byte, one past the last byte, and the version to insist on."""
@@ -85,8 +91,8 @@ class ParallelStream:
         self._request = request
         self._connections = connections
         self._seat = seat
-        self._pieces = deque([Arriving(first, connections, seat)])
         stop = stop_of(first.info, end)
+        self._pieces = deque([Arriving(first, connections, seat, stop or 0)])
         splits = stop is not None and first.info.version is not None
         self._plan = RangePlan(self.position, stop or 0) if splits else RangePlan(0, 0)
         self._last_cut = (stop or 0) - 2 * LEAST_RANGE
@@ -131,7 +137,7 @@ class ParallelStream:
                 self._ask()
             if not self._pieces:
                 return 0
-            self._share_out()
+            self._hurry()
             count = await self._pieces[0].readinto(buffer)
             if count:
                 self._feed()
@@ -147,27 +153,32 @@ class ParallelStream:
             cut = self._plan.cut(self._pieces[-1].reached, terms)
             if cut is not None:
                 self._pieces[-1].cut(cut)
-        while span := self._plan.offer(terms, sum(piece.under_way for piece in self._pieces)):
+        lead = self._connections.lead
+        while span := self._plan.offer(terms, sum(piece.busy(lead) for piece in self._pieces)):
             room = min(span.stop - span.start, terms.range_bytes)
             if self._pieces and not self._connections.promise(self._seat, room):
                 return
             self._plan.accept(span)
             self._pieces.append(self._begun(span, room if self._pieces else 0))
 
-    def _share_out(self) -> None:
-        """The first range, of which nothing is there, is read by several requests if most of the connections rest."""
+    def _hurry(self) -> None:
+        """The first range, of which nothing is there, is shared out if most of the connections rest."""
         head = self._pieces[0]
         if head.ready or len(self._pieces) < 2:
             return
-        terms = self._connections.terms(self._seat)
-        resting = terms.connections - sum(piece.under_way and not piece.hungry for piece in self._pieces)
-        if 2 * resting < terms.connections:
+        connections = self._connections.terms(self._seat).connections
+        resting = connections - sum(piece.left > 0 and not piece.hungry for piece in self._pieces)
+        if 2 * resting >= connections:
+            self._share_out(head, resting + 1)
+
+    def _share_out(self, late: Arriving, connections: int) -> None:
+        """A range is read by so many requests instead of one, as far as it is worth it and there is room."""
+        if self._closed:
             return
-        own, *others = parts(head.left, resting + 1, self._connections.pace)
-        promised = head.left.stop - own.stop
-        if others and self._connections.promise(self._seat, promised, urgent=True):
-            head.cut(own.stop)
-            for place, span in enumerate(others, start=1):
+        own, *others = parts(Span(late.reached, late.stop), connections, self._connections.pace)
+        if others and self._connections.promise(self._seat, late.stop - own.stop, urgent=True):
+            late.cut(own.stop)
+            for place, span in enumerate(others, self._pieces.index(late) + 1):
                 self._pieces.insert(place, self._begun(span, span.stop - span.start, urgent=True))
 
     def _begun(self, span: Span, room: int, urgent: bool = False) -> Arriving:
@@ -175,6 +186,7 @@ class ParallelStream:
         stream = self._request(span.start, span.stop, self.info.version)
         piece = Arriving(stream, self._connections, self._seat, span.stop, urgent)
         if room:
+            stream.late = partial(self._share_out, piece, LATE_PARTS)
             piece.begin(room, self._landed)
         return piece
 
@@ -186,7 +198,7 @@ class ParallelStream:
         """A range has arrived, or as much of it as there is room for: the next may be asked for."""
         if not self._closed:
             self._ask()
-            self._share_out()
+            self._hurry()
 
 
 async def _gone(tasks: list[asyncio.Task[None]]) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from functools import partial
 
 from streamrec.errors import ClosedError
@@ -57,6 +58,12 @@ class ResumingStream:
         version: The version to insist on, or None: the first one seen.
         traffic: What it shares with the store's other requests; None: nothing.
         tally: Where it is counted; None: in one of its own. Streams over ranges of one object share one.
+
+    Attributes:
+        info: The object, as far as it is known.
+        position: The next byte.
+        tally: Where it is counted.
+        late: Called where the first byte is late, before it is asked for once more; it may `cut` what is asked for.
     """
 
     def __init__(
@@ -79,6 +86,7 @@ class ResumingStream:
         self._body: Body | None = None
         self._traffic = traffic or Traffic()
         self.tally = tally or Tally(self._traffic.tally)
+        self.late: Callable[[], None] | None = None
         self._traffic.statistics.opened(path, self.tally)
         self._failures = Failures(policy, path, self._traffic, self.tally)
         self._idle_since = 0.0
@@ -245,6 +253,8 @@ class ResumingStream:
     def _hedge(self, openings: Openings) -> bool:
         if openings.answer.done() or not self._traffic.hedge(self._failures.limiter, self.tally):
             return False
+        if self.late is not None:
+            self.late()
         openings.send(self._request())
         return True
 

@@ -10,6 +10,7 @@ from streamrec.storage.backend import Body, ObjectInfo
 from streamrec.storage.faults import Cause, TransientError, changed
 from streamrec.storage.memory import MemoryBackend
 from streamrec.storage.stream import ResumingStream
+from streamrec.storage.traffic import Traffic
 
 AT_ONCE = RetryPolicy(attempts=60, backoff_base=0.0)
 Watch = Callable[[], None]
@@ -36,7 +37,10 @@ class Scattered(MemoryBackend):
         fails: From which byte on requests fail for good, and how.
         changes_at: After so many requests the object is another one.
         watch: Called whenever bytes are given.
-        late: The number of a request that is answered when `answered` is set.
+        late: The first request for at least so many bytes is answered when `answered` is set.
+
+    Attributes:
+        waits: That request, once it has come.
     """
 
     data: bytes
@@ -47,6 +51,7 @@ class Scattered(MemoryBackend):
     watch: Watch = lambda: None
     late: int | None = None
     answered: asyncio.Event = field(default_factory=asyncio.Event)
+    waits: Asked | None = None
     log: list[Asked] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -64,7 +69,9 @@ class Scattered(MemoryBackend):
 
     async def _answer(self, asked: Asked, path: str, version: str | None) -> Body:
         await pause(self.draw)
-        if self.late is not None and asked in self.log[self.late : self.late + 1]:
+        size = 0 if asked.end is None else asked.end - asked.start
+        if self.late is not None and self.waits is None and size >= self.late:
+            self.waits = asked
             await self.answered.wait()
         start, end = asked.start, asked.end
         now = "v2" if self.changes_at is not None and len(self.log) > self.changes_at else "v1"
@@ -115,9 +122,11 @@ async def pause(draw: random.Random) -> None:
         await asyncio.sleep(0)
 
 
-def request_of(backend: Scattered) -> Callable[[int, int | None, str | None], ResumingStream]:
+def request_of(
+    backend: Scattered, traffic: Traffic | None = None
+) -> Callable[[int, int | None, str | None], ResumingStream]:
     """What makes the requests of a stream over it."""
-    return lambda start, end, version: ResumingStream(backend, AT_ONCE, "memory://x", start, end, version)
+    return lambda start, end, version: ResumingStream(backend, AT_ONCE, "memory://x", start, end, version, traffic)
 
 
 def landing() -> list[asyncio.Task[object]]:

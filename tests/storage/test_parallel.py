@@ -15,13 +15,16 @@ from streamrec.shards import ShardReader
 from streamrec.storage import RetryPolicy, Storages
 from streamrec.storage.climb import Climb
 from streamrec.storage.connections import Connections
+from streamrec.storage.hedging import FIRST_BYTE_FLOOR, Hedging
 from streamrec.storage.parallel import ParallelStream, open_parallel
+from streamrec.storage.ranges import FIRST_RANGE
 from streamrec.storage.stream import ResumingStream
+from streamrec.storage.traffic import Traffic
 from streamrec.testing.faults import NO_FAULTS, Faults
 from streamrec.testing.objectstore import ObjectStore
 from streamrec.tfrecord import encode_records
 from tests.storage.contract import read_all
-from tests.storage.scattered import Scattered, landing, request_of
+from tests.storage.scattered import Asked, Scattered, landing, request_of
 
 MIB = 1 << 20
 DATA = os.urandom(28 * MIB + 12_345)
@@ -134,23 +137,51 @@ def test_a_cancellation_leaves_nothing(seed: int, turns: int) -> None:
 
 async def test_a_late_range_is_shared_out_among_those_that_rest() -> None:
     connections = Connections(BUDGET, Climb(start=4, most=4))
-    backend = Scattered(DATA, late=5)
-    shared_out = asyncio.Event()
-
-    def watch() -> None:
-        for late in backend.log[5:6]:
-            if any(late.start < asked.start < (late.end or 0) for asked in backend.log):
-                shared_out.set()
-
-    backend.watch = watch
+    backend, shared_out = late_in_parts()
     reading = asyncio.create_task(read_all(await opened(backend, connections)))
     await shared_out.wait()
     assert not reading.done()
     backend.answered.set()
     assert await reading == DATA
-    assert backend.log[5].given < (backend.log[5].end or 0) - backend.log[5].start
+    late = the_late_one(backend)
+    assert late.given < (late.end or 0) - late.start
     check_requests(backend, 0, None, 0.0)
     check_nothing_is_left(backend, connections)
+
+
+async def test_a_range_whose_first_byte_is_late_is_asked_for_again_in_parts() -> None:
+    connections = Connections(BUDGET, Climb(start=4, most=4))
+    backend, in_parts = late_in_parts()
+    hedging = Hedging(1.0, first_byte_guess=FIRST_BYTE_FLOOR, stall_guess=20.0)
+    stream = await open_parallel(request_of(backend, Traffic(hedging=hedging)), connections, 0, None, None)
+    head, buffer = bytearray(), memoryview(bytearray(64 << 10))
+    while backend.waits is None:
+        head += buffer[: await stream.readinto(buffer)]
+    late = the_late_one(backend)
+    assert len(head) < late.start, "nobody waits for it yet: it is not shared out because its turn has come"
+    await in_parts.wait()
+    assert [asked.start for asked in backend.log].count(late.start) == 2, "its first part is asked for by the hedge"
+    assert head + await read_all(stream) == DATA
+    assert late.given == 0
+    check_nothing_is_left(backend, connections)
+
+
+def late_in_parts() -> tuple[Scattered, asyncio.Event]:
+    """A backend where a range is late, and what tells that bytes behind its first ones were asked for once more."""
+    backend, told = Scattered(DATA, late=2 * FIRST_RANGE), asyncio.Event()
+
+    def watch() -> None:
+        late = backend.waits
+        if late and any(late.start < asked.start < (late.end or 0) for asked in backend.log):
+            told.set()
+
+    backend.watch = watch
+    return backend, told
+
+
+def the_late_one(backend: Scattered) -> Asked:
+    assert backend.waits is not None
+    return backend.waits
 
 
 async def test_the_head_of_an_object_takes_one_request() -> None:
