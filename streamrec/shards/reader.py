@@ -215,14 +215,18 @@ class ShardReader:
         return size if piece is None else piece.room(size, missing)
 
     def _even(self, block: int) -> int:
-        """Up to a quarter more or less: about to the end of a group of `block_records`, as records were so far."""
+        """About to the end of a group of `block_records`, as records were so far.
+
+        That is up to a quarter more or less, or one group where that is no more than two blocks.
+        """
         place, start = self.place, self._opened.place
         records = place.record - start.record
         if self._options.block_records == 1 or not records:
             return block
         group = (place.offset - start.offset) * self._options.block_records // records
-        groups = (block + block // 4) // group
-        return groups * group + group // SPARE - self._framer.held if groups else block
+        groups = (block + block // 4) // group or int(group <= 2 * block)
+        room = groups * group + group // SPARE - self._framer.held
+        return room if groups and room >= block // 4 else block  # what is held may be longer than records were so far
 
 
 @asynccontextmanager

@@ -1,9 +1,10 @@
 """Local files, through aiofiles: unbuffered, straight into the caller's buffer.
 
 What lies in the page cache is read at once, on the loop: Linux can be asked not to wait (RWF_NOWAIT), and
-copying a megabyte takes less than the hop to a thread. What does not is read in a thread, as much as the
-caller's buffer takes. A thread that reads cannot be stopped, so a cancelled `readinto` waits for it: nobody
-writes into a buffer that its owner believes to be free.
+copying a megabyte takes less than the hop to a thread. Many bodies take turns of the loop, so that what else
+is on it goes on between them. What is not in the cache is read in a thread, as much as the caller's buffer
+takes. A thread that reads cannot be stopped, so a cancelled `readinto` waits for it: nobody writes into a
+buffer that its owner believes to be free.
 
 Uploads go to a temporary name in the same directory (`temporary.py`) and are put in place by fsync, rename (or
 a hard link, which never replaces), fsync of the directory. A process that is killed leaves the temporary file,
@@ -37,6 +38,7 @@ from streamrec.storage.fsspec_options import Source
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.shield import finish
 from streamrec.storage.temporary import create_temporary, make_directories, remove_abandoned, sync_directory
+from streamrec.storage.turns import Turns
 from streamrec.storage.urls import is_temporary
 
 __all__ = ["LocalBackend", "connect"]
@@ -52,6 +54,9 @@ class LocalBackend:
 
     block_bytes = BLOCK_BYTES
     remote = False
+
+    def __init__(self) -> None:
+        self._turns = Turns()
 
     async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
         """All of them on one page."""
@@ -74,7 +79,7 @@ class LocalBackend:
         if start >= (info.size or 0):
             await finish(file.close())
             return EmptyBody(info)
-        return _LocalBody(file, info, start)
+        return _LocalBody(file, info, start, self._turns)
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
         """Makes the directories, and a temporary file beside the final one."""
@@ -92,13 +97,15 @@ class _LocalBody:
     keeps_time = True
     splits = False
 
-    def __init__(self, file: Any, info: ObjectInfo, position: int) -> None:
+    def __init__(self, file: Any, info: ObjectInfo, position: int, turns: Turns) -> None:
         self.info = info
         self._file = file
         self._position = position
+        self._turns = turns
 
     async def readinto(self, buffer: memoryview) -> int:
         """One read system call into the caller's buffer; a file that was changed in place is noticed."""
+        await self._turns.take()
         file, position = self._file.fileno(), self._position
         with _seam(self.info.path, position):
             count = _read_cached(file, buffer, position)

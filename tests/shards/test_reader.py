@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import random
 import uuid
 from itertools import accumulate
 from pathlib import Path
@@ -80,6 +81,37 @@ async def test_blocks_end_behind_groups_of_records(place: str, name: str) -> Non
     assert sum(end % 200 > 0 for end in large) <= 1, "all blocks but the last one"
     assert len(large) > len(data) / 125_000 - 2, "none is much smaller than asked for"
     assert ends[-1] == len(RECORDS) * 10
+
+
+async def test_a_block_grows_to_one_group_where_that_is_no_more_than_two_blocks(place: str) -> None:
+    records = [bytes(984)] * 4000
+    url = put(f"{place}/x.tfrecord", encode_records(records))
+    sizes = {}
+    async with Storages() as storages:
+        for group in (190, 210):  # of 1,000 bytes each, beside blocks of 100,000
+            options = ReadOptions(block_bytes=100_000, block_records=group)
+            reader = await ShardReader.open(await storages.at(url), url, options)
+            sizes[group] = [len(frames) async for frames in reader.frames()]
+            await reader.aclose()
+    assert sum(size % 190 > 0 for size in sizes[190]) <= 3, "while blocks grow, and the last one"
+    assert max(sizes[190]) == 190
+    assert len(sizes[190]) <= 4000 / 190 + 4
+    assert len(sizes[210]) >= 4000 / 110, "a larger group would make them too large: they are as they were"
+    assert sum(sizes[190]) == sum(sizes[210]) == 4000
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_groups_of_records_of_any_length(seed: int) -> None:
+    """Those so far tell little about those to come."""
+    draw = random.Random(seed)
+    block, group = draw.choice([100, 1000, 30_000]), draw.choice([2, 3, 7, 30])
+    records = [bytes(int(draw.choice([1, 1, group, 30]) * draw.random() * block / group)) for _ in range(2000)]
+    url = put(f"memory://groups/{seed}.tfrecord", encode_records(records))
+    async with Storages() as storages:
+        options = ReadOptions(block_bytes=block, block_records=group)
+        reader = await ShardReader.open(await storages.at(url), url, options)
+        assert [record async for record in reader] == records
+        await reader.aclose()
 
 
 async def test_the_first_block_is_small(place: str) -> None:

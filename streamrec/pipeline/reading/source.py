@@ -263,7 +263,8 @@ class Feeds:
         try:
             if reader.info.size is not None:
                 self._sizes.append(reader.info.size)
-            limit = self._whole(lane, reader.info.size) or min(self._share, lane_bytes(reader.block_bytes))
+            block = reader.block_bytes * (1 if options.block_records == 1 else 2)
+            limit = self._whole(lane, reader.info.size) or min(self._share, lane_bytes(block))
             lane.opened(reader.info.version, reader.compression_type, limit)
             while (frames := await reader.read()) is not None:
                 begun = reader.place.record - len(frames)
