@@ -30,6 +30,7 @@ import multiprocessing.util
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
@@ -63,7 +64,7 @@ class LoopThread:
     """
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop = _new_loop()
         self.ident = 0
         self.dead = False
         self.epitaph = STOPPED
@@ -156,6 +157,24 @@ class LoopThread:
     def _fail_residents(self) -> None:
         for fail in list(self.residents):
             fail(ClosedError(self.epitaph))
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """A loop, made by a thread: Ctrl-C, which comes to the main thread, would leave half of one there."""
+    made: Future[asyncio.AbstractEventLoop] = Future()
+
+    def make() -> None:
+        try:
+            made.set_result(asyncio.new_event_loop())
+        except BaseException as error:
+            made.set_exception(error)
+
+    try:
+        threading.Thread(target=make, name="streamrec-loop", daemon=True).start()
+        return made.result()
+    except KeyboardInterrupt:
+        made.add_done_callback(lambda _: made.exception() or made.result().close())
+        raise
 
 
 class _Process:

@@ -40,6 +40,10 @@ def test_in_the_loop_body_a_with_block_waits_for_the_cleanup(start: Start) -> No
     child.finish("cleaned", "interrupted", "nothing")
 
 
+def test_while_the_loop_is_made_it_is_not_left_half_made(start: Start) -> None:
+    start(SCRIPT, "loop_is_made").finish("interrupted", "9999", "nothing")
+
+
 def test_a_second_one_cuts_the_cleanup_short(start: Start) -> None:
     child = start(SCRIPT, "second")
     child.expect("ready")

@@ -1,9 +1,11 @@
 """Ctrl-C, at every place where it can come."""
 
 import asyncio
+import gc
 import os
 import random
 import signal
+import socket
 import sys
 
 from support import MAIN, choose, endless, leftovers, say, until_alone, until_in
@@ -62,6 +64,24 @@ def loop_body() -> None:
 
 def body() -> None:
     sys.stdin.read()
+
+
+def loop_is_made() -> None:
+    pair = socket.socketpair
+
+    def interrupted() -> tuple[socket.socket, socket.socket]:
+        socket.socketpair = pair
+        signal.raise_signal(signal.SIGINT)
+        return pair()
+
+    socket.socketpair = interrupted  # an event loop makes one for itself
+    try:
+        consume(0)
+    except KeyboardInterrupt:
+        say("interrupted")
+    gc.collect()
+    say(consume(0))
+    say(leftovers())
 
 
 async def stubborn(put: Put[str]) -> None:
