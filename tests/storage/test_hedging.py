@@ -353,13 +353,13 @@ async def test_a_network_that_is_slow_everywhere_is_not_doubled(store: ObjectSto
 def test_a_dataset_in_slow_and_stalling_weather(store: ObjectStore) -> None:
     store.faults = Faults(seed=5, first_byte=0.01, jitter=0.01, slow=0.05, slow_first_byte=8.0, stall=0.05)
     urls = [url(store, "s3", index) for index in range(32)]
-    dataset = TFRecordDataset(urls, storage_options=options(store, "s3"), retry=PATIENT, num_parallel_reads=8)
+    policy = replace(PATIENT, hedge_share=1.0)  # all are paid for
+    dataset = TFRecordDataset(urls, storage_options=options(store, "s3"), retry=policy, num_parallel_reads=8)
     found: list[bytes] = []
-    began = time.monotonic()
     with dataset.batch(256).iterate() as batches:
         for frames in batches:
             found += frames
         counts = batches.stats().storage.backends["s3"]
     assert sorted(found) == sorted(RECORDS * 32)
     assert counts.hedges_won > 0
-    assert time.monotonic() - began < 30
+    assert counts.retries["timed_out"] == 0, "a hedge came before every time limit"
