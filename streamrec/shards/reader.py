@@ -31,6 +31,9 @@ __all__ = ["ShardReader", "open_shard"]
 
 FIRST_BLOCK_BYTES = 64 << 10
 GROWTH_BYTES = 16 << 20
+GROUP_BLOCKS = 2
+"""A block may be larger than was asked for, up to so many of them, where it then holds one whole group of records."""
+
 SPARE = 32
 """Blocks that should end behind a group of records are larger by this part of the group."""
 NO_FRAMES = Frames.of([])
@@ -98,6 +101,11 @@ class ShardReader:
     def place(self) -> ShardPlace:
         """The next unread record's place."""
         return ShardPlace(self._framer.position, self._framer.record, self.info.version)
+
+    @property
+    def most_block_bytes(self) -> int:
+        """How large a block may be, save for single records that are longer."""
+        return self.block_bytes * (1 if self._options.block_records == 1 else GROUP_BLOCKS)
 
     @property
     def statistics(self) -> Counts:
@@ -217,14 +225,14 @@ class ShardReader:
     def _even(self, block: int) -> int:
         """About to the end of a group of `block_records`, as records were so far.
 
-        That is up to a quarter more or less, or one group where that is no more than two blocks.
+        That is up to a quarter more or less, or one group where that is no more than `GROUP_BLOCKS` blocks.
         """
         place, start = self.place, self._opened.place
         records = place.record - start.record
         if self._options.block_records == 1 or not records:
             return block
         group = (place.offset - start.offset) * self._options.block_records // records
-        groups = (block + block // 4) // group or int(group <= 2 * block)
+        groups = (block + block // 4) // group or int(group <= GROUP_BLOCKS * block)
         room = groups * group + group // SPARE - self._framer.held
         return room if groups and room >= block // 4 else block  # what is held may be longer than records were so far
 

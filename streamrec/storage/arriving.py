@@ -42,11 +42,11 @@ class Arriving:
     ) -> None:
         self.task: asyncio.Task[None] | None = None
         self.error: Exception | None = None
+        self.stop = stop
         self.hungry = False
         self._stream = stream
         self._connections = connections
         self._seat = seat
-        self.stop = stop
         self._urgent = urgent
         self._blocks: deque[Landed] = deque()
         self._landing = False

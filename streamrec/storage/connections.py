@@ -125,12 +125,6 @@ class Connections:
         return Pace(_middle(self._rates, usual.rate), _middle(self._latencies, usual.latency))
 
     @property
-    def lead(self) -> int:
-        """How many bytes one connection gives while another waits for its first."""
-        pace = self.pace
-        return int(pace.rate * pace.latency)
-
-    @property
     def target(self) -> int:
         """How many connections should be at work in all."""
         return self._climb.target
@@ -156,7 +150,8 @@ class Connections:
         connections = min(self._climb.target // moving, budget * 8 // (LEAST_RANGE * 5))
         if connections < 2 or seat.taken < (PROOF_BESIDE if moving > 1 else PROOF_ALONE):
             return ONE
-        return Terms(connections, range_bytes(self.pace, connections, budget))
+        pace = self.pace
+        return Terms(connections, range_bytes(pace, connections, budget), pace.lead)
 
     def promise(self, seat: Seat, nbytes: int, urgent: bool = False) -> bool:
         """A range of so many bytes may be asked for ahead of its turn; False where there is no room for it now."""

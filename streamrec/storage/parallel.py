@@ -153,8 +153,7 @@ class ParallelStream:
             cut = self._plan.cut(self._pieces[-1].reached, terms)
             if cut is not None:
                 self._pieces[-1].cut(cut)
-        lead = self._connections.lead
-        while span := self._plan.offer(terms, sum(piece.busy(lead) for piece in self._pieces)):
+        while span := self._plan.offer(terms, sum(piece.busy(terms.lead) for piece in self._pieces)):
             room = min(span.stop - span.start, terms.range_bytes)
             if self._pieces and not self._connections.promise(self._seat, room):
                 return

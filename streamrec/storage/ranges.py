@@ -44,12 +44,21 @@ class Pace:
     rate: float = 64e6
     latency: float = 0.04
 
+    @property
+    def lead(self) -> int:
+        """Bytes that one connection gives while another waits for its first."""
+        return int(self.rate * self.latency)
+
 
 class Terms(NamedTuple):
-    """What one stream may use now: so many connections, each for a range of so many bytes."""
+    """What one stream may use now: so many connections, each for a range of so many bytes.
+
+    The next range is asked for when no more than `lead` bytes are left of one.
+    """
 
     connections: int
     range_bytes: int
+    lead: int = 0
 
 
 class Span(NamedTuple):
@@ -71,7 +80,7 @@ def range_bytes(pace: Pace, connections: int, budget: int) -> int:
     >>> range_bytes(Pace(60e6, 0.04), 16, 256 << 20) >> 20, range_bytes(Pace(60e6, 0.04), 16, 100 << 20) >> 20
     (9, 6)
     """
-    wanted = min(max(int(LATENCIES * pace.rate * pace.latency), LEAST_RANGE), MOST_RANGE)
+    wanted = min(max(LATENCIES * pace.lead, LEAST_RANGE), MOST_RANGE)
     return max(LEAST_RANGE, min(wanted, budget // connections) >> 20 << 20)
 
 
@@ -90,7 +99,7 @@ def parts(left: Span, connections: int, pace: Pace) -> list[Span]:
     """
     size = left.stop - left.start
     count = min(connections, size // FIRST_RANGE)
-    if count < 2 or size < 2 * pace.rate * pace.latency:
+    if count < 2 or size < 2 * pace.lead:
         return [left]
     step = size // count >> 20 << 20
     starts = [left.start + number * step for number in range(count)]

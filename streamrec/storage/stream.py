@@ -98,11 +98,6 @@ class ResumingStream:
         """Whether other ranges of the object can be asked for beside this one; known when it is open."""
         return self._body is not None and self._body.splits
 
-    @property
-    def ended(self) -> bool:
-        """Whether all bytes have come."""
-        return self.position in (self._end, self._stop)
-
     def cut(self, end: int) -> None:
         """It ends at `end` now: after `position`, and before where it would have ended."""
         self._end = end

@@ -135,7 +135,7 @@ def moving(connections: Connections, count: int, taken: int) -> list[Seat]:
 def test_a_small_budget_means_fewer_connections_and_not_smaller_ranges() -> None:
     connections = Connections(22 * MIB, clock=Clock())
     (seat,) = moving(connections, 1, PROOF_ALONE)
-    assert connections.terms(seat) == Terms(8, LEAST_RANGE)
+    assert connections.terms(seat) == Terms(8, LEAST_RANGE, Pace().lead)
 
 
 @given(st.integers(1, 100))

@@ -263,8 +263,7 @@ class Feeds:
         try:
             if reader.info.size is not None:
                 self._sizes.append(reader.info.size)
-            block = reader.block_bytes * (1 if options.block_records == 1 else 2)
-            limit = self._whole(lane, reader.info.size) or min(self._share, lane_bytes(block))
+            limit = self._whole(lane, reader.info.size) or min(self._share, lane_bytes(reader.most_block_bytes))
             lane.opened(reader.info.version, reader.compression_type, limit)
             while (frames := await reader.read()) is not None:
                 begun = reader.place.record - len(frames)

@@ -16,7 +16,7 @@ order (`deterministic=False`), numbers mean nothing, and asking for a position i
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
@@ -119,7 +119,7 @@ class Shuffle:
             before = replace(before, begun=(within.begun - within.skip - buffer.room) % within.batch)
         nbytes = 0
         inner = before.chunks(self.inner, state and state["inner"], in_step=shards is not None)
-        async with ahead(inner) as chunks:
+        async with aclosing(ahead(inner)) as chunks:
             try:
                 source = run_again(buffer, state, chunks) if state and shards is None else chunks
                 async for chunk in source:
@@ -135,20 +135,13 @@ class Shuffle:
             raise failure
 
 
-@asynccontextmanager
-async def ahead(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[AsyncGenerator[Chunk]]:
+async def ahead(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
     """The same chunks, in a task of their own: the next one is made while a thread works on the last one."""
     queue = ByteQueue(1)  # one chunk, however large
     async with background() as tasks:
         tasks.start_soon(fill, queue, chunks)
-        async with aclosing(taken(queue)) as coming:
-            yield coming
-
-
-async def taken(queue: ByteQueue) -> AsyncGenerator[Chunk]:
-    """What comes out of a queue."""
-    while (chunk := await queue.get()) is not None:
-        yield chunk
+        while (chunk := await queue.get()) is not None:
+            yield chunk
 
 
 async def worked(outputs: Iterator[Chunk], nbytes: int) -> list[Chunk]:
