@@ -75,12 +75,12 @@ def main() -> None:
             rows.append(row(name, paths, not arguments.without_shuffle, arguments.sides.split(","), arguments.rounds))
         show(rows[-1])
     machine = describe("tensorflow-cpu", "torch", "tfrecord", "numpy")
-    save("pipeline", {"machine": machine, "rounds": arguments.rounds, "rows": kept(rows)})
+    save("pipeline", {"machine": machine, "rounds": arguments.rounds, "rows": kept("pipeline", rows)})
 
 
-def kept(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def kept(name: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """These rows, behind those of earlier runs that were not run again."""
-    path = RESULTS / "pipeline.json"
+    path = RESULTS / f"{name}.json"
     earlier = json.loads(path.read_text())["rows"] if path.exists() else []
     mine = {(new["row"], new["shuffle"]) for new in rows}
     return [old for old in earlier if (old["row"], old["shuffle"]) not in mine] + rows
@@ -140,6 +140,7 @@ def memory(names: Sequence[str], shuffled: bool) -> None:
                 rows.append({"row": name, "shuffle": shuffled * kind.shuffle, "way": way, **run})
                 rows[-1] |= {"budget_mb": kind.budget / 1e6, "within": run["peak_mb"] < kind.budget / 1e6 + SLACK_MB}
                 print(rows[-1], flush=True)
+    rows = kept("pipeline_memory", rows)
     save("pipeline_memory", {"machine": describe("numpy"), "stops_seconds": STOPS_SECONDS, "rows": rows})
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "StageState",
     "Stride",
     "weigh",
+    "weigh_places",
     "with_state",
 ]
 
@@ -97,11 +98,16 @@ class Positions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A run of elements, their positions, and the bytes that they keep alive."""
+    """A run of elements, their positions, and about how many bytes both keep alive."""
 
     elements: Elements
     positions: Positions
     nbytes: int
+
+    @classmethod
+    def weighed(cls, elements: Elements, positions: Positions) -> Chunk:
+        """A chunk that weighs what its elements and its positions do."""
+        return cls(elements, positions, weigh(elements) + weigh_places(positions, len(elements)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +182,15 @@ class Nested:
 def with_state(position: Position, stage: str, state: Any) -> Position:
     """A position with the state, JSON, of one stage more."""
     return {**position, "stages": {**position.get("stages", {}), stage: state}}
+
+
+def weigh_places(positions: Positions, count: int) -> int:
+    """About how many bytes the places between so many elements keep alive: `place_bytes` each, where they say so."""
+    if isinstance(positions, Stride):
+        return weigh_places(positions.inner, count * positions.size)
+    if isinstance(positions, Picked | StageState | Shifted | Nested):
+        return weigh_places(positions.inner, count)
+    return count * int(getattr(positions, "place_bytes", 0))
 
 
 def weigh(elements: Iterable[Any]) -> int:

@@ -1,6 +1,7 @@
 """The pure parts of shuffle: the store of what is held, the buffer, and what its positions say."""
 
 import json
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -205,6 +206,23 @@ def test_positions_say_what_is_held(capacity: int, cuts: list[int], data: st.Dat
         assert start <= min(held, default=start)
         gone += values
     assert sorted(gone) == list(range(300))
+
+
+def test_chunks_weigh_what_their_positions_keep_alive() -> None:
+    """Rows of small records are larger than the records: queues that did not count them held twice their limit."""
+    buffer = Buffer(Rule(20_000, 1 << 30, 7), refers=False)
+    records = [Frames.of([b"%05d" % number for number in range(10_000)])] * 20
+    for frames in records[:3]:
+        assert sum(chunk.nbytes for chunk in buffer.feed(Chunk(frames, Numbered(0), 0))) < 10**7
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        chunks = [chunk for frames in records[3:] for chunk in buffer.feed(Chunk(frames, Numbered(0), 0))]
+        held = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    weighed = sum(chunk.nbytes for chunk in chunks)
+    assert 0.5 * weighed < held < 1.1 * weighed
 
 
 def test_places_of_the_input_are_known_for_each_round_of_the_buffer() -> None:

@@ -29,7 +29,7 @@ from fsspec import AbstractFileSystem
 
 from streamrec.errors import AlreadyExistsError, CacheError, NotFoundError, UnsupportedOperationError, UploadEndedError
 from streamrec.pipeline.caching.storing import pack, unpack
-from streamrec.pipeline.chunk import Chunk, Elements, weigh
+from streamrec.pipeline.chunk import Chunk, Elements
 from streamrec.pipeline.columns import window
 from streamrec.pipeline.description import Chain, Within
 from streamrec.pipeline.reading.interleave import Plan
@@ -279,4 +279,4 @@ class _Unpacking:
         first, self._first = self._first, 0
         positions = Rows(chunk.positions, self._key, index, len(rows), first)
         rows = window(rows, first, len(rows)) if first else rows
-        return Chunk(rows, positions, weigh(rows))
+        return Chunk.weighed(rows, positions)

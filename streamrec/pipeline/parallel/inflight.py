@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import streamrec.pipeline.shuffling.places as places
-from streamrec.pipeline.chunk import Chunk, Position, Positions
+from streamrec.pipeline.chunk import Chunk, Position, Positions, weigh_places
 from streamrec.pipeline.columns import window
 
 __all__ = ["Delivered", "Flight", "Haul"]
@@ -204,6 +204,7 @@ class Flight:
             nbytes: What these results weigh.
             error: Of the element behind them.
         """
+        nbytes += weigh_places(haul.held.chunk.positions, len(results))
         haul.results.extend(results)
         haul.first += len(results)
         haul.nbytes += nbytes
@@ -276,6 +277,10 @@ class Places:
     fed: tuple[Fed, ...]
     delivered: Delivered
     parts: tuple[tuple[int, int], ...]
+
+    @property
+    def place_bytes(self) -> int:
+        return weigh_places(self.fed[-1].positions, 1)
 
     def at(self, index: int) -> Position:
         delivered = self.delivered.copy()

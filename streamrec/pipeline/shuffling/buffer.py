@@ -15,16 +15,15 @@ from base64 import b64decode
 from binascii import b2a_base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from streamrec.errors import StreamrecError
-from streamrec.pipeline.chunk import Chunk, Position, Positions, Shifted, weigh
+from streamrec.pipeline.chunk import Chunk, Position, Positions, Shifted
 from streamrec.pipeline.shuffling.places import OFFSET_BITS, Places, places_of
-from streamrec.pipeline.shuffling.slots import END, REFERENCE, TAG, Base, Entry, Rows, Rule, Slots
+from streamrec.pipeline.shuffling.slots import END, REFERENCE, ROW_BYTES, TAG, Base, Entry, Rows, Rule, Slots
 from streamrec.pipeline.shuffling.store import TAG_BITS, Store, spans_of
-from streamrec.tfrecord import Frames
 
 __all__ = ["NOTHING", "Buffer", "Fixed", "Held"]
 
@@ -195,13 +194,11 @@ class Buffer:
         came, went = self._slots.exchange(entry, taken, out, most)
         if not went:
             return came, None
-        rows = out[:went]
-        elements = self._store.pick(rows)
+        elements = self._store.pick(out[:went])
         shards = self._shards if self._refers else None
-        positions = Shuffled(self._base, self._entries, self._gone, rows, self._known, shards, self._ordered)
+        positions = Shuffled(self._base, self._entries, self._gone, went, self._known, shards, self._ordered)
         self._gone += went
-        nbytes = memoryview(elements.buffer).nbytes if isinstance(elements, Frames) else weigh(elements)
-        return came, Chunk(elements, positions, nbytes)
+        return came, Chunk.weighed(elements, positions)
 
     def _rebase(self, entry: Entry, taken: int) -> None:
         """Positions count from here on."""
@@ -260,7 +257,7 @@ class Shuffled:
         base: What the buffer held some time before.
         entries: What came in since; more may come in later.
         gone: How many elements went before these, since the base.
-        rows: Those of these.
+        count: How many these are.
         known: Places of the input.
         shards: Version and compression of each shard; None where elements are held by number.
         ordered: Whether the input comes in one order.
@@ -269,16 +266,20 @@ class Shuffled:
     base: Base
     entries: Sequence[Entry]
     gone: int
-    rows: Rows
+    count: int
     known: Sequence[Known]
     shards: Mapping[int, tuple[str | None, str | None]] | None
     ordered: bool
+
+    place_bytes: ClassVar[int] = 3 * ROW_BYTES
+    """A row that came in, and two of a base, which is copied when half as many went as it holds."""
 
     def places(self) -> Places | None:
         """Where these elements lie, if they are records of shards."""
         if self.shards is None:
             return None
-        return Places(self.rows[:, REFERENCE], self.rows[:, TAG] & SIZES, self.shards)
+        rows = self.base.went(self.entries, self.gone, self.count)
+        return Places(rows[:, REFERENCE], rows[:, TAG] & SIZES, self.shards)
 
     def at(self, index: int) -> Position:
         if not self.ordered:

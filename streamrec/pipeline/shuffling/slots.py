@@ -14,7 +14,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,11 +24,25 @@ import numpy.typing as npt
 from streamrec import kernels
 from streamrec.pipeline.chunk import Positions
 
-__all__ = ["END", "REFERENCE", "ROW_WEIGHT", "START", "TAG", "Base", "Entry", "Place", "Rows", "Rule", "Slots"]
+__all__ = [
+    "END",
+    "REFERENCE",
+    "ROW_BYTES",
+    "ROW_WEIGHT",
+    "START",
+    "TAG",
+    "Base",
+    "Entry",
+    "Place",
+    "Rows",
+    "Rule",
+    "Slots",
+]
 
 Rows = npt.NDArray[np.int64]
 
 START, END, TAG, REFERENCE = range(4)
+ROW_BYTES = 4 * 8
 
 ROW_WEIGHT = 64
 """What an element weighs beside its bytes, in the buffer's limit."""
@@ -135,11 +149,26 @@ class Base:
 
     def place(self, entries: Sequence[Entry], gone: int) -> Place:
         """Where the buffer stands when `gone` elements more went, while these entries came in behind the base."""
+        return self._replayed(iter(entries), gone)[1]
+
+    def went(self, entries: Sequence[Entry], gone: int, count: int) -> Rows:
+        """The rows of the `count` elements that went after `gone` others."""
+        coming = iter(entries)
+        slots, (_, _, entry, taken) = self._replayed(coming, gone)
+        out = np.empty((count, 4), np.int64)
+        given = 0
+        while True:
+            given += slots.exchange(entry, taken, out[given:], count - given)[1]
+            if given == count:
+                return out
+            entry, taken = next(coming), 0
+
+    def _replayed(self, coming: Iterator[Entry], gone: int) -> tuple[Slots, Place]:
+        """The slots when `gone` more elements went, and where that is."""
         slots = Slots(self.rule, self.rows, self.step, self.weight)
         entry, taken = self.entry, self.taken
-        coming = iter(entries)
         while gone:
             entry = next(coming)
             taken, went = slots.exchange(entry, 0, None, gone)
             gone -= went
-        return Place(slots.rows, slots.step, entry, taken)
+        return slots, Place(slots.rows, slots.step, entry, taken)

@@ -143,7 +143,7 @@ async def yielded(source: Range | Slices, state: Mapping[str, Any] | None) -> As
         count = max(1, len(rows) * CHUNK_BYTES // max(weigh(rows), CHUNK_BYTES))
         elements = window(rows, 0, count)
         await anyio.lowlevel.checkpoint()
-        yield Chunk(elements, Numbered(first), weigh(elements))
+        yield Chunk.weighed(elements, Numbered(first))
         first += count
 
 

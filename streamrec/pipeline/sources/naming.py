@@ -17,7 +17,7 @@ import anyio.lowlevel
 import numpy as np
 
 from streamrec.errors import PositionMismatchError
-from streamrec.pipeline.chunk import Chunk, Position, weigh
+from streamrec.pipeline.chunk import Chunk, Position
 from streamrec.pipeline.columns import Columns, objects
 from streamrec.pipeline.description import Within
 from streamrec.pipeline.mixing.drawing import words
@@ -61,7 +61,7 @@ class Names:
         for start in range(first, len(names), CHUNK_NAMES):
             elements = Columns(objects(names[start : start + CHUNK_NAMES]))
             await anyio.lowlevel.checkpoint()
-            yield Chunk(elements, Named(epoch, start), weigh(elements))
+            yield Chunk.weighed(elements, Named(epoch, start))
         if listing.error is not None:
             raise listing.error
 

@@ -67,7 +67,7 @@ async def cycled(source: Range | Slices, first: int, total: int | None) -> Async
         last = first + count if total is None else min(first + count, total)
         elements = select(rows, np.arange(first, last) % size)
         await anyio.lowlevel.checkpoint()
-        yield Chunk(elements, Cycled(first, size), weigh(elements))
+        yield Chunk.weighed(elements, Cycled(first, size))
         first = last
 
 

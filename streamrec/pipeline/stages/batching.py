@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.pipeline.chunk import Batches, Chunk, Elements, Marks, Positions, Stride, weigh
+from streamrec.pipeline.chunk import Batches, Chunk, Elements, Marks, Positions, Stride
 from streamrec.pipeline.columns import Columns, as_array, compacted, joined, objects, window
 from streamrec.pipeline.nests import map_nest, map_nests
 from streamrec.pipeline.stages.padding import Padding, ragged
@@ -102,14 +102,14 @@ class _Batching:
             return []
         assert self._mark is not None
         batch = self._release()
-        return [Chunk([batch], _Remainder(self._mark), weigh([batch]))]
+        return [Chunk.weighed([batch], _Remainder(self._mark))]
 
     def _completed(self, start: tuple[Positions, int], end: tuple[Positions, int]) -> list[Chunk]:
         """The batch that earlier chunks began, when it is whole."""
         if self._held is None or len(self._held) < self._size:
             return []
         batch = self._release()
-        return [Chunk([batch], Marks((start, end)), weigh([batch]))]
+        return [Chunk.weighed([batch], Marks((start, end)))]
 
     def _whole(self, chunk: Chunk, first: int, last: int) -> list[Chunk]:
         """The batches that lie in one chunk: of records without a copy."""
@@ -120,7 +120,7 @@ class _Batching:
             return [Chunk(Batches(elements, self._size), positions, chunk.nbytes)]
         starts = range(0, last - first, self._size)
         batches = [self._combine(window(elements, at, at + self._size)) for at in starts]
-        return [Chunk(batches, positions, weigh(batches))]
+        return [Chunk.weighed(batches, positions)]
 
     def _hold(self, elements: Any) -> None:
         """Keeps the start of a batch: records are copied, so that their blocks do not pile up."""

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from streamrec.pipeline.chunk import Chunk, Elements, Positions, weigh
+from streamrec.pipeline.chunk import Chunk, Elements, Positions
 from streamrec.pipeline.columns import as_array, joined, select
 from streamrec.pipeline.description import name_of
 from streamrec.pipeline.nests import is_nest
@@ -144,7 +144,7 @@ class _Bucketing:
         self._seen += len(ids)
         self._places = places.kept(np.concatenate([bucket.ordinals for bucket in self._buckets]))
         self._last = (chunk.positions, len(ids))
-        out = [Chunk(batches, positions, weigh(batches))] if batches else []
+        out = [Chunk.weighed(batches, positions)] if batches else []
         if len(ids) < len(chunk.elements) and len(batches) == len(events):
             out += self._remainder(ended=False)  # the function failed: what came before goes first
         if not out:
@@ -206,4 +206,4 @@ class _Bucketing:
         ordinals = [waiting.ordinals for _, waiting in left]
         positions = Left(self._key, self._places, ordinals, self._seen, self._last, ended)
         batches = [self._stage.batch(bucket, waiting.release()) for bucket, waiting in left]
-        return [Chunk(batches, positions, weigh(batches))]
+        return [Chunk.weighed(batches, positions)]

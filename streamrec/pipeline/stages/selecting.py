@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.pipeline.chunk import Chunk, Picked, Positions, StageState, weigh
+from streamrec.pipeline.chunk import Chunk, Picked, Positions, StageState
 from streamrec.pipeline.columns import Columns, compacted, select, window
 from streamrec.pipeline.stages.stage import Calling, Step
 
@@ -210,4 +210,4 @@ def picked(chunk: Chunk, positions: Positions, indices: npt.NDArray[np.int64], s
     first, last = int(indices[0]), int(indices[-1]) + 1
     run = last - first == count
     elements = compacted(window(chunk.elements, first, last)) if run else select(chunk.elements, indices)
-    return [Chunk(elements, Picked(positions, indices, seen), weigh(elements))]
+    return [Chunk.weighed(elements, Picked(positions, indices, seen))]

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from inspect import isawaitable, iscoroutine
 from typing import Any, ClassVar, Protocol
 
-from streamrec.pipeline.chunk import Chunk, weigh
+from streamrec.pipeline.chunk import Chunk
 
 __all__ = ["Calling", "Calls", "Halt", "Map", "Mapped", "Stage", "Step", "called", "halting"]
 
@@ -144,7 +144,7 @@ class Mapped(Calling):
         self._calls.check()
         results = list(self._calls.results(chunk.elements))
         refuse_awaitables(results)
-        return [Chunk(results, chunk.positions, weigh(results))] if results else self.flush()
+        return [Chunk.weighed(results, chunk.positions)] if results else self.flush()
 
 
 def refuse_awaitables(results: list[Any]) -> None:

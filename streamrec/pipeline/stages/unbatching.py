@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from streamrec.pipeline.chunk import Batches, Chunk, Position, Positions, weigh, with_state
+from streamrec.pipeline.chunk import Batches, Chunk, Position, Positions, with_state
 from streamrec.pipeline.columns import rows_of, window
 from streamrec.pipeline.stages.stage import Step
 
@@ -44,7 +44,7 @@ class _Unbatching:
         first, self._first = self._first, 0
         positions = Within(chunk.positions, self._key, index, len(rows) if size is None else size, first)
         rows = window(rows, first, len(rows)) if first else rows
-        return Chunk(rows, positions, weigh(rows))
+        return Chunk.weighed(rows, positions)
 
 
 @dataclass(frozen=True, slots=True)
