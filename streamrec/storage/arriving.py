@@ -49,6 +49,7 @@ class Arriving:
         self._seat = seat
         self._urgent = urgent
         self._blocks: deque[Landed] = deque()
+        self._ahead = False
         self._landing = False
         self._turn = False
         self._answered = False
@@ -107,6 +108,8 @@ class Arriving:
             then: Called when these have arrived, or its turn has come.
         """
         self._landing, self._promised = True, promised
+        self._ahead = True
+        self._connections.asked()
         self.task = asyncio.get_running_loop().create_task(self._land(then), name="streamrec range")
 
     def feed(self) -> bool:
@@ -122,8 +125,15 @@ class Arriving:
 
     async def aclose(self) -> None:
         """Frees its connection; its task is over by now."""
+        self._ended()
         self._blocks.clear()
         await self._stream.aclose()
+
+    def _ended(self) -> None:
+        """It is not ahead of its turn any more. May be called twice."""
+        if self._ahead:
+            self._ahead = False
+            self._connections.ended()
 
     def _copy(self, buffer: memoryview) -> int:
         filled = 0
@@ -140,13 +150,11 @@ class Arriving:
         return filled
 
     async def _land(self, then: Callable[[], None]) -> None:
-        self._connections.asked()
         try:
             await self._fill()
         except Exception as error:
             self.error = error  # whatever it is, it waits for its turn
-        finally:
-            self._connections.ended()
+        self._ended()
         self._connections.withdraw(self._seat, self._promised)
         self._promised, self._landing = 0, False
         self._stopped.set()

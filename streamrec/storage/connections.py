@@ -7,6 +7,8 @@ all, and when one ends the others get its share with their next range.
 Rules:
 - A stream counts while it waits for bytes, or took some a moment ago. One that rests, because its consumer has
   enough, does not count, and its share goes to the others.
+- What a stream rests on still has its connections: of ranges ahead of their turn there are no more in all than twice
+  what the wire takes. Each stream's next byte has a connection, whatever the others do: clients' pools have no limit.
 - A stream proves first that it wants many bytes: reading the head of an object opens no second connection.
 - Bytes that arrive ahead of their turn land in reserved room. What all streams reserve stays within the budget. A
   stream whose next byte was not asked for needs no reservation: nothing can hold it up.
@@ -35,7 +37,7 @@ BUFFER_BYTES: Final = 96 << 20
 """Default bytes that ranges may hold ahead of their turn."""
 
 MOST_OPEN: Final = 64
-"""Small objects open at a time, at the most: clients' pools end at 100, and processors well before."""
+"""Small objects open at a time, at the most: processors take no more."""
 
 PROOF_ALONE: Final = 1 << 20
 PROOF_BESIDE: Final = 8 << 20
@@ -47,6 +49,10 @@ RECENT: Final = 0.2
 
 SPARE: Final = 8
 """One part in so many of the room is left to ranges whose turn has come late: they are shared out."""
+
+MOST_AHEAD: Final = 2
+"""So many times as many requests are under way ahead of their turn as the wire takes, at the most: those that end soon
+have successors already, and those that wait for room are waited for, while a late one is shared out."""
 
 COUNT_SECONDS: Final = 0.01
 """For how long a count of those that move holds good."""
@@ -181,12 +187,17 @@ class Connections:
         if not self.budget.held:
             self.blocks.clear()
 
+    @property
+    def spare(self) -> int:
+        """How many requests ahead of their turn may be made beside those under way, of whatever stream."""
+        return max(0, MOST_AHEAD * self._climb.target - self._ahead)
+
     def asked(self) -> None:
-        """A request beside a stream's first one begins."""
+        """A request ahead of its turn begins."""
         self._ahead += 1
 
     def ended(self) -> None:
-        """Such a request is over."""
+        """Such a request is over, or its turn has come."""
         self._ahead -= 1
 
     def answered(self, seconds: float) -> None:

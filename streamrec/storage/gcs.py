@@ -27,7 +27,7 @@ from streamrec.storage.fsspec_options import Source, build
 from streamrec.storage.gcs_answers import check, info_in, read_json, resource
 from streamrec.storage.gcs_credentials import GcsCredentials
 from streamrec.storage.gcs_uploads import GcsUpload
-from streamrec.storage.http_body import AiohttpBody, client_timeout, range_header, seam, size_in
+from streamrec.storage.http_body import AiohttpBody, client_timeout, range_header, seam, session_settings, size_in
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.urls import split_prefix
 
@@ -38,7 +38,7 @@ _LISTED: Final = "items(name,size,generation),nextPageToken"
 
 async def connect(source: Source, policy: RetryPolicy) -> GcsBackend:
     """Makes a session in the running loop."""
-    session = {"auto_decompress": False, **(source.option("session_kwargs") or {})}  # the bytes as they are stored
+    session = session_settings(source.option("session_kwargs"))
     filesystem = build(GCSFileSystem, source, keep_class=False, session_kwargs=session)
     await filesystem._set_session()
     return GcsBackend(filesystem, client_timeout(policy))

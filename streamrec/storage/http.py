@@ -18,7 +18,15 @@ from streamrec.errors import UnsupportedOperationError
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
 from streamrec.storage.faults import Cause, TransientError, changed
 from streamrec.storage.fsspec_options import Source, build
-from streamrec.storage.http_body import AiohttpBody, check_answer, client_timeout, range_header, seam, size_in
+from streamrec.storage.http_body import (
+    AiohttpBody,
+    check_answer,
+    client_timeout,
+    range_header,
+    seam,
+    session_settings,
+    size_in,
+)
 from streamrec.storage.retry import RetryPolicy
 
 __all__ = ["HttpBackend", "connect"]
@@ -26,7 +34,7 @@ __all__ = ["HttpBackend", "connect"]
 
 async def connect(source: Source, policy: RetryPolicy) -> HttpBackend:
     """Makes a session in the running loop. `client_kwargs` go to it, other options to every request."""
-    client = {"timeout": client_timeout(policy), "auto_decompress": False, **(source.option("client_kwargs") or {})}
+    client = {"timeout": client_timeout(policy), **session_settings(source.option("client_kwargs"))}
     filesystem = build(HTTPFileSystem, source, client_kwargs=client)
     await filesystem.set_session()
     return HttpBackend(filesystem)

@@ -6,6 +6,9 @@ into the caller's buffer. What did not fit is kept as a view, not copied again.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import aiohttp
 
 from streamrec.errors import StorageError
@@ -14,7 +17,16 @@ from streamrec.storage.faults import Cause, TransientError, from_status, http_bo
 from streamrec.storage.landing import Landing, land
 from streamrec.storage.retry import RetryPolicy
 
-__all__ = ["AiohttpBody", "check_answer", "client_timeout", "range_header", "seam", "size_in", "translate"]
+__all__ = [
+    "AiohttpBody",
+    "check_answer",
+    "client_timeout",
+    "range_header",
+    "seam",
+    "session_settings",
+    "size_in",
+    "translate",
+]
 
 _NOTHING = memoryview(b"")
 
@@ -99,6 +111,16 @@ def _plain_length(response: aiohttp.ClientResponse) -> int:
 def client_timeout(policy: RetryPolicy) -> aiohttp.ClientTimeout:
     """The limits of a session: connect, and a silent socket. The others are kept around each request."""
     return aiohttp.ClientTimeout(total=None, sock_connect=policy.connect_timeout, sock_read=policy.stall_timeout)
+
+
+def session_settings(users: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a session is made with in the running loop: bodies as they are stored, a pool without a limit; or as told.
+
+    (Shards that are open rest with their connections until their turn comes: where another one had to wait for a
+    connection, all would wait for each other. How many there are is decided in `connections`, and nowhere else.)
+    """
+    settings = {"auto_decompress": False, **(users or {})}
+    return settings if "connector" in settings else {"connector": aiohttp.TCPConnector(limit=0), **settings}
 
 
 def range_header(start: int, end: int | None) -> dict[str, str]:

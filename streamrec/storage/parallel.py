@@ -155,7 +155,7 @@ class ParallelStream:
                 self._pieces[-1].cut(cut)
         while span := self._plan.offer(terms, sum(piece.busy(terms.lead) for piece in self._pieces)):
             room = min(span.stop - span.start, terms.range_bytes)
-            if self._pieces and not self._connections.promise(self._seat, room):
+            if self._pieces and not (self._connections.spare and self._connections.promise(self._seat, room)):
                 return
             self._plan.accept(span)
             self._pieces.append(self._begun(span, room if self._pieces else 0))
@@ -174,6 +174,7 @@ class ParallelStream:
         """A range is read by so many requests instead of one, as far as it is worth it and there is room."""
         if self._closed:
             return
+        connections = min(connections, 1 + self._connections.spare)
         own, *others = parts(Span(late.reached, late.stop), connections, self._connections.pace)
         if others and self._connections.promise(self._seat, late.stop - own.stop, urgent=True):
             late.cut(own.stop)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from aiobotocore.session import AioSession
 from botocore.awsrequest import HeadersDict
@@ -31,6 +31,9 @@ from streamrec.storage.s3_uploads import Leftovers, S3Upload
 from streamrec.storage.urls import split_object, split_prefix
 
 __all__ = ["S3Backend", "connect"]
+
+UNLIMITED: Final = 1 << 16
+"""Connections in a pool; see `http_body.session_settings`."""
 
 
 async def connect(source: Source, policy: RetryPolicy) -> S3Backend:
@@ -61,7 +64,7 @@ def _client_config(source: Source, policy: RetryPolicy) -> dict[str, Any]:
     """Settings of botocore below the user's own: one attempt, a pool that never starves, lean checksums."""
     config: dict[str, Any] = {
         "retries": {"total_max_attempts": 1, "mode": "standard"},
-        "max_pool_connections": 128,
+        "max_pool_connections": UNLIMITED,
         "connect_timeout": policy.connect_timeout,
         "read_timeout": policy.stall_timeout,  # of a body; heads have ours, around each request
         "response_checksum_validation": "when_required",  # some servers send the whole object's on a 206

@@ -89,7 +89,7 @@ class ResumingStream:
         self.late: Callable[[], None] | None = None
         self._traffic.statistics.opened(path, self.tally)
         self._failures = Failures(policy, path, self._traffic, self.tally)
-        self._idle_since = 0.0
+        self._idle_since = time.monotonic()
         self._reading: asyncio.Timeout | None = None
         self._closed = False
 

@@ -27,6 +27,7 @@ from streamrec.storage.base import ByteStream
 
 PART = 1 << 18
 DATA = os.urandom(3 * PART + 12_345)
+MANY = 150
 QUICK = RetryPolicy(attempts=3, backoff_base=0.01, connect_timeout=5, first_byte_timeout=10, stall_timeout=10)
 
 
@@ -176,6 +177,16 @@ class ReadingTests:
         await self.put(storage, path, DATA)
         streams = await asyncio.gather(*[storage.stream(path, start) for start in range(20)])
         assert await asyncio.gather(*map(read_all, streams)) == [DATA[start:] for start in range(20)]
+
+    async def test_no_pool_of_connections_is_too_small(self, storage: Storage, path: str) -> None:
+        """Open shards rest until their turn comes: where the next one waited for a connection, all would wait."""
+        await self.put(storage, path, DATA)
+        streams = [await storage.stream(path) for _ in range(MANY)]
+        first = [await stream.readinto(memoryview(bytearray(1000))) for stream in streams]
+        assert all(first)
+        assert await read_all(streams[-1]) == DATA[first[-1] :]
+        for stream in streams:
+            await stream.aclose()
 
     async def test_a_cancelled_read_leaves_the_buffer_alone(self, storage: Storage, path: str) -> None:
         await self.put(storage, path, DATA)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from streamrec.errors import ClosedError, ObjectChangedError, PermissionDeniedError, StorageError
 from streamrec.shards import ShardReader
 from streamrec.storage import RetryPolicy, Storages
+from streamrec.storage.backend import Body
 from streamrec.storage.climb import Climb
 from streamrec.storage.connections import Connections
 from streamrec.storage.hedging import FIRST_BYTE_FLOOR, Hedging
@@ -212,6 +213,40 @@ async def read_up_to_8_mib(stream: ParallelStream) -> bytes:
         buffer = memoryview(bytearray(8 * MIB - len(got)))
         got += buffer[: await stream.readinto(buffer)]
     return bytes(got)
+
+
+class FirstAnswered(Scattered):
+    """Only requests for the object's start are answered, until `answered` is set; `waiting` others wait."""
+
+    waiting = 0
+
+    async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
+        """A body, after a while."""
+        if start:
+            self.waiting += 1
+            await self.answered.wait()
+        return await super().open(path, start, end, version)
+
+
+async def test_ranges_of_streams_that_rest_count_too() -> None:
+    """Each stream was once the only one that moved, and had all connections; then they waited for each other."""
+    now = 0.0
+    connections = Connections(1 << 30, Climb(start=16, most=16), clock=lambda: now)
+    backends = [FirstAnswered(DATA, seed) for seed in range(16)]
+    streams = [await opened(backend, connections) for backend in backends]
+    got = await asyncio.gather(*map(read_up_to_8_mib, streams))
+    for index, stream in enumerate(streams):
+        now += 1
+        buffer = memoryview(bytearray(MIB))
+        got[index] += buffer[: await stream.readinto(buffer)]
+    await asyncio.sleep(0)
+    assert 16 <= sum(backend.waiting for backend in backends) <= 32
+    for backend in backends:
+        backend.answered.set()
+    for index, stream in enumerate(streams):
+        assert got[index] + await read_all(stream) == DATA
+    for backend in backends:
+        check_nothing_is_left(backend, connections)
 
 
 @settings(max_examples=15, deadline=None)

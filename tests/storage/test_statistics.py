@@ -14,10 +14,12 @@ from streamrec import TFRecordDataset, encode_records, open_shard
 from streamrec.storage import RetryPolicy, Storages, collecting
 from streamrec.storage.faults import Cause
 from streamrec.storage.statistics import BOUNDS, Counts, Histogram, Statistics, Tally
+from streamrec.storage.stream import ResumingStream
 from streamrec.testing.faults import NO_FAULTS, Faults
 from streamrec.testing.objectstore import ObjectStore
 from streamrec.testing.servers import Store
 from tests.storage.contract import read_all
+from tests.storage.scattered import Scattered
 
 RECORDS = [b"%d:" % index * 100 for index in range(10_000)]
 DATA = encode_records(RECORDS)
@@ -143,6 +145,15 @@ async def test_waiting_is_told_apart(store: ObjectStore) -> None:
     assert counts.first_byte.quantile(1.0) >= 0.2
     assert counts.waited_for_consumer > 0.1
     assert counts.waited_for_store > len(DATA) / 10e6 / 4
+
+
+async def test_a_request_that_is_read_before_it_is_answered_has_waited_for_nobody() -> None:
+    """The last range of an object, whose turn has come when it is made; the time since the machine's start was told."""
+    backend = Scattered(DATA)
+    stream = ResumingStream(backend, POLICY, "memory://x", 0, None, None)
+    assert await stream.readinto(memoryview(bytearray(1000)))
+    assert stream.tally.counts().waited_for_consumer < 60
+    await stream.aclose()
 
 
 @pytest.mark.parametrize("name", ["s3_store", "gcs_store"])
