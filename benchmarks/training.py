@@ -1,20 +1,22 @@
 """What a stream of 300 MB/s beside it costs a training loop on the main thread.
 
-    python -m benchmarks.training [--rounds 5] [--sides alone,streamrec,store,tf.data,DataLoader]
+    python -m benchmarks.training [--rounds 3] [--sides alone,streamrec,store,tf.data,DataLoader]
 
 A step of the loop has ten layers. A layer holds the interpreter lock for half of its time (a loop in Python) and works
 without it for the other half (a matrix product of NumPy's on one thread). Each step takes a batch of 32 images of
 110 kB, 3.5 MB, and lasts as long as 300 MB/s give it: the work of a step is cut to that before the rounds.
 
-- alone: the batch is there already.
+- alone: the batch is there already, in both halves of each pair: what the clock itself does.
 - streamrec, tf.data, DataLoader: the way of `benchmarks.sides` over 16 local files in the page cache, without shuffle,
   for ever; the DataLoader has two workers.
 - store: streamrec over the same files from nginx as S3, which has the same two cores.
 
-All have the same two cores, a process each, in turn. `speed` is steps/s beside those alone, of neighbours in time:
-a loader that does not deliver 300 MB/s shows here too. `waited` is the share of the time spent in `next`: what the
-loader did not deliver. `slowed` is how much longer the step itself took than alone: locks and memory
-that were not free.
+All have the same two cores, a process each, in turn. Within a process the loop runs half a second alone, while the
+loader's queues are full and it rests, and then beside the loader, and so on: the speed of this machine changes by a
+tenth from one process to the next, and hardly within a second. `speed` is steps/s beside those alone just before: a
+loader that does not deliver 300 MB/s shows here too. `waited` is the share of the time spent in `next`: what the
+loader did not deliver. `slowed` is how much longer the step itself took than alone: locks and memory that were not
+free. Medians of all pairs.
 """
 
 from __future__ import annotations
@@ -44,10 +46,12 @@ MODULE = "benchmarks.training"
 KIND = KINDS["images"]
 BYTES_PER_SECOND = 300e6
 LAYERS = 10
-WARM_SECONDS, SECONDS = 1.0, 4.0
+WARM_SECONDS, SETTLE_SECONDS = 1.0, 0.3
+ALONE_SECONDS, BESIDE_SECONDS = 0.5, 0.7
+PAIRS = 8
 CORES = {0, 1}
 BAR = 0.95
-SIDES = ("streamrec", "store", "tf.data", "DataLoader")
+SIDES = ("alone", "streamrec", "store", "tf.data", "DataLoader")
 WAYS = {
     "streamrec": "parse_example, string_columns",
     "tf.data": "deterministic, block_length=16",
@@ -59,7 +63,7 @@ WIDTH = 192
 def main() -> None:
     """Runs all sides in turn, or one as a child process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sides", default=",".join(SIDES))
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -79,15 +83,17 @@ def main() -> None:
 
 
 def compared(task: dict[str, Any], sides: Sequence[str], rounds: int, size: float) -> list[dict[str, Any]]:
-    """A row a side: medians of the rounds, ratios of neighbours in time; `size` is that of a batch in bytes."""
+    """A row a side: medians of all pairs of all rounds; `size` is that of a batch in bytes."""
     found: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
     for _ in range(rounds):
         for side in sides:
-            alone = spawn(MODULE, side="alone", **task)
-            beside = spawn(MODULE, side=side, **task)
-            slowed = beside["step_seconds"] / alone["step_seconds"] - 1
-            speed, mb_s = beside["steps_s"] / alone["steps_s"], beside["steps_s"] * size / 1e6
-            found[side].append({**beside, "speed": speed, "mb_s": mb_s, "slowed": slowed})
+            run = spawn(MODULE, side=side, **task)
+            for alone, beside in run["pairs"]:
+                slowed = beside["step_seconds"] / alone["step_seconds"] - 1
+                speed, mb_s = beside["steps_s"] / alone["steps_s"], beside["steps_s"] * size / 1e6
+                found[side].append(
+                    {**beside, "speed": speed, "mb_s": mb_s, "slowed": slowed, "peak_mb": run["peak_mb"]}
+                )
     keys = ("speed", "waited", "slowed", "mb_s", "cpu_cores", "peak_mb")
     rows = [{"side": side, **{key: median(run[key] for run in runs) for key in keys}} for side, runs in found.items()]
     for row in rows:
@@ -99,9 +105,15 @@ def compared(task: dict[str, Any], sides: Sequence[str], rounds: int, size: floa
 def child(side: str, work: Sequence[int], paths: list[str], endpoint: str) -> dict[str, Any]:
     """The loop beside one loader."""
     os.sched_setaffinity(0, CORES)
-    batches = iter(batches_of(side, paths, endpoint))
+    batches, ready = iter(batches_of(side, paths, endpoint)), repeat(None)
     trained(batches, work, WARM_SECONDS)
-    return {**trained(batches, work, SECONDS), "peak_mb": peak_mb()}
+    pairs = []
+    for _ in range(PAIRS):
+        trained(ready, work, SETTLE_SECONDS)
+        alone = trained(ready, work, ALONE_SECONDS)
+        trained(batches, work, SETTLE_SECONDS)
+        pairs.append((alone, trained(batches, work, BESIDE_SECONDS)))
+    return {"pairs": pairs, "peak_mb": peak_mb()}
 
 
 def batches_of(side: str, paths: Sequence[str], endpoint: str) -> Iterator[Any]:

@@ -25,7 +25,7 @@ from typing import Any
 from streamrec.pipeline.chunk import Chunk, Position, Shifted
 from streamrec.pipeline.columns import window
 from streamrec.pipeline.description import Chain, ChainWatch, SourceWatch, Within
-from streamrec.pipeline.offloading import through
+from streamrec.pipeline.offloading import Hops
 from streamrec.pipeline.options import Options
 from streamrec.pipeline.pushing import drain, push
 from streamrec.pipeline.session import session
@@ -76,7 +76,7 @@ async def running(chain: Chain, position: Position, within: Within, watch: Chain
     """A chain's chunks: the source's, through all steps."""
     states: Mapping[str, Any] = position.get("stages", {})
     steps = watch.steps(stage.start(str(index), states.get(str(index))) for index, stage in enumerate(chain.stages))
-    offload = any(stage.offload for stage in chain.stages)
+    hops = Hops(stage.offload for stage in chain.stages)
     failure: Exception | None = None
     if not position.get("ended") and not any(step.done for step in steps):
         skip = position.get("skip", 0)
@@ -85,14 +85,14 @@ async def running(chain: Chain, position: Position, within: Within, watch: Chain
         async with aclosing(watched(chain.source.chunks(position.get("source"), ahead), watch.source)) as source:
             try:
                 async for chunk in skipping(source, skip):
-                    chunks, failure = await through(push(steps, chunk), offload)
+                    chunks, failure = await hops.through(push(steps, chunk), chunk.nbytes)
                     for out in chunks:
                         yield out
                     if failure or any(step.done for step in steps):
                         break
             except Exception as error:
                 failure = watch.source.blamed(error)
-    chunks, last_failure = await through(drain(steps), offload)
+    chunks, last_failure = await hops.through(drain(steps))
     for out in chunks:
         yield out
     if failure := failure or last_failure:

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from streamrec import Dataset, NotFoundError, TFRecordDataset, encode_records
 from streamrec.pipeline.reading.interleave import Plan
+from streamrec.storage import RetryPolicy
 from streamrec.storage.connections import MOST_OPEN
 from streamrec.storage.room import Budget
 from streamrec.testing.faults import NO_FAULTS, Faults
@@ -133,6 +135,23 @@ def test_places_without_a_shard_lend_their_room_for_the_epoch(
     dataset = dataset_of(store, "s3://large/a", num_parallel_reads=16).with_options(memory_budget=256 << 20)
     assert list(dataset) == LARGE
     assert limits == [176 - 20 * 6, 176 - 2 * 6, 176 - 20 * 6, 0]  # 256 without the consumer's 64, and a sixteenth
+
+
+def test_a_consumer_that_rests_finds_its_next_record_there(tmp_path: Path) -> None:
+    """Each shard was once the only one that moved, and asked for ranges; then no one's turn had a connection left."""
+    shards = [tmp_path / "bucket" / f"{shard:02d}" for shard in range(16)]
+    shards[0].parent.mkdir()
+    shards[0].write_bytes(encode_records([bytes(100_000)] * 500))
+    for shard in shards[1:]:
+        shard.hardlink_to(shards[0])
+    with ObjectStore(tmp_path, faults=Faults(first_byte=0.01, jitter=0)) as store:
+        retry = RetryPolicy(attempts=1, first_byte_timeout=5)
+        dataset = dataset_of(store, "s3://bucket/*", num_parallel_reads=16, retry=retry)
+        batches = iter(dataset.with_options(memory_budget=512 << 20).batch(32))
+        for _ in range(8):
+            assert sum(map(len, islice(batches, 20))) == 20 * 32
+            store.wait_idle(0.3)
+        batches.close()
 
 
 def test_resuming_in_the_middle_of_parallel_ranges(store: ObjectStore) -> None:

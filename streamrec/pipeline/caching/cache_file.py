@@ -34,7 +34,7 @@ from streamrec.pipeline.columns import window
 from streamrec.pipeline.description import Chain, Within
 from streamrec.pipeline.reading.interleave import Plan
 from streamrec.pipeline.reading.source import Shards
-from streamrec.pipeline.stages.stage import Step
+from streamrec.pipeline.stages.stage import Offload, Step
 from streamrec.pipeline.stages.unbatching import Within as Rows
 from streamrec.shards import ReadOptions, ShardReader, ShardWriter
 from streamrec.shards.patterns import is_glob
@@ -245,7 +245,7 @@ class Unpack:
     """The elements of a cache, out of its records."""
 
     path: str
-    offload: ClassVar[bool] = True
+    offload: ClassVar[Offload] = Offload.ALWAYS
 
     def start(self, key: str, state: int | None) -> Step:
         return _Unpacking(self.path, key, state or 0)

@@ -13,7 +13,7 @@ from streamrec.pipeline.chunk import Batches, Chunk, Elements, Marks, Positions,
 from streamrec.pipeline.columns import Columns, as_array, compacted, joined, objects, window
 from streamrec.pipeline.nests import map_nest, map_nests
 from streamrec.pipeline.stages.padding import Padding, ragged
-from streamrec.pipeline.stages.stage import Step
+from streamrec.pipeline.stages.stage import Offload, Step
 from streamrec.tfrecord import Frames, Joining
 
 __all__ = ["Batch", "PaddedBatch", "RaggedBatch", "stack"]
@@ -31,7 +31,7 @@ class Batch:
 
     batch_size: int
     drop_remainder: bool = False
-    offload: ClassVar[bool] = False
+    offload: ClassVar[Offload] = Offload.NEVER
 
     def __post_init__(self) -> None:
         check_size(self.batch_size)
@@ -47,7 +47,7 @@ class PaddedBatch:
     batch_size: int
     padding: Padding = Padding()
     drop_remainder: bool = False
-    offload: ClassVar[bool] = False
+    offload: ClassVar[Offload] = Offload.NEVER
 
     def __post_init__(self) -> None:
         check_size(self.batch_size)
@@ -62,7 +62,7 @@ class RaggedBatch:
 
     batch_size: int
     drop_remainder: bool = False
-    offload: ClassVar[bool] = False
+    offload: ClassVar[Offload] = Offload.NEVER
 
     def __post_init__(self) -> None:
         check_size(self.batch_size)

@@ -22,7 +22,7 @@ from streamrec.pipeline.description import name_of
 from streamrec.pipeline.nests import is_nest
 from streamrec.pipeline.stages.batching import batched, check_size
 from streamrec.pipeline.stages.padding import Padding
-from streamrec.pipeline.stages.stage import Calls, Step
+from streamrec.pipeline.stages.stage import Calls, Offload, Step
 from streamrec.pipeline.stages.waiting import NONE, Completed, Left, Ordinals, Places
 from streamrec.tfrecord import Frames
 
@@ -42,7 +42,7 @@ class Bucket:
     padding: Padding | None = Padding()
     pad_to_bucket_boundary: bool = False
     drop_remainder: bool = False
-    offload: ClassVar[bool] = True
+    offload: ClassVar[Offload] = Offload.ALWAYS
 
     def __post_init__(self) -> None:
         if len(self.batch_sizes) != len(self.boundaries) + 1:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from streamrec.example import parse_example
 from streamrec.example.columns import Column
 from streamrec.example.features import Feature
-from streamrec.pipeline.stages.stage import Mapped, Step
+from streamrec.pipeline.stages.stage import Mapped, Offload, Step
 
 __all__ = ["Parse"]
 
@@ -23,7 +23,7 @@ class Parse:
 
     features: Mapping[str, Feature]
     string_columns: bool = False
-    offload: ClassVar[bool] = True
+    offload: ClassVar[Offload] = Offload.LONG
 
     def start(self, key: str, state: int | None) -> Step:
         return Mapped(self)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from streamrec.pipeline.chunk import Chunk, Picked, Positions, StageState
 from streamrec.pipeline.columns import Columns, compacted, select, window
-from streamrec.pipeline.stages.stage import Calling, Step
+from streamrec.pipeline.stages.stage import Calling, Offload, Step
 
 __all__ = ["Enumerate", "Filter", "Shard", "Skip", "Take", "TakeWhile"]
 
@@ -24,7 +24,7 @@ class Take:
     """The first `count` elements; all of them where `count` is -1, as in tf.data."""
 
     count: int
-    offload: ClassVar[bool] = False
+    offload: ClassVar[Offload] = Offload.NEVER
 
     def start(self, key: str, state: int | None) -> Step:
         return _Taking(self.count, key, state or 0)
@@ -59,7 +59,7 @@ class Skip:
     """All but the first `count` elements; none where `count` is -1, as in tf.data."""
 
     count: int
-    offload: ClassVar[bool] = False
+    offload: ClassVar[Offload] = Offload.NEVER
 
     def start(self, key: str, state: int | None) -> Step:
         return _Skipping(self.count, key, state or 0)
@@ -94,7 +94,7 @@ class Shard:
 
     num_shards: int
     index: int
-    offload: ClassVar[bool] = False
+    offload: ClassVar[Offload] = Offload.NEVER
 
     def __post_init__(self) -> None:
         if self.num_shards < 1:
@@ -131,7 +131,7 @@ class Enumerate:
     """Pairs each element with its number, an int64, from `first` on."""
 
     first: int = 0
-    offload: ClassVar[bool] = False
+    offload: ClassVar[Offload] = Offload.NEVER
 
     def start(self, key: str, state: int | None) -> Step:
         return _Enumerating(self.first, key, state or 0)
@@ -162,7 +162,7 @@ class Filter:
     """The elements for which a function gives something true."""
 
     function: Callable[..., Any]
-    offload: ClassVar[bool] = True
+    offload: ClassVar[Offload] = Offload.ALWAYS
 
     def start(self, key: str, state: int | None) -> Step:
         return _Filtering(self.function)
@@ -182,7 +182,7 @@ class TakeWhile:
     """The elements before the first for which a function gives something false."""
 
     function: Callable[..., Any]
-    offload: ClassVar[bool] = True
+    offload: ClassVar[Offload] = Offload.ALWAYS
 
     def start(self, key: str, state: int | None) -> Step:
         return _TakingWhile(self.function)

@@ -15,12 +15,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
+from enum import IntEnum
 from inspect import isawaitable, iscoroutine
 from typing import Any, ClassVar, Protocol
 
 from streamrec.pipeline.chunk import Chunk
 
-__all__ = ["Calling", "Calls", "Halt", "Map", "Mapped", "Stage", "Step", "called", "halting"]
+__all__ = ["Calling", "Calls", "Halt", "Map", "Mapped", "Offload", "Stage", "Step", "called", "halting"]
+
+
+class Offload(IntEnum):
+    """Whether a stage's work is done in a worker thread, beside the event loop.
+
+    LONG: where it takes longer than to go to a thread and back. ALWAYS: it calls code of the user's, which may wait.
+    """
+
+    NEVER = 0
+    LONG = 1
+    ALWAYS = 2
 
 
 class Step(Protocol):
@@ -40,8 +52,8 @@ class Step(Protocol):
 class Stage(Protocol):
     """A description of what happens to elements."""
 
-    offload: ClassVar[bool]
-    """Whether `feed` calls code of the user's, and so runs in a worker thread beside the event loop."""
+    offload: ClassVar[Offload]
+    """Where `feed` runs."""
 
     def start(self, key: str, state: Any) -> Step:
         """Makes the running step.
@@ -111,7 +123,7 @@ class Map:
     """Calls a function for each element; a tuple's parts are its arguments."""
 
     function: Callable[..., Any]
-    offload: ClassVar[bool] = True
+    offload: ClassVar[Offload] = Offload.ALWAYS
 
     def start(self, key: str, state: int | None) -> Step:
         return Mapped(self.function)

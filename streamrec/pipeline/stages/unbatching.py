@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from streamrec.pipeline.chunk import Batches, Chunk, Position, Positions, with_state
 from streamrec.pipeline.columns import rows_of, window
-from streamrec.pipeline.stages.stage import Step
+from streamrec.pipeline.stages.stage import Offload, Step
 
 __all__ = ["Unbatch"]
 
@@ -16,7 +16,7 @@ __all__ = ["Unbatch"]
 class Unbatch:
     """Splits each element into its rows: the records of Frames, the rows of arrays (in dicts and tuples too)."""
 
-    offload: ClassVar[bool] = False
+    offload: ClassVar[Offload] = Offload.NEVER
 
     def start(self, key: str, state: int | None) -> Step:
         return _Unbatching(key, state or 0)
