@@ -223,8 +223,12 @@ class ResumingStream:
             return False
         rival.taken = True
         self.tally.hedge_won()
-        await self._drop()
-        self._accept(rival.answer.result())
+        beaten = self._body
+        try:
+            self._accept(rival.answer.result())
+        finally:
+            if beaten is not None:
+                await beaten.aclose()
         return True
 
     async def _connect(self) -> Body:
@@ -236,6 +240,7 @@ class ResumingStream:
         try:
             body = await within(self._policy.request_timeout(), openings.answer, "opening")
             openings.taken = True
+            self._accept(body)  # it is ours to close from here on: settling may be cancelled
         finally:
             watch.cancel()
             if not openings.settled:
@@ -243,7 +248,7 @@ class ResumingStream:
         self._failures.limiter.answered()
         if openings.hedged:
             self.tally.hedge_won()
-        return self._accept(body)
+        return body
 
     def _hedge(self, openings: Openings) -> bool:
         if openings.answer.done() or not self._traffic.hedge(self._failures.limiter, self.tally):
@@ -253,14 +258,13 @@ class ResumingStream:
         openings.send(self._request())
         return True
 
-    def _accept(self, body: Body) -> Body:
+    def _accept(self, body: Body) -> None:
         """From here on this body is read; pins what it tells of the object."""
         info, self._body = self.info, body
         if _differs(info.version, body.info.version) or _differs(info.size, body.info.size):
             raise changed(info.path, self.position, self._end)
         self.info = ObjectInfo(info.path, body.info.size, body.info.version or info.version)
         self._stop = stop_of(self.info, self._end)
-        return body
 
     async def _request(self) -> Body:
         """One request, and how long it takes to be answered."""

@@ -13,13 +13,16 @@ from hypothesis import strategies as st
 
 from streamrec import TFRecordDataset, encode_records
 from streamrec.storage import RetryPolicy, Storages
-from streamrec.storage.backend import ObjectInfo
+from streamrec.storage.backend import Body, ObjectInfo
 from streamrec.storage.faults import Cause, TransientError
 from streamrec.storage.hedging import EARNS, FIRST_BYTE_FLOOR, SAVED, STALL_FLOOR, Hedging, Recent
 from streamrec.storage.openings import Openings, Watch
+from streamrec.storage.stream import ResumingStream
+from streamrec.storage.traffic import Traffic
 from streamrec.testing.faults import NO_FAULTS, Faults, decide
 from streamrec.testing.objectstore import ObjectStore
 from tests.storage.contract import read_all
+from tests.storage.scattered import Scattered
 
 RECORDS = [os.urandom(1000) for _ in range(3000)]
 DATA = encode_records(RECORDS)
@@ -324,6 +327,42 @@ async def test_the_loser_is_gone(store: ObjectStore) -> None:
         assert await asyncio.to_thread(store.wait_closed, 30), "the stalled connection was closed"
         await stream.aclose()
         assert asyncio.all_tasks() == before
+
+
+class Rivals(Scattered):
+    """The first request is answered when a second one has come, which takes until `cleaned` to be cancelled."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.rivalled, self.settling, self.cleaned = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
+        """The answer to the first."""
+        if not self.log:
+            body = await super().open(path, start, end, version)
+            await self.rivalled.wait()
+            return body
+        self.rivalled.set()
+        try:
+            return await asyncio.get_running_loop().create_future()
+        finally:
+            self.settling.set()
+            await self.cleaned.wait()
+
+
+async def test_an_answer_that_was_taken_is_closed_if_its_opening_is_cancelled() -> None:
+    """The loser's cancellation takes its time: who is cancelled meanwhile left the winner's connection open."""
+    backend = Rivals(DATA)
+    traffic = Traffic(hedging=Hedging(1.0, first_byte_guess=FIRST_BYTE_FLOOR, stall_guess=20.0))
+    stream = ResumingStream(backend, RetryPolicy(), "memory://x", 0, None, None, traffic)
+    opening = asyncio.create_task(stream.open())
+    await backend.settling.wait()
+    opening.cancel()
+    await asyncio.sleep(0)
+    backend.cleaned.set()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert [asked.closed for asked in backend.log] == [True]
 
 
 async def test_no_share_no_hedge(store: ObjectStore) -> None:
