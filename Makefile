@@ -1,7 +1,7 @@
 # Two commands do all the set-up on a fresh machine with Python 3.11+, a C compiler, make and a package index:
 #   make demo     writes TFRecord shards to a real S3 server and streams them back into a training loop
 #   make test     runs the tests
-# PEERS=1 also installs TensorFlow and torch, which some tests and benchmarks compare with (as CI does).
+# STREAMREC_THOROUGH=1 also runs the variants that tell least; PEERS=1 also installs TensorFlow and torch, which some tests and benchmarks compare with (as CI does).
 
 PYTHON ?= python3
 CLIENT := .venv

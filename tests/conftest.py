@@ -18,9 +18,22 @@ def pytest_xdist_auto_num_workers() -> int:
     return min(8, 2 * (os.cpu_count() or 1))
 
 
-settings.register_profile("usual", deadline=None)  # how long an example takes depends on what else runs here
+THOROUGH = bool(os.environ.get("STREAMREC_THOROUGH"))
+"""Whether everything is tried, as in CI; else what tells most in the least time."""
+
+# deadline: how long an example takes depends on what else runs here
+settings.register_profile("quick", max_examples=40, deadline=None)
+settings.register_profile("thorough", max_examples=100, deadline=None)
 settings.register_profile("many", max_examples=5000, deadline=None)
-settings.load_profile("usual")
+settings.load_profile("thorough" if THOROUGH else "quick")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves the tests that are marked `thorough` to runs that are."""
+    left = [] if THOROUGH else [item for item in items if item.get_closest_marker("thorough")]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
 
 
 @pytest.fixture

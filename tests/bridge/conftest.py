@@ -97,7 +97,7 @@ class Child:
 Start = Callable[..., Child]
 
 
-@pytest.fixture(params=MODES)
+@pytest.fixture(params=["plain", pytest.param("dev", marks=pytest.mark.thorough)])
 def start(request: pytest.FixtureRequest) -> Iterator[Start]:
     """Start `scripts/<script> <args>` in a fresh interpreter; it is gone when the test ends."""
     children: list[Child] = []

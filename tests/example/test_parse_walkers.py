@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from streamrec.example.reference import ReferenceWalker
 from streamrec.example.sequence import parse_sequences_with
 from streamrec.example.walk import Walker
 from streamrec.kernels import _native
+from tests.conftest import THOROUGH
 from tests.example.compare import assert_same, materialised
 from tests.example.conftest import WALKERS
 from tests.example.strategies import (
@@ -40,7 +40,7 @@ from tests.example.strategies import (
 from tests.example.wire import example, feature, field, ints, strings, varint
 
 many = settings(
-    max_examples=400 if os.environ.get("STREAMREC_THOROUGH") else 100,  # CI looks harder
+    max_examples=400 if THOROUGH else 100,  # CI looks harder
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )

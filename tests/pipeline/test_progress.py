@@ -141,7 +141,7 @@ def test_a_terminal_is_given_back_at_an_interrupt() -> None:
     code, output = in_terminal(
         "import threading\n"
         "from streamrec import Dataset\n"
-        "def waits(number): threading.Event().wait(0 if number < 3 else 20)\n"
+        "def waits(number): threading.Event().wait(0 if number < 3 else 4)\n"
         "def run():\n"
         "    for number in Dataset.range(9).batch(1).map(waits).iterate(progress=True): pass\n"
         "try: run()\n"
