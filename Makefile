@@ -1,7 +1,8 @@
 # Two commands do all the set-up on a fresh machine with Python 3.11+, a C compiler, make and a package index:
 #   make demo     writes TFRecord shards to a real S3 server and streams them back into a training loop
 #   make test     runs the tests
-# STREAMREC_THOROUGH=1 also runs the variants that tell least; PEERS=1 also installs TensorFlow and torch, which some tests and benchmarks compare with (as CI does).
+# PEERS=1 also installs TensorFlow and torch, which some tests and benchmarks compare with; STREAMREC_THOROUGH=1 also
+# runs the variants of tests that tell least (CI does both).
 
 PYTHON ?= python3
 CLIENT := .venv
@@ -23,7 +24,7 @@ export STREAMREC_SERVERS ?= $(CURDIR)/$(SERVERS)
 .PHONY: help demo test check soak fuzz bench sanitize servers client peers clean
 
 help:
-	@sed -n '1,4p' Makefile | cut -c3-
+	@sed -n '1,5p' Makefile | cut -c3-
 	@echo "  make check    lint, types and structure"
 	@echo "  make sanitize the tests of kernels and parsing under AddressSanitizer and UBSan"
 	@echo "  make soak     ten minutes of reading and writing in bad weather (SOAK_SECONDS=600, SOAK_KILLS=100), and killed training runs"

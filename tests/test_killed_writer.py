@@ -5,7 +5,7 @@ import pytest
 from tests.soak.writing import soak
 
 
-@pytest.mark.parametrize("kind", ["s3_store", "gcs_store", "local"])
+@pytest.mark.parametrize("kind", ["s3_store", pytest.param("gcs_store", marks=pytest.mark.thorough), "local"])
 def test_a_killed_writer_leaves_nothing_partial_and_can_run_again(request: pytest.FixtureRequest, kind: str) -> None:
     store = None if kind == "local" else request.getfixturevalue(kind)
     seen = soak(kind.removesuffix("_store"), kills=3, seed=4, store=store)

@@ -37,7 +37,7 @@ def test_a_thread_that_is_joined_gets_everything(start: Start) -> None:
     start(SCRIPT, "working_thread").finish("leaving", str(sum(range(1_000))))
 
 
-@pytest.mark.parametrize(("how", "code"), [("return", 0), ("exit", 3)])
+@pytest.mark.parametrize(("how", "code"), [("return", 0), pytest.param("exit", 3, marks=pytest.mark.thorough)])
 def test_cleanup_that_hangs_is_bounded(start: Start, how: str, code: int) -> None:
     child = start(SCRIPT, "hanging", how)
     child.expect("leaving")

@@ -26,6 +26,7 @@ def test_all_records_and_nothing_twice(soak: Soak) -> None:
     assert soak.report.requests > 32 * ROUNDS
 
 
+@pytest.mark.thorough
 def test_through_obstore(s3_store: Store) -> None:
     with Soak(s3_store, seed=8) as soak:
         soak.round(backend="obstore")

@@ -303,7 +303,7 @@ print("done")
 """
 
 
-@pytest.mark.parametrize("how", ["drained", "left", "iterating"])
+@pytest.mark.parametrize("how", [pytest.param("drained", marks=pytest.mark.thorough), "left", "iterating"])
 def test_the_exit_is_clean(s3_store: Store, how: str) -> None:
     """Without the pauses at the end half of the "drained" runs abort."""
     url, options = f"{s3_store.url}/{uuid4().hex}", through_obstore(s3_store)
