@@ -49,7 +49,6 @@ class Arriving:
         self._seat = seat
         self._urgent = urgent
         self._blocks: deque[Landed] = deque()
-        self._ahead = False
         self._landing = False
         self._turn = False
         self._answered = False
@@ -108,7 +107,6 @@ class Arriving:
             then: Called when these have arrived, or its turn has come.
         """
         self._landing, self._promised = True, promised
-        self._ahead = True
         self._connections.asked()
         self.task = asyncio.get_running_loop().create_task(self._land(then), name="streamrec range")
 
@@ -130,9 +128,9 @@ class Arriving:
         await self._stream.aclose()
 
     def _ended(self) -> None:
-        """It is not ahead of its turn any more. May be called twice."""
-        if self._ahead:
-            self._ahead = False
+        """It lands no more ahead of its turn. May be called twice."""
+        if self._landing:
+            self._landing = False
             self._connections.ended()
 
     def _copy(self, buffer: memoryview) -> int:
@@ -156,7 +154,7 @@ class Arriving:
             self.error = error  # whatever it is, it waits for its turn
         self._ended()
         self._connections.withdraw(self._seat, self._promised)
-        self._promised, self._landing = 0, False
+        self._promised = 0
         self._stopped.set()
         then()
 
