@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["copy_bytes"]
 
-LARGE = 16 << 10
+LARGE = 128 << 10
 """From so many bytes on, giving the lock away costs less than holding it."""
 
 

@@ -23,7 +23,8 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import replace
 from statistics import median
 from typing import Final
 
@@ -107,6 +108,7 @@ class Connections:
     Attributes:
         budget: What all may hold ahead of its turn.
         blocks: Where it lands; free ones are kept while anything is held.
+        pace: What one connection gives, as measured; an object store's usual figures until then.
     """
 
     def __init__(
@@ -118,17 +120,12 @@ class Connections:
         self._climb = climb or Climb()
         self._seats: set[Seat] = set()
         self._ahead = 0
+        self.pace = Pace()
         self._latencies: deque[float] = deque(maxlen=REMEMBERED)
         self._rates: deque[float] = deque(maxlen=REMEMBERED)
         self._count = 1
         self._count_until = -math.inf
         self._begin_window(clock())
-
-    @property
-    def pace(self) -> Pace:
-        """What one connection gives, as measured; an object store's usual figures until then."""
-        usual = Pace()
-        return Pace(_middle(self._rates, usual.rate), _middle(self._latencies, usual.latency))
 
     @property
     def target(self) -> int:
@@ -203,11 +200,13 @@ class Connections:
     def answered(self, seconds: float) -> None:
         """A first byte took so long."""
         self._latencies.append(seconds)
+        self.pace = replace(self.pace, latency=median(self._latencies))
 
     def flowed(self, nbytes: int, seconds: float) -> None:
         """One connection, which nothing held up, gave so many bytes in that time."""
         if nbytes >= 1 << 20:
             self._rates.append(nbytes / max(seconds, 1e-6))
+            self.pace = replace(self.pace, rate=median(self._rates))
 
     def arrived(self, nbytes: int) -> float:
         """Bytes came in on any connection; returns the time. Windows of time end here."""
@@ -257,7 +256,3 @@ class Connections:
         self._window = max(LEAST_WINDOW, WINDOW_LATENCIES * self.pace.latency)
         self._bytes = 0
         self._short = False
-
-
-def _middle(values: Iterable[float], otherwise: float) -> float:
-    return median(values or (otherwise,))

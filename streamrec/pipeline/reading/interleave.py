@@ -17,8 +17,10 @@ Rules:
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Final
 
 from streamrec.pipeline.chunk import Positions
 from streamrec.pipeline.reading.lane import STRETCH_BYTES, Lane, records_begun, take_in_turn
@@ -30,6 +32,9 @@ __all__ = ["CHUNK_BYTES", "Interleave", "Plan"]
 
 CHUNK_BYTES = 6 << 20
 """About how much one pull copies at the most: much above this it would leave the caches."""
+
+AVAILABLE: Final = attrgetter("available")
+TYPICAL_BYTES: Final = attrgetter("typical_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +122,7 @@ class Interleave:
             if lane is not None and lane.available:
                 self._marks[index] = lane.mark()  # with the block that it gives now, for the places within
                 before = self.snapshot
-                frames, taken = self._take([index], lane.front())
+                frames, taken = self._take({index: lane}, lane.front())
                 self._advance()
                 return frames, BlockPositions(before, lane.shard, taken)
             self._advance()
@@ -130,10 +135,15 @@ class Interleave:
 
     def _fill_slots(self) -> None:
         """Empty slots take the next shards now, in the order in which their turns come: as good as at their turns."""
-        slots = len(self._slots)
-        for index in range(self._cycle, self._cycle + slots):
-            if self._slots[index % slots] is None and self._next < self._shards:
-                self._enter(index % slots)
+        if self._next == self._shards or None not in self._slots:
+            return
+        for index in self._in_turn():
+            if self._slots[index] is None and self._next < self._shards:
+                self._enter(index)
+
+    def _in_turn(self) -> list[int]:
+        """All slots, in the order of their turns."""
+        return [*range(self._cycle, len(self._slots)), *range(self._cycle)]
 
     def _pull_in_order(self) -> tuple[Frames, Positions] | None:
         self._fill_slots()
@@ -153,33 +163,28 @@ class Interleave:
         """The next records, of which this lane's are the first; None where more should arrive before."""
         block = self._plan.block_length
         if self._slots.count(None) == len(self._slots) - 1:
-            frames, taken = self._take([self._cycle], self._stretch(lane, sys.maxsize))
+            frames, taken = self._take({self._cycle: lane}, self._stretch(lane, sys.maxsize))
         elif self._block or block * lane.typical_bytes >= STRETCH_BYTES:
-            frames, taken = self._take([self._cycle], self._stretch(lane, block - self._block))
+            frames, taken = self._take({self._cycle: lane}, self._stretch(lane, block - self._block))
             self._go_on(len(frames))
         else:
-            slots = len(self._slots)
-            order = [index % slots for index in range(self._cycle, self._cycle + slots) if self._slots[index % slots]]
-            frames, taken = self._take(order, self._turns([self._lane(index) for index in order]))
+            seats = {index: seated for index in self._in_turn() if (seated := self._slots[index]) is not None}
+            frames, taken = self._take(seats, self._turns(list(seats.values())))
             turns, self._block = divmod(len(frames), block)
-            self._cycle = order[turns % len(order)]
+            self._cycle = list(seats)[turns % len(seats)]
         if not len(frames):
             return None
         self._pulled += len(frames)
         before, self._before = self._before, self.snapshot
         return frames, SourcePositions(before, self._before, len(frames), taken)
 
-    def _take(self, slots: Sequence[int], count: int) -> tuple[Frames, Taken]:
+    def _take(self, seats: Mapping[int, Lane], count: int) -> tuple[Frames, Taken]:
         """The next `count` records of the lanes in these slots, in turn."""
-        frames, taken = take_in_turn([self._lane(slot) for slot in slots], count, self._plan.block_length)
-        for slot in slots:
-            self._marks[slot] = self._lane(slot).mark()
+        frames, taken = take_in_turn(list(seats.values()), count, self._plan.block_length)
+        if count:
+            for slot, lane in seats.items():
+                self._marks[slot] = lane.mark()
         return frames, taken
-
-    def _lane(self, slot: int) -> Lane:
-        lane = self._slots[slot]
-        assert lane is not None
-        return lane
 
     def _go_on(self, count: int) -> None:
         """The current turn had `count` records more."""
@@ -196,9 +201,9 @@ class Interleave:
     def _turns(self, lanes: Sequence[Lane]) -> int:
         """How many records to take of all lanes in turn: whole rounds, or the turns that there are for less."""
         block = self._plan.block_length
-        scarce = min(lanes, key=_available)
+        scarce = min(lanes, key=AVAILABLE)
         rounds = scarce.available // block
-        most = max(1, self._most(sum(lane.typical_bytes for lane in lanes) // len(lanes)) // (len(lanes) * block))
+        most = max(1, self._most(sum(map(TYPICAL_BYTES, lanes)) // len(lanes)) // (len(lanes) * block))
         count = min(rounds, most) * len(lanes) * block or records_begun(lanes, block)
         return self._cut(count) or (0 if rounds < most and self._waits(scarce) else count)
 
@@ -232,7 +237,3 @@ class Interleave:
     def _advance(self) -> None:
         self._cycle = (self._cycle + 1) % len(self._slots)
         self._block = 0
-
-
-def _available(lane: Lane) -> int:
-    return lane.available

@@ -91,7 +91,7 @@ class Lane:
             block = self._blocks[0]
             size = len(block.spans)
             last = min(size, self._used + count)
-            taken.append(block.window(self._used, last))
+            taken.append(Frames(block.buffer, block.spans[self._used : last], block.origin))
             count -= last - self._used
             self._used = last
             if last == size:
@@ -102,8 +102,8 @@ class Lane:
 
     def noted(self, windows: Sequence[Frames]) -> tuple[int, str | None, str | None, tuple[Stretch, ...]]:
         """Where records lie that were taken."""
-        stretches = tuple(Stretch(window.origin or 0, window.spans) for window in windows)
-        return self.shard, self._version, self._compression, stretches
+        stretches = [Stretch(window.origin or 0, window.spans) for window in windows]
+        return self.shard, self._version, self._compression, tuple(stretches)
 
 
 def records_begun(lanes: Sequence[Lane], block: int) -> int:
@@ -123,8 +123,8 @@ def take_in_turn(lanes: Sequence[Lane], count: int, block: int) -> tuple[Frames,
     rounds, rest = divmod(count, len(lanes) * block)
     shares = [rounds * block + min(max(rest - index * block, 0), block) for index in range(len(lanes))]
     windows = [lane.take(share) for lane, share in zip(lanes, shares, strict=True) if share]
-    noted = zip(lanes, windows, strict=False)
-    taken = Taken(tuple(lane.noted(each) for lane, each in noted), block if len(windows) > 1 else count, count)
+    noted = [lane.noted(each) for lane, each in zip(lanes, windows, strict=False)]
+    taken = Taken(tuple(noted), block if len(windows) > 1 else count, count)
     if len(windows) == 1 and len(windows[0]) == 1 and _is_stretch(windows[0][0]):
         return windows[0][0], taken
     pairs = [[(window.buffer, window.spans) for window in lane] for lane in windows]

@@ -17,6 +17,7 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing, closing
@@ -154,16 +155,17 @@ class Feeds:
         self._budget = within.budget
         self._batch = within.batch
         self._sizes: deque[int] = deque(maxlen=REMEMBERED)
+        self._typical_bytes = 0
         self._started: set[int] = set()
         self._beyond: dict[Lane, int] = {}
         self._unused = 0
-        self._arrived = anyio.Event()
-        self._waiting: dict[Lane, anyio.Event] = {}
+        self._arrived = asyncio.Event()
+        self._waiting: dict[Lane, asyncio.Event] = {}
 
     @property
     def ahead(self) -> int:
         """How many shards after those in the cycle are opened before their turn comes."""
-        size = self._typical_bytes()
+        size = self._typical_bytes
         fit = self._connections.budget.limit // (size + SLACK_BYTES)
         if not self._sizes or (size > SMALL_BYTES and fit < LEAST_WHOLE):
             return self._shards.ahead
@@ -198,7 +200,7 @@ class Feeds:
 
     def _admit(self, lane: Lane) -> bool:
         """Takes room for a lane beyond the places, where there is any."""
-        room = self._typical_bytes() + SLACK_BYTES
+        room = self._typical_bytes + SLACK_BYTES
         if not self._connections.budget.take(room):
             return False
         self._beyond[lane] = room
@@ -219,10 +221,6 @@ class Feeds:
             if lane.limit_bytes:
                 lane.limit_bytes = max(lane.limit_bytes, min(self._share, LANE_BYTES))
 
-    def _typical_bytes(self) -> int:
-        """How large shards are; 0 before one is known."""
-        return int(median(self._sizes)) if self._sizes else 0
-
     @property
     def _share(self) -> int:
         """What one lane in its place may hold."""
@@ -242,7 +240,7 @@ class Feeds:
     async def arrival(self) -> None:
         """Waits until something has arrived in any lane."""
         await self._arrived.wait()
-        self._arrived = anyio.Event()
+        self._arrived.clear()
 
     async def _feed(self, lane: Lane) -> None:
         """Fetches one shard to its end."""
@@ -263,18 +261,20 @@ class Feeds:
         try:
             if reader.info.size is not None:
                 self._sizes.append(reader.info.size)
+                self._typical_bytes = int(median(self._sizes))
             limit = self._whole(lane, reader.info.size) or min(self._share, lane_bytes(reader.most_block_bytes))
             lane.opened(reader.info.version, reader.compression_type, limit)
             while (frames := await reader.read()) is not None:
-                begun = reader.place.record - len(frames)
-                first, last = portion.within(begun, len(frames))
+                count = len(frames)
+                begun = reader.place.record - count
+                first, last = portion.within(begun, count)
                 if first < last:
-                    lane.push(frames.window(first, last), begun + first)
+                    lane.push(frames if last - first == count else frames.window(first, last), begun + first)
                     self._arrived.set()
-                if portion.ends(begun + len(frames)):
+                if portion.ends(begun + count):
                     break
                 if not lane.has_room:
-                    room = self._waiting[lane] = anyio.Event()
+                    room = self._waiting[lane] = asyncio.Event()
                     await room.wait()
         finally:
             with anyio.CancelScope(shield=True):
