@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from streamrec.pipeline.chunk import Chunk, Nested
@@ -28,5 +28,5 @@ class Concatenate:
         for part, chain in enumerate(self.parts[first:], first):
             async with aclosing(within.apart(part).chunks(chain, position)) as chunks:
                 async for chunk in chunks:
-                    yield replace(chunk, positions=Nested(chunk.positions, {"part": part}))
+                    yield Chunk(chunk.elements, Nested(chunk.positions, {"part": part}), chunk.nbytes)
             position = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from streamrec.pipeline.background import background
@@ -49,4 +49,4 @@ class Prefetch:
                     refused = queue.refused
                 if (chunk := await queue.get()) is None:
                     return
-                yield replace(chunk, positions=Nested(chunk.positions, {}))
+                yield Chunk(chunk.elements, Nested(chunk.positions, {}), chunk.nbytes)

@@ -52,7 +52,7 @@ class Repeat:
                 async for chunk in chunks:
                     empty = False
                     begun = (begun + len(chunk.elements)) % within.batch
-                    yield replace(chunk, positions=Nested(chunk.positions, {"epoch": epoch}))
+                    yield Chunk(chunk.elements, Nested(chunk.positions, {"epoch": epoch}), chunk.nbytes)
             if empty:
                 return
             epoch, position = epoch + 1, None
