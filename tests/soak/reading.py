@@ -1,9 +1,11 @@
 """The reading soak: 32 shards through a proxy that breaks, refuses, stalls and delays, round after round.
 
-    python -m tests.soak.reading --seconds 300 [--seed 1] [--only s3,gcs]
+    python -m tests.soak.reading --seconds 300 [--seed 1] [--only s3,gcs] [--megabytes 4]
 
 One body in five is reset, one request in ten is a 503, one body in twenty stalls, one request in twenty is
-slow. Each round draws anew from its seed, reads everything through `TFRecordDataset`, and holds it to:
+slow. In every other round the consumer rests now and then, for longer than a body may stand still, within a budget
+that holds a part of the shards. Each round draws anew from its seed, reads everything through `TFRecordDataset`, and
+holds it to:
 
 * All records come, byte for byte, in the order in which the same dataset reads the same shards from disk.
 * No request asks for bytes that were delivered, but for those of the one that it replaces: it begins at the
@@ -40,6 +42,9 @@ SHARDS: Final = 32
 WEATHER: Final = Faults(
     first_byte=0.002, jitter=0.002, reset=0.20, unavailable=0.10, stall=0.05, slow=0.05, slow_first_byte=0.5
 )
+BUDGETS: Final = (8 << 20, 24 << 20, 64 << 20)
+REST_SHARE: Final = 0.03
+REST_SECONDS: Final = 2.0
 POLICY: Final = RetryPolicy(attempts=10, backoff_base=0.02, backoff_cap=0.5, stall_timeout=1.0)
 SERVERS: Final[Mapping[str, Callable[[], AbstractContextManager[Store]]]] = {"s3": seaweedfs, "gcs": fake_gcs}
 
@@ -105,7 +110,8 @@ class Soak:
         self._proxy.faults = replace(WEATHER, seed=seed)
         theirs = {**self._store.options, "endpoint_url": self._proxy.url, **options}
         where = f"seed {self._seed}, round {self.report.rounds}"
-        count, digest = _digest(self._urls, storage_options=theirs, retry=POLICY)
+        rests = random.Random(seed) if self.report.rounds % 2 else None
+        count, digest = _digest(self._urls, rests, storage_options=theirs, retry=POLICY)
         assert (count, digest) == _digest(self._local), f"{where}: other records than on disk"
         assert self._proxy.wait_idle(), f"{where}: a request is under way after the last record"
         entries = [entry for entry in self._proxy.log if entry.kind == "read"]
@@ -181,10 +187,13 @@ def _explains(entry: Entry, start: int) -> bool:
     return (_lost(entry) or entry.slow) and _asked(entry) <= start <= reached
 
 
-def _digest(paths: Sequence[str], **options: Any) -> tuple[int, str]:
-    """How many records, and a hash of all of them in their order."""
+def _digest(paths: Sequence[str], rests: random.Random | None = None, **options: Any) -> tuple[int, str]:
+    """How many records, and a hash of all of them in their order; read with rests, or without."""
     count, digest = 0, hashlib.blake2b()
-    for frames in TFRecordDataset(paths, num_parallel_reads=16, **options).batch(64):
+    dataset = TFRecordDataset(paths, num_parallel_reads=16, **options).batch(64)
+    for frames in dataset if rests is None else dataset.with_options(memory_budget=rests.choice(BUDGETS)):
+        if rests is not None and rests.random() < REST_SHARE:
+            time.sleep(rests.uniform(0, REST_SECONDS))
         count += len(frames)
         for record in frames:
             digest.update(len(record).to_bytes(8, "little"))
@@ -215,10 +224,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="s3,gcs")
+    parser.add_argument("--megabytes", type=float, default=4.0)
     given = parser.parse_args()
     names = given.only.split(",")
     for name in names:
-        with SERVERS[name]() as store, Soak(store, given.seed, megabytes=4.0) as soak:
+        with SERVERS[name]() as store, Soak(store, given.seed, given.megabytes) as soak:
             report = soak.run(given.seconds / len(names))
         print(f"{name}: {report.rounds} rounds, {report.records:,} records, {report.requests:,} requests", flush=True)
         print(f"   met {', '.join(f'{count} {fault}' for fault, count in sorted(report.faults.items()))}", flush=True)
