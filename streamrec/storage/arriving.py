@@ -15,6 +15,7 @@ from typing import NamedTuple
 from streamrec.kernels.copying import copy_bytes
 from streamrec.storage.backend import BLOCK_BYTES
 from streamrec.storage.connections import Connections, Seat
+from streamrec.storage.flow import Flow
 from streamrec.storage.stream import ResumingStream
 
 __all__ = ["Arriving"]
@@ -52,6 +53,7 @@ class Arriving:
         self._landing = False
         self._turn = False
         self._answered = False
+        self._flow = Flow(connections.flows)
         self._promised = 0
         self._held_up = False
         self._fed = asyncio.Event()
@@ -77,6 +79,15 @@ class Arriving:
         """Whether something of it can be taken at once."""
         return bool(self._blocks) or self.error is not None
 
+    def affords(self) -> bool:
+        """Whether a request more may be made because it is slow; if so, it is paid for."""
+        return self._stream.affords()
+
+    @property
+    def slow(self) -> bool:
+        """Whether it flows at a small part of what others give."""
+        return self._flow.lags(slack=BLOCK_BYTES)
+
     def cut(self, end: int) -> None:
         """It ends there, further on than it has come."""
         self._stream.cut(end)
@@ -95,7 +106,12 @@ class Arriving:
             return self._copy(buffer)
         if self.error is not None:
             raise self.error
-        count = await self._stream.readinto(buffer)
+        self._flow.begins()
+        try:
+            count = await self._stream.readinto(buffer)
+            self._flow.came(count)
+        finally:
+            self._flow.ends()
         self._connections.arrived(count)
         return count
 
@@ -123,6 +139,7 @@ class Arriving:
 
     async def aclose(self) -> None:
         """Frees its connection; its task is over by now."""
+        self._flow.ends()
         self._ended()
         self._blocks.clear()
         await self._stream.aclose()
@@ -152,6 +169,7 @@ class Arriving:
             await self._fill()
         except Exception as error:
             self.error = error  # whatever it is, it waits for its turn
+        self._flow.ends()
         self._ended()
         self._connections.withdraw(self._seat, self._promised)
         self._promised = 0
@@ -164,6 +182,7 @@ class Arriving:
         await self._stream.open()
         self._answered = True
         began = now = self._connections.clock()
+        self._flow.begins()
         self._connections.answered(began - asked)
         landed, count = 0, -1
         while count and not self._turn and (room := await self._room()):
@@ -176,6 +195,7 @@ class Arriving:
                         break
                     filled += count
                     now = self._connections.arrived(count)
+                    self._flow.came(count)
             finally:
                 landed += filled
                 if filled:
@@ -192,7 +212,9 @@ class Arriving:
             return room
         self.hungry = self._held_up = True
         self._fed.clear()
+        self._flow.ends()
         await self._fed.wait()
+        self._flow.begins()
         was_fed, self.hungry = not self.hungry, False
         return room if was_fed else 0
 

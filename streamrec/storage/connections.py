@@ -29,6 +29,7 @@ from statistics import median
 from typing import Final
 
 from streamrec.storage.climb import Climb
+from streamrec.storage.flow import Flows
 from streamrec.storage.ranges import LEAST_RANGE, Pace, Terms, range_bytes
 from streamrec.storage.room import Blocks, Budget
 
@@ -108,6 +109,7 @@ class Connections:
     Attributes:
         budget: What all may hold ahead of its turn.
         blocks: Where it lands; free ones are kept while anything is held.
+        flows: What comes on each connection.
         pace: What one connection gives, as measured; an object store's usual figures until then.
     """
 
@@ -117,6 +119,7 @@ class Connections:
         self.clock = clock
         self.budget = Budget(budget)
         self.blocks = Blocks()
+        self.flows = Flows(clock)
         self._climb = climb or Climb()
         self._seats: set[Seat] = set()
         self._ahead = 0

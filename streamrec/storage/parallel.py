@@ -13,6 +13,8 @@ Rules:
   that is late when its turn has come, while the others have filled their room, is shared out among their connections.
 - Errors come in order: a range that failed for good is reported when all bytes before it were given. Nothing
   further is asked for meanwhile.
+- A range that gives a third of what the others give, or less, is cut short, and the rest asked for anew: connections to
+  one store differ in speed, and one in fifty that is slow would hold up all bytes behind it.
 - `aclose`, an error and a cancellation end all requests; when it returns, no task and no connection is left.
 - Objects whose size or version nobody knows, and stores that cannot give ranges, stay with the one request.
 """
@@ -21,7 +23,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -36,6 +38,12 @@ __all__ = ["ParallelStream", "Request", "open_parallel"]
 
 LATE_PARTS: Final = 3
 """So many, where a first byte is late: it is not taken for late before two latencies are over."""
+
+LEAST_REST: Final = 1 << 20
+"""For fewer bytes nobody else is asked."""
+
+SLOW_REST: Final = 1 << 20
+"""So much is left to a connection that is slow: about what the kernel has of it by the time that others flow."""
 
 Request = Callable[[int, int | None, str | None], ResumingStream]
 """Makes a stream, not opened yet, from a first byte, one past the last byte, and the version to insist on."""
@@ -161,7 +169,9 @@ class ParallelStream:
             self._pieces.append(self._begun(span, room if self._pieces else 0))
 
     def _hurry(self) -> None:
-        """The first range, of which nothing is there, is shared out if most of the connections rest."""
+        """Ranges that flow slowly are shared out; and the first one, of which nothing is there, if most others rest."""
+        for slow in [piece for piece in self._pieces if piece.slow]:
+            self._relieve(slow)
         head = self._pieces[0]
         if head.ready or len(self._pieces) < 2:
             return
@@ -175,10 +185,21 @@ class ParallelStream:
         if self._closed:
             return
         connections = min(connections, 1 + self._connections.spare)
-        own, *others = parts(Span(late.reached, late.stop), connections, self._connections.pace)
-        if others and self._connections.promise(self._seat, late.stop - own.stop, urgent=True):
-            late.cut(own.stop)
-            for place, span in enumerate(others, self._pieces.index(late) + 1):
+        _, *others = parts(Span(late.reached, late.stop), connections, self._connections.pace)
+        self._hand_on(late, others)
+
+    def _relieve(self, slow: Arriving) -> None:
+        """A range that flows slowly ends soon; others read the rest, where waiting for it takes longer than asking."""
+        rest, pace = Span(slow.reached + SLOW_REST, slow.stop), self._connections.pace
+        spare = self._connections.spare
+        if spare and rest.stop - rest.start >= max(pace.lead, LEAST_REST) and slow.affords():
+            self._hand_on(slow, parts(rest, min(LATE_PARTS, spare), pace))
+
+    def _hand_on(self, late: Arriving, spans: Sequence[Span]) -> None:
+        """The end of a range is read by other requests, where there is room."""
+        if spans and self._connections.promise(self._seat, late.stop - spans[0].start, urgent=True):
+            late.cut(spans[0].start)
+            for place, span in enumerate(spans, self._pieces.index(late) + 1):
                 self._pieces.insert(place, self._begun(span, span.stop - span.start, urgent=True))
 
     def _begun(self, span: Span, room: int, urgent: bool = False) -> Arriving:

@@ -103,6 +103,10 @@ class ResumingStream:
         self._end = end
         self._stop = stop_of(self.info, end)
 
+    def affords(self) -> bool:
+        """Whether one more request may be made because this one is slow; it is paid for as a hedge."""
+        return self._traffic.affords(self._failures.limiter)
+
     async def open(self) -> None:
         """Waits for the first response; from here on `info` tells size and version."""
         try:
@@ -142,6 +146,8 @@ class ResumingStream:
         except BaseException:
             await self.aclose()
             raise
+        if self._end is not None:
+            count = min(count, self._end - self.position)  # it was cut meanwhile
         self.position += count
         self._failures.progress()
         now = time.monotonic()

@@ -38,12 +38,16 @@ class Traffic:
             limiter = self._limiters[bucket] = Limiter()
         return limiter
 
+    def affords(self, limiter: Limiter) -> bool:
+        """Whether a request more than are needed may be made now; if so, it is paid for."""
+        return limiter.pace.rate is None and self.hedging.spend()
+
     def hedge(self, limiter: Limiter, tally: Tally) -> bool:
         """Whether a second request may be sent now; if so, it is counted and paid for.
 
         A store that throttles gets none.
         """
-        if limiter.pace.rate is not None or not self.hedging.spend():
+        if not self.affords(limiter):
             return False
         limiter.pace.sent(time.monotonic())
         tally.request()

@@ -38,6 +38,7 @@ class Scattered(MemoryBackend):
         changes_at: After so many requests the object is another one.
         watch: Called whenever bytes are given.
         late: The first request for at least so many bytes is answered when `answered` is set.
+        dries_up: After so many bytes, the body of one request for 4 MiB or more gives no more until then.
 
     Attributes:
         waits: That request, once it has come.
@@ -50,6 +51,7 @@ class Scattered(MemoryBackend):
     changes_at: int | None = None
     watch: Watch = lambda: None
     late: int | None = None
+    dries_up: int | None = None
     answered: asyncio.Event = field(default_factory=asyncio.Event)
     waits: Asked | None = None
     log: list[Asked] = field(default_factory=list)
@@ -100,6 +102,7 @@ class ScatteredBody:
     async def readinto(self, buffer: memoryview) -> int:
         """Some bytes, after a while."""
         await pause(self._backend.draw)
+        buffer = await self._before_it_dries_up(buffer)
         position = self._asked.start + self._asked.given
         if position == self._breaks_at < self._stop:
             raise TransientError(Cause.BROKEN, "reset")
@@ -110,6 +113,17 @@ class ScatteredBody:
         self._asked.given += count
         self._backend.watch()
         return count
+
+    async def _before_it_dries_up(self, buffer: memoryview) -> memoryview:
+        backend, asked = self._backend, self._asked
+        size = (asked.end or 0) - asked.start
+        if backend.dries_up is None or backend.waits not in (None, asked) or size < 4 << 20:
+            return buffer
+        if asked.given < backend.dries_up:
+            return buffer[: backend.dries_up - asked.given]
+        backend.waits = asked
+        await backend.answered.wait()
+        return buffer
 
     async def aclose(self) -> None:
         """The log says so."""

@@ -17,7 +17,7 @@ from streamrec.storage.backend import Body
 from streamrec.storage.climb import Climb
 from streamrec.storage.connections import Connections
 from streamrec.storage.hedging import FIRST_BYTE_FLOOR, Hedging
-from streamrec.storage.parallel import ParallelStream, open_parallel
+from streamrec.storage.parallel import SLOW_REST, ParallelStream, open_parallel
 from streamrec.storage.ranges import FIRST_RANGE
 from streamrec.storage.stream import ResumingStream
 from streamrec.storage.traffic import Traffic
@@ -29,6 +29,7 @@ from tests.storage.scattered import Asked, Scattered, landing, request_of
 
 MIB = 1 << 20
 DATA = os.urandom(28 * MIB + 12_345)
+LARGE = DATA * 3
 BUDGET = 24 * MIB
 
 
@@ -82,11 +83,11 @@ def test_every_byte_once_and_in_order(seed: int, broken: float, start: int, end:
     asyncio.run(run())
 
 
-def check_requests(backend: Scattered, start: int, end: int | None, broken: float) -> None:
+def check_requests(backend: Scattered, start: int, end: int | None, broken: float, size: int = len(DATA)) -> None:
     """What was given lies end to end: no byte came twice, and in fair weather none was asked for twice."""
     given = sorted((asked.start, asked.start + asked.given) for asked in backend.log if asked.given)
     assert given[0][0] == start
-    assert given[-1][1] == min(len(DATA), end or len(DATA))
+    assert given[-1][1] == min(size, end or size)
     assert all(first[1] == second[0] for first, second in pairwise(given))
     assert len(given) > 3
     if not broken:
@@ -165,6 +166,58 @@ async def test_a_range_whose_first_byte_is_late_is_asked_for_again_in_parts() ->
     assert head + await read_all(stream) == DATA
     assert late.given == 0
     check_nothing_is_left(backend, connections)
+
+
+async def test_the_rest_of_a_range_that_flows_slowly_is_asked_for_by_others() -> None:
+    clock = Ticks()
+    connections = Connections(len(LARGE), Climb(start=4, most=4), clock)
+    backend = Scattered(LARGE, dries_up=100_000)
+    relieved = asyncio.Event()
+
+    def watch() -> None:
+        clock.now += 0.01
+        slow = backend.waits
+        if slow and any(slow.start < asked.start < (slow.end or 0) for asked in backend.log):
+            relieved.set()
+
+    backend.watch = watch
+    traffic = Traffic(hedging=Hedging(1.0, first_byte_guess=20.0, stall_guess=20.0))
+    stream = await open_parallel(request_of(backend, traffic), connections, 0, None, None)
+    reading = asyncio.create_task(read_all(stream))
+    await asyncio.wait_for(relieved.wait(), 30)
+    slow = the_late_one(backend)
+    rest = [asked.start for asked in backend.log if slow.start < asked.start < (slow.end or 0)]
+    assert max(asked.end or 0 for asked in backend.log) < len(LARGE), "it is not the last one that is left"
+    assert min(rest) == slow.start + slow.given + SLOW_REST
+    backend.answered.set()
+    assert await reading == LARGE
+    assert slow.given > SLOW_REST, "it gave more than it had to, which nobody saw"
+    check_nothing_is_left(backend, connections)
+
+
+async def test_a_range_for_which_nobody_waits_is_not_slow() -> None:
+    clock = Ticks()
+    connections = Connections(len(LARGE), Climb(start=4, most=4), clock)
+    backend = Scattered(LARGE)
+    backend.watch = lambda: setattr(clock, "now", clock.now + 0.01)
+    traffic = Traffic(hedging=Hedging(1.0, first_byte_guess=20.0, stall_guess=20.0))
+    stream = await open_parallel(request_of(backend, traffic), connections, 0, None, None)
+    got, buffer = bytearray(), memoryview(bytearray(2 * MIB))
+    while count := await stream.readinto(buffer):
+        got += buffer[:count]
+        clock.now += 100  # the consumer rests
+    assert got == LARGE
+    check_requests(backend, 0, None, 0.0, len(LARGE))
+
+
+class Ticks:
+    """A clock that stands still until somebody moves it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 def late_in_parts() -> tuple[Scattered, asyncio.Event]:
