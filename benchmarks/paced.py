@@ -1,6 +1,6 @@
 """A store as it is far away: 60 MB/s a connection, 30-50 ms to the first byte, and 2 % of all requests slow.
 
-    python -m benchmarks.paced [--rounds 3] [--only shards,large,small,medium,first,cpu]
+    python -m benchmarks.paced [--rounds 3] [--only shards,large,small,medium,crawl,crawl_large,first,cpu]
 
 The store is `streamrec.testing.objectstore`, paced by the kernel, on the machine's second core; each client has the
 first, in a process of its own. Rows:
@@ -9,6 +9,7 @@ first, in a process of its own. Rows:
 - large: one shard of 2 GB; to be compared with the bare client's 16 shards.
 - small: thousands of shards of 100 kB.
 - medium: shards of 16 MB, which the dataset reads one after the other, as it does where nothing is said.
+- crawl, crawl_large: as shards and large, and one connection in fifty flows at 6 MB/s.
 - first: from asking an open store for a shard to its first record, beside a bare GET's first byte. It should be within
   two first-byte times and 20 ms.
 - cpu: no pacing and no faults: what reading costs beside the bare client.
@@ -30,6 +31,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,12 @@ from streamrec.testing.faults import NO_FAULTS, Faults
 
 MODULE = "benchmarks.paced"
 FAR = Faults(first_byte=0.03, jitter=0.02, rate=60e6, slow=0.02)
+WEATHER = {
+    "cpu": NO_FAULTS,
+    "crawl": replace(FAR, seed=2, crawl=0.02, crawl_rate=6e6),
+    "crawl_large": replace(FAR, seed=2, crawl=0.02, crawl_rate=6e6),
+}
+"""Where it is not FAR."""
 RECORD, BATCH = 110_000, 32
 PARALLEL = 16
 READ_BYTES = 8 << 20
@@ -53,6 +61,8 @@ SIZES = {
     "large": (1, 2_000_000_000),
     "small": (4_000, 100_000),
     "medium": (100, 16_000_000),
+    "crawl": (16, 256 << 20),
+    "crawl_large": (1, 2_000_000_000),
     "cpu": (16, 256 << 20),
 }
 SIDES = {
@@ -60,6 +70,8 @@ SIDES = {
     "large": ("readers", "dataset", "s3fs_open", "gcsfs_open"),
     "small": ("bare", "dataset", "s3fs_open"),
     "medium": ("bare", "one_by_one"),
+    "crawl": ("bare", "readers", "dataset"),
+    "crawl_large": ("readers", "dataset"),
     "cpu": ("bare", "readers", "dataset"),
 }
 ONCE = ("s3fs_open", "gcsfs_open")
@@ -70,7 +82,7 @@ def main() -> None:
     """Runs the rows, or one side as a child process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default="shards,large,small,medium,first,cpu")
+    parser.add_argument("--only", default="shards,large,small,medium,crawl,crawl_large,first,cpu")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
@@ -95,7 +107,7 @@ def kept(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def compared(root: Path, name: str, rounds: int) -> dict[str, Any]:
     """One row: all its sides in turn, `rounds` times; medians."""
     count, size = SIZES[name]
-    with served(root, name, count, size, NO_FAULTS if name == "cpu" else FAR) as (url, names):
+    with served(root, name, count, size, WEATHER.get(name, FAR)) as (url, names):
         runs: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES[name]}
         for index in range(rounds):
             for side, found in runs.items():

@@ -192,7 +192,11 @@ class ParallelStream:
         """A range that flows slowly ends soon; others read the rest, where waiting for it takes longer than asking."""
         rest, pace = Span(slow.reached + SLOW_REST, slow.stop), self._connections.pace
         spare = self._connections.spare
-        if spare and rest.stop - rest.start >= max(pace.lead, LEAST_REST) and slow.affords():
+        if not spare or rest.stop - rest.start < max(pace.lead, LEAST_REST) or not slow.affords():
+            return
+        if slow is self._pieces[-1] and self._plan.reopen(rest.start):
+            slow.cut(rest.start)
+        else:
             self._hand_on(slow, parts(rest, min(LATE_PARTS, spare), pace))
 
     def _hand_on(self, late: Arriving, spans: Sequence[Span]) -> None:

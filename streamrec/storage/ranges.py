@@ -140,6 +140,13 @@ class RangePlan:
         self._ends_open = False
         return self._next
 
+    def reopen(self, at: int) -> bool:
+        """The request that takes all the rest ends at `at`; another takes it from there. False where none does."""
+        if self._ends_open:
+            self._next, self._ends_open = at, False
+            return True
+        return False
+
     def offer(self, terms: Terms, under_way: int) -> Span | None:
         """The next range, to be `accept`ed; None while there is none to be asked for.
 

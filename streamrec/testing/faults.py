@@ -8,7 +8,7 @@ The rules that the simulated store and the proxy both keep:
 * At most one fault a request. The shares of one kind of request are laid end to end in [0, 1), so that a
   share of 0.2 is one request in five whatever the other shares are, and shares of one kind must not add up
   to more than 1.
-* `slow` is no such fault: it is drawn apart, so that a slow request can be reset too.
+* `slow` and `crawl` are no such faults: they are drawn apart, so that a slow request can be reset too.
 * A fault that has no meaning for a request (no byte to flip in an empty body, no Range to ignore) is not
   done, and the log does not say that it was.
 """
@@ -58,6 +58,8 @@ class Faults:
         rate: Bytes per second of each connection, paced by the kernel (Linux); None is as fast as it goes.
         slow: Share of requests that wait `slow_first_byte` seconds instead.
         slow_first_byte: Seconds that a slow request waits.
+        crawl: Share of requests whose answers flow at `crawl_rate` instead of `rate`.
+        crawl_rate: Bytes per second of these.
         unavailable: Share answered 503 (SlowDown in S3's words), with nothing done.
         status: What these are answered with in place of 503: 429, 500, 403 (no right), 400 and 401 (expired
             credentials, in the words of S3 and of Google).
@@ -98,6 +100,8 @@ class Faults:
     rate: float | None = None
     slow: float = 0.0
     slow_first_byte: float = 1.0
+    crawl: float = 0.0
+    crawl_rate: float = 5e6
     unavailable: float = 0.0
     status: int = 503
     retry_after: int | None = None
@@ -117,7 +121,7 @@ class Faults:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "script", tuple(self.script))  # JSON gives a list
-        for name in (*_SHARES, "slow"):
+        for name in (*_SHARES, "slow", "crawl"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"{name} is a share of requests in [0, 1], not {getattr(self, name)!r}")
         for kind, names in FAULTS_OF.items():
@@ -134,6 +138,8 @@ class Faults:
             raise ValueError(f"status is one that refuses, 400 to 599, not {self.status!r}")
         if self.rate is not None and self.rate < 1:
             raise ValueError(f"rate is in bytes per second, at least 1, or None; not {self.rate!r}")
+        if self.crawl_rate < 1:
+            raise ValueError(f"crawl_rate is in bytes per second, at least 1; not {self.crawl_rate!r}")
         if self.at is not None and not 0.0 <= self.at < 1.0:
             raise ValueError(f"at is a share of the body in [0, 1), or None; not {self.at!r}")
         unknown = [name for name in self.script if name and name not in _SHARES]
@@ -173,12 +179,14 @@ class Fate:
         at: Where in the body, as a share of its length in [0, 1).
         delay: Seconds until the first byte of the answer.
         slow: Whether this is a slow request.
+        rate: Bytes per second of its answer; None is as fast as it goes.
     """
 
     fault: str
     at: float
     delay: float
     slow: bool
+    rate: float | None = None
 
 
 def decide(faults: Faults, kind: Kind, name: str, ordinal: int) -> Fate:
@@ -191,11 +199,12 @@ def decide(faults: Faults, kind: Kind, name: str, ordinal: int) -> Fate:
     'reset'
     """
     draw = random.Random(f"{faults.seed}/{kind}/{ordinal}/{name}")  # a string is seeded by its SHA-512: stable
-    which, place, wait, sloth = (draw.random() for _ in range(4))  # always all four: no share moves another's draw
+    which, place, wait, sloth, pace = (draw.random() for _ in range(5))  # always all: no share moves another's draw
     slow = sloth < faults.slow
     delay = faults.slow_first_byte if slow else faults.first_byte + wait * faults.jitter
     fault = _scripted(faults, kind, ordinal) if ordinal < len(faults.script) else _drawn(faults, kind, which)
-    return Fate(fault, place if faults.at is None else faults.at, delay, slow)
+    rate = faults.crawl_rate if pace < faults.crawl else faults.rate
+    return Fate(fault, place if faults.at is None else faults.at, delay, slow, rate)
 
 
 def _scripted(faults: Faults, kind: Kind, ordinal: int) -> str:

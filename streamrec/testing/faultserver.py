@@ -178,7 +178,7 @@ class FaultServer:
     def _exchange(self, request: Request, sock: socket.socket, reader: Reader, connection: int) -> bool:
         asked = route(request.method, request.target)
         faults, fate, ordinal = self._control.next(asked.kind, asked.name)
-        wire.pace(sock, faults.rate)
+        wire.pace(sock, fate.rate)
         number = self._control.log.begin(
             connection=connection,
             kind=asked.kind,

@@ -385,8 +385,9 @@ async def storages(simulated: ObjectStore) -> AsyncIterator[Storages]:
         Faults(first_byte=0, unavailable=0.3, stall=0.1),
         Faults(first_byte=0, truncate=0.2, wrong_content_range=0.2, ignore_range=0.1),
         Faults(first_byte=0, slow=0.3, slow_first_byte=0.5, reset=0.2),
+        Faults(first_byte=0, rate=200e6, crawl=0.4, crawl_rate=15e6, reset=0.1),
     ],
-    ids=["fair", "paced", "broken", "busy", "lying", "slow"],
+    ids=["fair", "paced", "broken", "busy", "lying", "slow", "crawling"],
 )
 async def test_over_http_in_any_weather(simulated: ObjectStore, storages: Storages, faults: Faults) -> None:
     simulated.faults = faults

@@ -42,7 +42,7 @@ def test_slow_requests_do_not_move_the_other_draws(seed: int, ordinal: int, slow
 
 
 def test_shares_are_kept_side_by_side() -> None:
-    faults = Faults(seed=3, reset=0.2, unavailable=0.1, stall=0.05, slow=0.05)
+    faults = Faults(seed=3, reset=0.2, unavailable=0.1, stall=0.05, slow=0.05, rate=60e6, crawl=0.05, crawl_rate=6e6)
     fates = [decide(faults, "read", f"b/{n % 7}", n) for n in range(10_000)]
     seen = Counter(fate.fault for fate in fates)
     assert {name: round(seen[name] / 10_000, 1) for name in ("reset", "unavailable")} == {
@@ -51,6 +51,8 @@ def test_shares_are_kept_side_by_side() -> None:
     }
     assert 400 < seen["stall"] < 600
     assert 400 < sum(fate.slow for fate in fates) < 600
+    assert Counter(fate.rate for fate in fates).keys() == {60e6, 6e6}
+    assert 400 < sum(fate.rate == 6e6 for fate in fates) < 600
 
 
 @given(st.integers(), st.integers(0, 100))
@@ -82,6 +84,8 @@ def test_json_and_back(faults: Faults) -> None:
         ({"reset": 0.6, "cut": 0.6}, "shares of a read add up to 1.2"),
         ({"jitter": -1}, "jitter is a time"),
         ({"rate": 0}, "rate is in bytes per second"),
+        ({"crawl_rate": 0}, "crawl_rate is in bytes per second"),
+        ({"crawl": 1.5}, "crawl is a share of requests"),
         ({"at": 1.0}, "at is a share of the body"),
         ({"script": ["rain"]}, "script holds 'rain'"),
         ({"rain": 1}, "no fault 'rain'"),

@@ -154,6 +154,14 @@ def test_slow_requests_and_delays_are_in_the_log(store: ObjectStore, content: by
     assert 0 < store.counters.by_fault["slow"] < 20
 
 
+def test_bodies_that_crawl(store: ObjectStore, content: bytes) -> None:
+    store.faults = replace(NO_FAULTS, rate=60e6, crawl=0.5, crawl_rate=9e6)
+    for _ in range(20):
+        assert ask(store.url, KEY).body == content
+    assert store.wait_idle()
+    assert {entry.rate for entry in store.log} == {60_000_000, 9_000_000}
+
+
 def test_the_same_seed_gives_the_same_faults_again(store: ObjectStore) -> None:
     wet = replace(NO_FAULTS, seed=5, reset=0.3, cut=0.2, unavailable=0.2, corrupt=0.1)
     runs = []
