@@ -192,19 +192,25 @@ class ParallelStream:
         """A range that flows slowly ends soon; others read the rest, where waiting for it takes longer than asking."""
         rest, pace = Span(slow.reached + SLOW_REST, slow.stop), self._connections.pace
         spare = self._connections.spare
-        if not spare or rest.stop - rest.start < max(pace.lead, LEAST_REST) or not slow.affords():
+        if not spare or rest.stop - rest.start < max(pace.lead, LEAST_REST):
             return
-        if slow is self._pieces[-1] and self._plan.reopen(rest.start):
+        if slow is not self._pieces[-1] or not self._plan.ends_open:
+            self._hand_on(slow, parts(rest, min(LATE_PARTS, spare), pace), paid=False)
+        elif slow.affords():
+            self._plan.reopen(rest.start)
             slow.cut(rest.start)
-        else:
-            self._hand_on(slow, parts(rest, min(LATE_PARTS, spare), pace))
 
-    def _hand_on(self, late: Arriving, spans: Sequence[Span]) -> None:
-        """The end of a range is read by other requests, where there is room."""
-        if spans and self._connections.promise(self._seat, late.stop - spans[0].start, urgent=True):
-            late.cut(spans[0].start)
-            for place, span in enumerate(spans, self._pieces.index(late) + 1):
-                self._pieces.insert(place, self._begun(span, span.stop - span.start, urgent=True))
+    def _hand_on(self, late: Arriving, spans: Sequence[Span], paid: bool = True) -> None:
+        """The end of a range is read by other requests, where there is room; they may have to be paid for."""
+        more = late.stop - spans[0].start if spans else 0
+        if not more or not self._connections.promise(self._seat, more, urgent=True):
+            return
+        if not paid and not late.affords():
+            self._connections.withdraw(self._seat, more)
+            return
+        late.cut(spans[0].start)
+        for place, span in enumerate(spans, self._pieces.index(late) + 1):
+            self._pieces.insert(place, self._begun(span, span.stop - span.start, urgent=True))
 
     def _begun(self, span: Span, room: int, urgent: bool = False) -> Arriving:
         """One more request: ahead of its turn, or with no room where its turn is now."""
