@@ -42,7 +42,7 @@ COUNTERS: Final = (
     Counter("requests", "requests", "1", "Requests sent, hedges included."),
     Counter("bytes", "read_bytes", "By", "Bytes delivered to readers."),
     Counter("failures", "failures", "1", "Operations given up after their retries."),
-    Counter("hedges", "hedges", "1", "Second requests sent because the first was slow."),
+    Counter("hedges", "hedges", "1", "Requests sent because another one was slow."),
     Counter("hedges_won", "hedges_won", "1", "Second requests that were faster."),
     Counter("stalls", "stalls", "1", "Bodies that stood still for longer than the limit."),
     Counter("throttled", "throttled", "1", "Answers that asked for fewer requests."),

@@ -98,7 +98,7 @@ class Counts:
         bytes: Bytes delivered to the readers.
         retries: Attempts that failed and were made again, by their cause (`Cause`, in lower case).
         failures: Operations that were given up for good after their retries.
-        hedges: Second requests that were sent because the first was slow.
+        hedges: Requests that were sent because another one was slow.
         hedges_won: Those of them that were faster in the end.
         stalls: Bodies that stood still for longer than the limit.
         throttled: Answers that asked for fewer requests.

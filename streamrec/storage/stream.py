@@ -104,8 +104,11 @@ class ResumingStream:
         self._stop = stop_of(self.info, end)
 
     def affords(self) -> bool:
-        """Whether one more request may be made because this one is slow; it is paid for as a hedge."""
-        return self._traffic.affords(self._failures.limiter)
+        """Whether one more request may be made because this one is slow; it is counted and paid for as a hedge."""
+        if not self._traffic.affords(self._failures.limiter):
+            return False
+        self.tally.hedge()
+        return True
 
     async def open(self) -> None:
         """Waits for the first response; from here on `info` tells size and version."""

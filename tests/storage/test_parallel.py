@@ -192,6 +192,7 @@ async def test_the_rest_of_a_range_that_flows_slowly_is_asked_for_by_others() ->
     backend.answered.set()
     assert await reading == LARGE
     assert slow.given > SLOW_REST, "it gave more than it had to, which nobody saw"
+    assert traffic.tally.counts().hedges >= 1
     check_nothing_is_left(backend, connections)
 
 
