@@ -170,10 +170,12 @@ class ParallelStream:
 
     def _hurry(self) -> None:
         """Ranges that flow slowly are shared out; and the first one, of which nothing is there, if most others rest."""
+        if len(self._pieces) < 2:
+            return
         for slow in [piece for piece in self._pieces if piece.slow]:
             self._relieve(slow)
         head = self._pieces[0]
-        if head.ready or len(self._pieces) < 2:
+        if head.ready:
             return
         connections = self._connections.terms(self._seat).connections
         resting = connections - sum(piece.left > 0 and not piece.hungry for piece in self._pieces)
@@ -192,13 +194,8 @@ class ParallelStream:
         """A range that flows slowly ends soon; others read the rest, where waiting for it takes longer than asking."""
         rest, pace = Span(slow.reached + SLOW_REST, slow.stop), self._connections.pace
         spare = self._connections.spare
-        if not spare or rest.stop - rest.start < max(pace.lead, LEAST_REST):
-            return
-        if slow is not self._pieces[-1] or not self._plan.ends_open:
+        if spare and rest.stop - rest.start >= max(pace.lead, LEAST_REST):
             self._hand_on(slow, parts(rest, min(LATE_PARTS, spare), pace), paid=False)
-        elif slow.affords():
-            self._plan.reopen(rest.start)
-            slow.cut(rest.start)
 
     def _hand_on(self, late: Arriving, spans: Sequence[Span], paid: bool = True) -> None:
         """The end of a range is read by other requests, where there is room; they may have to be paid for."""

@@ -140,16 +140,6 @@ class RangePlan:
         self._ends_open = False
         return self._next
 
-    @property
-    def ends_open(self) -> bool:
-        """Whether the last request takes all the rest."""
-        return self._ends_open
-
-    def reopen(self, at: int) -> None:
-        """It ends at `at` instead, further on than it has come, and another one takes the rest."""
-        assert self._ends_open, "the last request takes all the rest"
-        self._next, self._ends_open = at, False
-
     def offer(self, terms: Terms, under_way: int) -> Span | None:
         """The next range, to be `accept`ed; None while there is none to be asked for.
 

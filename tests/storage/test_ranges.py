@@ -40,11 +40,6 @@ def test_each_byte_is_asked_for_once_whatever_arrives_first(start: int, length: 
             assert terms.connections > 1
             assert reached[last] < cut < stop
             spans[-1] = Span(spans[-1].start, cut)
-        elif stop - reached.get(last, stop) > MIB and data.draw(st.booleans()):  # it flows slowly
-            assert plan.ends_open == (spans[-1].stop == stop)
-            if plan.ends_open:
-                plan.reopen(reached[last] + MIB)
-                spans[-1] = Span(spans[-1].start, reached[last] + MIB)
         while (span := plan.offer(terms, len(reached))) is not None:
             assert len(reached) < terms.connections
             assert span.start == spans[-1].stop
