@@ -10,7 +10,8 @@ holds it to:
 * All records come, byte for byte, in the order in which the same dataset reads the same shards from disk.
 * No request asks for bytes that were delivered, but for those of the one that it replaces: it begins at the
   byte that the reader had of a broken body, and each broken body is followed up once. A second request beside a
-  slow one (a hedge) begins where that began or had come to.
+  slow one (a hedge) begins where that began or had come to. (Shards above 8 MB are read by several requests at a time,
+  which are cut and shared out on the way: there only the records count.)
 * Every fault was met, so that the round says something.
 """
 
@@ -42,6 +43,8 @@ SHARDS: Final = 32
 WEATHER: Final = Faults(
     first_byte=0.002, jitter=0.002, reset=0.20, unavailable=0.10, stall=0.05, slow=0.05, slow_first_byte=0.5
 )
+WHOLE_MEGABYTES: Final = 8
+"""Shards up to this size are read by one request at a time."""
 BUDGETS: Final = (8 << 20, 24 << 20, 64 << 20)
 REST_SHARE: Final = 0.03
 REST_SECONDS: Final = 2.0
@@ -78,6 +81,7 @@ class Soak:
     def __init__(self, store: Store, seed: int, megabytes: float = 2.0) -> None:
         self._seed = seed
         self._store = store
+        self._judged = megabytes <= WHOLE_MEGABYTES
         self._directory = tempfile.TemporaryDirectory(prefix="streamrec-soak-")
         names = [f"{index:03d}.tfrecord" for index in range(SHARDS)]
         self._local = [str(Path(self._directory.name, name)) for name in names]
@@ -115,7 +119,7 @@ class Soak:
         assert (count, digest) == _digest(self._local), f"{where}: other records than on disk"
         assert self._proxy.wait_idle(), f"{where}: a request is under way after the last record"
         entries = [entry for entry in self._proxy.log if entry.kind == "read"]
-        wrong = unjustified(entries)
+        wrong = unjustified(entries) if self._judged else []
         assert not wrong, f"{where}: {len(wrong)} requests without a cause, the first: {_story(wrong[0], entries)}"
         self.report.rounds += 1
         self.report.records += count
