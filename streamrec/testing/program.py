@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -96,15 +96,14 @@ class ServerProcess:
             "--faults",
             json.dumps(faults.to_dict()),
         ]
-        self._process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        with contextlib.nullcontext() if cpus is None else _on(cpus):
+            self._process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().strip()
         if not self.url:
             self.close()
             raise RuntimeError(f"{module} ended with {self._process.returncode} before it served; see standard error")
-        if cpus is not None:
-            _pin(self._process.pid, cpus)
         self._control = RemoteControl(self.url)
 
     @property
@@ -153,7 +152,12 @@ class ServerProcess:
         self.close()
 
 
-def _pin(pid: int, cpus: Collection[int]) -> None:
-    """Threads that exist already stay where they are, so every one is moved."""
-    for task in os.listdir(f"/proc/{pid}/task"):
-        os.sched_setaffinity(int(task), cpus)
+@contextlib.contextmanager
+def _on(cpus: Collection[int]) -> Iterator[None]:
+    """Processes that this thread starts meanwhile run on these processors, with all threads that they will have."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

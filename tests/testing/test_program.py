@@ -80,11 +80,13 @@ def test_a_root_that_is_none_is_told(tmp_path: Path, capfd: pytest.CaptureFixtur
 
 
 def test_it_can_be_pinned(root: Path) -> None:
-    cpu = max(os.sched_getaffinity(0))
+    ours = os.sched_getaffinity(0)
+    cpu = max(ours)
     with ServerProcess(STORE, ("--root", str(root)), cpus={cpu}) as process:
         tasks = os.listdir(f"/proc/{process.pid}/task")
         assert len(tasks) > 1
         assert all(os.sched_getaffinity(int(task)) == {cpu} for task in tasks)
+    assert os.sched_getaffinity(0) == ours
 
 
 def test_the_proxy_is_a_program_too(store: ObjectStore, content: bytes) -> None:
