@@ -145,11 +145,11 @@ def partitioned_example(draw: Draw, feature: RaggedFeature) -> bytes:
             continue
         lengths = draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
         numbers = partition_numbers(partition, lengths)
-        if numbers and rarely(draw, 8):
+        if numbers and rarely(draw, 3):
             numbers[draw(st.integers(0, len(numbers) - 1))] = draw(st.integers(-1, 4))
         entries.append(wire.entry(partition.key, wire.ints(*numbers)))
         count = max(0, sum(lengths))  # the number that was changed may be one of these
-    count += rarely(draw, 8)
+    count += rarely(draw, 4)
     values = draw(st.lists(values_of(feature.dtype), min_size=count, max_size=count))
     return wire.field(1, b"".join([*entries, wire.entry("values", wire.feature(feature.dtype, values))]))
 

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import random
+import select
 import signal
 import socket
 import sys
@@ -63,7 +64,9 @@ def loop_body() -> None:
 
 
 def body() -> None:
-    sys.stdin.read()
+    """Waits for input, and looks for signals meanwhile: one that comes just before a read begins is seen behind it."""
+    while not select.select([sys.stdin], [], [], 0.05)[0]:
+        pass
 
 
 def loop_is_made() -> None:
