@@ -46,11 +46,8 @@ from streamrec.testing.faults import NO_FAULTS, Faults
 
 MODULE = "benchmarks.paced"
 FAR = Faults(first_byte=0.03, jitter=0.02, rate=60e6, slow=0.02)
-WEATHER = {
-    "cpu": NO_FAULTS,
-    "crawl": replace(FAR, seed=2, crawl=0.02, crawl_rate=6e6),
-    "crawl_large": replace(FAR, seed=2, crawl=0.02, crawl_rate=6e6),
-}
+CRAWLING = replace(FAR, seed=2, crawl=0.02, crawl_rate=6e6)
+WEATHER = {"cpu": NO_FAULTS, "crawl": CRAWLING, "crawl_large": CRAWLING}
 """Where it is not FAR."""
 RECORD, BATCH = 110_000, 32
 PARALLEL = 16

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["FLOOR", "Flow", "Flows"]
+__all__ = ["Flow", "Flows"]
 
 FLOOR: Final = 0.1
 """Seconds in which no connection is called slow."""

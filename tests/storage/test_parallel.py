@@ -34,9 +34,13 @@ BUDGET = 24 * MIB
 
 
 async def opened(
-    backend: Scattered, connections: Connections | None = None, start: int = 0, end: int | None = None
+    backend: Scattered,
+    connections: Connections | None = None,
+    start: int = 0,
+    end: int | None = None,
+    traffic: Traffic | None = None,
 ) -> ParallelStream:
-    stream = await open_parallel(request_of(backend), connections or Connections(BUDGET), start, end, None)
+    stream = await open_parallel(request_of(backend, traffic), connections or Connections(BUDGET), start, end, None)
     assert isinstance(stream, ParallelStream)
     return stream
 
@@ -155,7 +159,7 @@ async def test_a_range_whose_first_byte_is_late_is_asked_for_again_in_parts() ->
     connections = Connections(BUDGET, Climb(start=4, most=4))
     backend, in_parts = late_in_parts()
     hedging = Hedging(1.0, first_byte_guess=FIRST_BYTE_FLOOR, stall_guess=20.0)
-    stream = await open_parallel(request_of(backend, Traffic(hedging=hedging)), connections, 0, None, None)
+    stream = await opened(backend, connections, traffic=Traffic(hedging=hedging))
     head, buffer = bytearray(), memoryview(bytearray(64 << 10))
     while backend.waits is None:
         head += buffer[: await stream.readinto(buffer)]
@@ -182,8 +186,7 @@ async def test_the_rest_of_a_range_that_flows_slowly_is_asked_for_by_others() ->
 
     backend.watch = watch
     traffic = Traffic(hedging=Hedging(1.0, first_byte_guess=20.0, stall_guess=20.0))
-    stream = await open_parallel(request_of(backend, traffic), connections, 0, None, None)
-    reading = asyncio.create_task(read_all(stream))
+    reading = asyncio.create_task(read_all(await opened(backend, connections, traffic=traffic)))
     await asyncio.wait_for(relieved.wait(), 30)
     slow = the_late_one(backend)
     rest = [asked.start for asked in backend.log if slow.start < asked.start < (slow.end or 0)]
@@ -202,7 +205,7 @@ async def test_a_range_for_which_nobody_waits_is_not_slow() -> None:
     backend = Scattered(LARGE)
     backend.watch = lambda: setattr(clock, "now", clock.now + 0.01)
     traffic = Traffic(hedging=Hedging(1.0, first_byte_guess=20.0, stall_guess=20.0))
-    stream = await open_parallel(request_of(backend, traffic), connections, 0, None, None)
+    stream = await opened(backend, connections, traffic=traffic)
     got, buffer = bytearray(), memoryview(bytearray(2 * MIB))
     while count := await stream.readinto(buffer):
         got += buffer[:count]
