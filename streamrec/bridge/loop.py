@@ -23,6 +23,7 @@ What holds:
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import atexit
 import multiprocessing
@@ -30,7 +31,6 @@ import multiprocessing.util
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
@@ -56,24 +56,37 @@ class LoopThread:
     """One asyncio loop on one daemon thread.
 
     Attributes:
-        loop: The loop.
+        loop: The loop; there once `start` has returned.
         ident: Identifier of its thread; 0 until it runs.
         dead: Whether it takes no new work any more.
         epitaph: Why, in words.
         residents: For each job under way, the function that ends it with an error. Any thread adds to it.
     """
 
+    loop: asyncio.AbstractEventLoop
+
     def __init__(self) -> None:
-        self.loop = _new_loop()
         self.ident = 0
         self.dead = False
         self.epitaph = STOPPED
         self.residents: set[Callable[[BaseException], None]] = set()
+        self._made = Latch()  # open: the loop was made, or could not be
         self._gone = Latch()
+        self._failure: BaseException | None = None  # of the making
 
     def start(self) -> None:
-        """Start the thread."""
-        threading.Thread(target=self._main, name="streamrec-loop", daemon=True).start()
+        """Start the thread; its loop is there then."""
+        # Thread.start() is for _launch: interrupted here, it could leave a lock held that the new thread needs.
+        _thread.start_new_thread(self._launch, ())
+        self._made.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def forsake(self) -> None:
+        """End a thread that nobody has used yet, wherever its start is."""
+        self.dead = True
+        if self._made.is_open and self._failure is None:  # before that it looks at `dead` itself
+            self.post(self.loop.stop)
 
     def post(self, callback: Callable[..., object], *args: object) -> bool:
         """Have the loop call `callback(*args)` soon; from any thread, without a lock.
@@ -95,10 +108,23 @@ class LoopThread:
         if self.post(self.loop.stop):
             self._gone.wait(GRACE)
 
-    def _main(self) -> None:
-        self.ident = threading.get_ident()
+    def _launch(self) -> None:
         try:
-            self._serve()
+            threading.Thread(target=self._main, name="streamrec-loop", daemon=True).start()
+        except BaseException as error:
+            self._fail(error)
+
+    def _main(self) -> None:
+        try:
+            self.loop = asyncio.new_event_loop()
+        except BaseException as error:
+            self._fail(error)
+            return
+        self.ident = threading.get_ident()
+        self._made.open()
+        try:
+            if not self.dead:
+                self._serve()
         finally:
             self.dead = True  # before the last look at residents: who comes later is told by _wind_down or by post
             self._wind_down()
@@ -154,27 +180,14 @@ class LoopThread:
                 break
         return tasks
 
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
+        self.dead = True
+        self._made.open()
+
     def _fail_residents(self) -> None:
         for fail in list(self.residents):
             fail(ClosedError(self.epitaph))
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    """A loop, made by a thread: Ctrl-C, which comes to the main thread, would leave half of one there."""
-    made: Future[asyncio.AbstractEventLoop] = Future()
-
-    def make() -> None:
-        try:
-            made.set_result(asyncio.new_event_loop())
-        except BaseException as error:
-            made.set_exception(error)
-
-    try:
-        threading.Thread(target=make, name="streamrec-loop", daemon=True).start()
-        return made.result()
-    except KeyboardInterrupt:
-        made.add_done_callback(lambda _: made.exception() or made.result().close())
-        raise
 
 
 class _Process:
@@ -248,8 +261,7 @@ def _start() -> LoopThread:
             multiprocessing.util.Finalize(None, _at_exit, exitpriority=20)
         _process.thread = thread
     except BaseException:  # Ctrl-C in between: the thread may run, and nobody would ever use it
-        thread.dead = True
-        thread.post(thread.loop.stop)
+        thread.forsake()
         raise
     return thread
 

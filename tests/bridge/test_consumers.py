@@ -50,5 +50,10 @@ def test_a_stopped_loop_is_an_error_and_not_a_hang(start: Start) -> None:
     start(SCRIPT, "stopped_loop").finish("cleaned", "True", "True", "True")
 
 
+def test_a_loop_that_cannot_be_made_is_an_error_and_not_a_hang(start: Start) -> None:
+    half_made = "unclosed event loop"  # asyncio warns of its own
+    start(SCRIPT, "no_loop").finish("EMFILE", "True", "nothing", errors=half_made)
+
+
 def test_an_exit_in_a_task_leaves_the_loop_running(start: Start) -> None:
     start(SCRIPT, "exits_on_the_loop").finish("first", "caught", "delivered", "nothing")

@@ -85,3 +85,7 @@ def test_an_error_of_the_cleanup_is_noted_on_the_interrupt(start: Start) -> None
 @pytest.mark.timeout(120)
 def test_at_any_instruction(start: Start) -> None:
     start(SCRIPT, "any_instruction").finish("often", "nothing")
+
+
+def test_at_every_call(start: Start) -> None:
+    start(SCRIPT, "every_call").finish("often", "nothing")

@@ -1,6 +1,8 @@
 """What a consumer does and sees, in a process of its own."""
 
 import asyncio
+import errno
+import resource
 import threading
 from collections.abc import Callable
 
@@ -164,6 +166,19 @@ def stopped_loop() -> None:
             say("loop.stop()" in str(error))
     stopper._gone.wait()
     say(sum(iterate(numbers, 10)) == sum(range(5_000)))
+
+
+def no_loop() -> None:
+    """Too many open files: the loop cannot be made. The caller hears why, and may try again."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        iterate(numbers, 10)
+    except OSError as error:
+        say(errno.errorcode[error.errno or 0])
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    say(sum(iterate(numbers, 10)) == sum(range(5_000)))
+    say(leftovers())
 
 
 def exits_on_the_loop() -> None:

@@ -8,10 +8,14 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
 
 from support import MAIN, choose, endless, leftovers, say, until_alone, until_in
 
 from streamrec.bridge import Put, iterate, run
+from streamrec.bridge.loop import loop_thread
 from streamrec.errors import ClosedError
 
 
@@ -176,6 +180,55 @@ def any_instruction() -> None:
         run(until_alone)
     say("often" if interrupted > 100 else f"only {interrupted}")
     say(leftovers())
+
+
+def every_call() -> None:
+    """Interrupts at every place where CPython may see one, from the making of the loop thread to its end."""
+    sys.unraisablehook = lambda report: None if report.exc_type is KeyboardInterrupt else sys.__unraisablehook__(report)
+    step = 1
+    while interrupted_at(step, consume_few):
+        run(until_alone)
+        gc.collect()
+        loop_thread().retire("a turn of the test has ended")
+        step += 1
+    say("often" if step > 100 else f"only {step}")
+    say(leftovers())
+
+
+def consume_few() -> None:
+    async def few(put: Put[int]) -> None:
+        for number in range(3):
+            await put(number, 1)
+
+    with iterate(few, 2) as iterator:
+        if list(iterator) != [0, 1, 2]:
+            raise AssertionError
+
+
+def interrupted_at(step: int, work: Callable[[], None]) -> bool:
+    """Interrupt work where this thread enters a Python function, or comes back from one in C, for the step-th time.
+
+    These are the places where CPython looks for signals (save for the ends of loops). In a finalizer it
+    reports the interrupt and goes on.
+
+    Returns:
+        Whether work had not ended before.
+    """
+    left = step
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal left
+        if event in ("call", "c_return"):
+            left -= 1
+            if not left:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt):
+        sys.setprofile(count)
+        work()
+        sys.setprofile(None)
+    return left <= 0
 
 
 if __name__ == "__main__":
