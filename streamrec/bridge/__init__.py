@@ -23,6 +23,6 @@ The rules stand at the top of the file that keeps them:
 
 from streamrec.bridge.channel import Put
 from streamrec.bridge.iterator import SyncIterator, iterate
-from streamrec.bridge.job import run
+from streamrec.bridge.job import detached, run
 
-__all__ = ["Put", "SyncIterator", "iterate", "run"]
+__all__ = ["Put", "SyncIterator", "detached", "iterate", "run"]

@@ -35,7 +35,7 @@ try:
 except ModuleNotFoundError:  # then nothing in this process can have set its variable
     sniffio = None
 
-__all__ = ["Job", "Listener", "run"]
+__all__ = ["Job", "Listener", "detached", "run"]
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ class Listener(Protocol):
 
 
 class Job(Generic[T]):
-    """`await function(*args)` on a loop thread.
+    """`await function(*args)` on a loop thread; an orphan's errors are logged, because nobody waits for it.
 
     Attributes:
         thread: The loop thread.
@@ -67,6 +67,8 @@ class Job(Generic[T]):
         function: Callable[..., Awaitable[T]],
         args: tuple[Any, ...] = (),
         listener: Listener | None = None,
+        *,
+        orphan: bool = False,
     ) -> None:
         self.thread = thread
         self.maker = os.getpid()
@@ -77,7 +79,7 @@ class Job(Generic[T]):
         # Below: written on the loop thread only.
         self._task: asyncio.Task[T] | None = None
         self._cancelled = False
-        self._orphan = False
+        self._orphan = orphan
         self._result: T | None = None
         self._error: BaseException | None = None
 
@@ -229,6 +231,31 @@ def run(function: Callable[..., Awaitable[T]], *args: Any) -> T:
         job.stop_for(interrupt)
         raise
     return job.outcome()
+
+
+def detached(function: Callable[..., Awaitable[object]], *args: Any) -> Callable[[], bool]:
+    """Work that may be wanted when nobody is there any more to wait for it.
+
+    Args:
+        function: An async function.
+        args: Its arguments.
+
+    Returns:
+        A call that starts `await function(*args)` on the loop thread and returns at once; safe in a garbage collection.
+        In a process that was forked since, it returns False and does nothing. What the work raises is logged.
+
+    Raises:
+        LoopThreadError, ClosedError: As for `run`.
+    """
+    job = Job(loop_thread(), function, args, orphan=True)
+
+    def start() -> bool:
+        if is_inherited(job.maker):
+            return False
+        job.start()
+        return True
+
+    return start
 
 
 async def _await(function: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> T:

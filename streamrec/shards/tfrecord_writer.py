@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TFRecordWriter"]
 
+logger = logging.getLogger("streamrec")
+
 BLOCK_BYTES = 1 << 20
 
 
@@ -27,7 +31,8 @@ class TFRecordWriter:
     """Writes records to one shard, as `tf.io.TFRecordWriter` does, to any URL or path.
 
     Unlike TensorFlow's, the shard appears when it is closed and whole: leaving the `with` block by an exception
-    leaves nothing under the name (and what stood there before stays).
+    leaves nothing under the name (and what stood there before stays). So does a writer that is dropped without `close`;
+    one that is open when the interpreter exits may leave what a killed writer leaves. The log tells of both.
 
     Args:
         path: The shard's URL or path.
@@ -65,6 +70,7 @@ class TFRecordWriter:
             filesystem=filesystem,
             retry=retry,
         )
+        self._dropped = weakref.finalize(self, dropped, self._path, bridge.detached(self._writer.abort))
         bridge.run(self._writer.__aenter__)
 
     def write(self, record: Buffer) -> None:
@@ -89,10 +95,16 @@ class TFRecordWriter:
 
     def close(self) -> None:
         """Finishes the shard: it appears under its name. Closing twice is fine."""
-        if not self._closed:
+        if self._closed:
+            return
+        try:
             self._send()
             self._closed = True
             bridge.run(self._writer.close)
+        except BaseException:
+            self._abort()
+            raise
+        self._dropped.detach()
 
     def __enter__(self) -> Self:
         return self
@@ -103,14 +115,29 @@ class TFRecordWriter:
         if error is None:
             self.close()
         elif not self._closed:
-            self._closed = True
-            bridge.run(self._writer.abort)
+            self._abort()
 
     def _send(self) -> None:
         block, self._block, self._block_bytes = self._block, [], 0
         if block:
             bridge.run(self._writer.write_batch, Frames.of(block))
 
+    def _abort(self) -> None:
+        """Nothing of the shard stays."""
+        self._closed = True
+        bridge.run(self._writer.abort)
+        self._dropped.detach()
+
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(f"{self._path}: this writer was closed; nothing more can be written")
+
+
+def dropped(path: str, abort: Callable[[], bool]) -> None:
+    """A writer is gone, or the interpreter ends, and nobody closed it."""
+    if abort():
+        logger.warning(
+            "%s: its TFRecordWriter was dropped without close(), so nothing of it is kept: "
+            "use a `with` block, or close it",
+            path,
+        )

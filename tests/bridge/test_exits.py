@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.bridge.conftest import Start
 
 SCRIPT = "exits.py"
@@ -66,3 +69,12 @@ def test_a_task_started_meanwhile_is_awaited(start: Start) -> None:
 
 def test_exit_handlers_before_and_after(start: Start) -> None:
     start(SCRIPT, "late").finish("leaving", "42", "cleaned", "True", "closed")
+
+
+@pytest.mark.parametrize(("row", "lines"), [("forgotten_writer", "1"), ("dropped_writer", "1 0")])
+def test_a_writer_that_nobody_closed_leaves_no_shard_and_says_so(
+    start: Start, tmp_path: Path, row: str, lines: str
+) -> None:
+    path = str(tmp_path / "shard")
+    start(SCRIPT, row, path).finish(*lines.split(), errors=f"{path}: its TFRecordWriter was dropped without close()")
+    assert not os.path.exists(path)

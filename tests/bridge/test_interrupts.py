@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.bridge.conftest import Start
 
 SCRIPT = "interrupts.py"
@@ -89,3 +91,7 @@ def test_at_any_instruction(start: Start) -> None:
 
 def test_at_every_call(start: Start) -> None:
     start(SCRIPT, "every_call").finish("often", "nothing")
+
+
+def test_a_shard_that_is_being_written_is_whole_or_not_there(start: Start, tmp_path: Path) -> None:
+    start(SCRIPT, "writer", str(tmp_path / "shard")).finish("often", "nothing")

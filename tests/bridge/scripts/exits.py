@@ -2,19 +2,22 @@
 
 import asyncio
 import atexit
+import os
 import sys
 import threading
+from pathlib import Path
 
 if sys.argv[1] == "late":
     atexit.register(lambda: use_late())  # before the bridge's own: runs after it
 
 import anyio
-from support import choose, endless, say, until_in
+from support import choose, endless, say, until_alone, until_in
 
+from streamrec import TFRecordWriter
 from streamrec.bridge import Put, SyncIterator, iterate, run
 from streamrec.errors import ClosedError
 
-KEPT: list[SyncIterator[str]] = []
+KEPT: list[SyncIterator[str] | TFRecordWriter] = []
 
 
 def pending(how: str) -> None:
@@ -160,6 +163,23 @@ def use() -> None:
         say(run(answer))
     except ClosedError as error:
         say("exiting" in str(error))
+
+
+def forgotten_writer(path: str) -> None:
+    """It was never closed, and its user is told."""
+    writer = TFRecordWriter(path)
+    writer.write(b"a record")
+    writer.flush()
+    KEPT.append(writer)
+    say(len(os.listdir(Path(path).parent)))
+
+
+def dropped_writer(path: str) -> None:
+    """The same, before the end: nothing that it sent stays."""
+    forgotten_writer(path)
+    KEPT.clear()
+    run(until_alone)
+    say(len(os.listdir(Path(path).parent)))
 
 
 def late() -> None:

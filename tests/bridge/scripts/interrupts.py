@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import os
 import random
 import select
@@ -10,10 +11,12 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 
 from support import MAIN, choose, endless, leftovers, say, until_alone, until_in
 
+from streamrec import TFRecordDataset, TFRecordWriter
 from streamrec.bridge import Put, iterate, run
 from streamrec.bridge.loop import loop_thread
 from streamrec.errors import ClosedError
@@ -184,15 +187,44 @@ def any_instruction() -> None:
 
 def every_call() -> None:
     """Interrupts at every place where CPython may see one, from the making of the loop thread to its end."""
+    say(places(consume_few, lambda: loop_thread().retire("a turn of the test has ended")))
+    say(leftovers())
+
+
+def writer(path: str) -> None:
+    """The same with a writer: the shard is whole, or nothing of it is there."""
+    logging.getLogger("streamrec").disabled = True  # it tells of writers that were dropped
+    folder, whole = Path(path).parent, [b"%d" % number for number in range(3)]
+
+    def write() -> None:
+        with TFRecordWriter(path) as shard:
+            for record in whole:
+                shard.write(record)
+
+    def check() -> None:
+        run(until_alone)
+        found = os.listdir(folder)
+        if found not in ([], [Path(path).name]) or (found and list(TFRecordDataset(path)) != whole):
+            raise AssertionError(found)
+        for name in found:
+            os.unlink(folder / name)
+
+    say(places(write, check))
+    loop_thread().retire("the threads of its pool end with it")
+    run(until_alone)
+    say(leftovers())
+
+
+def places(work: Callable[[], None], after: Callable[[], None]) -> str:
+    """Interrupts work at each place in turn, and calls `after` behind each; "often" where there are many."""
     sys.unraisablehook = lambda report: None if report.exc_type is KeyboardInterrupt else sys.__unraisablehook__(report)
     step = 1
-    while interrupted_at(step, consume_few):
+    while interrupted_at(step, work):
         run(until_alone)
         gc.collect()
-        loop_thread().retire("a turn of the test has ended")
+        after()
         step += 1
-    say("often" if step > 100 else f"only {step}")
-    say(leftovers())
+    return "often" if step > 100 else f"only {step}"
 
 
 def consume_few() -> None:
