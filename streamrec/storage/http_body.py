@@ -6,6 +6,7 @@ into the caller's buffer. What did not fit is kept as a view, not copied again.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,6 +28,8 @@ __all__ = [
     "size_in",
     "translate",
 ]
+
+logger = logging.getLogger("streamrec")
 
 _NOTHING = memoryview(b"")
 
@@ -120,7 +123,13 @@ def session_settings(users: Mapping[str, Any] | None) -> dict[str, Any]:
     connection, all would wait for each other. How many there are is decided in `connections`, and nowhere else.)
     """
     settings = {"auto_decompress": False, **(users or {})}
-    return settings if "connector" in settings else {"connector": aiohttp.TCPConnector(limit=0), **settings}
+    connector = settings.get("connector") or aiohttp.TCPConnector(limit=0)
+    if connector.limit or getattr(connector, "limit_per_host", 0):
+        logger.warning(
+            "a connector of yours has a limit of connections: where more shards are open than it allows, they wait for "
+            "each other until they time out; pass limit=0 (and no limit_per_host) to it"
+        )
+    return {**settings, "connector": connector}
 
 
 def range_header(start: int, end: int | None) -> dict[str, str]:

@@ -9,6 +9,7 @@ Versions are etags. They are pinned with If-Match, so a changed object is a 412 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Final
@@ -32,13 +33,22 @@ from streamrec.storage.urls import split_object, split_prefix
 
 __all__ = ["S3Backend", "connect"]
 
+logger = logging.getLogger("streamrec")
+
 UNLIMITED: Final = 1 << 16
 """Connections in a pool; see `http_body.session_settings`."""
 
 
 async def connect(source: Source, policy: RetryPolicy) -> S3Backend:
     """Makes a client in the running loop."""
-    config = {**_client_config(source, policy), **(source.option("config_kwargs") or {})}
+    users = source.option("config_kwargs") or {}
+    if "max_pool_connections" in users:
+        logger.info(
+            "max_pool_connections=%r is not heeded: shards that are open would wait for each other's connections; "
+            "how many are open is num_parallel_reads",
+            users["max_pool_connections"],
+        )
+    config = {**_client_config(source, policy), **users, "max_pool_connections": UNLIMITED}
     filesystem = build(S3FileSystem, source, config_kwargs=config)
     filesystem.retries = 1
     if filesystem.session is None:
@@ -61,10 +71,9 @@ def _loader(data_path: str | None) -> Loader:
 
 
 def _client_config(source: Source, policy: RetryPolicy) -> dict[str, Any]:
-    """Settings of botocore below the user's own: one attempt, a pool that never starves, lean checksums."""
+    """Settings of botocore below the user's own: one attempt, lean checksums."""
     config: dict[str, Any] = {
         "retries": {"total_max_attempts": 1, "mode": "standard"},
-        "max_pool_connections": UNLIMITED,
         "connect_timeout": policy.connect_timeout,
         "read_timeout": policy.stall_timeout,  # of a body; heads have ours, around each request
         "response_checksum_validation": "when_required",  # some servers send the whole object's on a 206

@@ -6,11 +6,12 @@ import os
 from pathlib import Path
 from uuid import uuid4
 
+import aiohttp
 import pytest
 from fsspec.implementations.http import HTTPFileSystem
 
 from streamrec.errors import PermissionDeniedError
-from streamrec.storage import Storage
+from streamrec.storage import Storage, Storages
 from streamrec.testing.servers import Store
 from tests.storage.contract import DATA, Place, ReadOnlyTests, read_all
 
@@ -50,3 +51,18 @@ class TestTheUsersOwn(TestHttp):
     def place(self, http_store: Store) -> Place:
         own = HTTPFileSystem(skip_instance_cache=True, headers={"X-Test": "1"})
         return Place(f"{http_store.url}/{uuid4().hex}", filesystem=own)
+
+
+@pytest.mark.parametrize(
+    ("limits", "told"), [({}, True), ({"limit": 0}, False), ({"limit": 0, "limit_per_host": 8}, True)]
+)
+async def test_a_pool_that_may_be_too_small_is_told_of(
+    caplog: pytest.LogCaptureFixture, limits: dict[str, int], told: bool
+) -> None:
+    """It is not ours to change, and shards that are open would wait for each other."""
+    async with (
+        aiohttp.TCPConnector(**limits) as connector,
+        Storages({"client_kwargs": {"connector": connector}}) as storages,
+    ):
+        await storages.at("http://127.0.0.1:9/shard")
+    assert ("pass limit=0" in caplog.text) is told

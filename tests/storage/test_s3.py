@@ -11,7 +11,7 @@ from s3fs import S3FileSystem
 
 from streamrec.errors import NotFoundError, ObjectChangedError, PermissionDeniedError, StorageError
 from streamrec.kernels import crc32c
-from streamrec.storage import Storage, Storages
+from streamrec.storage import Storage, Storages, s3
 from streamrec.storage.checksums import encoded
 from streamrec.testing.servers import Store
 from tests.storage.contract import DATA, QUICK, Place, ReadingTests, StorageTests, kill_while_writing, read_all
@@ -130,9 +130,11 @@ class TestS3(StorageTests):
                     await call
                 assert caught.value.path == path
 
-    async def test_undrained_streams_give_their_connections_back(self, s3_store: Store, path: str) -> None:
-        few = {**s3_store.options, "config_kwargs": {"max_pool_connections": 3}}
-        async with Storages(few, retry=QUICK) as storages, asyncio.timeout(30):
+    async def test_undrained_streams_give_their_connections_back(
+        self, s3_store: Store, path: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(s3, "UNLIMITED", 3)
+        async with Storages(s3_store.options, retry=QUICK) as storages, asyncio.timeout(30):
             storage = await storages.at(path)
             await self.put(storage, path, DATA * 20)
             for _ in range(12):
@@ -142,9 +144,12 @@ class TestS3(StorageTests):
 
 
 class TestTheUsersOwn(ReadingTests):
+    """With a pool that is too small for the shards that are open."""
+
     @pytest.fixture
     def place(self, s3_store: Store) -> Place:
-        own = S3FileSystem(**s3_store.options, skip_instance_cache=True)
+        few = {"max_pool_connections": 10}
+        own = S3FileSystem(**s3_store.options, config_kwargs=few, skip_instance_cache=True)
         return Place(f"{s3_store.url}/{uuid4().hex}", filesystem=own)
 
 
