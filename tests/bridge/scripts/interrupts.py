@@ -227,7 +227,7 @@ def places(work: Callable[[], None], after: Callable[[], None]) -> str:
         gc.collect()
         after()
         step += 4 if sys.flags.dev_mode else 1
-    return "often" if step > 100 else f"only {step}"
+    return "often" if step > 50 else f"only {step}"
 
 
 def consume_few() -> None:
