@@ -6,7 +6,7 @@ puts to a `for` loop in the caller's thread, through a queue that is bounded in 
 The rules stand at the top of the file that keeps them:
 
 - `loop.py`: the thread, fork, the interpreter's exit, a loop that somebody stops;
-- `job.py`: one piece of work: how it starts, is cancelled, cleans up and reports; Ctrl-C; `run`;
+- `job.py`: one piece of work: how it starts, is cancelled, cleans up and reports; Ctrl-C; `run`, `detached`;
 - `channel.py`: the bounded queue between the loop and the consumers;
 - `iterator.py`: what a consumer sees, from the first item to the end, an error, a close.
 

@@ -10,9 +10,9 @@ holds it to:
 * All records come, byte for byte, in the order in which the same dataset reads the same shards from disk.
 * No request asks for bytes that were delivered, but for those of the one that it replaces: it begins at the
   byte that the reader had of a broken body, and each broken body is followed up once. A second request beside a
-  slow one (a hedge) begins where that began or had come to. A few may be hedges of answers that this machine made late.
-  (Shards above 8 MB are read by several requests at a time,
-  which are cut and shared out on the way: there only the records count.)
+  slow one (a hedge) begins where that began or had come to. What a busy machine makes late is no fault of the
+  proxy's: such requests are no more than those that the reader itself counted as made for lateness. (Shards above
+  8 MB are read by several requests at a time, which are cut and shared out on the way: there only the records count.)
 * Every fault was met, so that the round says something.
 """
 
@@ -46,9 +46,6 @@ WEATHER: Final = Faults(
 )
 WHOLE_MEGABYTES: Final = 8
 """Shards up to this size are read by one request at a time."""
-LATE_SHARE: Final = 0.05
-"""A machine that has other things to do makes answers late too, and late ones are asked for again: the log cannot tell.
-(The policy allows twice as many second requests, those for slow answers included.)"""
 BUDGETS: Final = (8 << 20, 24 << 20, 64 << 20)
 REST_SHARE: Final = 0.03
 REST_SECONDS: Final = 2.0
@@ -111,7 +108,8 @@ class Soak:
             **options: Storage options on top of the store's.
 
         Raises:
-            AssertionError: A record is missing, altered or out of place, or more than a few requests had no cause.
+            AssertionError: A record is missing, altered or out of place, or requests had no cause, in the log or by the
+                reader's own count.
         """
         seed = self._seed * 1_000_003 + self.report.rounds
         self._proxy.clear()
@@ -119,13 +117,12 @@ class Soak:
         theirs = {**self._store.options, "endpoint_url": self._proxy.url, **options}
         where = f"seed {self._seed}, round {self.report.rounds}"
         rests = random.Random(seed) if self.report.rounds % 2 else None
-        count, digest = _digest(self._urls, rests, storage_options=theirs, retry=POLICY)
-        assert (count, digest) == _digest(self._local), f"{where}: other records than on disk"
+        count, digest, late = _digest(self._urls, rests, storage_options=theirs, retry=POLICY)
+        assert (count, digest) == _digest(self._local)[:2], f"{where}: other records than on disk"
         assert self._proxy.wait_idle(), f"{where}: a request is under way after the last record"
         entries = [entry for entry in self._proxy.log if entry.kind == "read"]
         wrong = unjustified(entries) if self._judged else []
-        few = LATE_SHARE * len(entries)
-        assert len(wrong) <= few, f"{where}: {len(wrong)} requests without a cause, one: {_story(wrong[0], entries)}"
+        assert len(wrong) <= late, f"{where}: {len(wrong)} requests without a cause: {_story(wrong[0], entries)}"
         self.report.rounds += 1
         self.report.records += count
         self.report.requests += len(entries)
@@ -196,18 +193,24 @@ def _explains(entry: Entry, start: int) -> bool:
     return (_lost(entry) or entry.slow) and _asked(entry) <= start <= reached
 
 
-def _digest(paths: Sequence[str], rests: random.Random | None = None, **options: Any) -> tuple[int, str]:
-    """How many records, and a hash of all of them in their order; read with rests, or without."""
+def _digest(paths: Sequence[str], rests: random.Random | None = None, **options: Any) -> tuple[int, str, int]:
+    """How many records, a hash of all of them in their order, and how many requests were made because others were late.
+
+    Read with rests, or without.
+    """
     count, digest = 0, hashlib.blake2b()
     dataset = TFRecordDataset(paths, num_parallel_reads=16, **options).batch(64)
-    for frames in dataset if rests is None else dataset.with_options(memory_budget=rests.choice(BUDGETS)):
+    iterator = iter(dataset if rests is None else dataset.with_options(memory_budget=rests.choice(BUDGETS)))
+    for frames in iterator:
         if rests is not None and rests.random() < REST_SHARE:
             time.sleep(rests.uniform(0, REST_SECONDS))
         count += len(frames)
         for record in frames:
             digest.update(len(record).to_bytes(8, "little"))
             digest.update(record)
-    return count, digest.hexdigest()
+    stores = iterator.stats().storage.backends.values()
+    late = sum(counts.hedges + counts.retries.get("timed_out", 0) for counts in stores)
+    return count, digest.hexdigest(), late
 
 
 def _shard(rng: random.Random, size: int) -> bytes:
