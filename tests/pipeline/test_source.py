@@ -52,8 +52,13 @@ def store(root: Path) -> Iterator[ObjectStore]:
         yield store
 
 
-def dataset_of(store: ObjectStore, names: str | list[str], **options: Any) -> Dataset[bytes]:
-    return TFRecordDataset(names, storage_options={"endpoint_url": store.url, "anon": True}, **options)
+ONCE = RetryPolicy(hedge_share=0)
+"""Requests are counted here: none is sent a second time because a busy machine made the first one late."""
+
+
+def dataset_of(store: ObjectStore, names: str | list[str], retry: RetryPolicy = ONCE, **options: Any) -> Dataset[bytes]:
+    storage_options = {"endpoint_url": store.url, "anon": True}
+    return TFRecordDataset(names, storage_options=storage_options, retry=retry, **options)
 
 
 def of_kind(store: ObjectStore, kind: str) -> list[Entry]:
