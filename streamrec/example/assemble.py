@@ -18,14 +18,13 @@ from streamrec.example.columns import BytesColumn, Column, SparseTensor, Values
 from streamrec.example.features import (
     Dtype,
     Feature,
-    FixedLenFeature,
     FixedLenSequenceFeature,
     RaggedFeature,
     SparseFeature,
 )
 from streamrec.example.plan import Plan
 from streamrec.example.ragged import Rows, partition_batch, partition_one
-from streamrec.example.walk import Array, Offsets, Raw, Slot
+from streamrec.example.walk import Array, Found, Offsets, Raw, Slot
 
 __all__ = ["Part", "batch_columns", "combined", "padded", "positions", "single_columns", "sparse_tensor", "wrapper"]
 
@@ -121,44 +120,39 @@ def _pad(form: FixedLenSequenceFeature) -> Any:
 
 
 def _padded_part(slot: Slot, form: FixedLenSequenceFeature, raw: Raw, wrap: Wrap) -> Part:
-    assert raw.splits is not None
     pad, spans = _pad(form), raw.values.ndim == 2
     full = padded(raw.values, raw.splits, form.shape, slot.size, -1 if spans else pad)
     return wrap(full, slot.dtype, np.array(pad, dtype=object) if spans else None)
 
 
-def _batch_part(slot: Slot, form: Feature, raw: Raw, count: int, wrap: Wrap) -> Part:
-    values, splits = raw.values, raw.splits
-    if isinstance(form, FixedLenFeature):
-        if slot.dtype is not bytes:
-            return values.reshape(count, *form.shape) if form.shape else values
-        shaped = values.reshape(count, *form.shape, *values.shape[1:])
+def _batch_part(slot: Slot, form: Feature, found: Found, count: int, wrap: Wrap) -> Part:
+    if not isinstance(found, Raw):
+        shaped = found.reshape(count, *slot.shape, *found.shape[1:])
         return wrap(shaped, slot.dtype, slot.default)
     if isinstance(form, FixedLenSequenceFeature):
-        return _padded_part(slot, form, raw, wrap)
-    assert splits is not None
-    out = wrap(values, slot.dtype, None)
+        return _padded_part(slot, form, found, wrap)
+    out = wrap(found.values, slot.dtype, None)
     if isinstance(form, RaggedFeature):
-        return Rows(out, splits.astype(form.row_splits_dtype))
-    return batch_sparse(out, splits)
+        return Rows(out, found.splits.astype(form.row_splits_dtype))
+    return batch_sparse(out, found.splits)
 
 
-def _single_part(slot: Slot, form: Feature, raw: Raw, wrap: Wrap) -> Part:
-    values = raw.values
-    if isinstance(form, FixedLenFeature):
-        return wrap(values.reshape((*form.shape, *values.shape[1:])), slot.dtype, slot.default)
+def _single_part(slot: Slot, form: Feature, found: Found, wrap: Wrap) -> Part:
+    if not isinstance(found, Raw):
+        return wrap(found.reshape((*slot.shape, *found.shape[1:])), slot.dtype, slot.default)
+    values = found.values
     if isinstance(form, FixedLenSequenceFeature):
         return wrap(values.reshape(-1, *form.shape, *values.shape[1:]), slot.dtype, None)
     out = wrap(values, slot.dtype, None)
     return out if isinstance(form, RaggedFeature) else single_sparse(out)
 
 
-def batch_columns(plan: Plan, raws: list[Raw], count: int, buffer: Any) -> dict[str, Column]:
+def batch_columns(plan: Plan, found: list[Found], count: int, buffer: Any) -> dict[str, Column]:
     """The columns of a batch of `count` examples, or of their contexts.
 
     Args:
         plan: What was looked for.
-        raws: What was found, one for each slot.
+        found: What was found for each slot.
         count: The number of examples.
         buffer: What spans of byte strings point into; None where strings are objects.
 
@@ -166,15 +160,18 @@ def batch_columns(plan: Plan, raws: list[Raw], count: int, buffer: Any) -> dict[
         FeatureError: Sparse positions or ragged partitions that don't fit their values.
     """
     wrap = wrapper(buffer)
-    triples = zip(plan.slots, plan.forms, raws, strict=True)
-    return combined(plan, {slot.name: _batch_part(slot, form, raw, count, wrap) for slot, form, raw in triples})
+    parts: dict[str, Part] = {
+        slot.name: each if as_found and not isinstance(each, Raw) else _batch_part(slot, form, each, count, wrap)
+        for slot, form, as_found, each in zip(plan.slots, plan.forms, plan.as_found, found, strict=True)
+    }
+    return combined(plan, parts)
 
 
-def single_columns(plan: Plan, raws: list[Raw], buffer: Any) -> dict[str, Column]:
+def single_columns(plan: Plan, found: list[Found], buffer: Any) -> dict[str, Column]:
     """The columns of one example or context, without a batch dimension; see `batch_columns`."""
     wrap = wrapper(buffer)
-    triples = zip(plan.slots, plan.forms, raws, strict=True)
-    return combined(plan, {slot.name: _single_part(slot, form, raw, wrap) for slot, form, raw in triples})
+    triples = zip(plan.slots, plan.forms, found, strict=True)
+    return combined(plan, {slot.name: _single_part(slot, form, each, wrap) for slot, form, each in triples})
 
 
 def combined(plan: Plan, parts: dict[str, Part]) -> dict[str, Column]:

@@ -6,11 +6,11 @@ The kernels (decode_core.c) agree with reference.py on every input; the tests ho
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from streamrec.example.walk import Array, Code, Raw, Records, Slot, WalkError
+from streamrec.example.walk import Array, Code, Found, Raw, Records, Slot, WalkError
 from streamrec.kernels import _native
 
 __all__ = ["NativeWalker"]
@@ -19,38 +19,45 @@ __all__ = ["NativeWalker"]
 class NativeWalker:
     """Walker (walk.py) in C."""
 
-    def examples(self, records: Records, slots: tuple[Slot, ...], spans: bool) -> list[Raw]:
+    def examples(self, records: Records, slots: tuple[Slot, ...], spans: bool) -> list[Found]:
         """See walk.Walker."""
-        arrays = _arrays(slots, len(records))
-        found = _native.decode_examples(_plan(slots), *records, arrays)
+        plan, layout = _planned(slots)
+        arrays = _arrays(layout, len(records))
+        found = _native.decode_examples(plan, *records, arrays)
         if isinstance(found, tuple):
             raise _failure(found, slots, ())
-        buffer = records.buffer if spans else None
-        columns = zip(slots, arrays, found, strict=True)
-        return [
-            Raw(array) if block is None else _raw(slot, array, block, buffer)  # None: dense numbers, in their array
-            for slot, array, block in columns
-        ]
+        return _gathered(slots, arrays, found, records.buffer if spans else None)
 
     def sequences(
         self, records: Records, context: tuple[Slot, ...], lists: tuple[Slot, ...], spans: bool
-    ) -> tuple[list[Raw], list[Raw]]:
+    ) -> tuple[list[Found], list[Raw]]:
         """See walk.Walker."""
-        arrays = _arrays(context, len(records))
+        (features, layout), (steps, _) = _planned(context), _planned(lists)
+        arrays = _arrays(layout, len(records))
         splits = tuple(np.empty(len(records) + 1, dtype=np.int64) for _ in lists)
-        found = _native.decode_sequences(_plan(context), _plan(lists), *records, arrays, splits)
+        found = _native.decode_sequences(features, steps, *records, arrays, splits)
         if isinstance(found, tuple):
             raise _failure(found, context, lists)
         buffer = records.buffer if spans else None
-        features = [_raw(*column, buffer) for column in zip(context, arrays, found[0], strict=True)]
-        steps = [_steps(*column, buffer) for column in zip(lists, splits, found[1], strict=True)]
-        return features, steps
+        raws = [_steps(*column, buffer) for column in zip(lists, splits, found[1], strict=True)]
+        return _gathered(context, arrays, found[0], buffer), raws
+
+
+_Layout: TypeAlias = "list[tuple[int, int, np.dtype[Any]] | None]"
+"""For each slot the array that the walk fills, dense numbers or splits: so many elements for each record, so many more,
+their type. None for dense byte strings."""
+
+_SPLITS = 1, 1, np.dtype(np.int64)
 
 
 @functools.lru_cache(maxsize=256)
-def _plan(slots: tuple[Slot, ...]) -> object:
+def _planned(slots: tuple[Slot, ...]) -> tuple[object, _Layout]:
     """The compiled plan; slots are compared by identity, and plan.py makes them once for each description."""
-    return _native.decode_plan(tuple(map(_compiled, slots)))
+    layout = [
+        _SPLITS if not slot.dense else None if slot.dtype is bytes else (slot.size, 0, np.dtype(slot.dtype))
+        for slot in slots
+    ]
+    return _native.decode_plan(tuple(map(_compiled, slots))), layout
 
 
 def _compiled(slot: Slot) -> tuple[bytes, int, bool, int, bytes | None, bool, bool]:
@@ -59,20 +66,22 @@ def _compiled(slot: Slot) -> tuple[bytes, int, bool, int, bytes | None, bool, bo
     return slot.name.encode(), slot.kind, slot.dense, slot.size, fill, slot.required, slot.empty_counts
 
 
-def _arrays(slots: tuple[Slot, ...], count: int) -> tuple[Any, ...]:
-    """For each slot the array that the walk fills: dense numbers, or splits; None for dense byte strings."""
-    return tuple([_array(slot, count) for slot in slots])
+def _arrays(layout: _Layout, count: int) -> tuple[Any, ...]:
+    """The arrays for so many records. There may be dozens for each batch: no call of ours for each of them."""
+    return tuple([each and np.empty(count * each[0] + each[1], each[2]) for each in layout])
 
 
-def _array(slot: Slot, count: int) -> Array | None:
-    if not slot.dense:
-        return np.empty(count + 1, dtype=np.int64)
-    return None if slot.dtype is bytes else np.empty(count * slot.size, dtype=slot.dtype)
+def _gathered(slots: tuple[Slot, ...], arrays: tuple[Any, ...], blocks: list[Any], buffer: Any) -> list[Found]:
+    """What was found for each slot; dense numbers have no block, they lie in their array."""
+    return [
+        array if block is None else _found(slot, array, block, buffer)
+        for slot, array, block in zip(slots, arrays, blocks, strict=True)
+    ]
 
 
-def _raw(slot: Slot, array: Any, block: Any, buffer: Any) -> Raw:
+def _found(slot: Slot, array: Any, block: Any, buffer: Any) -> Found:
     if slot.dense:
-        return Raw(array if array is not None else _strings(slot, block, buffer))
+        return _strings(slot, block, buffer)
     return Raw(_values(slot, block, buffer), array)
 
 

@@ -25,11 +25,11 @@ from streamrec.errors import FeatureError
 from streamrec.example.assemble import batch_columns, single_columns
 from streamrec.example.columns import Column
 from streamrec.example.features import Feature
-from streamrec.example.plan import plan_examples
+from streamrec.example.plan import Plan, plan_examples
 from streamrec.example.walk import Records, Walker, WalkError
 from streamrec.example.walkers import WALKER
 
-__all__ = ["parse_example", "parse_single_example"]
+__all__ = ["ExampleParser", "parse_example", "parse_single_example"]
 
 
 def parse_example(
@@ -102,14 +102,39 @@ def parse_examples_with(
     """`parse_example` on a walker of choice: the tests run both."""
     if is_scalar(serialized):
         return parse_single_with(walker, serialized, features, names, string_columns)
-    plan = plan_examples(features, single=False)
+    return parse_planned(walker, plan_examples(features, single=False), serialized, names, string_columns)
+
+
+def parse_planned(walker: Walker, plan: Plan, serialized: Any, names: Any, string_columns: bool) -> dict[str, Column]:
+    """A batch by a plan that was made before."""
     records = as_records(serialized, string_columns)
-    check_names(names, len(records))
+    count = len(records)
+    check_names(names, count)
     try:
-        raws = walker.examples(records, plan.slots, string_columns)
+        found = walker.examples(records, plan.slots, string_columns)
     except WalkError as failure:
         raise failure.error(names) from None
-    return batch_columns(plan, raws, len(records), records.buffer if string_columns else None)
+    return batch_columns(plan, found, count, records.buffer if string_columns else None)
+
+
+class ExampleParser:
+    """`parse_example` for one description: the plan is made at the first batch, and looked up no more.
+
+    Args:
+        features: What to parse; it must not change.
+        string_columns: As there.
+    """
+
+    def __init__(self, features: Mapping[str, Feature], string_columns: bool) -> None:
+        self._features = features
+        self._string_columns = string_columns
+        self._plan: Plan | None = None
+
+    def __call__(self, serialized: Any) -> dict[str, Column]:
+        if is_scalar(serialized):
+            return parse_single_with(WALKER, serialized, self._features, None, self._string_columns)
+        self._plan = plan = self._plan or plan_examples(self._features, single=False)
+        return parse_planned(WALKER, plan, serialized, None, self._string_columns)
 
 
 def parse_single_with(
@@ -119,10 +144,10 @@ def parse_single_with(
     plan = plan_examples(features, single=True)
     records, names = single_record(serialized, name, string_columns)
     try:
-        raws = walker.examples(records, plan.slots, string_columns)
+        found = walker.examples(records, plan.slots, string_columns)
     except WalkError as failure:
         raise failure.error(names) from None
-    return single_columns(plan, raws, records.buffer if string_columns else None)
+    return single_columns(plan, found, records.buffer if string_columns else None)
 
 
 def is_scalar(serialized: Any) -> bool:

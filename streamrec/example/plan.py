@@ -11,6 +11,7 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -42,12 +43,19 @@ class Plan:
             array), FixedLenSequenceFeature (a padded array), VarLenFeature (a SparseTensor) or RaggedFeature
             (a RaggedTensor, with its row_splits_dtype).
         composite: Whether results must be combined further: there is a SparseFeature or RaggedFeature.
+
+    Attributes:
+        as_found: For each slot whether what a walk finds in a batch is the result: numbers, one for each record.
     """
 
     features: dict[str, Feature]
     slots: tuple[Slot, ...]
     forms: tuple[Feature, ...]
     composite: bool
+
+    @cached_property
+    def as_found(self) -> tuple[bool, ...]:
+        return tuple(slot.dense and not slot.shape and slot.dtype is not bytes for slot in self.slots)
 
 
 def plan_examples(features: Mapping[str, Feature], single: bool) -> Plan:

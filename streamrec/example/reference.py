@@ -31,7 +31,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from streamrec.example.walk import Array, Code, Raw, Records, Slot, WalkError
+from streamrec.example.walk import Array, Code, Found, Raw, Records, Slot, WalkError
 
 __all__ = ["ReferenceWalker"]
 
@@ -305,7 +305,7 @@ def _messages(records: Records) -> Iterator[_Wire]:
 class ReferenceWalker:
     """Walker (walk.py) in plain Python: for reading, for tests, and for where the native one is left out."""
 
-    def examples(self, records: Records, slots: tuple[Slot, ...], spans: bool) -> list[Raw]:
+    def examples(self, records: Records, slots: tuple[Slot, ...], spans: bool) -> list[Found]:
         """See walk.Walker."""
         columns = [_Values(slot, False, spans) for slot in slots]
         by_key = {slot.name.encode(): slot for slot in slots}
@@ -318,11 +318,11 @@ class ReferenceWalker:
             for column, end in zip(columns, ends, strict=True):
                 _take(column, chosen.get(column.slot.name), record)
                 end.append(len(column.found))
-        return [_raw(column, end) for column, end in zip(columns, ends, strict=True)]
+        return [_found(column, end) for column, end in zip(columns, ends, strict=True)]
 
     def sequences(
         self, records: Records, context: tuple[Slot, ...], lists: tuple[Slot, ...], spans: bool
-    ) -> tuple[list[Raw], list[Raw]]:
+    ) -> tuple[list[Found], list[Raw]]:
         """See walk.Walker."""
         features = [_Values(slot, True, spans) for slot in context]
         ends: list[list[int]] = [[0] for _ in context]
@@ -337,8 +337,8 @@ class ReferenceWalker:
                 end.append(len(column.found))
             for step in steps:
                 step.take(found[_DELIMITED_2].get(step.values.slot.name.encode()), record)
-        raws = [_raw(column, end) for column, end in zip(features, ends, strict=True)]
-        return raws, [step.raw() for step in steps]
+        found_in_context = [_found(column, end) for column, end in zip(features, ends, strict=True)]
+        return found_in_context, [step.raw() for step in steps]
 
 
 def _sequence_features(wire: _Wire) -> dict[int, dict[bytes, _Wire]]:
@@ -399,5 +399,5 @@ class _Steps:
         return Raw(self.values.array(), splits, inner)
 
 
-def _raw(column: _Values, ends: list[int]) -> Raw:
-    return Raw(column.array(), None if column.slot.dense else np.array(ends, dtype=np.int64))
+def _found(column: _Values, ends: list[int]) -> Found:
+    return column.array() if column.slot.dense else Raw(column.array(), np.array(ends, dtype=np.int64))

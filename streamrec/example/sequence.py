@@ -30,7 +30,7 @@ from streamrec.example.features import Feature, FixedLenSequenceFeature, RaggedF
 from streamrec.example.parse import as_records, check_names, is_scalar, single_record
 from streamrec.example.plan import Plan, plan_context, plan_lists
 from streamrec.example.ragged import Rows
-from streamrec.example.walk import Array, Code, Offsets, Raw, Records, Slot, Walker, WalkError
+from streamrec.example.walk import Array, Code, Found, Offsets, Raw, Records, Slot, Walker, WalkError
 from streamrec.example.walkers import WALKER
 
 __all__ = ["parse_sequence_example", "parse_single_sequence_example"]
@@ -139,7 +139,7 @@ def _plans(context: Features, lists: Features) -> tuple[Plan, Plan]:
 
 def _walked(
     walker: Walker, records: Records, plans: tuple[Plan, Plan], names: Any, spans: bool
-) -> tuple[list[Raw], list[Raw]]:
+) -> tuple[list[Found], list[Raw]]:
     """What a walk finds; TensorFlow refuses required context features also for a batch of nothing."""
     required = [slot for slot in plans[0].slots if slot.dense and slot.required and slot.size]
     if not len(records) and required:
@@ -156,12 +156,11 @@ def _triples(plan: Plan, raws: list[Raw]) -> list[tuple[Slot, Feature, Raw]]:
 
 def _lengths(plan: Plan, raws: list[Raw]) -> dict[str, Offsets]:
     dense = [(slot, raw) for slot, form, raw in _triples(plan, raws) if isinstance(form, FixedLenSequenceFeature)]
-    return {slot.name: np.diff(raw.splits) for slot, raw in dense if raw.splits is not None}
+    return {slot.name: np.diff(raw.splits) for slot, raw in dense}
 
 
 def _splits(raw: Raw) -> tuple[Offsets, Offsets]:
     """Where each record's steps and each step's values start and end."""
-    assert raw.splits is not None
     assert raw.inner is not None
     return raw.splits, raw.inner
 

@@ -81,19 +81,23 @@ class Slot:
 
 
 class Raw(NamedTuple):
-    """One slot's values, as the walk found them.
+    """The values of a slot that is not dense, as the walk found them.
 
     Args:
         values: All values joined: int64, float32, or bytes (see the contract).
         splits: int64, one more than there are records: where each record's values (in a feature list, its
-            steps) start and end. None for a dense slot.
+            steps) start and end.
         inner: int64, one more than there are steps: where each step's values start and end. None except in
             feature lists.
     """
 
     values: Array
-    splits: Offsets | None = None
+    splits: Offsets
     inner: Offsets | None = None
+
+
+Found: TypeAlias = "Array | Raw"
+"""What a slot of an Example or a context gave: the values alone where it is dense."""
 
 
 class Code(enum.IntEnum):
@@ -151,7 +155,7 @@ class WalkError(Exception):
 class Walker(Protocol):
     """Both walkers' surface."""
 
-    def examples(self, records: Records, slots: tuple[Slot, ...], spans: bool) -> list[Raw]:
+    def examples(self, records: Records, slots: tuple[Slot, ...], spans: bool) -> list[Found]:
         """Walks over Example messages.
 
         Args:
@@ -160,7 +164,7 @@ class Walker(Protocol):
             spans: Whether byte strings are wanted as spans over the buffer.
 
         Returns:
-            One Raw for each slot.
+            What was found for each slot.
 
         Raises:
             WalkError: The first record that TensorFlow would refuse.
@@ -169,7 +173,7 @@ class Walker(Protocol):
 
     def sequences(
         self, records: Records, context: tuple[Slot, ...], lists: tuple[Slot, ...], spans: bool
-    ) -> tuple[list[Raw], list[Raw]]:
+    ) -> tuple[list[Found], list[Raw]]:
         """Walks over SequenceExample messages.
 
         Args:
@@ -179,7 +183,7 @@ class Walker(Protocol):
             spans: Whether byte strings are wanted as spans over the buffer.
 
         Returns:
-            One Raw for each slot of the context, and one for each of the lists.
+            What was found for each slot of the context, and a Raw for each of the lists.
 
         Raises:
             WalkError: The first record that TensorFlow would refuse.

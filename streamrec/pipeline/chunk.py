@@ -209,13 +209,13 @@ def held_bytes(column: BytesColumn) -> int:
 
 
 def weigh_one(element: Any) -> int:
+    if isinstance(element, np.ndarray):  # first: a batch may have dozens
+        strings = sum(map(len, element.flat)) + STRING_BYTES * element.size if element.dtype.hasobject else 0
+        return element.nbytes + strings + OBJECT_BYTES
     if isinstance(element, Frames):
         return abs(element.extent) + element.spans.nbytes
     if isinstance(element, BytesColumn):
         return held_bytes(element) + element.spans.nbytes
-    if isinstance(element, np.ndarray):
-        strings = sum(map(len, element.flat)) + STRING_BYTES * element.size if element.dtype == object else 0
-        return element.nbytes + strings + OBJECT_BYTES
     if isinstance(element, bytes | bytearray | str):
         return len(element) + OBJECT_BYTES
     if isinstance(element, Mapping):

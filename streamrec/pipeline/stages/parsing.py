@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
-from streamrec.example import parse_example
 from streamrec.example.columns import Column
 from streamrec.example.features import Feature
+from streamrec.example.parse import ExampleParser
 from streamrec.pipeline.stages.stage import Mapped, Offload, Step
 
 __all__ = ["Parse"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Parse:
     """Parses each element, a batch of serialized Example messages, into columns."""
 
@@ -28,5 +29,9 @@ class Parse:
     def start(self, key: str, state: int | None) -> Step:
         return Mapped(self)
 
+    @cached_property
+    def _parser(self) -> ExampleParser:
+        return ExampleParser(self.features, self.string_columns)
+
     def __call__(self, serialized: Any) -> dict[str, Column]:
-        return parse_example(serialized, self.features, string_columns=self.string_columns)
+        return self._parser(serialized)
