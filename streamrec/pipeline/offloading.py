@@ -6,18 +6,16 @@ and waits until the call that is under way returns.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from math import inf
 from time import thread_time
 from typing import Final, TypeVar
 
-import anyio
-
 from streamrec.pipeline.chunk import Chunk
 from streamrec.pipeline.pushing import collect
 from streamrec.pipeline.stages.stage import Halt, Offload, halting
+from streamrec.pipeline.threads import Threads
 
 __all__ = ["Hops", "offloaded", "through"]
 
@@ -28,23 +26,15 @@ interpreter's lock, for each of which a training loop on the main thread may hav
 T = TypeVar("T")
 
 
-async def offloaded(work: Callable[[], T]) -> T:
-    """What `work` returns, from a worker thread; where this task is cancelled, the thread is done when that shows."""
-    halt, ended = Halt(), asyncio.Event()
-    tell = partial(asyncio.get_running_loop().call_soon_threadsafe, ended.set)
-    try:
-        return await anyio.to_thread.run_sync(working, halt, work, tell, abandon_on_cancel=True)
-    except asyncio.CancelledError:
-        halt.asked = True
-        if halt.begun and not halt.ended:
-            with anyio.CancelScope(shield=True):
-                await ended.wait()
-        raise
+async def offloaded(threads: Threads, work: Callable[[], T]) -> T:
+    """What `work` returns, from a thread; where this task is cancelled, the thread is done when that shows."""
+    halt = Halt()
+    return await threads.run(partial(working, halt, work), halt.ask)
 
 
-async def through(outputs: Iterator[Chunk], offload: bool) -> tuple[list[Chunk], Exception | None]:
+async def through(threads: Threads, outputs: Iterator[Chunk], offload: bool) -> tuple[list[Chunk], Exception | None]:
     """All outputs and the error that ended them, worked out in a thread or at once."""
-    return await offloaded(partial(collect, outputs)) if offload else collect(outputs)
+    return await offloaded(threads, partial(collect, outputs)) if offload else collect(outputs)
 
 
 class Hops:
@@ -53,18 +43,20 @@ class Hops:
     Args:
         wanted: What the stages ask for. LONG goes by the processor time that the last chunk took for each byte; the
             first one goes to a thread.
+        threads: The run's.
     """
 
-    def __init__(self, wanted: Iterable[Offload]) -> None:
+    def __init__(self, wanted: Iterable[Offload], threads: Threads) -> None:
+        self._threads = threads
         self._offload = max(wanted, default=Offload.NEVER)
         self._seconds_a_byte = inf
 
     async def through(self, outputs: Iterator[Chunk], nbytes: int = 0) -> tuple[list[Chunk], Exception | None]:
         """All outputs of an input of so many bytes, 0 for an unknown number, and the error that ended them."""
         if self._offload is not Offload.LONG or not nbytes:
-            return await through(outputs, self._offload is not Offload.NEVER)
+            return await through(self._threads, outputs, self._offload is not Offload.NEVER)
         timed = partial(self._timed, outputs, nbytes)
-        return await offloaded(timed) if self._seconds_a_byte * nbytes > HOP_SECONDS else timed()
+        return await offloaded(self._threads, timed) if self._seconds_a_byte * nbytes > HOP_SECONDS else timed()
 
     def _timed(self, outputs: Iterator[Chunk], nbytes: int) -> tuple[list[Chunk], Exception | None]:
         began = thread_time()
@@ -74,15 +66,7 @@ class Hops:
             self._seconds_a_byte = (thread_time() - began) / nbytes
 
 
-def working(halt: Halt, work: Callable[[], T], tell: Callable[[], object]) -> T:
-    """The thread's part. Each side writes its own step before it reads the other's, so neither misses it."""
-    halt.begun = True
+def working(halt: Halt, work: Callable[[], T]) -> T:
+    """The thread's part."""
     halting.set(halt)  # in the thread's own copy of the context
-    try:
-        if halt.asked:
-            raise asyncio.CancelledError  # nobody waits for the result
-        return work()
-    finally:
-        halt.ended = True
-        if halt.asked:
-            tell()
+    return work()

@@ -10,7 +10,7 @@ What a consumer sees:
   the generators are closed from the outside in, by the task that runs them: tasks are cancelled, bodies closed,
   then the session with its storages. A call of a user's function that is under way is waited for; no other is made.
 - When closing returns, no task, connection, file or thread of this run is left. Idle threads of the caller's own
-  event loop (its executor's, anyio's) are the loop's, and used again by every run.
+  event loop (its executor's, which opens files) are the loop's, and used again by every run.
 
 Every buffer is bounded in bytes, and all of them together by the run's budget (`budget.py`).
 """
@@ -76,7 +76,7 @@ async def running(chain: Chain, position: Position, within: Within, watch: Chain
     """A chain's chunks: the source's, through all steps."""
     states: Mapping[str, Any] = position.get("stages", {})
     steps = watch.steps(stage.start(str(index), states.get(str(index))) for index, stage in enumerate(chain.stages))
-    hops = Hops(stage.offload for stage in chain.stages)
+    hops = Hops((stage.offload for stage in chain.stages), within.session.threads)
     failure: Exception | None = None
     if not position.get("ended") and not any(step.done for step in steps):
         skip = position.get("skip", 0)

@@ -1,4 +1,4 @@
-"""Session: what one run keeps from epoch to epoch: clients with their connections, what globs matched, and caches.
+"""Session: what one run keeps from epoch to epoch: clients with their connections, what globs matched, caches, threads.
 
 Making a client costs up to a second, and a listing costs a request for every thousand names. So both are made when
 a source is first read, and used again by each repeat. A glob is answered once a run, as in tf.data: every epoch
@@ -19,6 +19,7 @@ from anyio.abc import TaskGroup
 from fsspec import AbstractFileSystem
 
 from streamrec.pipeline.background import background
+from streamrec.pipeline.threads import Threads
 from streamrec.shards import Filenames, Listing, Portion
 from streamrec.storage import RetryPolicy, Storages
 
@@ -86,9 +87,14 @@ class Clients:
 
 
 class Session:
-    """The open sources of one run, or of a branch of it. Made by `session`."""
+    """The open sources of one run, or of a branch of it. Made by `session`.
 
-    def __init__(self, tasks: TaskGroup, stack: AsyncExitStack, clients: Clients) -> None:
+    Attributes:
+        threads: The run's.
+    """
+
+    def __init__(self, tasks: TaskGroup, stack: AsyncExitStack, clients: Clients, threads: Threads) -> None:
+        self.threads = threads
         self._tasks = tasks
         self._stack = stack
         self._clients = clients
@@ -134,11 +140,13 @@ class Session:
     async def branch(self) -> AsyncGenerator[Session]:
         """A session for a chain that comes and goes within the run: its listings end with it, clients stay."""
         async with AsyncExitStack() as stack, background() as tasks:
-            yield Session(tasks, stack, self._clients)
+            yield Session(tasks, stack, self._clients, self.threads)
 
 
 @asynccontextmanager
 async def session() -> AsyncGenerator[Session]:
-    """A session; when its block is left by any way, its listings are cancelled and its stores closed."""
+    """A session; when its block is left by any way, listings are cancelled, stores closed, threads ended."""
     async with AsyncExitStack() as stack, background() as tasks:
-        yield Session(tasks, stack, Clients(stack))
+        threads = Threads()
+        stack.callback(threads.close)
+        yield Session(tasks, stack, Clients(stack), threads)

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-import anyio
 from anyio.abc import TaskGroup
 
 from streamrec.errors import PositionMismatchError
@@ -159,7 +159,8 @@ class Inputs:
         self, taken: Sequence[tuple[Input, Any]], digest: str | None = None, position: Position | None = None
     ) -> None:
         """Calls the function for elements, and starts what it makes of them."""
-        chains = await anyio.to_thread.run_sync(made, self._source.function, [element for _, element in taken])
+        work = partial(made, self._source.function, [element for _, element in taken])
+        chains = await self._within.session.threads.run(work)
         for (entry, _), chain in zip(taken, chains, strict=True):
             if isinstance(chain, Exception):
                 entry.front.end(chain)

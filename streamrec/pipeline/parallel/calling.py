@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from inspect import isawaitable, iscoroutinefunction
 from time import perf_counter
 from typing import Any, Final, NamedTuple
@@ -22,6 +23,7 @@ from streamrec.errors import ClosedError
 from streamrec.pipeline.chunk import weigh
 from streamrec.pipeline.options import AUTOTUNE
 from streamrec.pipeline.stages.stage import called
+from streamrec.pipeline.threads import Threads
 
 __all__ = ["Caller", "Ran", "check_calls", "is_async"]
 
@@ -43,25 +45,25 @@ class Caller:
 
     Args:
         function: What is called; a tuple's parts are its arguments.
-        threads: How many there may be at once, if it is a plain function.
+        threads: The run's, where it is called if it is a plain function.
 
     Attributes:
         awaits: Whether it is called on the loop.
         stopped: Whether nobody wants results any more.
     """
 
-    def __init__(self, function: Callable[..., Any], threads: int) -> None:
+    def __init__(self, function: Callable[..., Any], threads: Threads) -> None:
         self.awaits = is_async(function)
         self.stopped = False
         self._function = function
-        self._threads = anyio.CapacityLimiter(threads)
+        self._threads = threads
 
     async def run(self, elements: Iterable[Any]) -> Ran:
         """Calls it for elements, one after the other: at least for one, or up to one at which it fails."""
         try:
             if self.awaits:
                 return await awaited(self._function, elements)
-            ran = await anyio.to_thread.run_sync(self._in_thread, elements, limiter=self._threads)
+            ran = await self._threads.run(partial(self._in_thread, elements))
             if ran.results and isawaitable(ran.results[0]):
                 self.awaits = True
                 later = await awaited(lambda awaitable: awaitable, ran.results)

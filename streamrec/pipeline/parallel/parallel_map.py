@@ -77,7 +77,7 @@ class ParallelMap:
         in_turn = fixed.deterministic if self.deterministic is None else self.deterministic
         flight = Flight(in_turn or not in_order(self.inner, fixed.deterministic), done)
         async with background() as tasks:
-            caller = Caller(self.function, max(self.calls, cores()))
+            caller = Caller(self.function, within.session.threads)
             calling = Calling(caller, self.calls, flight, most_bytes, tasks)
             tasks.start_soon(calling.take_in, fixed.chunks(self.inner, position))
             try:

@@ -45,6 +45,7 @@ from streamrec.pipeline.sources.repeating import Repeat
 from streamrec.pipeline.stages.parsing import Parse
 from streamrec.pipeline.stages.selecting import Filter, Shard, Skip, Take, TakeWhile
 from streamrec.pipeline.stages.stage import Map
+from streamrec.pipeline.threads import Threads
 
 __all__ = ["Shuffle"]
 
@@ -117,19 +118,19 @@ class Shuffle:
         failure: Exception | None = None
         if shards is not None:  # a full buffer gives as many as it takes: its batches end where those of its input do
             before = replace(before, begun=(within.begun - within.skip - buffer.room) % within.batch)
-        nbytes = 0
+        nbytes, threads = 0, within.session.threads
         inner = before.chunks(self.inner, state and state["inner"], in_step=shards is not None)
         async with aclosing(ahead(inner)) as chunks:
             try:
                 source = run_again(buffer, state, chunks) if state and shards is None else chunks
                 async for chunk in source:
                     nbytes = max(nbytes, chunk.nbytes)
-                    for out in await worked(buffer.feed(chunk), chunk.nbytes):
+                    for out in await worked(threads, buffer.feed(chunk), chunk.nbytes):
                         yield out
             except Exception as error:
                 failure = error  # what came before it comes first
         left = buffer.drain()
-        while given := await worked(islice(left, 1), nbytes):
+        while given := await worked(threads, islice(left, 1), nbytes):
             yield given[0]
         if failure is not None:
             raise failure
@@ -144,9 +145,9 @@ async def ahead(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
             yield chunk
 
 
-async def worked(outputs: Iterator[Chunk], nbytes: int) -> list[Chunk]:
+async def worked(threads: Threads, outputs: Iterator[Chunk], nbytes: int) -> list[Chunk]:
     """All outputs, worked out in a thread where that takes so many bytes that it takes longer than a hop there."""
-    chunks, failure = await through(outputs, nbytes >= LEAST_HOP)
+    chunks, failure = await through(threads, outputs, nbytes >= LEAST_HOP)
     if failure is not None:
         raise failure
     return chunks

@@ -69,14 +69,16 @@ class Halt:
 
     Attributes:
         asked: No further call is to be made: what was made is dropped.
-        begun: A thread works for it.
-        ended: It does no more.
     """
 
-    __slots__ = ("asked", "begun", "ended")
+    __slots__ = ("asked",)
 
     def __init__(self) -> None:
-        self.asked = self.begun = self.ended = False
+        self.asked = False
+
+    def ask(self) -> None:
+        """Asks for it, from any thread."""
+        self.asked = True
 
 
 halting: ContextVar[Halt | None] = ContextVar("streamrec_halting", default=None)

@@ -38,9 +38,6 @@ SECONDS = 1.0
 LASTING = ("MainThread", "streamrec-loop", "asyncio_")
 """Threads that the process keeps: its own, the bridge's, and those of the loops' executors."""
 
-WORKERS = "AnyIO worker thread"
-"""Those of the bridge end with the run that used them. On the caller's own loop they are the loop's, for all runs."""
-
 
 def pipeline(function: Callable[[Any], Any] = len) -> Dataset[Any]:
     """Shards through all kinds of stages that run tasks, threads or connections; without an end."""
@@ -98,7 +95,7 @@ async def told_here(before: dict[str, str]) -> None:
 
 async def left_here(before: dict[str, str]) -> list[list[str]]:
     names, opened = left(before)
-    return [await others(), [name for name in names if name != WORKERS], opened]
+    return [await others(), names, opened]
 
 
 def used() -> dict[str, str]:
@@ -147,7 +144,7 @@ def closes() -> None:
     next(batches)
     batches.close()
     names, opened = left(before)  # at once: closing waits
-    print(json.dumps([run(others), [name for name in names if name != WORKERS], opened]))  # these are told to end
+    print(json.dumps([run(others), names, opened]))
 
 
 def collected() -> None:

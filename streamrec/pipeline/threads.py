@@ -1,0 +1,142 @@
+"""Threads: where a run's work is done beside its event loop. They live as long as the run.
+
+A call is handed over in the very turn of the loop that asks for it. (anyio's `to_thread.run_sync` goes through the loop
+twice first, and on a loop that was not started by `asyncio.run` it looks through all tasks for one that its threads end
+with. Where sixteen shards are being read on that loop, this took most of a millisecond for 2 ms of work; measured
+without it: 4 to 8 % less processor time, and 10 to 20 % more speed, where batches are shuffled or parsed.)
+
+Rules:
+- As many threads as there are calls at once; of those that are idle the last one is used first: its stack is warm.
+- A call is never broken off. Whoever awaits it and is cancelled goes on waiting for its end.
+- They are daemons: the interpreter does not wait for a function that never returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import copy_context
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, TypeVar
+
+import anyio
+
+__all__ = ["Threads"]
+
+T = TypeVar("T")
+
+
+class Call:
+    """One call.
+
+    Attributes:
+        ended: Gets a result when the thread is done with it; on the loop.
+        over: Whether it is; on the loop.
+    """
+
+    def __init__(self, work: Callable[[], Any], ended: asyncio.Future[None]) -> None:
+        self.ended = ended
+        self.over = False
+        self._context = copy_context()
+        self._work = work
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """The thread's part."""
+        try:
+            self._result = self._context.run(self._work)
+        except BaseException as error:
+            self._error = error
+
+    def settle(self) -> None:
+        """The loop's part."""
+        self.over = True
+        if not self.ended.done():  # it is where its task was cancelled
+            self.ended.set_result(None)
+
+    def outcome(self) -> Any:
+        """What it returned.
+
+        Raises:
+            BaseException: What it raised.
+        """
+        error, self._error = self._error, None
+        if error is None:
+            return self._result
+        try:
+            raise error
+        finally:
+            del error  # its traceback holds this frame
+
+
+class Worker:
+    """One thread, and the line of what it is to do; None tells it to end."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, idle: list[Worker]) -> None:
+        self._line: SimpleQueue[Call | None] = SimpleQueue()
+        self._loop = loop
+        self._idle = idle
+        self._thread = Thread(target=self._serve, name="streamrec-worker", daemon=True)
+        self._thread.start()
+
+    def put(self, call: Call) -> None:
+        """Does this next; then it is idle again."""
+        self._line.put(call)
+
+    def end(self) -> None:
+        """An idle one ends at once, and is waited for."""
+        self._line.put(None)
+        self._thread.join()
+
+    def _serve(self) -> None:
+        while (call := self._line.get()) is not None:
+            call.run()
+            try:
+                self._loop.call_soon_threadsafe(self._done, call)
+            except RuntimeError:  # the loop is closed: nobody waits
+                return
+            del call
+
+    def _done(self, call: Call) -> None:
+        self._idle.append(self)
+        call.settle()
+
+
+class Threads:
+    """The threads of one run."""
+
+    def __init__(self) -> None:
+        self._idle: list[Worker] = []
+
+    async def run(self, work: Callable[[], T], cancelled: Callable[[], object] | None = None) -> T:
+        """What `work` returns, from a thread, in a copy of this context.
+
+        Args:
+            work: What is done.
+            cancelled: Called when this task is cancelled meanwhile, so that the work can end sooner.
+
+        Raises:
+            BaseException: What it raises.
+        """
+        loop = asyncio.get_running_loop()
+        call = Call(work, loop.create_future())
+        worker = self._idle.pop() if self._idle else Worker(loop, self._idle)
+        worker.put(call)
+        try:
+            await call.ended
+        except asyncio.CancelledError:
+            if cancelled is not None:
+                cancelled()
+            if not call.over:
+                call.ended = loop.create_future()
+                with anyio.CancelScope(shield=True):
+                    await call.ended
+            raise
+        return call.outcome()  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Ends them; nothing is under way any more."""
+        while self._idle:
+            self._idle.pop().end()
