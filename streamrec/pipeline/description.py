@@ -125,6 +125,7 @@ class Within:
         rank: Which rank runs it; None to look for it in the environment.
         batch: How many elements make a batch behind the source: chunks may end between two where that costs nothing.
         begun: How many elements of such a batch came before the source's first.
+        beside: Whether stages behind the source work in threads: what it does on the loop it can do meanwhile.
     """
 
     run: Callable[[Chain, Position | None, Within], AsyncGenerator[Chunk]]
@@ -138,6 +139,7 @@ class Within:
     rank: Rank | None = None
     batch: int = 1
     begun: int = 0
+    beside: bool = False
 
     def chunks(self, chain: Chain, position: Position | None, *, in_step: bool = False) -> AsyncGenerator[Chunk]:
         """A chain's chunks from a position on, within all this.
@@ -145,9 +147,9 @@ class Within:
         Args:
             chain: The chain.
             position: Where to begin; None for its start.
-            in_step: Whether its elements go on as they come, one for one, so that `batch` and `begun` hold for it too.
+            in_step: Whether its elements go on as they come, one for one: `batch`, `begun`, `beside` hold for it too.
         """
-        return self.run(chain, position, self if in_step else replace(self, batch=1, begun=0))
+        return self.run(chain, position, self if in_step else replace(self, batch=1, begun=0, beside=False))
 
     def queue(self, limit: int) -> ByteQueue:
         """A queue for chunks, bounded in bytes; the run's statistics tell how full it is."""

@@ -44,17 +44,21 @@ class Hops:
         wanted: What the stages ask for. LONG goes by the processor time that the last chunk took for each byte; the
             first one goes to a thread.
         threads: The run's.
+
+    Attributes:
+        wanted: Whether any of it may be done in a thread.
     """
 
     def __init__(self, wanted: Iterable[Offload], threads: Threads) -> None:
         self._threads = threads
         self._offload = max(wanted, default=Offload.NEVER)
+        self.wanted = self._offload is not Offload.NEVER
         self._seconds_a_byte = inf
 
     async def through(self, outputs: Iterator[Chunk], nbytes: int = 0) -> tuple[list[Chunk], Exception | None]:
         """All outputs of an input of so many bytes, 0 for an unknown number, and the error that ended them."""
         if self._offload is not Offload.LONG or not nbytes:
-            return await through(self._threads, outputs, self._offload is not Offload.NEVER)
+            return await through(self._threads, outputs, self.wanted)
         timed = partial(self._timed, outputs, nbytes)
         return await offloaded(self._threads, timed) if self._seconds_a_byte * nbytes > HOP_SECONDS else timed()
 

@@ -9,9 +9,10 @@ from typing import Protocol
 
 import anyio
 
+from streamrec.pipeline.background import background
 from streamrec.pipeline.chunk import Chunk
 
-__all__ = ["ByteQueue", "fill"]
+__all__ = ["ByteQueue", "fill", "run_ahead"]
 
 
 class Filled(Protocol):
@@ -96,6 +97,15 @@ class ByteQueue:
     def _wake(self) -> None:
         changed, self._changed = self._changed, anyio.Event()
         changed.set()
+
+
+async def run_ahead(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
+    """The same chunks, in a task of their own: the next one is made while a thread works on the last one."""
+    queue = ByteQueue(1)  # one chunk, however large
+    async with background() as tasks:
+        tasks.start_soon(fill, queue, chunks)
+        while (chunk := await queue.get()) is not None:
+            yield chunk
 
 
 async def fill(queue: Filled, chunks: AsyncGenerator[Chunk]) -> None:

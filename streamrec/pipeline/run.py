@@ -81,7 +81,8 @@ async def running(chain: Chain, position: Position, within: Within, watch: Chain
     if not position.get("ended") and not any(step.done for step in steps):
         skip = position.get("skip", 0)
         batch, begun = batching(chain, within)
-        ahead = replace(within, skip=skip, batch=batch, begun=begun)
+        beside = hops.wanted if chain.stages else within.beside
+        ahead = replace(within, skip=skip, batch=batch, begun=begun, beside=beside)
         async with aclosing(watched(chain.source.chunks(position.get("source"), ahead), watch.source)) as source:
             try:
                 async for chunk in skipping(source, skip):

@@ -32,6 +32,7 @@ from fsspec import AbstractFileSystem
 from streamrec.pipeline.background import background
 from streamrec.pipeline.chunk import Chunk
 from streamrec.pipeline.description import Within
+from streamrec.pipeline.queue import run_ahead
 from streamrec.pipeline.reading.interleave import Interleave, Plan
 from streamrec.pipeline.reading.lane import Lane
 from streamrec.pipeline.reading.turn import Turn
@@ -118,8 +119,10 @@ async def read(
     interleave = Interleave(plan, 0, turn, batch=within.batch, skip=within.skip - within.begun)
     async with background() as tasks:
         with closing(Feeds(shards, opened, tasks, within)) as feeds:
-            async for chunk in interleaved(interleave, feeds, opened.listing):
-                yield chunk
+            chunks = interleaved(interleave, feeds, opened.listing)
+            async with aclosing(run_ahead(chunks) if within.beside else chunks) as chunks:
+                async for chunk in chunks:
+                    yield chunk
 
 
 async def interleaved(interleave: Interleave, feeds: Feeds, listing: Listed) -> AsyncGenerator[Chunk]:

@@ -25,14 +25,13 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.errors import PositionMismatchError
-from streamrec.pipeline.background import background
 from streamrec.pipeline.budget import Share
 from streamrec.pipeline.chunk import Chunk, Shifted
 from streamrec.pipeline.columns import select, window
 from streamrec.pipeline.description import Chain, Source, Within, derived, in_order
 from streamrec.pipeline.offloading import through
 from streamrec.pipeline.parallel.parallel_map import ParallelMap
-from streamrec.pipeline.queue import ByteQueue, fill
+from streamrec.pipeline.queue import run_ahead
 from streamrec.pipeline.reading.dealing import Distribute
 from streamrec.pipeline.reading.source import Shards
 from streamrec.pipeline.shuffling.buffer import NOTHING, Buffer, Fixed, Held
@@ -118,9 +117,10 @@ class Shuffle:
         failure: Exception | None = None
         if shards is not None:  # a full buffer gives as many as it takes: its batches end where those of its input do
             before = replace(before, begun=(within.begun - within.skip - buffer.room) % within.batch)
+        before = replace(before, beside=False)  # it runs ahead already
         nbytes, threads = 0, within.session.threads
         inner = before.chunks(self.inner, state and state["inner"], in_step=shards is not None)
-        async with aclosing(ahead(inner)) as chunks:
+        async with aclosing(run_ahead(inner)) as chunks:
             try:
                 source = run_again(buffer, state, chunks) if state and shards is None else chunks
                 async for chunk in source:
@@ -134,15 +134,6 @@ class Shuffle:
             yield given[0]
         if failure is not None:
             raise failure
-
-
-async def ahead(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
-    """The same chunks, in a task of their own: the next one is made while a thread works on the last one."""
-    queue = ByteQueue(1)  # one chunk, however large
-    async with background() as tasks:
-        tasks.start_soon(fill, queue, chunks)
-        while (chunk := await queue.get()) is not None:
-            yield chunk
 
 
 async def worked(threads: Threads, outputs: Iterator[Chunk], nbytes: int) -> list[Chunk]:
