@@ -108,3 +108,20 @@ async def test_what_is_closed_leaves_no_thread() -> None:
     assert len(workers()) == 2
     threads.close()
     assert not workers()
+
+
+async def test_a_call_that_is_left_ends_its_thread_when_the_run_is_closed() -> None:
+    threads, begun, go = Threads(), threading.Event(), threading.Event()
+    task = asyncio.create_task(threads.run(lambda: (begun.set(), go.wait(10))))
+    await asyncio.to_thread(begun.wait)
+    for _ in range(2):  # the second one breaks what the first one waits for
+        task.cancel()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    threads.close()
+    [worker] = workers()
+    go.set()
+    await asyncio.to_thread(worker.join, 10)
+    assert not workers()
