@@ -428,10 +428,11 @@ async def test_a_record_that_is_longer_than_any_range(simulated: ObjectStore, st
     assert len([entry for entry in simulated.log if entry.method == "GET"]) > 4
 
 
-async def test_the_first_bytes_come_with_the_first_answer(simulated: ObjectStore, storages: Storages) -> None:
-    """No other request stands before them: not a HEAD, not a range. (On a busy machine the same one may go twice.)"""
-    stream = await (await storages.at("s3://b/large")).stream("s3://b/large")
-    assert await stream.readinto(memoryview(bytearray(100))) > 0
-    sent = [entry for entry in simulated.log if entry.kind != "list"]
-    assert {(entry.method, entry.start, entry.promised) for entry in sent} == {("GET", 0, len(DATA))}
-    await stream.aclose()
+async def test_the_first_bytes_come_with_the_first_answer(simulated: ObjectStore) -> None:
+    """No second request stands before them: not a HEAD, and not a range. (Hedges are off: a busy machine is late.)"""
+    options, patient = {"endpoint_url": simulated.url, "anon": True}, RetryPolicy(hedge_share=0)
+    async with Storages(options, retry=patient, buffer_bytes=BUDGET) as storages:
+        stream = await (await storages.at("s3://b/large")).stream("s3://b/large")
+        assert await stream.readinto(memoryview(bytearray(100))) > 0
+        assert len([entry for entry in simulated.log if entry.kind != "list"]) == 1
+        await stream.aclose()
