@@ -169,6 +169,9 @@ def single_record(serialized: Any, name: Any, joined: bool) -> tuple[Records, li
 
 def as_records(serialized: Any, joined: bool) -> Records:
     """The messages as the walkers take them; in one buffer if `joined`."""
+    rows = getattr(serialized, "rows", None)
+    if rows is not None and not joined:
+        return Records(None, tuple(serialized.buffers), rows)
     spans = getattr(serialized, "spans", None)
     if spans is not None:
         return Records(None, serialized.buffer, np.ascontiguousarray(spans, dtype=np.int64))

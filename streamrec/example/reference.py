@@ -295,8 +295,13 @@ def _messages(records: Records) -> Iterator[_Wire]:
         yield from (_Wire(item, 0, len(item)) for item in records.items)
         return
     assert records.spans is not None
-    view = memoryview(records.buffer).cast("B")
-    for start, end in records.spans.tolist():
+    several = isinstance(records.buffer, tuple)
+    views = [memoryview(buffer).cast("B") for buffer in (records.buffer if several else [records.buffer])]
+    for start, end, *more in records.spans.tolist():
+        number = more[0] >> 32 if several else 0
+        if not 0 <= number < len(views):
+            raise ValueError(f"a span lies in buffer {number} of {len(views)}")
+        view = views[number]
         if not 0 <= start <= end <= len(view):
             raise ValueError(f"span {start} to {end} leaves a buffer of {len(view)} bytes")
         yield _Wire(view, start, end)

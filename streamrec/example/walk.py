@@ -31,12 +31,13 @@ Offsets: TypeAlias = npt.NDArray[np.int64]
 
 
 class Records(NamedTuple):
-    """The serialized messages: bytes objects, or spans over one buffer. Exactly one of the two is not None.
+    """The serialized messages: bytes objects, or spans over one buffer or several. Exactly one of the two is not None.
 
     Args:
         items: A tuple of bytes.
-        buffer: A C-contiguous buffer of bytes.
-        spans: int64 of shape `[n, 2]`, start and end of each message in `buffer`.
+        buffer: A C-contiguous buffer of bytes, or a tuple of such.
+        spans: int64 of shape `[n, 2]`, start and end of each message in `buffer`; of several buffers `[n, 4]`: start,
+            end, the number of the buffer times 2**32, and a number that is not looked at.
     """
 
     items: tuple[bytes, ...] | None

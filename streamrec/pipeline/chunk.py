@@ -56,7 +56,7 @@ class Batches:
         def __iter__(self) -> Iterator[Frames]: ...
 
     def __len__(self) -> int:
-        return len(self._frames.spans) // self._size
+        return len(self._frames) // self._size
 
     @property
     def frames(self) -> Frames:
@@ -85,6 +85,7 @@ class Batches:
 Elements = Frames | Batches | Columns | Sequence[Any]
 
 OBJECT_BYTES = 64
+SPAN_BYTES = 16
 STRING_BYTES = 40
 """What a `bytes` object costs beside its bytes: 33, and what the allocator rounds up."""
 
@@ -213,7 +214,7 @@ def weigh_one(element: Any) -> int:
         strings = sum(map(len, element.flat)) + STRING_BYTES * element.size if element.dtype.hasobject else 0
         return element.nbytes + strings + OBJECT_BYTES
     if isinstance(element, Frames):
-        return abs(element.extent) + element.spans.nbytes
+        return abs(element.extent) + SPAN_BYTES * len(element)
     if isinstance(element, BytesColumn):
         return held_bytes(element) + element.spans.nbytes
     if isinstance(element, bytes | bytearray | str):

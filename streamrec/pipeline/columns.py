@@ -73,14 +73,14 @@ def select(elements: Any, indices: npt.NDArray[np.int64]) -> Any:
         return elements[indices]
     if not isinstance(elements, Frames):
         return [elements[index] for index in indices.tolist()]
-    return compacted(Frames(elements.buffer, elements.spans[indices]))
+    return compacted(elements.picked(indices))
 
 
 def compacted(elements: Any) -> Any:
     """The same elements; records that lie in a buffer much larger than themselves are copied out of it."""
     if isinstance(elements, Columns):
         return Columns(map_nest(compacted, elements.nest))
-    if isinstance(elements, Frames) and memoryview(elements.buffer).nbytes > WASTE * elements.nbytes:
+    if isinstance(elements, Frames) and elements.pinned > WASTE * elements.nbytes:
         return elements.compact()
     return elements
 

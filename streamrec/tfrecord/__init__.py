@@ -6,9 +6,11 @@ from streamrec.tfrecord.framer import MAX_RECORD_BYTES, Framer
 from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, Frames, Joining, as_spans
 from streamrec.tfrecord.loss import Loss, OnError, check_on_error
 from streamrec.tfrecord.options import CompressionType, TFRecordOptions, check_compression_type
+from streamrec.tfrecord.scattered import BUFFER_BITS, Scattered
 from streamrec.tfrecord.seek import SETTLE_BYTES, Start, find_start, is_record, spanning
 
 __all__ = [
+    "BUFFER_BITS",
     "DETECT_BYTES",
     "FOOTER_BYTES",
     "HEADER_BYTES",
@@ -23,6 +25,7 @@ __all__ = [
     "Loss",
     "OnError",
     "RecordBatch",
+    "Scattered",
     "Start",
     "TFRecordOptions",
     "as_spans",

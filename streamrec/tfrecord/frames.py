@@ -2,9 +2,11 @@
 
 Rules:
 - A Frames is immutable; so is what it shows. Whoever made the buffer never writes to it again.
-- Payloads stay where they are: `spans[i]` says where record i starts and ends in `buffer`.
+- Payloads stay where they are: `spans[i]` says where record i starts and ends in `buffer`. Those of many shards in turn
+  lie in many buffers (`scattered.py`), and are copied to one when somebody asks for it.
 - People get `bytes` (`frames[i]`, iteration); kernels take `buffer` and `spans`.
 - Slicing shares the buffer, unless the slice would pin a buffer that is much larger than itself: then it copies.
+  Batches share it too: who keeps some of them for long, and drops others, keeps `compact()` of them.
 """
 
 from __future__ import annotations
@@ -87,8 +89,11 @@ class Frames(Sequence[bytes]):
     def __getitem__(self, index: int | slice) -> bytes | Frames:
         if isinstance(index, slice):
             return self._slice(index)
+        return bytes(self._view(index))
+
+    def _view(self, index: int) -> memoryview:
         first, last = self.spans[index].tolist()
-        return bytes(memoryview(self.buffer)[first:last])
+        return memoryview(self.buffer)[first:last]
 
     def __iter__(self) -> Iterator[bytes]:
         return map(bytes, self.views())
@@ -101,6 +106,10 @@ class Frames(Sequence[bytes]):
     def window(self, first: int, last: int) -> Frames:
         """Records first to last (exclusive) without a copy, however large the buffer that this pins."""
         return Frames(self.buffer, self.spans[first:last], self.origin)
+
+    def picked(self, indices: Any) -> Frames:
+        """The records at these indices, without a copy."""
+        return Frames(self.buffer, np.ascontiguousarray(self.spans[indices]))
 
     @property
     def start(self) -> int | None:
@@ -124,7 +133,17 @@ class Frames(Sequence[bytes]):
     @property
     def nbytes(self) -> int:
         """Bytes of all payloads together."""
-        return int((self.spans[:, 1] - self.spans[:, 0]).sum())
+        return int(self.lengths.sum())
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Bytes of each payload."""
+        return self.spans[:, 1] - self.spans[:, 0]
+
+    @property
+    def pinned(self) -> int:
+        """Bytes that these records keep alive."""
+        return memoryview(self.buffer).nbytes
 
     @property
     def extent(self) -> int:
@@ -153,14 +172,13 @@ class Frames(Sequence[bytes]):
         return kernels.arrow_binary(self.buffer, np.ascontiguousarray(self.spans))
 
     def _slice(self, index: slice) -> Frames:
-        first, last, step = index.indices(len(self.spans))
+        first, last, step = index.indices(len(self))
         if step != 1:
-            return Frames(self.buffer, np.ascontiguousarray(self.spans[index]))._unpinned()
+            return self.picked(index)._unpinned()
         return self.window(first, max(first, last))._unpinned()
 
     def _unpinned(self) -> Frames:
-        pinned = memoryview(self.buffer).nbytes
-        if pinned > PIN_BYTES and pinned > PIN_FACTOR * self.nbytes:
+        if self.pinned > PIN_BYTES and self.pinned > PIN_FACTOR * self.nbytes:
             return self.compact()
         return self
 

@@ -23,8 +23,9 @@ from streamrec.example.parse import parse_examples_with
 from streamrec.example.plan import plan_context, plan_examples, plan_lists
 from streamrec.example.reference import ReferenceWalker
 from streamrec.example.sequence import parse_sequences_with
-from streamrec.example.walk import Walker
+from streamrec.example.walk import Records, Walker
 from streamrec.kernels import _native
+from streamrec.tfrecord import Frames, Scattered
 from tests.conftest import THOROUGH
 from tests.example.compare import assert_same, materialised
 from tests.example.conftest import WALKERS
@@ -73,14 +74,25 @@ def check(parse: Callable[[Walker], Any]) -> None:
             assert_same(materialised(part[name]), materialised(other[name]), name)
 
 
+def serialized(records: list[bytes], layout: str) -> Any:
+    """A batch of messages: as a list, over one buffer, or over several."""
+    if layout == "scattered":
+        lanes = [records[lane::2] for lane in range(min(2, len(records)))]
+        return Scattered.in_turn([[Frames.of([b"before", *lane]).window(1, 1 + len(lane))] for lane in lanes], 1)
+    return Frames.of(records) if layout == "frames" else records
+
+
+LAYOUTS = ["list", "frames", "scattered"]
+
+
 @many
 @given(st.data())
 def test_damaged_examples(data: st.DataObject) -> None:
     features = data.draw(example_descriptions)
     assume(makes_sense(lambda: plan_examples(features, single=False)))
-    records = [data.draw(damaged(record)) for record in data.draw(st.lists(examples(features), max_size=2))]
-    columns = data.draw(st.booleans())
-    check(lambda walker: parse_examples_with(walker, records, features, None, columns))
+    records = [data.draw(damaged(record)) for record in data.draw(st.lists(examples(features), max_size=3))]
+    batch, columns = serialized(records, data.draw(st.sampled_from(LAYOUTS))), data.draw(st.booleans())
+    check(lambda walker: parse_examples_with(walker, batch, features, None, columns))
 
 
 @many
@@ -89,9 +101,32 @@ def test_damaged_sequences(data: st.DataObject) -> None:
     context, lists = data.draw(context_descriptions), data.draw(list_descriptions)
     assume((context or lists) and makes_sense(lambda: (plan_context(context), plan_lists(lists))))
     messages = sequences(context, lists)
-    records = [data.draw(damaged(record)) for record in data.draw(st.lists(messages, max_size=2))]
-    columns = data.draw(st.booleans())
-    check(lambda walker: parse_sequences_with(walker, records, context, lists, None, columns))
+    records = [data.draw(damaged(record)) for record in data.draw(st.lists(messages, max_size=3))]
+    batch, columns = serialized(records, data.draw(st.sampled_from(LAYOUTS))), data.draw(st.booleans())
+    check(lambda walker: parse_sequences_with(walker, batch, context, lists, None, columns))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_however_the_messages_lie(layout: str, walker: Walker) -> None:
+    records = [example(("a", ints(index)), ("b", strings(b"%d" % index))) for index in range(5)]
+    features: dict[str, Feature] = {"a": FixedLenFeature([], np.int64), "b": FixedLenFeature([], bytes)}
+    for columns in (False, True):
+        found = parse_examples_with(walker, serialized(records, layout), features, None, columns)
+        assert materialised(found["a"]).tolist() == [0, 1, 2, 3, 4]
+        assert materialised(found["b"]).tolist() == [b"0", b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize("row", [(0, 4, 0), (2, 1, 0), (-1, 1, 0), (0, 1, 2), (0, 1, -1)])
+def test_rows_outside_their_buffers_are_refused(row: tuple[int, int, int], walker: Walker) -> None:
+    start, end, number = row
+    rows = np.array([[0, 0, 1 << 32, 0], [start, end, number << 32, 0]], np.int64)
+    with pytest.raises(ValueError, match=r"a span lies in buffer|leaves a buffer of 3 bytes"):
+        walker.examples(Records(None, (b"abc", b"d"), rows), (), spans=False)
+
+
+def test_buffers_that_are_none_are_refused() -> None:
+    with pytest.raises(TypeError):
+        _native.decode_examples(_native.decode_plan(()), None, (b"abc", 5), np.zeros((1, 4), np.int64), ())
 
 
 def parser(record: bytes, features: dict[str, Feature], columns: bool = False) -> Callable[[Walker], Any]:

@@ -1,5 +1,7 @@
 """What tests of pipelines may rely on."""
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,3 +13,12 @@ from tests.pipeline.small_shards import written
 def files(tmp_path: Path) -> list[str]:
     """The paths of the small shards."""
     return written(tmp_path)
+
+
+@pytest.fixture(scope="module", params=["copied", "scattered"])
+def both_layouts(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Records of many shards are copied together, or stay where they lie, however long they are."""
+    with pytest.MonkeyPatch.context() as patch:
+        least = 0 if request.param == "scattered" else sys.maxsize
+        patch.setattr("streamrec.pipeline.reading.lane.SCATTERED_BYTES", least)
+        yield

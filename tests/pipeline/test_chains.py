@@ -12,6 +12,8 @@ from streamrec.pipeline.iteration import FORMAT
 from streamrec.testing.resuming import plain
 from tests.pipeline.chains import Made, chains, shards
 
+pytestmark = pytest.mark.usefixtures("both_layouts")
+
 ENOUGH = 90
 """Chains may repeat what they repeat: so many elements of one are looked at."""
 

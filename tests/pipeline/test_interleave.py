@@ -12,6 +12,8 @@ from streamrec import Framer, Frames, encode_records
 from streamrec.pipeline.reading.interleave import Interleave, Plan
 from streamrec.pipeline.reading.turn import Turn
 
+pytestmark = pytest.mark.usefixtures("both_layouts")
+
 LENGTHS = st.lists(st.integers(0, 9), min_size=1, max_size=7)
 PLANS = st.builds(Plan, st.integers(1, 5), st.integers(1, 4))
 

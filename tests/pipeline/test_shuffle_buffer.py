@@ -17,8 +17,9 @@ from streamrec.pipeline.columns import Columns, window
 from streamrec.pipeline.shuffling.buffer import Buffer, Held
 from streamrec.pipeline.shuffling.refetching import Stretch, stretches
 from streamrec.pipeline.shuffling.slots import END, START, TAG, Rows, Rule
-from streamrec.pipeline.shuffling.store import TAG_BITS, Store, spans_of
+from streamrec.pipeline.shuffling.store import Store, spans_of
 from streamrec.testing.resuming import plain
+from streamrec.tfrecord import BUFFER_BITS, Scattered
 
 patient = settings(deadline=None)
 """A busy machine is no failure."""
@@ -40,12 +41,13 @@ def rows_of(store: Store, elements: Any) -> Rows:
     spans = spans_of(elements)
     rows = np.zeros((len(spans), 4), np.int64)
     rows[:, : END + 1] = spans
-    rows[:, TAG] = store.add(elements, spans) << TAG_BITS | 5
+    rows[:, TAG] = store.add(elements, spans) | 5
     return rows
 
 
 KINDS: dict[str, Any] = {
     "records": Frames.of(RECORDS),
+    "scattered": Scattered.in_turn([[Frames.of(RECORDS[lane::3])] for lane in range(3)], 1),
     "objects": RECORDS,
     "numbers": Columns(np.arange(300)),
     "pairs": Columns((np.arange(300), {"record": Frames.of(RECORDS), "text": np.array(RECORDS, object)})),
@@ -69,7 +71,9 @@ def test_picked_elements_are_those_of_their_rows_before_and_after_tidying(kind: 
         order = draw.permutation(len(rows))
         found = store.pick(rows[order])
         assert [plain(one) for one in found] == [plain(elements[index]) for index in wanted[order].tolist()]
-        assert isinstance(found, Columns if isinstance(elements, Columns) else Frames if kind == "records" else list)
+        assert isinstance(
+            found, Columns if isinstance(elements, Columns) else Frames if kind in ("records", "scattered") else list
+        )
     assert (rows[:, TAG] & 0xFFFFFFFF == 5).all()
 
 
@@ -103,12 +107,30 @@ def test_little_is_copied_where_elements_leave_at_random() -> None:
     assert moved < 0.35 * size * 360
 
 
+def test_a_buffer_that_comes_in_parts_is_one_block_and_weighs_what_came() -> None:
+    """Of a chunk's window too, which has all of the chunk's buffers."""
+    buffer = Frames(bytes(3000), np.array([[12, 1000], [1016, 2000], [2016, 2996]]))
+    whole = Scattered.in_turn([[buffer], [Frames.of([b"a", b"b", b"c"])]], 1)
+    store = Store()
+    first = rows_of(store, whole.window(0, 2))
+    assert store.held_bytes == 988 + 1 + 2 * 16
+    rest = rows_of(store, whole.window(2, 6))
+    rows = np.concatenate([first, rest])
+    assert len(np.unique(rows[:, TAG])) == 2
+    assert store.held_bytes == 988 + 984 + 980 + 3 + 6 * 16
+    assert list(store.pick(rows)) == list(whole)
+    store.tidy(rest[:1], 984)
+    assert store.held_bytes <= 2 * 984
+    late = rows_of(store, whole.window(4, 6))
+    assert list(store.pick(np.concatenate([rest[:1], late]))) == [whole[2], whole[4], whole[5]]
+
+
 def test_many_small_blocks_become_few() -> None:
     """Each block costs its part of every pick."""
     store = Store(free_bytes=10**9)
     rows = np.concatenate([rows_of(store, Frames.of([b"%d" % number])) for number in range(400)])
     store.tidy(rows, int((rows[:, END] - rows[:, START]).sum()))
-    assert len(np.unique(rows[:, TAG] >> TAG_BITS)) == 1
+    assert len(np.unique(rows[:, TAG] >> BUFFER_BITS)) == 1
     assert list(store.pick(rows)) == [b"%d" % number for number in range(400)]
 
 

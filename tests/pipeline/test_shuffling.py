@@ -24,6 +24,8 @@ from streamrec import (
 from streamrec.testing.resuming import assert_resumes_everywhere, plain
 from tests.pipeline.small_shards import ALL
 
+pytestmark = pytest.mark.usefixtures("both_layouts")
+
 
 def numbers(dataset: Dataset[Any]) -> list[int]:
     return [int(number) for number in dataset]

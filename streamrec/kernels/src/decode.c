@@ -3,6 +3,7 @@
  * Arrays come from the caller wherever their size is known beforehand. What grows is handed over as a Result
  * (decode_result.c), without a copy.
  */
+#include "args.h"
 #include "native.h"
 
 #include "decode_result.h"
@@ -117,13 +118,15 @@ plan(PyObject *Py_UNUSED(module), PyObject *slots)
 typedef struct {
     decode_slice *slices;
     Py_ssize_t count;
-    Py_buffer buffer; /* obj is NULL for a tuple of bytes */
+    Py_buffer buffer;       /* obj is NULL where the records are a tuple of bytes, or in several buffers */
+    struct buffers buffers; /* those */
 } record_list;
 
 static void
 records_close(record_list *records)
 {
     free(records->slices);
+    release_buffers(&records->buffers);
     if (records->buffer.obj != NULL) {
         PyBuffer_Release(&records->buffer);
     }
@@ -164,6 +167,18 @@ records_of_items(record_list *records, PyObject *items)
 }
 
 static int
+record_at(record_list *records, Py_ssize_t index, const Py_buffer *buffer, int64_t start, int64_t end)
+{
+    if (start < 0 || end < start || end > buffer->len) {
+        PyErr_Format(PyExc_ValueError, "span %lld to %lld leaves a buffer of %zd bytes", (long long)start, (long long)end,
+                     buffer->len);
+        return -1;
+    }
+    records->slices[index] = (decode_slice){(const uint8_t *)buffer->buf + start, end - start};
+    return 0;
+}
+
+static int
 records_of_spans(record_list *records, PyObject *source, PyObject *spans)
 {
     Py_buffer view;
@@ -177,12 +192,35 @@ records_of_spans(record_list *records, PyObject *source, PyObject *spans)
     int failed = records_make(records, view.len / (Py_ssize_t)(2 * sizeof *places));
     for (Py_ssize_t index = 0; !failed && index < records->count; index++) {
         int64_t start = places[2 * index], end = places[2 * index + 1];
-        if (start < 0 || end < start || end > records->buffer.len) {
-            PyErr_Format(PyExc_ValueError, "span %lld to %lld leaves a buffer of %zd bytes", (long long)start,
-                         (long long)end, records->buffer.len);
+        failed = record_at(records, index, &records->buffer, start, end);
+    }
+    PyBuffer_Release(&view);
+    return failed;
+}
+
+/* Rows as those of pick (shuffle.c): start, end, buffer << 32, and one number more. */
+static int
+records_of_rows(record_list *records, PyObject *buffers, PyObject *rows)
+{
+    Py_buffer view;
+    if (!take_buffers(buffers, &records->buffers)) {
+        records->buffers = (struct buffers){0};
+        return -1;
+    }
+    if (PyObject_GetBuffer(rows, &view, PyBUF_C_CONTIGUOUS) < 0) {
+        return -1;
+    }
+    const int64_t *places = view.buf;
+    int failed = records_make(records, view.len / (Py_ssize_t)(4 * sizeof *places));
+    for (Py_ssize_t index = 0; !failed && index < records->count; index++) {
+        const int64_t *row = places + 4 * index;
+        int64_t number = row[2] >> 32, start = row[0], end = row[1];
+        if (number < 0 || number >= records->buffers.count) {
+            PyErr_Format(PyExc_ValueError, "a span lies in buffer %lld of %zd", (long long)number, records->buffers.count);
             failed = -1;
+        } else {
+            failed = record_at(records, index, &records->buffers.views[number], start, end);
         }
-        records->slices[index] = (decode_slice){(const uint8_t *)records->buffer.buf + start, end - start};
     }
     PyBuffer_Release(&view);
     return failed;
@@ -192,7 +230,9 @@ static int
 records_open(record_list *records, PyObject *items, PyObject *source, PyObject *spans)
 {
     *records = (record_list){0};
-    int failed = items == Py_None ? records_of_spans(records, source, spans) : records_of_items(records, items);
+    int failed = PyTuple_Check(source)  ? records_of_rows(records, source, spans)
+                 : items == Py_None ? records_of_spans(records, source, spans)
+                                    : records_of_items(records, items);
     if (failed) {
         records_close(records);
     }
@@ -318,8 +358,8 @@ failure_result(const decode_failure *failure)
 
 PyDoc_STRVAR(examples_doc,
              "decode_examples(plan, records, buffer, spans, arrays, /)\n--\n\n"
-             "Decodes Examples, a tuple of bytes or spans over a buffer. Returns a list with one entry for each\n"
-             "slot, or the tuple (code, record, slot, found, list) of the first failure.");
+             "Decodes Examples: a tuple of bytes, spans over a buffer, or rows over a tuple of buffers. Returns a list with\n"
+             "one entry for each slot, or the tuple (code, record, slot, found, list) of the first failure.");
 
 static PyObject *
 examples(PyObject *Py_UNUSED(module), PyObject *args)

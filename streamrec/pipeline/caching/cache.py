@@ -194,7 +194,7 @@ def copied(value: Any) -> Any:
     Objects that are no arrays, records, dicts, tuples or lists are given as they are.
     """
     if isinstance(value, Frames):
-        return value.compact() if memoryview(value.buffer).nbytes > value.nbytes + value.nbytes // 4 else value
+        return value.compact() if value.pinned > value.nbytes + value.nbytes // 4 else value
     if isinstance(value, Batches):
         return Batches(copied(value.frames), value.size)
     if isinstance(value, Columns):

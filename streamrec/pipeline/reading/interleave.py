@@ -5,8 +5,8 @@ then from the next. A shard that ends leaves its slot empty, and the cycle goes 
 empty slot takes the next shard. So the order depends on the shards alone, never on which bytes came first.
 With `deterministic=False` whatever has arrived first comes first, a block of a shard at a time.
 
-Records are never handled one by one: where every slot has whole turns to give, many rounds are one kernel call
-that copies them in order. Where long stretches of one shard follow each other, nothing is copied at all.
+Records are never handled one by one: many rounds of turns are taken at once. Short records are copied in order by one
+kernel call; longer ones, and long stretches of one shard, stay where they lie.
 
 Rules:
 - A pull ends between two batches where it can (`batch`, `skip`: how the records are batched behind this): a batch
@@ -30,8 +30,8 @@ from streamrec.tfrecord import Frames
 
 __all__ = ["CHUNK_BYTES", "Interleave", "Plan"]
 
-CHUNK_BYTES = 6 << 20
-"""About how much one pull copies at the most: much above this it would leave the caches."""
+CHUNK_BYTES = 12 << 20
+"""About how much one pull takes at the most: more costs memory, less costs time for each."""
 
 AVAILABLE: Final = attrgetter("available")
 TYPICAL_BYTES: Final = attrgetter("typical_bytes")

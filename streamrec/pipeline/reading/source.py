@@ -138,7 +138,7 @@ async def interleaved(interleave: Interleave, feeds: Feeds, listing: Listed) -> 
         if pulled is not None:
             feeds.wake()
             frames, positions = pulled
-            yield Chunk(frames, positions, memoryview(frames.buffer).nbytes)
+            yield Chunk.weighed(frames, positions)
         elif not interleave.finished:
             await feeds.arrival()
     if listing.error is not None:

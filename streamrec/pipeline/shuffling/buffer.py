@@ -23,7 +23,8 @@ from streamrec.errors import StreamrecError
 from streamrec.pipeline.chunk import Chunk, Position, Positions, Shifted
 from streamrec.pipeline.shuffling.places import OFFSET_BITS, Places, places_of
 from streamrec.pipeline.shuffling.slots import END, REFERENCE, ROW_BYTES, TAG, Base, Entry, Rows, Rule, Slots
-from streamrec.pipeline.shuffling.store import TAG_BITS, Store, spans_of
+from streamrec.pipeline.shuffling.store import Store, spans_of
+from streamrec.tfrecord import BUFFER_BITS
 
 __all__ = ["NOTHING", "Buffer", "Fixed", "Held"]
 
@@ -36,7 +37,7 @@ LEAST_PIECE = 4096
 """A chunk is let in by so many elements at least."""
 
 NOTHING: Rows = np.empty((0, 4), np.int64)
-SIZES = (1 << TAG_BITS) - 1
+SIZES = (1 << BUFFER_BITS) - 1
 
 
 class Known(NamedTuple):
@@ -177,14 +178,14 @@ class Buffer:
         spans = spans_of(chunk.elements)
         rows = np.empty((len(spans), 4), np.int64)
         rows[:, : END + 1] = spans
-        block = self._store.add(chunk.elements, spans)
+        tags = self._store.add(chunk.elements, spans)
         if self._refers:
             places = known_places(chunk.positions).picked(slice(len(spans)))
             self._shards.update(places.shards)
-            np.add(places.sizes, block << TAG_BITS, out=rows[:, TAG])
+            np.add(places.sizes, tags, out=rows[:, TAG])
             rows[:, REFERENCE] = places.references
         else:
-            rows[:, TAG] = block << TAG_BITS
+            rows[:, TAG] = tags
             rows[:, REFERENCE] = np.arange(self._next, self._next + len(spans))
         return rows
 

@@ -38,7 +38,7 @@ from streamrec.pipeline.shuffling.buffer import NOTHING, Buffer, Fixed, Held
 from streamrec.pipeline.shuffling.places import Places
 from streamrec.pipeline.shuffling.refetching import Refetch
 from streamrec.pipeline.shuffling.slots import END, REFERENCE, TAG, Entry, Rule
-from streamrec.pipeline.shuffling.store import TAG_BITS, Store, spans_of
+from streamrec.pipeline.shuffling.store import Store, spans_of
 from streamrec.pipeline.sources.prefetching import Prefetch
 from streamrec.pipeline.sources.repeating import Repeat
 from streamrec.pipeline.stages.parsing import Parse
@@ -208,10 +208,10 @@ class Filling:
         if not len(slots):
             return
         spans = spans_of(elements)
-        block = self._store.add(elements, spans)
+        tags = self._store.add(elements, spans)
         sizes = 0 if self._held.sizes is None else self._held.sizes[slots]
         self._rows[slots, : END + 1] = spans
-        self._rows[slots, TAG] = sizes + (block << TAG_BITS)
+        self._rows[slots, TAG] = sizes + tags
         self.count += len(slots)
 
     def into(self, buffer: Buffer, step: int, entry: Entry, taken: int) -> None:

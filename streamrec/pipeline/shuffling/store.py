@@ -1,8 +1,11 @@
 """What a shuffle buffer holds: the chunks that came, of which elements are picked. Records are never objects here.
 
 Rules:
-- A row's TAG is `block << 32 | size`: the block that its element lies in, and a number of the caller's (a record's size
-  in its shard). In a block of records, START and END are the span; elsewhere START is the element's index.
+- A row's TAG is `block << BUFFER_BITS | size`: the block that its element lies in, and a number of the caller's (a
+  record's size in its shard). In a block of records, START and END are the span; elsewhere START is the element's
+  index.
+- A block of records that came scattered is the buffer that they came in. It weighs what came of it so far: the rest
+  lies in a lane still. What comes later of the same buffer comes to the same block.
 - What is held is no more than about WASTE times what is alive, or a given number of bytes: beyond that, what is alive
   in the emptiest blocks is copied together, until a part (FREED) of what is dead is free. Elements leave at random, so
   these blocks are nearly empty by then: for five records that come, about one is copied once more.
@@ -19,13 +22,13 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec import kernels
-from streamrec.pipeline.chunk import Batches, weigh_one
+from streamrec.pipeline.chunk import SPAN_BYTES, Batches, weigh_one
 from streamrec.pipeline.columns import Columns, joined, select
 from streamrec.pipeline.nests import leaves, map_nest
 from streamrec.pipeline.shuffling.slots import END, START, TAG, Rows
-from streamrec.tfrecord import Frames, as_spans
+from streamrec.tfrecord import BUFFER_BITS, FOOTER_BYTES, HEADER_BYTES, Frames, Scattered, as_spans
 
-__all__ = ["TAG_BITS", "Store", "spans_of"]
+__all__ = ["Store", "spans_of"]
 
 WASTE = 2
 FREED = 4
@@ -34,18 +37,16 @@ FREED = 4
 PIECE_BYTES = 6 << 20
 """About how large a block of copies is."""
 
-SMALL_BYTES = PIECE_BYTES // 2
+SMALL_BYTES = PIECE_BYTES // 12
 MOST_BLOCKS = 256
 """More blocks of records than this are copied together where they are small: each costs its part of every gather."""
-
-TAG_BITS = 32
 
 Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
 class Block:
-    """A chunk: a buffer of records, or other elements."""
+    """A chunk, or a part of one: a buffer of records, or other elements."""
 
     content: Any
     is_records: bool
@@ -64,20 +65,43 @@ class Store:
         self._blocks: list[Block | None] = []
         self._free: list[int] = []
         self._others = 0
+        self._numbers: dict[int, int] = {}
         self.held_bytes = 0
 
-    def add(self, elements: Any, spans: Numbers) -> int:
-        """Holds elements, whose spans are those of `spans_of`; returns the number of their block."""
+    def add(self, elements: Any, spans: Numbers) -> int | Numbers:
+        """Holds elements, whose spans are those of `spans_of`; returns the TAG of all, or of each, without a size."""
+        if isinstance(elements, Scattered):
+            return self._add_scattered(elements)
         if isinstance(elements, Frames):
-            return self._add(Block(elements.buffer, True, memoryview(elements.buffer).nbytes))
+            return self._add(Block(elements.buffer, True, memoryview(elements.buffer).nbytes)) << BUFFER_BITS
         content = list(elements) if isinstance(elements, Batches) else elements
-        return self._add(Block(content, False, int((spans[:, 1] - spans[:, 0]).sum())))
+        return self._add(Block(content, False, int((spans[:, 1] - spans[:, 0]).sum()))) << BUFFER_BITS
+
+    def _add_scattered(self, elements: Scattered) -> Numbers:
+        buffers, there = elements.buffers, elements.rows[:, TAG] >> BUFFER_BITS
+        weights = np.bincount(there, elements.lengths + (HEADER_BYTES + FOOTER_BYTES), len(buffers)).astype(np.int64)
+        tags: Numbers = np.zeros(len(buffers), np.int64)
+        for index in np.flatnonzero(weights).tolist():
+            tags[index] = self._add_part(buffers[index], int(weights[index])) << BUFFER_BITS
+        found: Numbers = tags[there]
+        return found
+
+    def _add_part(self, buffer: Any, weight: int) -> int:
+        """Holds a buffer of which so many bytes came; returns the number of its block."""
+        number = self._numbers.get(id(buffer))
+        if number is None:
+            number = self._numbers[id(buffer)] = self._add(Block(buffer, True, 0))
+        block = self._blocks[number]
+        assert block is not None
+        block.nbytes += weight
+        self.held_bytes += weight
+        return number
 
     def pick(self, rows: Rows) -> Any:
         """The elements of these rows, in order: records as Frames, columns as Columns, all else as a list."""
         if not self._others:
             return self._gathered(rows)
-        blocks = rows[:, TAG] >> TAG_BITS
+        blocks = rows[:, TAG] >> BUFFER_BITS
         order = np.lexsort((rows[:, START], blocks))
         numbers, firsts = np.unique(blocks[order], return_index=True)
         groups = np.split(order, firsts[1:])
@@ -93,7 +117,7 @@ class Store:
         crowded = count > MOST_BLOCKS and self.held_bytes < count * SMALL_BYTES
         if self.held_bytes <= limit and not crowded:
             return
-        numbers = rows[:, TAG] >> TAG_BITS
+        numbers = rows[:, TAG] >> BUFFER_BITS
         live = np.bincount(numbers, weights=rows[:, END] - rows[:, START], minlength=len(self._blocks)).astype(np.int64)
         held = np.array([0 if block is None else block.nbytes for block in self._blocks])
         excess = self.held_bytes - limit
@@ -128,7 +152,7 @@ class Store:
         frames = self._gathered(kept)
         number = self._add(Block(frames.buffer, True, memoryview(frames.buffer).nbytes))
         kept[:, : END + 1] = frames.spans
-        kept[:, TAG] = number << TAG_BITS | kept[:, TAG] & ((1 << TAG_BITS) - 1)
+        kept[:, TAG] = number << BUFFER_BITS | kept[:, TAG] & ((1 << BUFFER_BITS) - 1)
         rows[chosen] = kept
 
     def _tidy_others(self, number: int, block: Block, rows: Rows, mask: npt.NDArray[np.bool_]) -> None:
@@ -175,6 +199,8 @@ class Store:
     def _drop(self, number: int) -> None:
         block = self._blocks[number]
         assert block is not None
+        if self._numbers.get(id(block.content)) == number:
+            del self._numbers[id(block.content)]
         self.held_bytes -= block.nbytes
         self._others -= not block.is_records
         self._blocks[number] = None
@@ -205,6 +231,8 @@ def arranged(elements: Any, places: Numbers) -> Any:
 
 def spans_of(elements: Any) -> Numbers:
     """START and END of each element: what they weigh depends on the elements alone, never on how they came."""
+    if isinstance(elements, Scattered):
+        return elements.rows[:, :2]
     if isinstance(elements, Frames):
         return elements.spans
     weights = weights_of(elements)
@@ -218,7 +246,7 @@ def weights_of(elements: Any) -> Numbers:
         weights: Numbers = np.stack([weights_of(column) for column in leaves(elements.nest)]).sum(0)
         return weights
     if isinstance(elements, Frames):
-        return np.diff(elements.spans)[:, 0]
+        return elements.lengths
     if isinstance(elements, np.ndarray) and elements.dtype != object:
         return np.full(len(elements), elements.itemsize * int(np.prod(elements.shape[1:])), np.int64)
     return np.array([weight_of(element) for element in elements], np.int64)
@@ -227,5 +255,6 @@ def weights_of(elements: Any) -> Numbers:
 def weight_of(element: Any) -> int:
     """About how many bytes one element keeps alive; of records, their payloads, wherever they lie."""
     return sum(
-        leaf.nbytes + leaf.spans.nbytes if isinstance(leaf, Frames) else weigh_one(leaf) for leaf in leaves(element)
+        leaf.nbytes + SPAN_BYTES * len(leaf) if isinstance(leaf, Frames) else weigh_one(leaf)
+        for leaf in leaves(element)
     )

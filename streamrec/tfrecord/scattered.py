@@ -1,0 +1,131 @@
+"""Scattered: records of many shards in turn, left where they lie.
+
+Records that come from many buffers in turn cost a copy of every byte before anybody looks at them, if they are to be
+Frames over one buffer. Most who look need none: the parser, the shuffle buffer, whoever takes records one by one.
+
+Rules:
+- It is Frames: whoever asks for `buffer` or `spans` gets them, by a copy that is made then, once.
+- A window whose records lie in one buffer is plain Frames over it.
+- A row is what `kernels.pick` takes: START, END, `buffer << BUFFER_BITS`, and a number of nobody's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamrec import kernels
+from streamrec.tfrecord.frames import Frames, Spans, as_spans
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["BUFFER_BITS", "Scattered"]
+
+BUFFER_BITS = 32
+
+
+class Scattered(Frames):
+    """An immutable sequence of records over many buffers.
+
+    Args:
+        buffers: C-contiguous bytes-like objects.
+        rows: int64 of shape [n, 4], C-contiguous: see the top of this file.
+    """
+
+    __slots__ = ("_joined", "buffers", "rows")
+
+    def __init__(self, buffers: Sequence[Buffer], rows: npt.NDArray[np.int64]) -> None:
+        self.buffers = buffers
+        self.rows = rows
+        self.origin = None
+        self._joined: Frames | None = None
+
+    @classmethod
+    def in_turn(cls, lanes: Sequence[Sequence[Frames]], block: int) -> Scattered:
+        """Records of several lanes in turn, `block` of each, again and again.
+
+        Args:
+            lanes: For each lane its windows. A lane holds exactly what its turns take; the last turn may be shorter.
+            block: Records in a turn.
+        """
+        rows = np.empty((sum(len(window) for windows in lanes for window in windows), 4), np.int64)
+        rest = len(rows) // (len(lanes) * block) * len(lanes) * block
+        turns = rows[:rest].reshape(-1, len(lanes), block, 4)
+        buffers: list[Buffer] = []
+        for number, windows in enumerate(lanes):
+            lane = rows_of(windows, len(buffers))
+            buffers += [window.buffer for window in windows]
+            whole = len(turns) * block
+            turns[:, number] = lane[:whole].reshape(-1, block, 4)
+            more = len(lane) - whole
+            rows[rest : rest + more] = lane[whole:]
+            rest += more
+        return cls(buffers, rows)
+
+    @property
+    def joined(self) -> Frames:
+        """The same records back to back in one buffer: made when it is asked for first, then kept."""
+        if self._joined is None:
+            self._joined = self.compact()
+        return self._joined
+
+    @property
+    def buffer(self) -> Buffer:  # type: ignore[override]
+        """All payloads back to back; to ask for it copies them."""
+        return self.joined.buffer
+
+    @property
+    def spans(self) -> Spans:  # type: ignore[override]
+        """Where each payload starts and ends in `buffer`."""
+        return self.joined.spans
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def views(self) -> Iterator[memoryview]:
+        views = [memoryview(buffer).cast("B") for buffer in self.buffers]
+        return (views[tag >> BUFFER_BITS][start:end] for start, end, tag, _ in self.rows.tolist())
+
+    def window(self, first: int, last: int) -> Frames:
+        rows = self.rows[first:last]
+        if len(rows) and rows[0, 2] == rows[-1, 2] and (rows[:, 2] == rows[0, 2]).all():
+            return Frames(self.buffers[int(rows[0, 2]) >> BUFFER_BITS], np.ascontiguousarray(rows[:, :2]))
+        return Scattered(self.buffers, rows)
+
+    def picked(self, indices: Any) -> Frames:
+        return Scattered(self.buffers, np.ascontiguousarray(self.rows[indices]))
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        return self.rows[:, 1] - self.rows[:, 0]
+
+    @property
+    def extent(self) -> int:
+        return self.nbytes
+
+    @property
+    def pinned(self) -> int:
+        return sum(memoryview(buffer).nbytes for buffer in self.buffers)
+
+    def compact(self) -> Frames:
+        buffer, spans = kernels.pick(self.buffers, self.rows)
+        return Frames(buffer, as_spans(spans))
+
+    def _view(self, index: int) -> memoryview:
+        start, end, tag, _ = self.rows[index].tolist()
+        return memoryview(self.buffers[tag >> BUFFER_BITS]).cast("B")[start:end]
+
+
+def rows_of(windows: Sequence[Frames], first: int) -> npt.NDArray[np.int64]:
+    """The rows of some windows' records, whose buffers are numbered from `first` on."""
+    rows = np.zeros((sum(map(len, windows)), 4), np.int64)
+    end = 0
+    for number, window in enumerate(windows, first):
+        begin, end = end, end + len(window)
+        rows[begin:end, :2] = window.spans
+        rows[begin:end, 2] = number << BUFFER_BITS
+    return rows
