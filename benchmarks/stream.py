@@ -5,11 +5,13 @@
 Both read the same objects, in turn, each in a process of its own that is pinned to one core; the server has
 the other. The bare client is s3fs' or gcsfs' own connection, a streamed GET per shard, all at once, bytes
 dropped as they come. streamrec frames, checks every CRC32C, interleaves 16 shards and hands batches to a
-`for` loop on the main thread: record by record, as TensorFlow does, which is a copy of all bytes; and a batch's
-worth from each shard in turn (`block_length`), which is not. Imports are made before the clock starts, sessions
-after. Each process reads all shards twice, in sessions of their own: the second pass is what a long run costs, and its
-ratios are the ones that are printed; the first one also pays for modules that are loaded late, first page faults and
-one collection of all garbage, some 0.2 s, and is in the data. A round more, which is not timed, compares checksums.
+`for` loop on the main thread: record by record, as TensorFlow does; and a batch's worth from each shard in turn
+(`block_length`). Neither copies records of these lengths once they are there.
+
+Imports are made before the clock starts, sessions after. Each process reads all shards twice, in sessions of their own:
+the second pass is what a long run costs, and its ratios are the ones that are printed; the first one also pays for
+modules that are loaded late, first page faults and one collection of all garbage, some 0.2 s, and is in the data. A
+round more, which is not timed, compares checksums.
 
 `--memory` measures streamrec's peak memory instead, at 64 MB and at 1 GB a shard.
 """
