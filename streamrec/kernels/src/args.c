@@ -184,4 +184,5 @@ release_buffers(struct buffers *buffers)
         PyBuffer_Release(&buffers->views[--buffers->count]);
     }
     free(buffers->views);
+    buffers->views = NULL; /* so that releasing them again does nothing */
 }

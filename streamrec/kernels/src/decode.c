@@ -118,8 +118,7 @@ plan(PyObject *Py_UNUSED(module), PyObject *slots)
 typedef struct {
     decode_slice *slices;
     Py_ssize_t count;
-    Py_buffer buffer;       /* obj is NULL where the records are a tuple of bytes, or in several buffers */
-    struct buffers buffers; /* those */
+    struct buffers buffers; /* none where the records are a tuple of bytes */
 } record_list;
 
 static void
@@ -127,9 +126,6 @@ records_close(record_list *records)
 {
     free(records->slices);
     release_buffers(&records->buffers);
-    if (records->buffer.obj != NULL) {
-        PyBuffer_Release(&records->buffer);
-    }
 }
 
 static int
@@ -166,63 +162,43 @@ records_of_items(record_list *records, PyObject *items)
     return 0;
 }
 
+/* Rows of `width` numbers, of which the first are start and end; of four, the third is `buffer << 32` (see pick in
+ * shuffle.c), of two, the buffer is the only one. */
 static int
-record_at(record_list *records, Py_ssize_t index, const Py_buffer *buffer, int64_t start, int64_t end)
-{
-    if (start < 0 || end < start || end > buffer->len) {
-        PyErr_Format(PyExc_ValueError, "span %lld to %lld leaves a buffer of %zd bytes", (long long)start, (long long)end,
-                     buffer->len);
-        return -1;
-    }
-    records->slices[index] = (decode_slice){(const uint8_t *)buffer->buf + start, end - start};
-    return 0;
-}
-
-static int
-records_of_spans(record_list *records, PyObject *source, PyObject *spans)
+records_of_rows(record_list *records, PyObject *buffers, PyObject *rows, Py_ssize_t width)
 {
     Py_buffer view;
-    if (PyObject_GetBuffer(source, &records->buffer, PyBUF_SIMPLE) < 0) {
+    if (!take_buffers(buffers, &records->buffers) || PyObject_GetBuffer(rows, &view, PyBUF_C_CONTIGUOUS) < 0) {
         return -1;
     }
-    if (PyObject_GetBuffer(spans, &view, PyBUF_C_CONTIGUOUS) < 0) {
-        return -1;
-    }
-    const int64_t *places = view.buf;
-    int failed = records_make(records, view.len / (Py_ssize_t)(2 * sizeof *places));
-    for (Py_ssize_t index = 0; !failed && index < records->count; index++) {
-        int64_t start = places[2 * index], end = places[2 * index + 1];
-        failed = record_at(records, index, &records->buffer, start, end);
+    const int64_t *row = view.buf;
+    int failed = records_make(records, view.len / (width * (Py_ssize_t)sizeof *row));
+    for (Py_ssize_t index = 0; !failed && index < records->count; index++, row += width) {
+        int64_t number = width > 2 ? row[2] >> 32 : 0;
+        if (number < 0 || number >= records->buffers.count) {
+            PyErr_Format(PyExc_ValueError, "a span lies in buffer %lld of %zd", (long long)number, records->buffers.count);
+            failed = -1;
+            break;
+        }
+        const Py_buffer *buffer = &records->buffers.views[number];
+        if (row[0] < 0 || row[1] < row[0] || row[1] > buffer->len) {
+            PyErr_Format(PyExc_ValueError, "span %lld to %lld leaves a buffer of %zd bytes", (long long)row[0],
+                         (long long)row[1], buffer->len);
+            failed = -1;
+            break;
+        }
+        records->slices[index] = (decode_slice){(const uint8_t *)buffer->buf + row[0], row[1] - row[0]};
     }
     PyBuffer_Release(&view);
     return failed;
 }
 
-/* Rows as those of pick (shuffle.c): start, end, buffer << 32, and one number more. */
 static int
-records_of_rows(record_list *records, PyObject *buffers, PyObject *rows)
+records_of_spans(record_list *records, PyObject *buffer, PyObject *spans)
 {
-    Py_buffer view;
-    if (!take_buffers(buffers, &records->buffers)) {
-        records->buffers = (struct buffers){0};
-        return -1;
-    }
-    if (PyObject_GetBuffer(rows, &view, PyBUF_C_CONTIGUOUS) < 0) {
-        return -1;
-    }
-    const int64_t *places = view.buf;
-    int failed = records_make(records, view.len / (Py_ssize_t)(4 * sizeof *places));
-    for (Py_ssize_t index = 0; !failed && index < records->count; index++) {
-        const int64_t *row = places + 4 * index;
-        int64_t number = row[2] >> 32, start = row[0], end = row[1];
-        if (number < 0 || number >= records->buffers.count) {
-            PyErr_Format(PyExc_ValueError, "a span lies in buffer %lld of %zd", (long long)number, records->buffers.count);
-            failed = -1;
-        } else {
-            failed = record_at(records, index, &records->buffers.views[number], start, end);
-        }
-    }
-    PyBuffer_Release(&view);
+    PyObject *only = PyTuple_Pack(1, buffer);
+    int failed = only == NULL ? -1 : records_of_rows(records, only, spans, 2);
+    Py_XDECREF(only);
     return failed;
 }
 
@@ -230,7 +206,7 @@ static int
 records_open(record_list *records, PyObject *items, PyObject *source, PyObject *spans)
 {
     *records = (record_list){0};
-    int failed = PyTuple_Check(source)  ? records_of_rows(records, source, spans)
+    int failed = PyTuple_Check(source)  ? records_of_rows(records, source, spans, 4)
                  : items == Py_None ? records_of_spans(records, source, spans)
                                     : records_of_items(records, items);
     if (failed) {

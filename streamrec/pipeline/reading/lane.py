@@ -13,8 +13,8 @@ from streamrec.tfrecord import Frames, Scattered, as_spans
 __all__ = ["STRETCH_BYTES", "Lane", "records_begun", "take_in_turn"]
 
 STRETCH_BYTES = 256 << 10
-"""A stretch of one block goes without a copy from here on; shorter ones are copied, or a few bytes would keep
-a whole block alive."""
+"""A stretch of one block goes without a copy from here on, however short its records; else short ones are copied, or a
+few bytes would keep a whole block alive."""
 
 SCATTERED_BYTES = 512
 """Records that are so long on average stay where they lie: to note where costs less than to copy them together.
