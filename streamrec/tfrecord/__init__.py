@@ -3,10 +3,11 @@
 from streamrec.tfrecord.compression import DETECT_BYTES, Deflater, Inflater, detect_compression, is_record_header
 from streamrec.tfrecord.encoder import RecordBatch, encode_record, encode_records
 from streamrec.tfrecord.framer import MAX_RECORD_BYTES, Framer
-from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, Frames, Joining, as_spans
+from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, Frames, as_spans
+from streamrec.tfrecord.joining import WASTE, Joining
 from streamrec.tfrecord.loss import Loss, OnError, check_on_error
 from streamrec.tfrecord.options import CompressionType, TFRecordOptions, check_compression_type
-from streamrec.tfrecord.scattered import BUFFER_BITS, Scattered
+from streamrec.tfrecord.scattered import BUFFER_BITS, SCATTERED_BYTES, Scattered
 from streamrec.tfrecord.seek import SETTLE_BYTES, Start, find_start, is_record, spanning
 
 __all__ = [
@@ -15,7 +16,9 @@ __all__ = [
     "FOOTER_BYTES",
     "HEADER_BYTES",
     "MAX_RECORD_BYTES",
+    "SCATTERED_BYTES",
     "SETTLE_BYTES",
+    "WASTE",
     "CompressionType",
     "Deflater",
     "Framer",

@@ -2,8 +2,8 @@
 
 Rules:
 - A Frames is immutable; so is what it shows. Whoever made the buffer never writes to it again.
-- Payloads stay where they are: `spans[i]` says where record i starts and ends in `buffer`. Those of many shards in turn
-  lie in many buffers (`scattered.py`), and are copied to one when somebody asks for it.
+- Payloads stay where they are: `spans[i]` says where record i starts and ends in `buffer`. Those of many shards or
+  blocks may lie in many buffers (`scattered.py`), and are copied to one when somebody asks for it.
 - People get `bytes` (`frames[i]`, iteration); kernels take `buffer` and `spans`.
 - Slicing shares the buffer, unless the slice would pin a buffer that is much larger than itself: then it copies.
   Batches share it too: who keeps some of them for long, and drops others, keeps `compact()` of them.
@@ -18,12 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec import kernels
-from streamrec.kernels.copying import copy_bytes
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["FOOTER_BYTES", "HEADER_BYTES", "Frames", "Joining", "as_spans"]
+__all__ = ["FOOTER_BYTES", "HEADER_BYTES", "Frames", "as_spans"]
 
 HEADER_BYTES = 12
 """Length (8) and its masked CRC32C (4): what stands before each payload of a shard."""
@@ -155,6 +154,10 @@ class Frames(Sequence[bytes]):
         buffer, spans = kernels.gather([self.buffer], None, np.ascontiguousarray(self.spans))
         return Frames(buffer, as_spans(spans))
 
+    def trimmed(self, factor: int) -> Frames:
+        """The same records: as they lie, or copied where they keep more than `factor` times their bytes alive."""
+        return self.compact() if self.pinned > factor * self.nbytes else self
+
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
         """The records as an Arrow large_binary array, through the Arrow PyCapsule interface.
 
@@ -178,9 +181,7 @@ class Frames(Sequence[bytes]):
         return self.window(first, max(first, last))._unpinned()
 
     def _unpinned(self) -> Frames:
-        if self.pinned > PIN_BYTES and self.pinned > PIN_FACTOR * self.nbytes:
-            return self.compact()
-        return self
+        return self.trimmed(PIN_FACTOR) if self.pinned > PIN_BYTES else self
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Frames):
@@ -195,50 +196,3 @@ class Frames(Sequence[bytes]):
     def __reduce__(self) -> tuple[Any, ...]:
         copy = self.compact()
         return Frames, (bytes(copy.buffer), copy.spans)
-
-
-class Joining:
-    """Frames that grow: each stretch is copied when it comes, so that the block it lay in is free at once.
-
-    Args:
-        records: How many records are expected in all; the first stretch tells how long they are.
-    """
-
-    def __init__(self, records: int) -> None:
-        self._expected = records
-        self._count = 0
-        self._filled = 0
-        self._buffer = memoryview(bytearray())
-        self._spans: list[Spans] = []
-
-    def __len__(self) -> int:
-        return self._count
-
-    def add(self, frames: Frames) -> None:
-        """Appends the records of `frames`."""
-        if not len(frames):
-            return
-        first, last = int(frames.spans[0, 0]), int(frames.spans[-1, 1])
-        if last - first > frames.nbytes + len(frames) * (HEADER_BYTES + FOOTER_BYTES):
-            frames = frames.compact()  # not one stretch: picked here and there
-            first, last = 0, frames.nbytes
-        end = self._filled + last - first
-        self._count += len(frames)
-        if end > len(self._buffer):
-            self._grow(end)
-        copy_bytes(self._buffer[self._filled : end], memoryview(frames.buffer).cast("B")[first:last])
-        self._spans.append(frames.spans + (self._filled - first))
-        self._filled = end
-
-    def frames(self) -> Frames:
-        """All records that were added, in one buffer."""
-        spans = np.concatenate(self._spans) if self._spans else np.empty((0, 2), np.int64)
-        return Frames(self._buffer[: self._filled], spans)
-
-    def _grow(self, end: int) -> None:
-        """Makes room for what is expected at the present length of records, and for half as much again later on."""
-        likely = end * max(self._expected, self._count) // self._count
-        size = likely + likely // 16 if not self._filled else max(likely, end + end // 2)
-        grown = memoryview(kernels.allocate(size))
-        copy_bytes(grown[: self._filled], self._buffer[: self._filled])
-        self._buffer = grown

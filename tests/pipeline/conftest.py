@@ -17,8 +17,9 @@ def files(tmp_path: Path) -> list[str]:
 
 @pytest.fixture(scope="module", params=["copied", "scattered"])
 def both_layouts(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Records of many shards are copied together, or stay where they lie, however long they are."""
+    """Records of many blocks are copied together, or stay where they lie, however long they are."""
     with pytest.MonkeyPatch.context() as patch:
         least = 0 if request.param == "scattered" else sys.maxsize
         patch.setattr("streamrec.pipeline.reading.lane.SCATTERED_BYTES", least)
+        patch.setattr("streamrec.tfrecord.joining.SCATTERED_BYTES", least)
         yield

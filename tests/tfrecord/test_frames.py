@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from streamrec import Framer, Frames, encode_records, kernels
 from streamrec.errors import StreamrecError
 from streamrec.kernels import reference
-from streamrec.tfrecord import Joining
 
 RECORDS = [b"zero", b"", b"two\0", b"three" * 9]
 
@@ -53,7 +52,7 @@ def test_a_slice_that_would_pin_a_much_larger_buffer_copies() -> None:
 def test_offsets_follow_the_stream(frames: Frames) -> None:
     assert [frames.offset(index) for index in range(5)] == [0, 20, 36, 56, 117]
     with pytest.raises(ValueError, match="gathered"):
-        joined(frames, frames).offset(0)
+        frames.picked([1, 0]).offset(0)
 
 
 def test_is_immutable(frames: Frames) -> None:
@@ -61,19 +60,6 @@ def test_is_immutable(frames: Frames) -> None:
         frames.spans[0, 0] = 1
     with pytest.raises(TypeError):
         hash(frames)
-
-
-def joined(*parts: Frames) -> Frames:
-    joining = Joining(sum(map(len, parts)))
-    for part in parts:
-        joining.add(part)
-    return joining.frames()
-
-
-def test_joining_keeps_order(frames: Frames) -> None:
-    assert list(joined(frames, frames[:2], frames[3:])) == RECORDS + RECORDS[:2] + RECORDS[3:]
-    assert list(joined(frames)) == RECORDS
-    assert len(joined()) == 0
 
 
 def test_pickles_only_its_records(frames: Frames) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec import Frames
-from streamrec.tfrecord import Joining, Scattered
+from streamrec.tfrecord import Scattered
 
 LANES = [[b"a0", b"", b"a2"], [b"b0" * 9, b"b1\0"]]
 IN_TURN = [b"a0", b"b0" * 9, b"", b"b1\0", b"a2"]
@@ -109,11 +109,7 @@ def test_a_slice_that_would_pin_much_larger_buffers_copies() -> None:
     assert isinstance(frames[1:], Scattered)
 
 
-def test_joins_and_pickles_as_frames(scattered: Scattered) -> None:
-    joining = Joining(10)
-    joining.add(scattered.window(0, 2))
-    joining.add(scattered.window(2, 5))
-    assert list(joining.frames()) == IN_TURN
+def test_pickles_as_frames(scattered: Scattered) -> None:
     again = pickle.loads(pickle.dumps(scattered.window(1, 3)))
     assert type(again) is Frames
     assert list(again) == IN_TURN[1:3]

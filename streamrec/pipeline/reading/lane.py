@@ -8,17 +8,13 @@ from collections.abc import Sequence
 from streamrec import kernels
 from streamrec.pipeline.reading.turn import Arrival, LaneMark
 from streamrec.pipeline.shuffling.places import Stretch, Taken
-from streamrec.tfrecord import Frames, Scattered, as_spans
+from streamrec.tfrecord import SCATTERED_BYTES, Frames, Scattered, as_spans
 
 __all__ = ["STRETCH_BYTES", "Lane", "records_begun", "take_in_turn"]
 
 STRETCH_BYTES = 256 << 10
 """A stretch of one block goes without a copy from here on, however short its records; else short ones are copied, or a
 few bytes would keep a whole block alive."""
-
-SCATTERED_BYTES = 512
-"""Records that are so long on average stay where they lie: to note where costs less than to copy them together.
-Measured in processor time: a sixth more at 84 bytes, with a shuffle behind; a quarter less at 680 bytes, from S3."""
 
 NOTHING = Frames.of(())
 

@@ -1,4 +1,4 @@
-"""Batches: so many elements as one; of records as Frames, of which only those that straddle chunks are copied."""
+"""Batches: so many elements as one; of records as Frames, of which only short ones that straddle chunks are copied."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class _Batching:
         return [Chunk.weighed(batches, positions)]
 
     def _hold(self, elements: Any) -> None:
-        """Keeps the start of a batch: records are copied, so that their blocks do not pile up."""
+        """Keeps the start of a batch."""
         if self._held is None:
             self._held = Joining(self._size) if isinstance(elements, Frames) else Parts()
         if isinstance(self._held, Joining):
