@@ -15,7 +15,7 @@ enum { SLOTS = 9, RECORDS = 3, SIZE = 4, SLACK = 256 };
 
 static const int64_t fill[SIZE] = {1, 2, 3, 4};
 
-/* Slots with keys a, b, c ...: every kind, dense and not, with and without default. */
+/* Slots with keys a, b, c ...: every kind, dense, padded and neither, with and without default. */
 static void
 describe(decode_slot *slots, int choice)
 {
@@ -26,6 +26,7 @@ describe(decode_slot *slots, int choice)
             .key = {&keys[slot], 1},
             .kind = (uint8_t)kind,
             .dense = form == 0,
+            .padded = form == 2 && kind != DECODE_BYTES && (choice & 160) == 32, /* not in SequenceExamples */
             .size = form == 0 ? (choice & 8 ? SIZE : 1) : form,
             .fill = kind != DECODE_BYTES ? fill : NULL,
             .required = (choice & 16) != 0 && slot == 0,
@@ -43,6 +44,23 @@ check(const decode_column *columns, int64_t bytes)
             fprintf(stderr, "slot %d holds %lld bytes of %lld\n", slot, (long long)columns[slot].values.capacity,
                     (long long)bytes);
             abort();
+        }
+    }
+}
+
+/* What was padded, in rows that are no longer than the values of one record. */
+static void
+check_rows(const decode_plan *plan, decode_column *columns, int64_t records, int64_t bytes)
+{
+    for (int slot = 0; slot < SLOTS; slot++) {
+        if (plan->slots[slot].padded) {
+            int64_t size = records * columns[slot].longest * (plan->slots[slot].kind == DECODE_FLOAT ? 4 : 8);
+            uint8_t *rows = malloc(size ? (size_t)size : 1);
+            if (columns[slot].longest > bytes || decode_rows(&plan->slots[slot], &columns[slot], records, rows)) {
+                fprintf(stderr, "slot %d: rows of %lld values\n", slot, (long long)columns[slot].longest);
+                abort();
+            }
+            free(rows);
         }
     }
 }
@@ -114,8 +132,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (choice & 128) {
         decode_sequences(&plan, &plan, records, count, one.columns, other.columns, &failure);
     }
-    else {
-        decode_examples(&plan, records, count, one.columns, &failure);
+    else if (decode_examples(&plan, records, count, one.columns, &failure) == DECODE_OK) {
+        check_rows(&plan, one.columns, count, (int64_t)size);
     }
     check(one.columns, (int64_t)size);
     check(other.columns, (int64_t)size);

@@ -22,7 +22,7 @@ from streamrec.example.features import (
     RaggedFeature,
     SparseFeature,
 )
-from streamrec.example.plan import Plan
+from streamrec.example.plan import Plan, padding_of
 from streamrec.example.ragged import Rows, partition_batch, partition_one
 from streamrec.example.walk import Array, Found, Offsets, Raw, Slot
 
@@ -109,28 +109,19 @@ def padded(values: Array, splits: Offsets, shape: tuple[int, ...], size: int, pa
     return full.reshape(len(lengths), longest // size, *shape, *values.shape[1:])
 
 
-def _pad(form: FixedLenSequenceFeature) -> Any:
-    """What shorter examples are padded with."""
-    default = form.default_value
-    while isinstance(default, tuple):  # one value, in any nesting
-        default = default[0]
-    if form.dtype is bytes:
-        return default.encode() if isinstance(default, str) else default or b""
-    return default or 0
-
-
-def _padded_part(slot: Slot, form: FixedLenSequenceFeature, raw: Raw, wrap: Wrap) -> Part:
-    pad, spans = _pad(form), raw.values.ndim == 2
+def _padded_strings(slot: Slot, form: FixedLenSequenceFeature, raw: Raw, wrap: Wrap) -> Part:
+    pad, spans = padding_of(form), raw.values.ndim == 2
     full = padded(raw.values, raw.splits, form.shape, slot.size, -1 if spans else pad)
     return wrap(full, slot.dtype, np.array(pad, dtype=object) if spans else None)
 
 
 def _batch_part(slot: Slot, form: Feature, found: Found, count: int, wrap: Wrap) -> Part:
     if not isinstance(found, Raw):
-        shaped = found.reshape(count, *slot.shape, *found.shape[1:])
+        steps = () if slot.pad is None else (len(found) // (count * slot.size or 1),)
+        shaped = found.reshape(count, *steps, *slot.shape, *found.shape[1:])
         return wrap(shaped, slot.dtype, slot.default)
     if isinstance(form, FixedLenSequenceFeature):
-        return _padded_part(slot, form, found, wrap)
+        return _padded_strings(slot, form, found, wrap)
     out = wrap(found.values, slot.dtype, None)
     if isinstance(form, RaggedFeature):
         return Rows(out, found.splits.astype(form.row_splits_dtype))

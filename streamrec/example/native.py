@@ -45,7 +45,7 @@ class NativeWalker:
 
 _Layout: TypeAlias = "list[tuple[int, int, np.dtype[Any]] | None]"
 """For each slot the array that the walk fills, dense numbers or splits: so many elements for each record, so many more,
-their type. None for dense byte strings."""
+their type. None for dense byte strings, and for padded numbers, whose number is not known beforehand."""
 
 _SPLITS = 1, 1, np.dtype(np.int64)
 
@@ -54,16 +54,21 @@ _SPLITS = 1, 1, np.dtype(np.int64)
 def _planned(slots: tuple[Slot, ...]) -> tuple[object, _Layout]:
     """The compiled plan; slots are compared by identity, and plan.py makes them once for each description."""
     layout = [
-        _SPLITS if not slot.dense else None if slot.dtype is bytes else (slot.size, 0, np.dtype(slot.dtype))
+        None
+        if slot.pad is not None or (slot.dense and slot.dtype is bytes)
+        else (slot.size, 0, np.dtype(slot.dtype))
+        if slot.dense
+        else _SPLITS
         for slot in slots
     ]
     return _native.decode_plan(tuple(map(_compiled, slots))), layout
 
 
-def _compiled(slot: Slot) -> tuple[bytes, int, bool, int, bytes | None, bool, bool]:
-    numbers = slot.default is not None and slot.dtype is not bytes
-    fill = np.ascontiguousarray(slot.default).tobytes() if numbers else None
-    return slot.name.encode(), slot.kind, slot.dense, slot.size, fill, slot.required, slot.empty_counts
+def _compiled(slot: Slot) -> tuple[bytes, int, bool, bool, int, bytes | None, bool, bool]:
+    padded = slot.pad is not None
+    numbers = slot.pad if padded else None if slot.dtype is bytes else slot.default
+    fill = None if numbers is None else np.ascontiguousarray(numbers).tobytes()
+    return slot.name.encode(), slot.kind, slot.dense, padded, slot.size, fill, slot.required, slot.empty_counts
 
 
 def _arrays(layout: _Layout, count: int) -> tuple[Any, ...]:
@@ -80,6 +85,8 @@ def _gathered(slots: tuple[Slot, ...], arrays: tuple[Any, ...], blocks: list[Any
 
 
 def _found(slot: Slot, array: Any, block: Any, buffer: Any) -> Found:
+    if slot.pad is not None:
+        return np.frombuffer(memoryview(block), slot.dtype)
     if slot.dense:
         return _strings(slot, block, buffer)
     return Raw(_values(slot, block, buffer), array)

@@ -29,7 +29,7 @@ from streamrec.example.features import (
 )
 from streamrec.example.walk import Slot
 
-__all__ = ["Plan", "plan_context", "plan_examples", "plan_lists"]
+__all__ = ["Plan", "padding_of", "plan_context", "plan_examples", "plan_lists"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,10 +100,26 @@ def _plan_examples(items: tuple[tuple[str, Feature], ...], single: bool) -> Plan
     plan = _plan(items, kinds)
     if single:
         return plan
-    counting = (replace(slot, empty_counts=not slot.dense) for slot in plan.slots)
-    pairs = zip(counting, plan.slots, plan.forms, strict=True)
-    slots = (slot if not isinstance(form, FixedLenSequenceFeature) else old for slot, old, form in pairs)
-    return replace(plan, slots=tuple(slots))
+    pairs = zip(plan.slots, plan.forms, strict=True)
+    return replace(plan, slots=tuple(_batch_slot(slot, form) for slot, form in pairs))
+
+
+def _batch_slot(slot: Slot, form: Feature) -> Slot:
+    """The slot of a batch of Examples: numbers that are padded in the end are found so."""
+    if not isinstance(form, FixedLenSequenceFeature):
+        return replace(slot, empty_counts=not slot.dense)
+    pad = padding_of(form)
+    return slot if isinstance(pad, bytes) else replace(slot, pad=np.dtype(form.dtype).type(pad))
+
+
+def padding_of(form: FixedLenSequenceFeature) -> Any:
+    """What the values of shorter examples are filled up with."""
+    default = form.default_value
+    while isinstance(default, tuple):  # one value, in any nesting
+        default = default[0]
+    if form.dtype is bytes:
+        return default.encode() if isinstance(default, str) else default or b""
+    return default or 0
 
 
 @functools.lru_cache(maxsize=64)

@@ -32,6 +32,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from streamrec.example.walk import Array, Code, Found, Raw, Records, Slot, WalkError
+from streamrec.kernels.reference import pad_rows
 
 __all__ = ["ReferenceWalker"]
 
@@ -405,4 +406,12 @@ class _Steps:
 
 
 def _found(column: _Values, ends: list[int]) -> Found:
+    if column.slot.pad is not None:
+        return _rows(column.array(), np.array(ends, dtype=np.int64), column.slot.pad)
     return column.array() if column.slot.dense else Raw(column.array(), np.array(ends, dtype=np.int64))
+
+
+def _rows(values: Array, ends: Array, pad: np.int64 | np.float32) -> Array:
+    """Rows of one length, one after the other: each record's values, and what fills them up."""
+    longest = int(np.diff(ends).max(initial=0))
+    return np.frombuffer(memoryview(pad_rows(values, ends, longest, np.array([pad]))), values.dtype)

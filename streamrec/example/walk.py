@@ -1,13 +1,15 @@
 """The seam between bytes and columns: what a walk over the records' wire bytes is asked for and gives back.
 
 Two walkers keep this contract: the native one (native.py, in C) and the readable one (reference.py). All that
-can be done on whole columns (padding, sparse positions, ragged partitions) is done above, once, in NumPy.
+can be done on whole columns (sparse positions, ragged partitions, padding of strings and feature lists) is done above,
+once, in NumPy.
 
 Contract of a walk:
   - each record is looked at once, in order; the first failure ends the walk with a `WalkError`;
   - which bytes are accepted, and what they mean, is TensorFlow's reading of the wire format (the docstring of
     reference.py has the rules), for damaged bytes too;
   - a dense slot gives `size` values for each record, where the record has none its default;
+  - a padded slot gives rows of one length, that of the longest: each record's values, and what fills them up;
   - any other slot gives all values joined, and where each record's values end;
   - bytes are `bytes` objects in object arrays, or, on request, spans over the buffer: int64 of shape `[n,
     2]`, start and end, -1 and -1 where a default stands.
@@ -64,6 +66,8 @@ class Slot:
             keys the last one counts; TensorFlow passes over empty ones for dense features, and for all
             features of a single example.
         shape: The shape of one record or step, for messages.
+        pad: What the records' values are filled up with to the number of the longest: one number. None where they are
+            not; only numbers of Examples are, and not if dense.
     """
 
     name: str
@@ -74,6 +78,7 @@ class Slot:
     required: bool = False
     empty_counts: bool = False
     shape: tuple[int, ...] = ()
+    pad: np.int64 | np.float32 | None = None
 
     @property
     def kind(self) -> int:
@@ -82,7 +87,7 @@ class Slot:
 
 
 class Raw(NamedTuple):
-    """The values of a slot that is not dense, as the walk found them.
+    """The values of a slot that is neither dense nor padded, as the walk found them.
 
     Args:
         values: All values joined: int64, float32, or bytes (see the contract).
@@ -98,7 +103,7 @@ class Raw(NamedTuple):
 
 
 Found: TypeAlias = "Array | Raw"
-"""What a slot of an Example or a context gave: the values alone where it is dense."""
+"""What a slot of an Example or a context gave: the values alone where it is dense or padded."""
 
 
 class Code(enum.IntEnum):

@@ -168,6 +168,7 @@ def test_runs_of_varints(way: int, values: list[int], tail: bytes, room: int) ->
     data = b"".join(map(varint, values)) + tail
     array = np.full(room, 77, dtype=np.int64)
     count = _native.decode_varints(data, array, way)
+    assert _native.decode_varints(data, array[:0], way) == count  # without room they are only counted
     record = example(("x", field(3, field(1, data))))
     wanted = outcome(parser(record, {"x": RaggedFeature(np.int64)}), ReferenceWalker())
     if isinstance(wanted, str):
@@ -178,6 +179,66 @@ def test_runs_of_varints(way: int, values: list[int], tail: bytes, room: int) ->
     shown = min(count, room)
     assert array[:shown].tolist() == flat[:shown].tolist()
     assert (array[shown:] == 77).all() or room >= 64
+
+
+@pytest.mark.parametrize("way", ways)
+@pytest.mark.parametrize("size", range(1, 13))
+@pytest.mark.parametrize("before", [0, 1, 53, 54, 55, 63, 64])
+def test_a_varint_has_ten_bytes_at_the_most(size: int, before: int, way: int) -> None:
+    """Wherever in a block it lies."""
+    data = bytes(before) + b"\x81" * (size - 1) + bytes(100)
+    count = before + 100 if size <= 10 else -1
+    for room in (0, 200):
+        assert _native.decode_varints(data, np.empty(room, np.int64), way) == count
+
+
+PADDED: dict[str, Feature] = {
+    "ints": FixedLenSequenceFeature([], np.int64, True, -7),
+    "floats": FixedLenSequenceFeature([2], np.float32, True),
+    "strings": FixedLenSequenceFeature([1], bytes, True, b"-"),
+}
+
+
+def sentence(rng: np.random.Generator, most: int) -> bytes:
+    """Up to so many values of each, packed or not; some are left out, or have none."""
+    count = int(rng.integers(0, most + 1))
+    columns = {
+        "ints": rng.integers(-(2**40), 2**40, count).tolist(),
+        "floats": rng.integers(0, 9, 2 * count).tolist(),
+        "strings": [b"%d" % each for each in range(count % 9)],
+    }
+    kinds = dict(zip(columns, (np.int64, np.float32, bytes), strict=True))
+    entries = [(key, feature(kinds[key], values, bool(rng.integers(0, 4)))) for key, values in columns.items()]
+    return example(*[entry for entry in entries if rng.integers(0, 9)])
+
+
+@pytest.mark.parametrize(("records", "most"), [(0, 0), (1, 0), (3, 0), (1, 9), (50, 40), (3, 300), (400, 900)])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_rows_of_one_length(records: int, most: int, layout: str) -> None:
+    """Also where they are so many that they are written past the cache."""
+    rng = np.random.default_rng(records + most)
+    batch = serialized([sentence(rng, most) for _ in range(records)], layout)
+    check(lambda walker: parse_examples_with(walker, batch, PADDED, None, False))
+    found = parse_examples_with(WALKERS["native"], batch, PADDED, None, True)
+    assert found["ints"].shape[0] == records  # type: ignore[union-attr]
+    assert found["floats"].shape[::2] == (records, 2)  # type: ignore[union-attr]
+
+
+def test_only_examples_have_padded_slots() -> None:
+    fill = (7).to_bytes(8, "little")
+    padded = _native.decode_plan(((b"a", 3, False, True, 1, fill, False, False),))
+    nothing = _native.decode_plan(())
+    splits = (np.zeros(1, np.int64),)
+    with pytest.raises(ValueError, match="only slots of Examples"):
+        _native.decode_sequences(padded, nothing, (), None, None, (None,), ())
+    with pytest.raises(ValueError, match="only slots of Examples"):
+        _native.decode_sequences(nothing, padded, (), None, None, (), splits)
+
+
+@pytest.mark.parametrize("fill", [None, b"short"])
+def test_a_padded_slot_needs_what_it_is_filled_up_with(fill: bytes | None) -> None:
+    with pytest.raises(ValueError, match="a slot of"):
+        _native.decode_plan(((b"a", 3, False, True, 1, fill, False, False),))
 
 
 def test_ways_of_reading_runs() -> None:

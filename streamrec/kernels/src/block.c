@@ -290,6 +290,16 @@ block_new(Py_ssize_t size)
     return (PyObject *)block;
 }
 
+PyObject *
+block_for_rows(Py_ssize_t rows, Py_ssize_t elements, Py_ssize_t width)
+{
+    Py_ssize_t size;
+    if (__builtin_mul_overflow(rows, elements, &size) || __builtin_mul_overflow(size, width, &size)) {
+        return PyErr_NoMemory();
+    }
+    return block_new(size);
+}
+
 uint8_t *
 block_memory(PyObject *block)
 {

@@ -10,6 +10,9 @@
 /* A new Block of `size` bytes that are not set to anything, or NULL with an exception. */
 PyObject *block_new(Py_ssize_t size);
 
+/* The same for `rows` of `elements` of `width` bytes, if there are that many bytes. */
+PyObject *block_for_rows(Py_ssize_t rows, Py_ssize_t elements, Py_ssize_t width);
+
 /* Where a Block's bytes are. */
 uint8_t *block_memory(PyObject *block);
 

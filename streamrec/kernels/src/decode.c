@@ -4,6 +4,7 @@
  * (decode_result.c), without a copy.
  */
 #include "args.h"
+#include "block.h"
 #include "native.h"
 
 #include "decode_result.h"
@@ -37,27 +38,28 @@ copy_bytes(const char *data, Py_ssize_t size)
     return copy ? memcpy(copy, data, (size_t)size) : NULL;
 }
 
-/* Reads one slot: (key, kind, dense, size, fill, required, empty_counts). */
+/* Reads one slot: (key, kind, dense, padded, size, fill, required, empty_counts). */
 static int
 read_slot(PyObject *item, decode_slot *slot)
 {
     const char *key, *fill;
     Py_ssize_t key_size, fill_size;
     long long size;
-    int kind, dense, required, empty_counts;
-    if (!PyArg_ParseTuple(item, "y#ipLz#pp", &key, &key_size, &kind, &dense, &size, &fill, &fill_size, &required,
-                          &empty_counts)) {
+    int kind, dense, padded, required, empty_counts;
+    if (!PyArg_ParseTuple(item, "y#ippLz#pp", &key, &key_size, &kind, &dense, &padded, &size, &fill, &fill_size,
+                          &required, &empty_counts)) {
         return -1;
     }
     Py_ssize_t width = kind == DECODE_FLOAT ? 4 : 8;
     int filled = fill != NULL && kind != DECODE_BYTES;
     if (kind < DECODE_BYTES || kind > DECODE_INT64 || size < 0 || (size == 0 && !dense) ||
-        (filled && fill_size / width < size)) {
+        (padded && (dense || !filled)) || (filled && fill_size / width < (padded ? 1 : size))) {
         PyErr_SetString(PyExc_ValueError, "a slot of an unknown kind, or with a size that does not fit");
         return -1;
     }
     slot->kind = (uint8_t)kind;
     slot->dense = (uint8_t)dense;
+    slot->padded = (uint8_t)padded;
     slot->size = size;
     slot->required = (uint8_t)required;
     slot->empty_counts = (uint8_t)empty_counts;
@@ -72,7 +74,7 @@ read_slot(PyObject *item, decode_slot *slot)
 
 PyDoc_STRVAR(plan_doc,
              "decode_plan(slots, /)\n--\n\n"
-             "Compiles (key, kind, dense, size, fill, required, empty_counts) tuples; keys must differ.");
+             "Compiles (key, kind, dense, padded, size, fill, required, empty_counts) tuples; keys must differ.");
 
 static PyObject *
 plan(PyObject *Py_UNUSED(module), PyObject *slots)
@@ -221,7 +223,8 @@ typedef struct {
     const decode_plan *plan;
     decode_column *columns;
     Py_buffer *views; /* of the caller's arrays */
-    int part;         /* 1 for feature lists */
+    Py_ssize_t records;
+    int part; /* 1 for feature lists */
 } column_set;
 
 static void
@@ -247,7 +250,7 @@ columns_borrow(column_set *set, int64_t index, PyObject *array, Py_ssize_t recor
     static int64_t nowhere[1];
     const decode_slot *slot = &set->plan->slots[index];
     int splits = set->part || !slot->dense;
-    if (!splits && slot->kind == DECODE_BYTES) {
+    if (slot->padded || (!splits && slot->kind == DECODE_BYTES)) {
         return 0;
     }
     Py_buffer *view = &set->views[index];
@@ -274,6 +277,7 @@ static int
 columns_open(column_set *set, PyObject *capsule, PyObject *arrays, Py_ssize_t records, int part)
 {
     set->part = part;
+    set->records = records;
     if ((set->plan = PyCapsule_GetPointer(capsule, PLAN)) == NULL) {
         return -1;
     }
@@ -295,7 +299,31 @@ columns_open(column_set *set, PyObject *capsule, PyObject *arrays, Py_ssize_t re
     return 0;
 }
 
-/* One entry for each slot: None for dense numbers, a Result of values, or for feature lists (values, inner). */
+/* The rows of a padded slot, in a Block. */
+static PyObject *
+padded_rows(const decode_slot *slot, decode_column *column, Py_ssize_t records)
+{
+    PyObject *block = block_for_rows(records, (Py_ssize_t)column->longest, slot->kind == DECODE_FLOAT ? 4 : 8);
+    if (block == NULL) {
+        return NULL;
+    }
+    int code;
+    Py_BEGIN_ALLOW_THREADS
+    code = decode_rows(slot, column, records, block_memory(block));
+    Py_END_ALLOW_THREADS
+    if (code == DECODE_OK) {
+        return block;
+    }
+    Py_DECREF(block);
+    if (code == DECODE_NO_MEMORY) {
+        return PyErr_NoMemory();
+    }
+    PyErr_SetString(PyExc_ValueError, "the records were written to while they were read");
+    return NULL;
+}
+
+/* One entry for each slot: None for dense numbers, a Block of padded ones, a Result of other values, or for feature
+ * lists (values, inner). */
 static PyObject *
 columns_result(column_set *set)
 {
@@ -308,6 +336,9 @@ columns_result(column_set *set)
             entry = values && inner ? PyTuple_Pack(2, values, inner) : NULL;
             Py_XDECREF(values);
             Py_XDECREF(inner);
+        }
+        else if (set->plan->slots[slot].padded) {
+            entry = padded_rows(&set->plan->slots[slot], column, set->records);
         }
         else if (set->plan->slots[slot].dense && set->plan->slots[slot].kind != DECODE_BYTES) {
             Py_INCREF(entry);
@@ -362,6 +393,19 @@ examples(PyObject *Py_UNUSED(module), PyObject *args)
     return result;
 }
 
+/* Whether a plan is for SequenceExamples, which have no padded slots. */
+static int
+has_no_padding(const column_set *set)
+{
+    for (int64_t slot = 0; slot < set->plan->count; slot++) {
+        if (set->plan->slots[slot].padded) {
+            PyErr_SetString(PyExc_ValueError, "only slots of Examples are padded");
+            return 0;
+        }
+    }
+    return 1;
+}
+
 PyDoc_STRVAR(sequences_doc,
              "decode_sequences(context, lists, records, buffer, spans, context_arrays, list_arrays, /)\n--\n\n"
              "Decodes SequenceExamples; see decode_examples. Returns a list of both parts' lists.");
@@ -380,7 +424,8 @@ sequences(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     if (columns_open(&features, context, context_arrays, records.count, 0) == 0 &&
-        columns_open(&steps, lists, list_arrays, records.count, 1) == 0) {
+        columns_open(&steps, lists, list_arrays, records.count, 1) == 0 && has_no_padding(&features) &&
+        has_no_padding(&steps)) {
         decode_failure failure;
         int code;
         Py_BEGIN_ALLOW_THREADS

@@ -1,5 +1,5 @@
-/* A template, included by decode_varints.h once for each way to take values out of a block: READ_RUN is the
- * function's name, TAKE the way, TARGET the instructions it needs.
+/* A template, included by decode_varints.h once for each way to take values out of a block: READ_RUN and COUNT_RUN are
+ * the functions' names, TAKE the way, TARGET the instructions it needs.
  *
  * Decodes varints up to `end`, see read_varints_by(). Each block begins where a varint does, so that what its last
  * bytes begin is left to the next one.
@@ -36,6 +36,30 @@ READ_RUN(const uint8_t *at, const uint8_t *end, int64_t *out, int64_t room, int6
     return at;
 }
 
+/* How many varints there are up to `end`. */
+TARGET static const uint8_t *
+COUNT_RUN(const uint8_t *at, const uint8_t *end, int64_t *count)
+{
+    int64_t found = 0;
+    while (at < end) {
+        uint8_t copy[BLOCK];
+        const uint8_t *block = at;
+        if (end - at < BLOCK) {
+            memset(copy, 0x80, sizeof copy);
+            block = memcpy(copy, at, (size_t)(end - at));
+        }
+        uint64_t ends = varint_ends(block);
+        if (ends == 0 || !are_varints(ends)) {
+            return NULL;
+        }
+        found += __builtin_popcountll(ends);
+        at += BLOCK - __builtin_clzll(ends);
+    }
+    *count = found;
+    return at;
+}
+
 #undef READ_RUN
+#undef COUNT_RUN
 #undef TAKE
 #undef TARGET

@@ -41,10 +41,12 @@ typedef struct {
 /* One key to look for: walk.py's Slot. */
 typedef struct {
     decode_slice key;
-    const void *fill; /* dense numbers: `size` values where a record has none; NULL leaves them to the caller */
+    const void *fill; /* dense numbers: `size` values where a record has none, NULL leaves them to the caller; padded
+                       * ones: what stands behind the values of a record that has fewer than another */
     int64_t size;
     uint8_t kind;
     uint8_t dense;
+    uint8_t padded; /* numbers that are not dense: they come as rows of one length, from decode_rows */
     uint8_t required;
     uint8_t empty_counts;
 } decode_slot;
@@ -66,8 +68,10 @@ typedef struct {
 /* Where one slot's values go. Zero it, and set what the slot needs. */
 typedef struct {
     void *dense;          /* dense numbers: room for `size` values for each record, from the caller */
-    int64_t *ends;        /* other slots: room for one more than there are records, from the caller */
-    decode_buffer values; /* numbers of other slots; of bytes, dense or not, decode_slices into the records */
+    int64_t *ends;        /* other slots, not padded: room for one more than there are records, from the caller */
+    decode_buffer values; /* numbers of other slots; of bytes, dense or not, decode_slices into the records; of padded
+                           * slots a decode_slice for each record's Feature */
+    int64_t longest;      /* padded slots: the most values that a record has */
     decode_buffer inner;  /* feature lists: int64, where each step's values end; the leading 0 is included */
 } decode_column;
 
@@ -87,9 +91,14 @@ void decode_plan_index(decode_plan *plan, int32_t *table, uint64_t size);
 int decode_examples(const decode_plan *plan, const decode_slice *records, int64_t count, decode_column *columns,
                     decode_failure *failure);
 
-/* The same for SequenceExamples: the context's slots and columns, and the feature lists'. */
+/* The same for SequenceExamples, which have no padded slots: the context's slots and columns, and the feature lists'. */
 int decode_sequences(const decode_plan *context, const decode_plan *lists, const decode_slice *records,
                      int64_t count, decode_column *context_columns, decode_column *list_columns,
                      decode_failure *failure);
+
+/* The values of a padded slot, which decode_examples has counted: a row of `longest` for each of `count` records, while
+ * these live; `target` is aligned to eight bytes. Returns DECODE_OK, DECODE_NO_MEMORY, or, where somebody wrote to the
+ * records meanwhile, another code. */
+int decode_rows(const decode_slot *slot, decode_column *column, int64_t count, uint8_t *target);
 
 #endif

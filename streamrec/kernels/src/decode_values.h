@@ -24,7 +24,8 @@ typedef struct {
     decode_column *column;
     const extent *all; /* how much there is to come; NULL where nothing is known */
     int sequence;      /* whether the rules of a SequenceExample hold */
-    void *dense;       /* dense numbers: this record's place in the column */
+    void *dense;       /* numbers that have a place: dense ones this record's in the column */
+    int64_t room;      /* so many of them; those that are found beyond are only counted */
     int64_t count;     /* out: values found */
     int code;          /* out: why NULL was returned */
 } task;
@@ -42,6 +43,7 @@ task_start(task *work, int64_t record)
     int64_t place = record * work->slot->size * width_of(work->slot);
     if (work->column->dense != NULL) {
         work->dense = (uint8_t *)work->column->dense + place;
+        work->room = work->slot->size;
     }
     else if (work->slot->dense) {
         work->column->values.used = place;
@@ -90,7 +92,7 @@ room_for(task *work, int64_t most, int64_t width, int64_t *room)
 {
     decode_column *column = work->column;
     if (work->dense != NULL) {
-        *room = work->slot->size;
+        *room = work->room;
         return work->dense;
     }
     if (!reserve(&column->values, most * width + 1, work)) { /* at least one byte, so that there is a place */

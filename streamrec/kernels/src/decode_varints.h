@@ -42,6 +42,17 @@ varint_ends(const uint8_t *block)
     return ~inside;
 }
 
+/* Whether no value of a block is too long, where values end so; the first one begins with the block. */
+static inline int
+are_varints(uint64_t ends)
+{
+    uint64_t inside = ~ends & UINT64_MAX >> __builtin_clzll(ends);
+    inside &= inside >> 1;
+    inside &= inside >> 2; /* four in a row */
+    inside &= inside >> 4; /* eight */
+    return (inside & inside >> 2) == 0; /* ten: a value of eleven bytes */
+}
+
 /* Drops the high bit of each of the first `size` bytes, 1 to 8, and closes the gaps. */
 static inline int64_t
 join_with_masks(uint64_t word, int64_t size)
@@ -80,6 +91,7 @@ take_by_masks(const uint8_t *at, uint64_t ends, int64_t *out)
 }
 
 #define READ_RUN read_run_by_masks
+#define COUNT_RUN count_run_by_masks
 #define TAKE take_by_masks
 #define TARGET
 #include "decode_blocks.h"
@@ -96,6 +108,7 @@ take_by_pext(const uint8_t *at, uint64_t ends, int64_t *out)
 }
 
 #define READ_RUN read_run_by_pext
+#define COUNT_RUN count_run_by_pext
 #define TAKE take_by_pext
 #define TARGET WITH_PEXT
 #include "decode_blocks.h"
@@ -138,6 +151,7 @@ take_by_avx512(const uint8_t *at, uint64_t ends, int64_t *out)
 }
 
 #define READ_RUN read_run_by_avx512
+#define COUNT_RUN count_run_by_avx512
 #define TAKE take_by_avx512
 #define TARGET WITH_AVX512
 #include "decode_blocks.h"
@@ -159,11 +173,27 @@ best_way(void)
     return BY_MASKS;
 }
 
-/* Decodes varints up to `end`. Of `*count` values found, the first `room` are written. Returns `end`, or NULL where a
- * varint is cut off or too long. */
+/* Counts varints up to `end`; see read_varints_by(). */
+static inline const uint8_t *
+count_varints_by(int way, const uint8_t *at, const uint8_t *end, int64_t *count)
+{
+#ifdef DECODE_X86
+    if (way != BY_MASKS) {
+        return way == BY_PEXT ? count_run_by_pext(at, end, count) : count_run_by_avx512(at, end, count);
+    }
+#endif
+    (void)way;
+    return count_run_by_masks(at, end, count);
+}
+
+/* Decodes varints up to `end`. Of `*count` values found, the first `room` are written: without room, they are only
+ * counted. Returns `end`, or NULL where a varint is cut off or too long. */
 static inline const uint8_t *
 read_varints_by(int way, const uint8_t *at, const uint8_t *end, int64_t *out, int64_t room, int64_t *count)
 {
+    if (room == 0) {
+        return count_varints_by(way, at, end, count);
+    }
 #ifdef DECODE_X86
     if (way != BY_MASKS) {
         return way == BY_PEXT ? read_run_by_pext(at, end, out, room, count)
