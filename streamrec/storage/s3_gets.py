@@ -5,8 +5,9 @@ a bucket (parameters, the rules that find the endpoint, headers) and into an ans
 Small shards and ranges are many requests, so it matters: this way costs a third.
 
 Rules:
-- The client sends the first GET of a bucket. What it sent is noted as it leaves (botocore's `before-send`), and holds
-  for further objects once it was answered: URL up to the key, headers, where and how it was signed.
+- The client sends the first GET of a bucket. What it sent is noted as it leaves (botocore's `before-send`): URL up to
+  the key, headers, where and how it was signed. Further objects are asked for in the same way. Before any of these
+  requests was answered well, an error says nothing: the client itself asks again.
 - Each further request is signed anew, by the client's own signer, and sent by its own HTTP session: credentials that
   are renewed, proxies and certificates are as ever. Its errors are parsed by the client's parser and raised as its own.
 - A bucket whose GETs do not look as expected is left to the client: a URL that does not end with the key, an older
@@ -81,7 +82,7 @@ class Gets:
             events.register_last("before-send.s3.GetObject", self._note, unique_id="streamrec-gets")
 
     def answered(self, bucket: str) -> None:
-        """The client's own GET was answered: what was noted of it is right."""
+        """A GET was answered well: what was noted is right."""
         if bucket in self._noted:
             self._proven[bucket] = self._noted.pop(bucket)
 
@@ -96,9 +97,19 @@ class Gets:
         Raises:
             ClientError, BotoCoreError: As the client.
         """
-        sent = self._proven.get(bucket)
+        sent = self._proven.get(bucket) or self._noted.get(bucket)
         if sent is None:
             return None
+        try:
+            answer = await self._sent_as(sent, bucket, key, headers)
+        except ClientError:
+            if bucket in self._proven:
+                raise
+            return None
+        self.answered(bucket)
+        return answer
+
+    async def _sent_as(self, sent: _Sent, bucket: str, key: str, headers: Mapping[str, str]) -> Answer:
         client = await self._fs.get_s3(bucket)
         for attempt in range(2):
             request = AWSRequest("GET", sent.base + _quoted(key), {**sent.headers, **headers}, stream_output=True)

@@ -93,12 +93,7 @@ class TestS3(StorageTests):
         names = [f"{path}/{name}" for name in ("plain", "a b+c/ü~x*(1)", "p%q?r=1&#", "äö/__(-.)", "x//y")]
         for name in names:
             await self.put(storage, name, name.encode())
-        sent: list[str] = []
-
-        def note(request: Any, **_: Any) -> None:
-            sent.append(request.url)
-
-        client(storage)._s3.meta.events.register("before-send.s3.GetObject", note)
+        sent = gets_of_the_client(storage)
         for name in names * 2:
             assert await storage.read_range(name, 1, 1_000) == name.encode()[1:]
         assert len(sent) == 1
@@ -109,6 +104,30 @@ class TestS3(StorageTests):
         with pytest.raises(ObjectChangedError):
             await storage.read_range(names[0], 0, 10, '"another version"')
         assert len(sent) == 1
+
+    async def test_the_client_sends_one_of_many_first_gets(self, storage: Storage, path: str) -> None:
+        names = [f"{path}/{number}" for number in range(8)]
+        for name in names:
+            await self.put(storage, name, name.encode())
+        sent = gets_of_the_client(storage)
+        assert await asyncio.gather(*(storage.read_range(name, 0, 1_000) for name in names)) == [
+            name.encode() for name in names
+        ]
+        assert len(sent) == 1
+
+    async def test_what_fails_before_any_get_was_answered_is_asked_for_by_the_client(
+        self, storage: Storage, path: str
+    ) -> None:
+        await self.put(storage, path, DATA)
+        sent = gets_of_the_client(storage)
+        for count in (1, 2):
+            with pytest.raises(NotFoundError):
+                await storage.stream(f"{path}/missing")
+            assert len(sent) == count
+        assert await storage.read_range(path, 0, 10) == DATA[:10]
+        with pytest.raises(NotFoundError):
+            await storage.stream(f"{path}/missing")
+        assert len(sent) == 2
 
     async def test_a_missing_bucket(self, storage: Storage) -> None:
         path = f"s3://no-such-bucket-{uuid4().hex}/key"
@@ -163,6 +182,17 @@ async def unfinished(storage: Storage, path: str) -> list[str]:
 def client(storage: Storage) -> Any:
     """The s3fs below."""
     return storage._backend._fs  # type: ignore[attr-defined]
+
+
+def gets_of_the_client(storage: Storage) -> list[str]:
+    """The URLs of what the client itself asks for from now on."""
+    sent: list[str] = []
+
+    def note(request: Any, **_: Any) -> None:
+        sent.append(request.url)
+
+    client(storage)._s3.meta.events.register("before-send.s3.GetObject", note)
+    return sent
 
 
 async def test_descriptions_of_services_are_parsed_once_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
