@@ -7,7 +7,7 @@ Small shards and ranges are many requests, so it matters: this way costs a third
 Rules:
 - The client sends the first GET of a bucket. What it sent is noted as it leaves (botocore's `before-send`): URL up to
   the key, headers, where and how it was signed. Further objects are asked for in the same way. Before any of these
-  requests was answered well, an error says nothing: the client itself asks again.
+  requests was answered well, an error may be due to that: the client itself asks again, unless the store is busy.
 - Each further request is signed anew, by the client's own signer, and sent by its own HTTP session: credentials that
   are renewed, proxies and certificates are as ever. Its errors are parsed by the client's parser and raised as its own.
 - A bucket whose GETs do not look as expected is left to the client: a URL that does not end with the key, an older
@@ -102,8 +102,8 @@ class Gets:
             return None
         try:
             answer = await self._sent_as(sent, bucket, key, headers)
-        except ClientError:
-            if bucket in self._proven:
+        except ClientError as error:
+            if bucket in self._proven or not _tells_of_the_request(error):
                 raise
             return None
         self.answered(bucket)
@@ -142,6 +142,12 @@ async def _error_of(client: Any, answer: Any) -> ClientError:
     model = client.meta.service_model.operation_model("GetObject")
     told = await convert_to_response_dict(answer, model)
     return ClientError(await client._response_parser.parse(told, model.output_shape), "GetObject")
+
+
+def _tells_of_the_request(error: ClientError) -> bool:
+    """Whether another request may be answered well: not where the store is busy."""
+    status: int = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return status < 500 and status != 429
 
 
 def _quoted(key: str) -> str:
