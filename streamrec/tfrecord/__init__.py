@@ -7,7 +7,7 @@ from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, Frames, as_spa
 from streamrec.tfrecord.joining import WASTE, Joining
 from streamrec.tfrecord.loss import Loss, OnError, check_on_error
 from streamrec.tfrecord.options import CompressionType, TFRecordOptions, check_compression_type
-from streamrec.tfrecord.scattered import BUFFER_BITS, SCATTERED_BYTES, Scattered
+from streamrec.tfrecord.scattered import BUFFER_BITS, SCATTERED_BYTES, Scattered, are_long
 from streamrec.tfrecord.seek import SETTLE_BYTES, Start, find_start, is_record, spanning
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "Scattered",
     "Start",
     "TFRecordOptions",
+    "are_long",
     "as_spans",
     "check_compression_type",
     "check_on_error",

@@ -13,7 +13,7 @@ import numpy as np
 from streamrec import kernels
 from streamrec.kernels.copying import copy_bytes
 from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, Frames, Spans
-from streamrec.tfrecord.scattered import SCATTERED_BYTES, Scattered
+from streamrec.tfrecord.scattered import Scattered, are_long
 
 __all__ = ["WASTE", "Joining"]
 
@@ -40,7 +40,7 @@ class Joining:
         if not len(frames):
             return
         if self._parts is None:
-            self._parts = Parts() if frames.nbytes >= SCATTERED_BYTES * len(frames) else Copies(self._records)
+            self._parts = Parts() if are_long([frames]) else Copies(self._records)
         self._parts.add(frames)
 
     def frames(self) -> Frames:

@@ -21,5 +21,5 @@ def both_layouts(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         least = 0 if request.param == "scattered" else sys.maxsize
         patch.setattr("streamrec.pipeline.reading.lane.SCATTERED_BYTES", least)
-        patch.setattr("streamrec.tfrecord.joining.SCATTERED_BYTES", least)
+        patch.setattr("streamrec.tfrecord.scattered.SCATTERED_BYTES", least)
         yield

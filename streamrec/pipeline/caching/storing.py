@@ -83,8 +83,7 @@ class _Packing:
 
     def frames(self, frames: Frames) -> Node:
         """Records: their lengths, and their payloads back to back."""
-        lengths = frames.spans[:, 1] - frames.spans[:, 0]
-        return ["frames", self.keep(lengths.astype("<i8").tobytes()), self.keep(frames.compact().buffer)]
+        return ["frames", self.keep(frames.lengths.astype("<i8").tobytes()), self.keep(frames.compact().buffer)]
 
     def batches(self, batches: Batches) -> Node:
         return ["batches", batches.size, self.frames(batches.frames)]

@@ -1,4 +1,6 @@
-"""Merging: elements of several chunks in one, in any order. Frames stay Frames, and each payload is copied once."""
+"""Merging: elements of several chunks in one, in any order. Frames stay Frames: short records are copied together,
+once, long ones stay where they lie.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import numpy.typing as npt
 from streamrec import kernels
 from streamrec.pipeline.columns import Columns
 from streamrec.pipeline.nests import map_nests, same_nest
-from streamrec.tfrecord import Frames, as_spans
+from streamrec.tfrecord import WASTE, Frames, Scattered, are_long, as_spans
 
 __all__ = ["in_turn", "merged"]
 
@@ -47,6 +49,8 @@ def in_turn(lanes: Sequence[Sequence[Any]], block: int) -> Any:
         block: Elements in a turn.
     """
     if all(isinstance(window, Frames) for lane in lanes for window in lane):
+        if are_long([window for lane in lanes for window in lane]):
+            return Scattered.in_turn([[window.trimmed(WASTE) for window in lane] for lane in lanes], block)
         buffer, spans = kernels.interleave([[(part.buffer, part.spans) for part in lane] for lane in lanes], block)
         return Frames(buffer, as_spans(spans))
     sizes = np.array([sum(map(len, lane)) for lane in lanes], np.int64)
@@ -57,7 +61,9 @@ def in_turn(lanes: Sequence[Sequence[Any]], block: int) -> Any:
 
 
 def gathered(parts: Sequence[Frames], order: Indices) -> Frames:
-    """Records of several Frames, in a buffer of their own."""
+    """Records of several Frames, in this order."""
+    if are_long(parts):
+        return Scattered.joining([part.trimmed(WASTE) for part in parts]).picked(order)
     sources = np.repeat(np.arange(len(parts)), [len(part) for part in parts])[order]
     spans = np.concatenate([part.spans for part in parts])[order]
     buffer, packed = kernels.gather([part.buffer for part in parts], sources, spans)

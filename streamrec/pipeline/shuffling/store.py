@@ -225,7 +225,7 @@ def arranged(elements: Any, places: Numbers) -> Any:
     if isinstance(elements, Columns):
         return Columns(map_nest(lambda column: arranged(column, places), elements.nest))
     if isinstance(elements, Frames):
-        return Frames(elements.buffer, elements.spans[places]).compact()
+        return elements.picked(places).compact()
     return select(elements, places)
 
 
