@@ -54,7 +54,7 @@ check_rows(const decode_plan *plan, decode_column *columns, int64_t records, int
 {
     for (int slot = 0; slot < SLOTS; slot++) {
         if (plan->slots[slot].padded) {
-            int64_t size = records * columns[slot].longest * (plan->slots[slot].kind == DECODE_FLOAT ? 4 : 8);
+            int64_t size = records * columns[slot].longest * decode_width(plan->slots[slot].kind);
             uint8_t *rows = malloc(size ? (size_t)size : 1);
             if (columns[slot].longest > bytes || decode_rows(&plan->slots[slot], &columns[slot], records, rows)) {
                 fprintf(stderr, "slot %d: rows of %lld values\n", slot, (long long)columns[slot].longest);

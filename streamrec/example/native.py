@@ -53,21 +53,20 @@ _SPLITS = 1, 1, np.dtype(np.int64)
 @functools.lru_cache(maxsize=256)
 def _planned(slots: tuple[Slot, ...]) -> tuple[object, _Layout]:
     """The compiled plan; slots are compared by identity, and plan.py makes them once for each description."""
-    layout = [
-        None
-        if slot.pad is not None or (slot.dense and slot.dtype is bytes)
-        else (slot.size, 0, np.dtype(slot.dtype))
-        if slot.dense
-        else _SPLITS
-        for slot in slots
-    ]
-    return _native.decode_plan(tuple(map(_compiled, slots))), layout
+    return _native.decode_plan(tuple(map(_compiled, slots))), list(map(_filled, slots))
+
+
+def _filled(slot: Slot) -> tuple[int, int, np.dtype[Any]] | None:
+    """One slot's part of the layout."""
+    if slot.pad is not None or (slot.dense and slot.dtype is bytes):
+        return None
+    return (slot.size, 0, np.dtype(slot.dtype)) if slot.dense else _SPLITS
 
 
 def _compiled(slot: Slot) -> tuple[bytes, int, bool, bool, int, bytes | None, bool, bool]:
     padded = slot.pad is not None
-    numbers = slot.pad if padded else None if slot.dtype is bytes else slot.default
-    fill = None if numbers is None else np.ascontiguousarray(numbers).tobytes()
+    fills = slot.pad if padded else slot.default
+    fill = None if fills is None or slot.dtype is bytes else np.ascontiguousarray(fills).tobytes()
     return slot.name.encode(), slot.kind, slot.dense, padded, slot.size, fill, slot.required, slot.empty_counts
 
 

@@ -6,8 +6,8 @@
 #define STREAMREC_COPY_H
 
 #include "args.h"
+#include "prefetch.h"
 
-#define CACHE_LINE 64
 #define PREFETCH_AHEAD 4    /* records: far enough for memory, near enough to be there still */
 #define PREFETCH_BYTES 1024 /* of each payload; what follows, the processor fetches by itself */
 
@@ -27,10 +27,7 @@ void copies_drop(struct copies *copies);
 static inline void
 prefetch_payload(const uint8_t *payload, size_t length)
 {
-    size_t wanted = length < PREFETCH_BYTES ? length : PREFETCH_BYTES;
-    for (size_t at = 0; at < wanted; at += CACHE_LINE) {
-        __builtin_prefetch(payload + at);
-    }
+    prefetch_bytes(payload, length, PREFETCH_BYTES);
 }
 
 /* Copies one payload to where the last one ends, as record i, and writes its new span. Returns where it ends. */

@@ -50,7 +50,7 @@ read_slot(PyObject *item, decode_slot *slot)
                           &required, &empty_counts)) {
         return -1;
     }
-    Py_ssize_t width = kind == DECODE_FLOAT ? 4 : 8;
+    int64_t width = decode_width(kind);
     int filled = fill != NULL && kind != DECODE_BYTES;
     if (kind < DECODE_BYTES || kind > DECODE_INT64 || size < 0 || (size == 0 && !dense) ||
         (padded && (dense || !filled)) || (filled && fill_size / width < (padded ? 1 : size))) {
@@ -257,7 +257,7 @@ columns_borrow(column_set *set, int64_t index, PyObject *array, Py_ssize_t recor
     if (PyObject_GetBuffer(array, view, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS) < 0) {
         return -1;
     }
-    int64_t width = slot->kind == DECODE_FLOAT ? 4 : 8;
+    int64_t width = decode_width(slot->kind);
     int64_t needed = splits ? ((int64_t)records + 1) * 8 : (int64_t)records * slot->size * width;
     if (view->len < needed) {
         PyErr_SetString(PyExc_ValueError, "an array is too small for the records");
@@ -303,7 +303,7 @@ columns_open(column_set *set, PyObject *capsule, PyObject *arrays, Py_ssize_t re
 static PyObject *
 padded_rows(const decode_slot *slot, decode_column *column, Py_ssize_t records)
 {
-    PyObject *block = block_for_rows(records, (Py_ssize_t)column->longest, slot->kind == DECODE_FLOAT ? 4 : 8);
+    PyObject *block = block_for_rows(records, (Py_ssize_t)column->longest, (Py_ssize_t)decode_width(slot->kind));
     if (block == NULL) {
         return NULL;
     }

@@ -11,6 +11,7 @@
 #include "decode_padded.h"
 #include "decode_values.h"
 #include "decode_wire.h"
+#include "prefetch.h"
 
 #include <string.h>
 
@@ -82,16 +83,7 @@ end_columns(const decode_plan *plan, decode_column *columns, int64_t records)
     }
 }
 
-enum { LINE = 64, FETCHED = 2048 };
-
-/* Asks for a record that is looked at soon: those of many shards in turn lie where the processor does not expect them. */
-static inline void
-fetch_ahead(decode_slice record)
-{
-    for (int64_t at = 0; at < record.size && at < FETCHED; at += LINE) {
-        __builtin_prefetch(record.data + at);
-    }
-}
+enum { FETCHED = 2048 }; /* bytes of the next record */
 
 static extent
 measure(const decode_slice *records, int64_t count)
@@ -115,7 +107,9 @@ decode_examples(const decode_plan *plan, const decode_slice *records, int64_t co
     start_columns(plan, columns);
     for (int64_t record = 0; code == DECODE_OK && record < count; record++) {
         int64_t slot = -1;
-        fetch_ahead(records[record + 1 < count ? record + 1 : record]);
+        if (record + 1 < count) {
+            prefetch_bytes(records[record + 1].data, (size_t)records[record + 1].size, FETCHED);
+        }
         code = match_example(&match, records[record], &slot);
         if (code != DECODE_OK) {
             *failure = (decode_failure){code, record, slot, 0, 0};

@@ -33,6 +33,13 @@ enum {
     DECODE_NO_MEMORY = 6,
 };
 
+/* Bytes of a number of this kind. */
+static inline int64_t
+decode_width(int kind)
+{
+    return kind == DECODE_FLOAT ? 4 : 8;
+}
+
 typedef struct {
     const uint8_t *data; /* NULL: there is none */
     int64_t size;

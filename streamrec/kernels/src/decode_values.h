@@ -33,7 +33,7 @@ typedef struct {
 static int64_t
 width_of(const decode_slot *slot)
 {
-    return slot->kind == DECODE_BYTES ? (int64_t)sizeof(decode_slice) : slot->kind == DECODE_FLOAT ? 4 : 8;
+    return slot->kind == DECODE_BYTES ? (int64_t)sizeof(decode_slice) : decode_width(slot->kind);
 }
 
 /* Where the values of a dense slot's record go. */
@@ -256,7 +256,7 @@ take_default(task *work)
         return DECODE_OK;
     }
     if (numbers) {
-        memcpy(work->dense, slot->fill, (size_t)slot->size * (slot->kind == DECODE_FLOAT ? 4 : 8));
+        memcpy(work->dense, slot->fill, (size_t)(slot->size * decode_width(slot->kind)));
         return DECODE_OK;
     }
     decode_buffer *values = &work->column->values;
