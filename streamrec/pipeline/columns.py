@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
 from streamrec.pipeline.nests import leaves, map_nest, map_nests, same_nest
-from streamrec.tfrecord import WASTE, Frames, Joining
+from streamrec.tfrecord import Frames, Joining
 
 __all__ = ["Columns", "as_array", "compacted", "joined", "objects", "rows_of", "select", "window"]
 
@@ -77,7 +77,7 @@ def compacted(elements: Any) -> Any:
     """The same elements; records that lie in a buffer much larger than themselves are copied out of it."""
     if isinstance(elements, Columns):
         return Columns(map_nest(compacted, elements.nest))
-    return elements.trimmed(WASTE) if isinstance(elements, Frames) else elements
+    return elements.trimmed() if isinstance(elements, Frames) else elements
 
 
 def joined(parts: Sequence[Any]) -> Any:

@@ -4,7 +4,7 @@ from streamrec.tfrecord.compression import DETECT_BYTES, Deflater, Inflater, det
 from streamrec.tfrecord.encoder import RecordBatch, encode_record, encode_records
 from streamrec.tfrecord.framer import MAX_RECORD_BYTES, Framer
 from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, Frames, as_spans
-from streamrec.tfrecord.joining import WASTE, Joining
+from streamrec.tfrecord.joining import Joining
 from streamrec.tfrecord.loss import Loss, OnError, check_on_error
 from streamrec.tfrecord.options import CompressionType, TFRecordOptions, check_compression_type
 from streamrec.tfrecord.scattered import BUFFER_BITS, SCATTERED_BYTES, Scattered, are_long
@@ -18,7 +18,6 @@ __all__ = [
     "MAX_RECORD_BYTES",
     "SCATTERED_BYTES",
     "SETTLE_BYTES",
-    "WASTE",
     "CompressionType",
     "Deflater",
     "Framer",

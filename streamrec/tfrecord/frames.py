@@ -32,6 +32,9 @@ FOOTER_BYTES = 4
 PIN_FACTOR = 16
 PIN_BYTES = 1 << 16
 
+WASTE = 2
+"""Records that are kept, of a buffer that is more than this many times larger, get a buffer of their own."""
+
 Spans = npt.NDArray[np.int64]
 
 
@@ -154,7 +157,7 @@ class Frames(Sequence[bytes]):
         buffer, spans = kernels.gather([self.buffer], None, np.ascontiguousarray(self.spans))
         return Frames(buffer, as_spans(spans))
 
-    def trimmed(self, factor: int) -> Frames:
+    def trimmed(self, factor: int = WASTE) -> Frames:
         """The same records: as they lie, or copied where they keep more than `factor` times their bytes alive."""
         return self.compact() if self.pinned > factor * self.nbytes else self
 

@@ -15,10 +15,7 @@ from streamrec.kernels.copying import copy_bytes
 from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, Frames, Spans
 from streamrec.tfrecord.scattered import Scattered, are_long
 
-__all__ = ["WASTE", "Joining"]
-
-WASTE = 2
-"""Records that are kept, of a buffer that is this many times larger than they are, get a buffer of their own."""
+__all__ = ["Joining"]
 
 
 class Joining:
@@ -59,7 +56,7 @@ class Parts:
         return self._count
 
     def add(self, frames: Frames) -> None:
-        self._parts.append(frames.trimmed(WASTE))
+        self._parts.append(frames.trimmed())
         self._count += len(frames)
 
     def frames(self) -> Frames:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from streamrec import kernels
 from streamrec.pipeline.columns import Columns
 from streamrec.pipeline.nests import map_nests, same_nest
-from streamrec.tfrecord import WASTE, Frames, Scattered, are_long, as_spans
+from streamrec.tfrecord import Frames, Scattered, are_long, as_spans
 
 __all__ = ["in_turn", "merged"]
 
@@ -48,22 +48,23 @@ def in_turn(lanes: Sequence[Sequence[Any]], block: int) -> Any:
         lanes: For each lane its windows. A lane holds exactly what its turns take; the last turn may be a shorter one.
         block: Elements in a turn.
     """
-    if all(isinstance(window, Frames) for lane in lanes for window in lane):
-        if are_long([window for lane in lanes for window in lane]):
-            return Scattered.in_turn([[window.trimmed(WASTE) for window in lane] for lane in lanes], block)
+    windows = [window for lane in lanes for window in lane]
+    if all(isinstance(window, Frames) for window in windows):
+        if are_long(windows):
+            return Scattered.in_turn([[window.trimmed() for window in lane] for lane in lanes], block)
         buffer, spans = kernels.interleave([[(part.buffer, part.spans) for part in lane] for lane in lanes], block)
         return Frames(buffer, as_spans(spans))
     sizes = np.array([sum(map(len, lane)) for lane in lanes], np.int64)
     turns, within = np.divmod(np.arange(sizes.sum()), block)
     rounds, numbers = np.divmod(turns, len(lanes))
     order = (np.cumsum(sizes) - sizes)[numbers] + rounds * block + within
-    return merged([window for lane in lanes for window in lane], order)
+    return merged(windows, order)
 
 
 def gathered(parts: Sequence[Frames], order: Indices) -> Frames:
     """Records of several Frames, in this order."""
     if are_long(parts):
-        return Scattered.joining([part.trimmed(WASTE) for part in parts]).picked(order)
+        return Scattered.joining([part.trimmed() for part in parts]).picked(order)
     sources = np.repeat(np.arange(len(parts)), [len(part) for part in parts])[order]
     spans = np.concatenate([part.spans for part in parts])[order]
     buffer, packed = kernels.gather([part.buffer for part in parts], sources, spans)
