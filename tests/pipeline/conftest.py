@@ -16,10 +16,10 @@ def files(tmp_path: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module", params=["copied", "scattered"])
-def both_layouts(request: pytest.FixtureRequest) -> Iterator[None]:
+def both_layouts(request: pytest.FixtureRequest) -> Iterator[str]:
     """Records of many blocks are copied together, or stay where they lie, however long they are."""
     with pytest.MonkeyPatch.context() as patch:
         least = 0 if request.param == "scattered" else sys.maxsize
         patch.setattr("streamrec.pipeline.reading.lane.SCATTERED_BYTES", least)
         patch.setattr("streamrec.tfrecord.scattered.SCATTERED_BYTES", least)
-        yield
+        yield request.param

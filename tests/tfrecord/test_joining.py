@@ -49,6 +49,8 @@ def test_short_records_are_copied_to_one_buffer() -> None:
     frames = joined(first, second)
     assert list(frames) == SHORT + SHORT
     assert type(frames) is Frames
+    with pytest.raises(ValueError, match="gathered"):
+        frames.offset(0)
     assert not np.shares_memory(np.frombuffer(frames.buffer, np.uint8), np.frombuffer(first.buffer, np.uint8))
 
 
