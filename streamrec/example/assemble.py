@@ -24,9 +24,12 @@ from streamrec.example.features import (
 )
 from streamrec.example.plan import Plan, padding_of
 from streamrec.example.ragged import Rows, partition_batch, partition_one
-from streamrec.example.walk import Array, Found, Offsets, Raw, Slot
+from streamrec.example.walk import Array, Found, Offsets, Raw, Records, Slot
 
 __all__ = ["Part", "batch_columns", "combined", "padded", "positions", "single_columns", "sparse_tensor", "wrapper"]
+
+WASTE = 2
+"""Strings of records that lie in many buffers stay there, unless these records are so many times as long."""
 
 Part: TypeAlias = "Values | SparseTensor | Rows"
 """A column before features are combined: ragged ones are still Rows."""
@@ -34,29 +37,32 @@ Wrap: TypeAlias = Callable[[Array, Dtype, Array | None], Values]
 """Turns a walk's values into what the caller asked for; the default is for spans of -1."""
 
 
-def wrapper(buffer: Any) -> Wrap:
-    """How values leave: as they are, or as BytesColumns over `buffer` where that is not None."""
-    if buffer is None:
+def wrapper(spanned: Records | None) -> Wrap:
+    """How values leave: as they are; or byte strings as BytesColumns, whose spans lie in the records of `spanned`."""
+    if spanned is None:
         return lambda values, dtype, default: values
-    return lambda values, dtype, default: _column(buffer, values, default) if dtype is bytes else values
+    return lambda values, dtype, default: _column(spanned, values, default) if dtype is bytes else values
 
 
-def _column(buffer: Any, spans: Array, default: Array | None) -> BytesColumn:
-    """A column over `buffer`; over a copy of it where strings that are not in it must be filled in."""
-    if default is None:
-        return BytesColumn.parsed(buffer, spans)
-    missing = spans[..., 0] < 0
-    if not missing.any():
-        return BytesColumn.parsed(buffer, spans)
-    fill = np.broadcast_to(default, missing.shape)
-    spans = np.where(missing[..., None], 0, spans)
+def _column(records: Records, spans: Array, default: Array | None) -> BytesColumn:
+    """A column over the records' buffers; over a copy where strings that are not in them must be filled in."""
+    missing = None if default is None else spans[..., 0] < 0
+    if missing is None or not missing.any():
+        return _worth(records, BytesColumn.parsed(records.buffer, spans))
+    fill = np.broadcast_to(default, missing.shape)  # type: ignore[arg-type]
+    column = BytesColumn.parsed(records.buffer, np.where(missing[..., None], 0, spans))
     if not any(fill[missing].tolist()):
-        return BytesColumn.parsed(buffer, spans)
-    strings = BytesColumn.parsed(buffer, spans).to_numpy()
+        return _worth(records, column)
+    strings = column.to_numpy()
     strings[missing] = fill[missing]
     joined: list[bytes] = strings.reshape(-1).tolist()
     ends = np.cumsum([0, *map(len, joined)])
-    return BytesColumn(b"".join(joined), np.stack([ends[:-1], ends[1:]], axis=-1).reshape(spans.shape))
+    return BytesColumn(b"".join(joined), np.stack([ends[:-1], ends[1:]], axis=-1).reshape(*column.shape, 2))
+
+
+def _worth(records: Records, column: BytesColumn) -> BytesColumn:
+    """A column over many buffers only if its strings are half of the records or more: else they are copied out."""
+    return column.compact() if records.scattered and WASTE * column.nbytes < records.nbytes else column
 
 
 def positions(splits: Offsets) -> tuple[Offsets, Offsets, int]:
@@ -138,19 +144,19 @@ def _single_part(slot: Slot, form: Feature, found: Found, wrap: Wrap) -> Part:
     return out if isinstance(form, RaggedFeature) else single_sparse(out)
 
 
-def batch_columns(plan: Plan, found: list[Found], count: int, buffer: Any) -> dict[str, Column]:
+def batch_columns(plan: Plan, found: list[Found], count: int, spanned: Records | None) -> dict[str, Column]:
     """The columns of a batch of `count` examples, or of their contexts.
 
     Args:
         plan: What was looked for.
         found: What was found for each slot.
         count: The number of examples.
-        buffer: What spans of byte strings point into; None where strings are objects.
+        spanned: The records that spans of byte strings lie in; None where strings are objects.
 
     Raises:
         FeatureError: Sparse positions or ragged partitions that don't fit their values.
     """
-    wrap = wrapper(buffer)
+    wrap = wrapper(spanned)
     parts: dict[str, Part] = {
         slot.name: each if as_found and not isinstance(each, Raw) else _batch_part(slot, form, each, count, wrap)
         for slot, form, as_found, each in zip(plan.slots, plan.forms, plan.as_found, found, strict=True)
@@ -158,9 +164,9 @@ def batch_columns(plan: Plan, found: list[Found], count: int, buffer: Any) -> di
     return combined(plan, parts)
 
 
-def single_columns(plan: Plan, found: list[Found], buffer: Any) -> dict[str, Column]:
+def single_columns(plan: Plan, found: list[Found], spanned: Records | None) -> dict[str, Column]:
     """The columns of one example or context, without a batch dimension; see `batch_columns`."""
-    wrap = wrapper(buffer)
+    wrap = wrapper(spanned)
     triples = zip(plan.slots, plan.forms, found, strict=True)
     return combined(plan, {slot.name: _single_part(slot, form, each, wrap) for slot, form, each in triples})
 

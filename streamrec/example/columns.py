@@ -14,16 +14,22 @@ __all__ = ["BytesColumn", "Column", "RaggedTensor", "SparseTensor", "Values"]
 
 
 class BytesColumn:
-    """Byte strings that stay where they are: spans over the buffer that they were parsed from.
+    """Byte strings that stay where they are: spans over the buffers that they were parsed from.
 
-    The column holds the whole buffer for as long as it lives. It is immutable; its strings are made when they
-    are asked for.
+    The column holds these buffers, whole, for as long as it lives; `compact()` holds no more than the strings. It is
+    immutable; its strings are made when they are asked for. Strings of records that lie in many buffers (a batch of
+    many shards in turn, a shuffled one) stay in them: to ask for `buffer` or `spans` copies them to one, once.
 
     Args:
         buffer: A C-contiguous buffer of bytes.
         spans: int64 of shape `[*shape, 2]`: start and end of each string in `buffer`.
 
     A scalar feature of a single example is a column of shape `[]`; `column[()]` is its string.
+
+    Attributes:
+        buffers: What the strings lie in: one memoryview, or several.
+        places: int64 of shape `[*shape, 2]`, the spans; over several buffers `[*shape, 4]`: start, end, the number of
+            the buffer times 2**32, and a number of no meaning.
 
     Raises:
         ValueError: Spans of another shape, or that leave the buffer.
@@ -34,7 +40,7 @@ class BytesColumn:
         (3, b'three', array([b'two', b'three'], dtype=object))
     """
 
-    __slots__ = ("buffer", "spans")
+    __slots__ = ("_joined", "buffers", "places")
 
     def __init__(self, buffer: Any, spans: npt.NDArray[np.int64]) -> None:
         view = memoryview(buffer).cast("B")
@@ -44,27 +50,63 @@ class BytesColumn:
         starts, ends = spans[..., 0], spans[..., 1]
         if spans.size and (starts.min() < 0 or (ends < starts).any() or ends.max() > len(view)):
             raise ValueError(f"a span leaves the buffer of {len(view):,} bytes or ends before it starts")
-        self.buffer = view
-        self.spans = spans
+        self._hold((view,), spans)
+
+    def _hold(self, buffers: tuple[memoryview, ...], places: npt.NDArray[np.int64]) -> None:
+        self.buffers = buffers
+        self.places = places
+        self._joined: BytesColumn | None = None
 
     @classmethod
-    def parsed(cls, buffer: Any, spans: npt.NDArray[np.int64]) -> BytesColumn:
-        """A column of spans that a walk found in `buffer`: they need no check."""
+    def _over(cls, buffers: tuple[memoryview, ...], places: npt.NDArray[np.int64]) -> BytesColumn:
         column = cls.__new__(cls)
-        column.buffer = memoryview(buffer).cast("B")
-        column.spans = spans
+        column._hold(buffers, places)
         return column
+
+    @classmethod
+    def parsed(cls, source: Any, places: npt.NDArray[np.int64]) -> BytesColumn:
+        """A column of places that a walk found in one buffer, or in a tuple of them: they need no check."""
+        buffers = source if isinstance(source, tuple) else (source,)
+        return cls._over(tuple([memoryview(buffer).cast("B") for buffer in buffers]), places)
+
+    @property
+    def scattered(self) -> bool:
+        """Whether the strings lie in several buffers."""
+        width: int = self.places.shape[-1]
+        return width > 2
+
+    @property
+    def buffer(self) -> memoryview:
+        """What the strings lie in. Scattered ones are copied for it, once."""
+        return self._in_one().buffers[0]
+
+    @property
+    def spans(self) -> npt.NDArray[np.int64]:
+        """Start and end of each string in `buffer`, of shape `[*shape, 2]`. Scattered ones are copied for it, once."""
+        return self._in_one().places
+
+    def _in_one(self) -> BytesColumn:
+        if not self.scattered:
+            return self
+        if self._joined is None:
+            self._joined = self.compact()
+        return self._joined
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the array of strings."""
-        return self.spans.shape[:-1]
+        return self.places.shape[:-1]
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
         """The number of bytes of each string, int64 of this shape."""
-        lengths: npt.NDArray[np.int64] = self.spans[..., 1] - self.spans[..., 0]
+        lengths: npt.NDArray[np.int64] = self.places[..., 1] - self.places[..., 0]
         return lengths
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all strings together."""
+        return int(self.lengths.sum())
 
     def __len__(self) -> int:
         """The size of the first dimension; a scalar has none (TypeError), as in NumPy."""
@@ -73,11 +115,14 @@ class BytesColumn:
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> Any:
-        """One string as bytes, or a BytesColumn over the same buffer for whatever else NumPy can select."""
-        spans = self.spans[(*index, slice(None))] if isinstance(index, tuple) else self.spans[index]
-        if spans.ndim == 1:
-            return bytes(self.buffer[spans[0] : spans[1]])
-        return BytesColumn(self.buffer, spans)
+        """One string as bytes, or a BytesColumn over the same buffers for whatever else NumPy can select."""
+        places = self.places[(*index, slice(None))] if isinstance(index, tuple) else self.places[index]
+        if places.ndim == 1:
+            return self._string(*places.tolist())
+        return BytesColumn._over(self.buffers, places)
+
+    def _string(self, start: int, end: int, tag: int = 0, _: int = 0) -> bytes:
+        return bytes(self.buffers[tag >> 32][start:end])
 
     def __iter__(self) -> Iterator[Any]:
         """The strings, or the columns of the first dimension."""
@@ -85,16 +130,23 @@ class BytesColumn:
 
     def __repr__(self) -> str:
         """Shape and bytes, not the strings."""
-        return f"BytesColumn(shape={list(self.shape)}, bytes={int(self.lengths.sum()):,})"
+        return f"BytesColumn(shape={list(self.shape)}, bytes={self.nbytes:,})"
 
     def reshape(self, *shape: int) -> BytesColumn:
         """The same strings in another shape."""
-        return BytesColumn(self.buffer, self.spans.reshape(*shape, 2))
+        return BytesColumn._over(self.buffers, self.places.reshape(*shape, self.places.shape[-1]))
+
+    def compact(self) -> BytesColumn:
+        """The same strings back to back in a buffer of their own."""
+        flat = np.ascontiguousarray(self.places.reshape(-1, self.places.shape[-1]))
+        copied = kernels.pick(self.buffers, flat) if self.scattered else kernels.gather(self.buffers, None, flat)
+        spans = np.frombuffer(memoryview(copied[1]), np.int64).reshape(*self.shape, 2)
+        return BytesColumn._over((memoryview(copied[0]),), spans)
 
     def to_numpy(self) -> npt.NDArray[np.object_]:
         """An object array of bytes of this shape: what parsing gives by default."""
-        array = np.empty(self.spans.size // 2, dtype=object)
-        array[:] = [bytes(self.buffer[start:end]) for start, end in self.spans.reshape(-1, 2).tolist()]
+        array = np.empty(self.shape, dtype=object).reshape(-1)
+        array[:] = [self._string(*place) for place in self.places.reshape(-1, self.places.shape[-1]).tolist()]
         return array.reshape(self.shape)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:

@@ -26,7 +26,7 @@ class NativeWalker:
         found = _native.decode_examples(plan, *records, arrays)
         if isinstance(found, tuple):
             raise _failure(found, slots, ())
-        return _gathered(slots, arrays, found, records.buffer if spans else None)
+        return _gathered(slots, arrays, found, records if spans else None)
 
     def sequences(
         self, records: Records, context: tuple[Slot, ...], lists: tuple[Slot, ...], spans: bool
@@ -38,9 +38,9 @@ class NativeWalker:
         found = _native.decode_sequences(features, steps, *records, arrays, splits)
         if isinstance(found, tuple):
             raise _failure(found, context, lists)
-        buffer = records.buffer if spans else None
-        raws = [_steps(*column, buffer) for column in zip(lists, splits, found[1], strict=True)]
-        return _gathered(context, arrays, found[0], buffer), raws
+        spanned = records if spans else None
+        raws = [_steps(*column, spanned) for column in zip(lists, splits, found[1], strict=True)]
+        return _gathered(context, arrays, found[0], spanned), raws
 
 
 _Layout: TypeAlias = "list[tuple[int, int, np.dtype[Any]] | None]"
@@ -75,39 +75,44 @@ def _arrays(layout: _Layout, count: int) -> tuple[Any, ...]:
     return tuple([each and np.empty(count * each[0] + each[1], each[2]) for each in layout])
 
 
-def _gathered(slots: tuple[Slot, ...], arrays: tuple[Any, ...], blocks: list[Any], buffer: Any) -> list[Found]:
+def _gathered(
+    slots: tuple[Slot, ...], arrays: tuple[Any, ...], blocks: list[Any], spanned: Records | None
+) -> list[Found]:
     """What was found for each slot; dense numbers have no block, they lie in their array."""
     return [
-        array if block is None else _found(slot, array, block, buffer)
+        array if block is None else _found(slot, array, block, spanned)
         for slot, array, block in zip(slots, arrays, blocks, strict=True)
     ]
 
 
-def _found(slot: Slot, array: Any, block: Any, buffer: Any) -> Found:
+def _found(slot: Slot, array: Any, block: Any, spanned: Records | None) -> Found:
     if slot.pad is not None:
         return np.frombuffer(memoryview(block), slot.dtype)
     if slot.dense:
-        return _strings(slot, block, buffer)
-    return Raw(_values(slot, block, buffer), array)
+        return _strings(slot, block, None, spanned)
+    return Raw(_values(slot, block, array, spanned), array)
 
 
-def _steps(slot: Slot, splits: Any, blocks: tuple[Any, Any], buffer: Any) -> Raw:
-    values, inner = blocks
-    return Raw(_values(slot, values, buffer), splits, np.frombuffer(inner, dtype=np.int64))
+def _steps(slot: Slot, splits: Any, blocks: tuple[Any, Any], spanned: Records | None) -> Raw:
+    values, inner = blocks[0], np.frombuffer(blocks[1], dtype=np.int64)
+    return Raw(_values(slot, values, inner[splits], spanned), splits, inner)
 
 
-def _values(slot: Slot, block: Any, buffer: Any) -> Array:
+def _values(slot: Slot, block: Any, splits: Array, spanned: Records | None) -> Array:
     if slot.dtype is bytes:
-        return _strings(slot, block, buffer)
+        return _strings(slot, block, splits, spanned)
     return np.frombuffer(block, dtype=slot.dtype)
 
 
-def _strings(slot: Slot, block: Any, buffer: Any) -> Array:
-    """Byte strings as objects, or as spans over `buffer` if that is not None."""
+def _strings(slot: Slot, block: Any, splits: Array | None, spanned: Records | None) -> Array:
+    """Byte strings as objects, or as spans in the records of `spanned`; `splits` is None for a dense slot."""
     count = memoryview(block).nbytes // 16
-    if buffer is not None:
-        spans = np.empty((count, 2), dtype=np.int64)
-        _native.decode_spans(block, buffer, spans)
+    if spanned is not None:
+        if spanned.scattered:
+            spans = spanned.owned(slot.size if splits is None else np.diff(splits))
+        else:
+            spans = np.empty((count, 2), dtype=np.int64)
+        _native.decode_spans(block, spanned.buffer, spans)
         return spans
     strings = np.empty(count, dtype=object)
     defaults = () if slot.default is None else tuple(slot.default.flat)

@@ -114,7 +114,7 @@ def parse_planned(walker: Walker, plan: Plan, serialized: Any, names: Any, strin
         found = walker.examples(records, plan.slots, string_columns)
     except WalkError as failure:
         raise failure.error(names) from None
-    return batch_columns(plan, found, count, records.buffer if string_columns else None)
+    return batch_columns(plan, found, count, records if string_columns else None)
 
 
 class ExampleParser:
@@ -147,7 +147,7 @@ def parse_single_with(
         found = walker.examples(records, plan.slots, string_columns)
     except WalkError as failure:
         raise failure.error(names) from None
-    return single_columns(plan, found, records.buffer if string_columns else None)
+    return single_columns(plan, found, records if string_columns else None)
 
 
 def is_scalar(serialized: Any) -> bool:
@@ -155,7 +155,7 @@ def is_scalar(serialized: Any) -> bool:
     return isinstance(serialized, bytes | bytearray | memoryview) or getattr(serialized, "ndim", 1) == 0
 
 
-def single_record(serialized: Any, name: Any, joined: bool) -> tuple[Records, list[Any] | None]:
+def single_record(serialized: Any, name: Any, spanned: bool) -> tuple[Records, list[Any] | None]:
     """One message as a batch of one, and its name as a list of one."""
     if not is_scalar(serialized):
         raise TypeError(f"serialized is a {type(serialized).__name__}; one message is bytes, for more use a batch")
@@ -164,13 +164,13 @@ def single_record(serialized: Any, name: Any, joined: bool) -> tuple[Records, li
     item = np.asarray(serialized).item() if hasattr(serialized, "dtype") else serialized
     if not isinstance(item, bytes | bytearray | memoryview):
         raise TypeError(f"serialized holds a {type(item).__name__} where bytes are wanted")
-    return as_records([bytes(item)], joined), None if name is None else [name]
+    return as_records([bytes(item)], spanned), None if name is None else [name]
 
 
-def as_records(serialized: Any, joined: bool) -> Records:
-    """The messages as the walkers take them; in one buffer if `joined`."""
+def as_records(serialized: Any, spanned: bool) -> Records:
+    """The messages as the walkers take them; as spans if `spanned`."""
     rows = getattr(serialized, "rows", None)
-    if rows is not None and not joined:
+    if rows is not None:
         return Records(None, tuple(serialized.buffers), rows)
     spans = getattr(serialized, "spans", None)
     if spans is not None:
@@ -183,7 +183,7 @@ def as_records(serialized: Any, joined: bool) -> Records:
     for item in items:
         if not isinstance(item, bytes):
             raise TypeError(f"serialized holds a {type(item).__name__} where bytes are wanted")
-    if not joined:
+    if not spanned:
         return Records(items)
     ends = np.cumsum([0, *map(len, items)])
     return Records(None, b"".join(items), np.stack([ends[:-1], ends[1:]], axis=1))

@@ -241,10 +241,15 @@ class _Values:
         """Adds the default of a dense slot."""
         self.found += [(-1, -1)] * default.size if self.spans else default.reshape(-1).tolist()
 
-    def array(self) -> Array:
-        """All values found."""
+    def array(self, records: Records, splits: Array) -> Array:
+        """All values found; `splits` says where each record's values start and end."""
         if self.spans:
-            return np.array(self.found, dtype=np.int64).reshape(-1, 2)
+            spans = np.array(self.found, dtype=np.int64).reshape(-1, 2)
+            if not records.scattered:
+                return spans
+            rows = records.owned(np.diff(splits))
+            rows[:, :2] = spans
+            return rows
         array = np.empty(len(self.found), dtype=object if self.slot.dtype is bytes else self.slot.dtype)
         array[:] = self.found
         return array
@@ -324,7 +329,7 @@ class ReferenceWalker:
             for column, end in zip(columns, ends, strict=True):
                 _take(column, chosen.get(column.slot.name), record)
                 end.append(len(column.found))
-        return [_found(column, end) for column, end in zip(columns, ends, strict=True)]
+        return [_found(column, end, records) for column, end in zip(columns, ends, strict=True)]
 
     def sequences(
         self, records: Records, context: tuple[Slot, ...], lists: tuple[Slot, ...], spans: bool
@@ -343,8 +348,8 @@ class ReferenceWalker:
                 end.append(len(column.found))
             for step in steps:
                 step.take(found[_DELIMITED_2].get(step.values.slot.name.encode()), record)
-        found_in_context = [_found(column, end) for column, end in zip(features, ends, strict=True)]
-        return found_in_context, [step.raw() for step in steps]
+        found_in_context = [_found(column, end, records) for column, end in zip(features, ends, strict=True)]
+        return found_in_context, [step.raw(records) for step in steps]
 
 
 def _sequence_features(wire: _Wire) -> dict[int, dict[bytes, _Wire]]:
@@ -399,16 +404,18 @@ class _Steps:
             pass
         raise WalkError(Code.LIST, record, slot)
 
-    def raw(self) -> Raw:
+    def raw(self, records: Records) -> Raw:
         """All that was found."""
         splits, inner = np.array(self.outer, dtype=np.int64), np.array(self.inner, dtype=np.int64)
-        return Raw(self.values.array(), splits, inner)
+        return Raw(self.values.array(records, inner[splits]), splits, inner)
 
 
-def _found(column: _Values, ends: list[int]) -> Found:
+def _found(column: _Values, ends: list[int], records: Records) -> Found:
+    splits = np.array(ends, dtype=np.int64)
+    values = column.array(records, splits)
     if column.slot.pad is not None:
-        return _rows(column.array(), np.array(ends, dtype=np.int64), column.slot.pad)
-    return column.array() if column.slot.dense else Raw(column.array(), np.array(ends, dtype=np.int64))
+        return _rows(values, splits, column.slot.pad)
+    return values if column.slot.dense else Raw(values, splits)
 
 
 def _rows(values: Array, ends: Array, pad: np.int64 | np.float32) -> Array:

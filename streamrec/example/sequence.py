@@ -112,9 +112,9 @@ def parse_sequences_with(
     records = as_records(serialized, string_columns)
     check_names(names, len(records))
     features, steps = _walked(walker, records, plans, names, string_columns)
-    buffer = records.buffer if string_columns else None
-    columns = batch_columns(plans[0], features, len(records), buffer)
-    parts = {slot.name: _batch_part(slot, form, raw, buffer) for slot, form, raw in _triples(plans[1], steps)}
+    spanned = records if string_columns else None
+    columns = batch_columns(plans[0], features, len(records), spanned)
+    parts = {slot.name: _batch_part(slot, form, raw, spanned) for slot, form, raw in _triples(plans[1], steps)}
     return columns, combined(plans[1], parts), _lengths(plans[1], steps)
 
 
@@ -125,10 +125,10 @@ def parse_single_sequence_with(
     plans = _plans(context, lists)
     records, names = single_record(serialized, name, string_columns)
     features, steps = _walked(walker, records, plans, names, string_columns)
-    buffer = records.buffer if string_columns else None
-    parts = {slot.name: _single_part(slot, form, raw, buffer) for slot, form, raw in _triples(plans[1], steps)}
+    spanned = records if string_columns else None
+    parts = {slot.name: _single_part(slot, form, raw, spanned) for slot, form, raw in _triples(plans[1], steps)}
     lengths = {name: length.reshape(()) for name, length in _lengths(plans[1], steps).items()}
-    return single_columns(plans[0], features, buffer), combined(plans[1], parts), lengths
+    return single_columns(plans[0], features, spanned), combined(plans[1], parts), lengths
 
 
 def _plans(context: Features, lists: Features) -> tuple[Plan, Plan]:
@@ -171,9 +171,9 @@ def _padding(slot: Slot, values: Array) -> Any:
     return b"" if slot.dtype is bytes else 0
 
 
-def _batch_part(slot: Slot, form: Feature, raw: Raw, buffer: Any) -> Part:
+def _batch_part(slot: Slot, form: Feature, raw: Raw, spanned: Records | None) -> Part:
     outer, inner = _splits(raw)
-    wrap = wrapper(buffer)
+    wrap = wrapper(spanned)
     if isinstance(form, FixedLenSequenceFeature):
         pad = _padding(slot, raw.values)
         return wrap(padded(raw.values, outer * slot.size, form.shape, slot.size, pad), slot.dtype, None)
@@ -186,9 +186,9 @@ def _batch_part(slot: Slot, form: Feature, raw: Raw, buffer: Any) -> Part:
     return sparse_tensor(values, (examples[rows], steps[rows], places), (len(outer) - 1, longest, most))
 
 
-def _single_part(slot: Slot, form: Feature, raw: Raw, buffer: Any) -> Part:
+def _single_part(slot: Slot, form: Feature, raw: Raw, spanned: Records | None) -> Part:
     _, inner = _splits(raw)
-    wrap = wrapper(buffer)
+    wrap = wrapper(spanned)
     if isinstance(form, FixedLenSequenceFeature):
         shaped = raw.values.reshape(-1, *form.shape, *raw.values.shape[1:])
         return wrap(shaped, slot.dtype, None)

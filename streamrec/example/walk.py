@@ -11,8 +11,8 @@ Contract of a walk:
   - a dense slot gives `size` values for each record, where the record has none its default;
   - a padded slot gives rows of one length, that of the longest: each record's values, and what fills them up;
   - any other slot gives all values joined, and where each record's values end;
-  - bytes are `bytes` objects in object arrays, or, on request, spans over the buffer: int64 of shape `[n,
-    2]`, start and end, -1 and -1 where a default stands.
+  - bytes are `bytes` objects in object arrays, or, on request, spans over the records' buffer: int64 of shape
+    `[n, 2]`, start and end, -1 and -1 where a default stands; over several buffers `[n, 4]`, as in `Records`.
 """
 
 from __future__ import annotations
@@ -49,6 +49,29 @@ class Records(NamedTuple):
     def __len__(self) -> int:
         """The number of messages."""
         return len(self.items if self.items is not None else self.spans)  # type: ignore[arg-type]
+
+    @property
+    def scattered(self) -> bool:
+        """Whether they lie in several buffers."""
+        return isinstance(self.buffer, tuple)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all messages together."""
+        assert self.spans is not None
+        return int((self.spans[:, 1] - self.spans[:, 0]).sum())
+
+    def owned(self, counts: Any) -> Array:
+        """Rows for strings that lie in these messages, which lie in several buffers: only the buffers are told yet.
+
+        Args:
+            counts: How many strings each message has; or one number, if they all have as many.
+        """
+        assert self.spans is not None
+        owners = np.repeat(self.spans[:, 2], counts)
+        rows = np.zeros((len(owners), 4), np.int64)
+        rows[:, 2] = owners
+        return rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,9 +188,9 @@ class Walker(Protocol):
         """Walks over Example messages.
 
         Args:
-            records: The messages; with `spans`, over one buffer.
+            records: The messages; with `spans`, no bytes objects.
             slots: What to look for; no two with one name.
-            spans: Whether byte strings are wanted as spans over the buffer.
+            spans: Whether byte strings are wanted as spans.
 
         Returns:
             What was found for each slot.
@@ -183,10 +206,10 @@ class Walker(Protocol):
         """Walks over SequenceExample messages.
 
         Args:
-            records: The messages; with `spans`, over one buffer.
+            records: The messages; with `spans`, no bytes objects.
             context: What to look for in the context.
             lists: What to look for in the feature lists.
-            spans: Whether byte strings are wanted as spans over the buffer.
+            spans: Whether byte strings are wanted as spans.
 
         Returns:
             What was found for each slot of the context, and a Raw for each of the lists.

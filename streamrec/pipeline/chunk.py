@@ -205,8 +205,10 @@ def weigh(elements: Iterable[Any]) -> int:
 
 def held_bytes(column: BytesColumn) -> int:
     """What strings keep alive: the stretch of records that they lie in, of which other features may be the most."""
+    if column.scattered:  # parsing leaves strings in many buffers only where they are the most of what these hold
+        return column.nbytes
     spans = column.spans.reshape(-1, 2)
-    return max(int(column.lengths.sum()), abs(int(spans[-1, 1] - spans[0, 0]))) if len(spans) else 0
+    return max(column.nbytes, abs(int(spans[-1, 1] - spans[0, 0]))) if len(spans) else 0
 
 
 def weigh_one(element: Any) -> int:
@@ -216,7 +218,7 @@ def weigh_one(element: Any) -> int:
     if isinstance(element, Frames):
         return abs(element.extent) + SPAN_BYTES * len(element)
     if isinstance(element, BytesColumn):
-        return held_bytes(element) + element.spans.nbytes
+        return held_bytes(element) + element.places.nbytes
     if isinstance(element, bytes | bytearray | str):
         return len(element) + OBJECT_BYTES
     if isinstance(element, Mapping):

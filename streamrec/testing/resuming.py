@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from streamrec.example import BytesColumn
 from streamrec.pipeline import Dataset
 from streamrec.tfrecord import Frames
 
@@ -17,6 +18,8 @@ def plain(element: Any) -> Any:
     """An element as something that compares with `==`, its kind and its dtypes included."""
     if isinstance(element, Frames):
         return ("frames", list(element))
+    if isinstance(element, BytesColumn):
+        return ("strings", element.to_numpy().tolist())
     if isinstance(element, np.ndarray):
         return (element.dtype.str, element.tolist())
     if isinstance(element, dict):

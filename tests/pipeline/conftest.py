@@ -22,4 +22,5 @@ def both_layouts(request: pytest.FixtureRequest) -> Iterator[str]:
         least = 0 if request.param == "scattered" else sys.maxsize
         patch.setattr("streamrec.pipeline.reading.lane.SCATTERED_BYTES", least)
         patch.setattr("streamrec.tfrecord.scattered.SCATTERED_BYTES", least)
+        patch.setattr("streamrec.pipeline.shuffling.store.LONG_BYTES", least)
         yield request.param

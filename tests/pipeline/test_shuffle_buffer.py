@@ -48,6 +48,7 @@ def rows_of(store: Store, elements: Any) -> Rows:
 KINDS: dict[str, Any] = {
     "records": Frames.of(RECORDS),
     "scattered": Scattered.in_turn([[Frames.of(RECORDS[lane::3])] for lane in range(3)], 1),
+    "long": Frames.of([record * 5000 for record in RECORDS]),
     "objects": RECORDS,
     "numbers": Columns(np.arange(300)),
     "pairs": Columns((np.arange(300), {"record": Frames.of(RECORDS), "text": np.array(RECORDS, object)})),
@@ -72,8 +73,9 @@ def test_picked_elements_are_those_of_their_rows_before_and_after_tidying(kind: 
         found = store.pick(rows[order])
         assert [plain(one) for one in found] == [plain(elements[index]) for index in wanted[order].tolist()]
         assert isinstance(
-            found, Columns if isinstance(elements, Columns) else Frames if kind in ("records", "scattered") else list
+            found, Columns if isinstance(elements, Columns) else Frames if isinstance(elements, Frames) else list
         )
+        assert isinstance(found, Scattered) == (kind == "long"), "long records leave without a copy"
     assert (rows[:, TAG] & 0xFFFFFFFF == 5).all()
 
 
@@ -123,6 +125,13 @@ def test_a_buffer_that_comes_in_parts_is_one_block_and_weighs_what_came() -> Non
     assert store.held_bytes <= 2 * 984
     late = rows_of(store, whole.window(4, 6))
     assert list(store.pick(np.concatenate([rest[:1], late]))) == [whole[2], whole[4], whole[5]]
+
+
+def test_batches_that_are_held_keep_nothing_else_alive() -> None:
+    store, whole = Store(), Scattered.in_turn([[Frames.of([b"x" * 1000] * 40)], [Frames.of([b"y" * 1000] * 40)]], 1)
+    found = store.pick(rows_of(store, Batches(whole, 3))[[5]])
+    assert [list(batch) for batch in found] == [list(whole[15:18])]
+    assert found[0].pinned <= 2 * 3000
 
 
 def test_many_small_blocks_become_few() -> None:

@@ -6,6 +6,8 @@
  */
 #include "decode_result.h"
 
+#include "args.h"
+
 #include <stdlib.h>
 
 typedef struct {
@@ -129,33 +131,60 @@ strings(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 PyDoc_STRVAR(spans_doc,
-             "decode_spans(result, buffer, array, /)\n--\n\n"
-             "Fills an int64 array with start and end of each string in the buffer; -1 for slices of nothing.");
+             "decode_spans(result, buffers, array, /)\n--\n\n"
+             "Fills an int64 array with start and end of each string in its buffer; -1 for slices of nothing. Over one\n"
+             "buffer the array has rows of two; over a tuple of them rows of four, whose third says which it is, as in\n"
+             "the records' rows.");
+
+/* Spans of slices; rows of four say themselves in which buffer, see records_of_rows() in decode.c. */
+static int
+place_slices(const decode_slice *slices, Py_ssize_t count, const struct buffers *buffers, int64_t *rows, int width)
+{
+    for (Py_ssize_t index = 0; index < count; index++, rows += width) {
+        int64_t number = width > 2 ? rows[2] >> 32 : 0, start = -1, end = -1;
+        if (slices[index].data != NULL) {
+            if (number < 0 || number >= buffers->count) {
+                PyErr_Format(PyExc_ValueError, "a string lies in buffer %lld of %zd", (long long)number, buffers->count);
+                return -1;
+            }
+            const Py_buffer *buffer = &buffers->views[number];
+            start = (int64_t)((uintptr_t)slices[index].data - (uintptr_t)buffer->buf);
+            end = start + slices[index].size;
+            if (start < 0 || end > buffer->len) {
+                PyErr_SetString(PyExc_ValueError, "a string lies outside of its buffer");
+                return -1;
+            }
+        }
+        rows[0] = start;
+        rows[1] = end;
+    }
+    return 0;
+}
 
 static PyObject *
 spans_of(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *result, *source, *array;
-    Py_buffer from, to, whole;
-    if (!PyArg_ParseTuple(args, "OOO", &result, &source, &array) ||
-        PyObject_GetBuffer(source, &whole, PyBUF_SIMPLE) < 0) {
+    Py_buffer from, to;
+    struct buffers buffers;
+    if (!PyArg_ParseTuple(args, "OOO", &result, &source, &array)) {
         return NULL;
     }
-    if (open_pair(result, array, &from, &to, 2 * sizeof(int64_t)) < 0) {
-        PyBuffer_Release(&whole);
+    int width = PyTuple_Check(source) ? 4 : 2;
+    PyObject *all = width > 2 ? Py_NewRef(source) : PyTuple_Pack(1, source);
+    int taken = all != NULL && take_buffers(all, &buffers);
+    Py_XDECREF(all);
+    if (!taken) {
         return NULL;
     }
-    const decode_slice *slices = from.buf;
-    int64_t *spans = to.buf;
-    for (Py_ssize_t index = 0; index < from.len / (Py_ssize_t)sizeof *slices; index++) {
-        int64_t start = slices[index].data == NULL ? -1 : slices[index].data - (const uint8_t *)whole.buf;
-        spans[2 * index] = start;
-        spans[2 * index + 1] = start < 0 ? -1 : start + slices[index].size;
+    int failed = open_pair(result, array, &from, &to, (size_t)width * sizeof(int64_t));
+    if (!failed) {
+        failed = place_slices(from.buf, from.len / (Py_ssize_t)sizeof(decode_slice), &buffers, to.buf, width);
+        PyBuffer_Release(&from);
+        PyBuffer_Release(&to);
     }
-    PyBuffer_Release(&from);
-    PyBuffer_Release(&to);
-    PyBuffer_Release(&whole);
-    return Py_NewRef(Py_None);
+    release_buffers(&buffers);
+    return failed ? NULL : Py_NewRef(Py_None);
 }
 
 PyMethodDef decode_result_methods[] = {

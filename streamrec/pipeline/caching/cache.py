@@ -200,8 +200,8 @@ def copied(value: Any) -> Any:
     if isinstance(value, Columns):
         return Columns(map_nest(copied, value.nest))
     if isinstance(value, BytesColumn):
-        frames = copied(Frames(value.buffer, value.spans.reshape(-1, 2)))
-        return BytesColumn.parsed(frames.buffer, frames.spans.reshape(value.spans.shape))
+        pinned = sum(buffer.nbytes for buffer in value.buffers)
+        return value.compact() if pinned > value.nbytes + value.nbytes // 4 else value
     if isinstance(value, RaggedTensor):
         return RaggedTensor(copied(value.flat_values), tuple(map(copied, value.nested_row_splits)))
     if isinstance(value, SparseTensor):

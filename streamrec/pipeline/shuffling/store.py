@@ -31,6 +31,10 @@ from streamrec.tfrecord import BUFFER_BITS, FOOTER_BYTES, HEADER_BYTES, Frames, 
 __all__ = ["Store", "spans_of"]
 
 WASTE = 2
+LONG_BYTES = 8 << 10
+"""Records that are so long on average leave as they lie. Shorter ones gain nothing by it (at 1 kB), and a batch
+of them would keep more blocks alive."""
+
 FREED = 4
 """This part of what may be dead is freed at a time: to look at all rows costs too much for every chunk."""
 
@@ -74,7 +78,7 @@ class Store:
             return self._add_scattered(elements)
         if isinstance(elements, Frames):
             return self._add(Block(elements.buffer, True, memoryview(elements.buffer).nbytes)) << BUFFER_BITS
-        content = list(elements) if isinstance(elements, Batches) else elements
+        content = [batch.trimmed() for batch in elements] if isinstance(elements, Batches) else elements
         return self._add(Block(content, False, int((spans[:, 1] - spans[:, 0]).sum()))) << BUFFER_BITS
 
     def _add_scattered(self, elements: Scattered) -> Numbers:
@@ -100,7 +104,7 @@ class Store:
     def pick(self, rows: Rows) -> Any:
         """The elements of these rows, in order: records as Frames, columns as Columns, all else as a list."""
         if not self._others:
-            return self._gathered(rows)
+            return self._scattered(rows) if are_long_rows(rows) else self._gathered(rows)
         blocks = rows[:, TAG] >> BUFFER_BITS
         order = np.lexsort((rows[:, START], blocks))
         numbers, firsts = np.unique(blocks[order], return_index=True)
@@ -186,6 +190,14 @@ class Store:
         buffer, spans = kernels.pick(buffers, rows)
         return Frames(buffer, as_spans(spans))
 
+    def _scattered(self, rows: Rows) -> Frames:
+        """The records of these rows, where they lie."""
+        numbers, there = np.unique(rows[:, TAG] >> BUFFER_BITS, return_inverse=True)
+        kept = rows.copy()
+        kept[:, TAG] = there << BUFFER_BITS
+        blocks = [self._blocks[number] for number in numbers.tolist()]
+        return Scattered([block.content for block in blocks if block is not None], kept)
+
     def _add(self, block: Block) -> int:
         self.held_bytes += block.nbytes
         self._others += not block.is_records
@@ -205,6 +217,11 @@ class Store:
         self._others -= not block.is_records
         self._blocks[number] = None
         self._free.append(number)
+
+
+def are_long_rows(rows: Rows) -> bool:
+    """Whether these records are so long that they leave as they lie, without a copy."""
+    return int((rows[:, END] - rows[:, START]).sum()) >= LONG_BYTES * len(rows)
 
 
 def emptiest(live: Numbers, held: Numbers, wanted: int) -> Numbers:
