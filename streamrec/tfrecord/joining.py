@@ -77,10 +77,9 @@ class Copies:
         return self._count
 
     def add(self, frames: Frames) -> None:
+        if not is_stretch(frames):
+            frames = frames.compact()
         first, last = int(frames.spans[0, 0]), int(frames.spans[-1, 1])
-        if last - first > frames.nbytes + len(frames) * (HEADER_BYTES + FOOTER_BYTES):
-            frames = frames.compact()  # not one stretch: picked here and there
-            first, last = 0, frames.nbytes
         end = self._filled + last - first
         self._count += len(frames)
         if end > len(self._buffer):
@@ -99,3 +98,9 @@ class Copies:
         grown = memoryview(kernels.allocate(size))
         copy_bytes(grown[: self._filled], self._buffer[: self._filled])
         self._buffer = grown
+
+
+def is_stretch(frames: Frames) -> bool:
+    """Whether records lie one behind the other, with no more between them than headers and footers."""
+    gaps = frames.spans[1:, 0] - frames.spans[:-1, 1]
+    return not len(gaps) or bool(gaps.min() >= 0 and gaps.max() <= HEADER_BYTES + FOOTER_BYTES)

@@ -40,6 +40,14 @@ def test_keeps_order(parts: list[list[bytes]], long: bool, gathers: int) -> None
     assert list(joined(*came)) == [one for part in grown for one in part]
 
 
+@given(st.lists(st.binary(max_size=8), min_size=1, max_size=9), st.booleans(), st.data())
+def test_records_that_were_picked_in_any_order(records: list[bytes], long: bool, data: st.DataObject) -> None:
+    records = [one + bytes(SCATTERED_BYTES * long) for one in records]
+    order = data.draw(st.lists(st.integers(0, len(records) - 1), max_size=12))
+    frames = joined(Frames.of([b"first"]), Frames.of(records).picked(np.array(order, np.int64)), Frames.of([b"last"]))
+    assert list(frames) == [b"first", *(records[index] for index in order), b"last"]
+
+
 def test_without_records() -> None:
     assert list(joined()) == list(joined(Frames.of(()))) == []
 
