@@ -3,8 +3,8 @@
     python -m benchmarks.local [--rounds 5]
 
 Both read the same file from the page cache, check every CRC32C and give batches of 1,024 records to a `for`
-loop; in turn, each in a process of its own, after one pass that is not counted. streamrec has one core.
-tf.data runs twice: on one core, and on all cores as it comes.
+loop; in turn, each in a process of its own, after one pass that is not counted. streamrec has one core, and runs
+twice: as it comes, and with `memory_map=True`. tf.data too: on one core, and on all cores as it comes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from streamrec import Frames, encode_records
 SIZES = {84: (3_000_000, 40), 680: (600_000, 12), 110_000: (4_000, 2.5)}
 """Record length: number of records, and the ratio to reach."""
 
-SIDES = ("tensorflow", "tensorflow, all cores", "streamrec")
+SIDES = ("tensorflow", "tensorflow, all cores", "streamrec", "streamrec, mapped")
 
 
 def main() -> None:
@@ -46,8 +47,8 @@ def main() -> None:
             path = write(Path(folder) / f"{size}.tfrecord", size, count)
             rows.append(row(path, size, bar, arguments.rounds))
             print(
-                "{record_bytes:>7} B: x{ratio} of tf.data on one core, x{ratio_all_cores} of tf.data on all (bar "
-                "x{bar}); MB/s {mb_s}".format(**rows[-1]),
+                "{record_bytes:>7} B: x{ratio} of tf.data on one core (mapped x{ratio_mapped}), x{ratio_all_cores} of "
+                "tf.data on all (bar x{bar}); MB/s {mb_s}".format(**rows[-1]),
                 flush=True,
             )
     save("local", {"machine": describe("tensorflow-cpu", "numpy"), "rounds": arguments.rounds, "rows": rows})
@@ -65,9 +66,18 @@ def row(path: str, size: int, bar: float, rounds: int) -> dict[str, Any]:
     """All sides in turn; the ratios of neighbours in time, and their medians."""
     runs = [{side: spawn(side, path) for side in SIDES} for _ in range(rounds)]
     speed = {side: median(run[side] for run in runs) for side in SIDES}
-    one = median(run["streamrec"] / run["tensorflow"] for run in runs)
-    free = median(run["streamrec"] / run["tensorflow, all cores"] for run in runs)
-    return {"record_bytes": size, "ratio": one, "ratio_all_cores": free, "bar": bar, "mb_s": speed}
+
+    def ratio(side: str, peer: str) -> float:
+        return median(run[side] / run[peer] for run in runs)
+
+    return {
+        "record_bytes": size,
+        "ratio": ratio("streamrec", "tensorflow"),
+        "ratio_mapped": ratio("streamrec, mapped", "tensorflow"),
+        "ratio_all_cores": ratio("streamrec", "tensorflow, all cores"),
+        "bar": bar,
+        "mb_s": speed,
+    }
 
 
 def spawn(side: str, path: str) -> float:
@@ -83,7 +93,9 @@ def child(side: str, path: str) -> float:
     """MB/s of the second and third pass, the better one."""
     if side != "tensorflow, all cores":
         os.sched_setaffinity(0, {0})
-    read = read_by_streamrec if side == "streamrec" else read_by_tensorflow
+    read = (
+        read_by_tensorflow if side.startswith("tensorflow") else partial(read_by_streamrec, mapped=side != "streamrec")
+    )
     read(path)
     return max(os.path.getsize(path) / timed(read, path) / 1e6 for _ in range(2))
 
@@ -95,9 +107,9 @@ def timed(read: Any, path: str) -> float:
     return time.perf_counter() - start
 
 
-def read_by_streamrec(path: str) -> int:
+def read_by_streamrec(path: str, mapped: bool) -> int:
     """The loop that a user writes."""
-    return sum(len(frames) for frames in streamrec.TFRecordDataset(path).batch(1024))
+    return sum(len(frames) for frames in streamrec.TFRecordDataset(path, memory_map=mapped).batch(1024))
 
 
 def read_by_tensorflow(path: str) -> int:

@@ -10,13 +10,15 @@ passes follow, each with an iterator and a shuffle buffer of its own, for 1.5 se
 batch and does nothing with it.
 
 First each way of writing it is tried once, and counts and checksums are compared; then the fastest way of each side
-takes turns with the others, `--rounds` times. Ratios are of neighbours in time; medians count. The DataLoader reads
-two of the shards where all of them would take minutes.
+takes turns with the others, `--rounds` times. Ratios are of neighbours in time; medians count. A side's `ratio` is
+streamrec's speed beside it, `ratio_mapped` that of streamrec with mapped shards. The DataLoader reads two of the shards
+where all of them would take minutes.
 
 Peak memory is the process's (VmHWM), and twice that of the larger worker, as `top` would show it; beside it what the
 imports took.
 
-`--memory`: streamrec's alone, in each row and each way, with a consumer that stops for a minute after 500 batches.
+`--memory`: streamrec's alone, in each row and each way, with a consumer that stops for a minute after 500 batches; what
+is mapped counts too.
 """
 
 from __future__ import annotations
@@ -99,8 +101,10 @@ def row(name: str, paths: list[str], shuffled: bool, sides: Sequence[str], round
     made["tried_records_s"] = tried
     for side in sides:
         made[side] = {"way": best[side], **{key: median(run[side][key] for run in runs) for key in FIGURES}}
-        made[side]["ratio"] = median(run["streamrec"]["mb_s"] / run[side]["mb_s"] for run in runs)
-        made[side]["cpu_ratio"] = median(run[side]["cpu_s_gb"] / run["streamrec"]["cpu_s_gb"] for run in runs)
+        for ours, name in (("streamrec", "ratio"), ("mapped", "ratio_mapped")):
+            if ours in sides:
+                made[side][name] = median(run[ours]["mb_s"] / run[side]["mb_s"] for run in runs)
+                made[side][f"cpu_{name}"] = median(run[side]["cpu_s_gb"] / run[ours]["cpu_s_gb"] for run in runs)
     return made
 
 
@@ -118,10 +122,11 @@ def show(made: dict[str, Any]) -> None:
     print(f"{KINDS[made['row']].name} (shuffle {made['shuffle']:,}; bar x{made['bar']}; load {made['load']})")
     for side in SIDES:
         if side in made:
+            ratios = ", ".join(f"{name} x{value}" for name, value in made[side].items() if "ratio" in name)
             print(
                 "  {side:<10} {records_s:>12,.0f} records/s {mb_s:>7.0f} MB/s {cpu_s_gb:>7.2f} CPU-s/GB, peak "
-                "{peak_mb:>5.0f} MB of which {before_mb:>4.0f} for imports; x{ratio} (CPU x{cpu_ratio})  {way}".format(
-                    side=side, **made[side]
+                "{peak_mb:>5.0f} MB of which {before_mb:>4.0f} for imports; {ratios}  {way}".format(
+                    side=side, ratios=ratios, **made[side]
                 ),
                 flush=True,
             )
@@ -132,12 +137,14 @@ def memory(names: Sequence[str], shuffled: bool) -> None:
     rows = []
     for name in names:
         with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(8) as threads:
-            task = {"name": name, "paths": write(KINDS[name], Path(folder)), "shuffled": shuffled, "side": "streamrec"}
-            tried = list(ways("streamrec", KINDS[name], task["paths"], shuffled))
-            runs = threads.map(lambda way, task=task: spawn(MODULE, way=way, stops=STOPS_SECONDS, **task), tried)
-            for way, run in zip(tried, runs, strict=True):
-                kind = KINDS[name]
-                rows.append({"row": name, "shuffle": shuffled * kind.shuffle, "way": way, **run})
+            task = {"name": name, "paths": write(KINDS[name], Path(folder)), "shuffled": shuffled}
+            kind, ours = KINDS[name], ("streamrec", "mapped")
+            tried = [(side, way) for side in ours for way in ways(side, kind, task["paths"], shuffled)]
+            runs = threads.map(
+                lambda one, task=task: spawn(MODULE, side=one[0], way=one[1], stops=STOPS_SECONDS, **task), tried
+            )
+            for (side, way), run in zip(tried, runs, strict=True):
+                rows.append({"row": name, "shuffle": shuffled * kind.shuffle, "side": side, "way": way, **run})
                 rows[-1] |= {"budget_mb": kind.budget / 1e6, "within": run["peak_mb"] < kind.budget / 1e6 + SLACK_MB}
                 print(rows[-1], flush=True)
     rows = kept("pipeline_memory", rows)

@@ -36,6 +36,7 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
     filesystem: AbstractFileSystem | None = None,
     retry: RetryPolicy | None = None,
     max_record_bytes: int = MAX_RECORD_BYTES,
+    memory_map: bool = False,
 ) -> Dataset[bytes]:
     """The records of TFRecord shards, wherever they lie.
 
@@ -58,6 +59,10 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
         filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
         retry: What happens when the network fails; see RetryPolicy.
         max_record_bytes: A longer record is taken for corruption; default 1 GiB.
+        memory_map: Map local shards that are not compressed instead of reading them: long records are not copied at
+            all. Only for files that nobody writes to in place while they are read: records would change behind their
+            check, and where such a file is cut off, the process ends (SIGBUS). A file that another one replaces by its
+            name is no such case. Other shards, and pieces of shards that several readers share, are read as ever.
 
     Returns:
         A Dataset of `bytes`; `.batch(n)` of it gives `Frames`, which parse without an object per record.
@@ -68,7 +73,16 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
     shards = Shards(
         tuple(listed(filenames)),
         plan_of(cycle_length or num_parallel_reads or 1, block_length, deterministic),
-        ReadOptions(compression_type, verify, max_record_bytes, buffer_size, on_error, max_skipped, on_loss),
+        ReadOptions(
+            compression_type,
+            verify,
+            max_record_bytes,
+            buffer_size,
+            on_error,
+            max_skipped,
+            on_loss,
+            memory_map=memory_map,
+        ),
         storage_options,
         filesystem,
         retry or RetryPolicy(),

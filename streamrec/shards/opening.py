@@ -10,7 +10,7 @@ import anyio
 from streamrec.shards.inflated import InflatedStream
 from streamrec.shards.options import Piece, ReadOptions, ShardPlace
 from streamrec.shards.pieces import PieceStream, begin_piece
-from streamrec.storage import ByteStream, ObjectInfo, Storage, Tally
+from streamrec.storage import ByteStream, ObjectInfo, ResumingStream, Storage, Tally
 from streamrec.tfrecord import (
     DETECT_BYTES,
     CompressionType,
@@ -51,6 +51,7 @@ class Opened:
         end: Where a piece ends.
         piece_stream: The stream of a piece, which decides how much is read of it.
         empty: Whether no record begins in a piece.
+        viewed: The stream, if what is read of it is viewed where it lies, not copied.
     """
 
     stream: Counted
@@ -62,6 +63,7 @@ class Opened:
     end: int | None = None
     piece_stream: PieceStream | None = None
     empty: bool = False
+    viewed: ResumingStream | None = None
 
     @property
     def last_byte(self) -> int | None:
@@ -88,7 +90,8 @@ async def open_whole(storage: Storage, path: str, options: ReadOptions, place: S
             return Opened(stream, inflated, stream.info, kind, place)
         if told is None and place.offset:
             raise ValueError(f"{path}: a place within a shard needs its compression_type, '' for none")
-        return Opened(stream, stream, stream.info, kind, place, head)
+        viewed = stream if options.memory_map and isinstance(stream, ResumingStream) and stream.views else None
+        return Opened(stream, stream, stream.info, kind, place, head, viewed=viewed)
     except BaseException:
         with anyio.CancelScope(shield=True):
             await stream.aclose()

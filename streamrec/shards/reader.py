@@ -166,7 +166,7 @@ class ShardReader:
                 frames = self._framer.close()
                 self._ended = not len(frames)
             else:
-                frames, failure = await self._read_block()
+                frames, failure = await (self._read_block() if self._opened.viewed is None else self._view_block())
         except StreamrecError as error:
             failure = error
         self._losses.add(self._framer.take_losses())
@@ -181,6 +181,23 @@ class ShardReader:
         filled, failure = await self._fill(room)
         self._exhausted = filled < len(room)
         return self._framer.commit(filled, 1 if self._exhausted else self._options.block_records), failure
+
+    async def _view_block(self) -> tuple[Frames, StreamrecError | None]:
+        """Frames one block where it lies; what is no whole record is part of the next one."""
+        stream, begin = self._opened.viewed, self._framer.begin
+        assert stream is not None
+        assert self.info.size is not None
+        block = self._block()
+        end = begin + max(block, self._framer.wants)
+        if end <= stream.position:  # all of it was shown before
+            end = stream.position + block
+        end = min(end, self.info.size)
+        self._exhausted = end == self.info.size
+        try:
+            data = await stream.view(begin, end) if begin < end else b""
+        except StreamrecError as error:
+            return NO_FRAMES, error
+        return self._framer.show(data, self._exhausted, 1 if self._exhausted else self._options.block_records), None
 
     async def _fill(self, room: memoryview) -> tuple[int, StreamrecError | None]:
         filled = 0
@@ -215,12 +232,17 @@ class ShardReader:
 
     def _room(self) -> int:
         """Bytes to make room for: a block, or what the next record is known to want, in growing steps."""
-        block = self._even(self._room_bytes)
-        self._room_bytes = min(self._room_bytes * 4, self.block_bytes)
+        block = self._block()
         missing = self._framer.wants - self._framer.held
         size = max(block, min(missing, max(self._framer.held, GROWTH_BYTES)))
         piece = self._opened.piece_stream
         return size if piece is None else piece.room(size, missing)
+
+    def _block(self) -> int:
+        """How large the next block is: blocks grow, and end behind groups of records."""
+        block = self._even(self._room_bytes)
+        self._room_bytes = min(self._room_bytes * 4, self.block_bytes)
+        return block
 
     def _even(self, block: int) -> int:
         """About to the end of a group of `block_records`, as records were so far.
@@ -253,6 +275,7 @@ async def open_shard(
     retry: RetryPolicy | None = None,
     max_record_bytes: int = MAX_RECORD_BYTES,
     block_bytes: int | None = None,
+    memory_map: bool = False,
 ) -> AsyncIterator[ShardReader]:
     """Opens one shard: `async with streamrec.open_shard(url) as shard: async for record in shard: ...`.
 
@@ -277,13 +300,16 @@ async def open_shard(
         retry: What happens when the network fails; see RetryPolicy.
         max_record_bytes: A longer record is taken for corruption; default 1 GiB.
         block_bytes: How much is framed at a time; None for what the storage does best.
+        memory_map: Map a local shard that is not compressed instead of reading it: see `TFRecordDataset`.
 
     Raises:
         NotFoundError, PermissionDeniedError, StorageError: It cannot be opened.
         MissingExtraError: The package for this kind of URL is not installed.
         ValueError: An argument is out of its range, or a piece of a compressed shard was asked for.
     """
-    options = ReadOptions(compression_type, verify, max_record_bytes, block_bytes, on_error, max_skipped, on_loss)
+    options = ReadOptions(
+        compression_type, verify, max_record_bytes, block_bytes, on_error, max_skipped, on_loss, memory_map=memory_map
+    )
     piece = Piece(start or 0, end) if start or end is not None else None
     async with Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy()) as storages:
         reader = await ShardReader.open(await storages.at(url), url, options, piece=piece)

@@ -14,6 +14,7 @@ from streamrec.storage.base import ByteStream, Storage
 from streamrec.storage.registry import Storages, protocol_of
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.statistics import Counts, Distribution, Snapshot, Statistics, Tally, collecting
+from streamrec.storage.stream import ResumingStream
 from streamrec.storage.uploads import Upload
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Counts",
     "Distribution",
     "ObjectInfo",
+    "ResumingStream",
     "RetryPolicy",
     "Snapshot",
     "Statistics",

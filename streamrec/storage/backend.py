@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-__all__ = ["BLOCK_BYTES", "Backend", "Body", "EmptyBody", "ObjectInfo", "PartSink", "Sent"]
+__all__ = ["BLOCK_BYTES", "Backend", "Body", "EmptyBody", "ObjectInfo", "PartSink", "Sent", "Viewable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,14 @@ class Body(Protocol):
 
     async def aclose(self) -> None:
         """Frees the connection, also where bytes are left. May be called twice."""
+
+
+@runtime_checkable
+class Viewable(Protocol):
+    """A body whose object lies in memory, or can be mapped to it: nothing of it needs to be copied."""
+
+    async def view(self, start: int, end: int) -> memoryview:
+        """The object's bytes from `start` to `end`, which it must have; `readinto` goes on where it stood."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from streamrec.errors import (
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink, Sent
 from streamrec.storage.faults import changed, exists, seam_of
 from streamrec.storage.fsspec_options import Source
+from streamrec.storage.mapped import map_cached, read_cached
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.shield import finish
 from streamrec.storage.temporary import create_temporary, make_directories, remove_abandoned, sync_directory
@@ -100,38 +101,38 @@ class _LocalBody:
     def __init__(self, file: Any, info: ObjectInfo, position: int, turns: Turns) -> None:
         self.info = info
         self._file = file
+        self._number = file.fileno()
         self._position = position
         self._turns = turns
 
     async def readinto(self, buffer: memoryview) -> int:
         """One read system call into the caller's buffer; a file that was changed in place is noticed."""
         await self._turns.take()
-        file, position = self._file.fileno(), self._position
+        file, position = self._number, self._position
         with _seam(self.info.path, position):
-            count = _read_cached(file, buffer, position)
+            count = read_cached(file, buffer, position)
             if count is None:
                 count = await finish(asyncio.to_thread(os.preadv, file, [buffer], position))
         self._position += count
         if count == 0 or self._position == self.info.size:
-            self._check_unchanged()
+            self._check_unchanged(self._position)
         return count
 
-    def _check_unchanged(self) -> None:
+    async def view(self, start: int, end: int) -> memoryview:
+        """Bytes as they lie in the page cache; a file that was changed in place until now is noticed."""
+        await self._turns.take()
+        self._check_unchanged(start)
+        with _seam(self.info.path, start, end):
+            return await map_cached(self._number, start, end)
+
+    def _check_unchanged(self, position: int) -> None:
         """The file that we hold open may have been written to, or cut off."""
-        if _info(self.info.path, os.fstat(self._file.fileno())).version != self.info.version:
-            raise changed(self.info.path, self._position)
+        if _info(self.info.path, os.fstat(self._number)).version != self.info.version:
+            raise changed(self.info.path, position)
 
     async def aclose(self) -> None:
         """Closes the file."""
         await finish(self._file.close())
-
-
-def _read_cached(file: int, buffer: memoryview, position: int) -> int | None:
-    """What the page cache holds of the file, as `os.preadv`; None where reading would wait, or may."""
-    try:
-        return os.preadv(file, [buffer], position, os.RWF_NOWAIT)
-    except (AttributeError, OSError):  # not on this system, not on this filesystem, or not in the cache
-        return None
 
 
 class _LocalUpload:

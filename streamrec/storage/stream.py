@@ -21,9 +21,10 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import cast
 
 from streamrec.errors import ClosedError
-from streamrec.storage.backend import Backend, Body, EmptyBody, ObjectInfo
+from streamrec.storage.backend import Backend, Body, EmptyBody, ObjectInfo, Viewable
 from streamrec.storage.faults import Cause, TransientError, changed
 from streamrec.storage.hedging import FIRST_BYTE_FLOOR, STALL_FLOOR
 from streamrec.storage.openings import Openings, Watch
@@ -98,6 +99,11 @@ class ResumingStream:
         """Whether other ranges of the object can be asked for beside this one; known when it is open."""
         return self._body is not None and self._body.splits
 
+    @property
+    def views(self) -> bool:
+        """Whether the object's bytes can be had without a copy, by `view`; known when it is open."""
+        return isinstance(self._body, Viewable)
+
     def cut(self, end: int) -> None:
         """It ends at `end` now: after `position`, and before where it would have ended."""
         self._end = end
@@ -157,6 +163,32 @@ class ResumingStream:
         self.tally.block(count, now - began, began - self._idle_since)
         self._idle_since = now
         return count
+
+    async def view(self, start: int, end: int) -> memoryview:
+        """The object's bytes from `start` to `end`, without a copy, if it `views`; not to be mixed with readinto.
+
+        Args:
+            start: First byte; may lie before `position`, for bytes that are wanted once more.
+            end: One past the last byte, at most the object's size; `position` from here on.
+
+        Raises:
+            ClosedError: After `aclose`, or after an error.
+            StorageError: The store failed for good, or the object changed.
+        """
+        if self._closed:
+            raise ClosedError(f"{self.info.path}: the stream is closed; open a new one")
+        body = cast("Viewable", self._body)
+        began = time.monotonic()
+        try:
+            data = await body.view(start, end)
+        except BaseException:
+            await self.aclose()
+            raise
+        now, count = time.monotonic(), end - self.position
+        self.position = end
+        self.tally.block(count, now - began, began - self._idle_since)
+        self._idle_since = now
+        return data
 
     async def aclose(self) -> None:
         """Frees the connection. May be called twice, and with bytes left."""

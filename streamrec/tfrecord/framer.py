@@ -83,6 +83,7 @@ class Framer:
         self._held: list[Buffer] = []
         self._held_bytes = 0
         self._reserved: memoryview | None = None
+        self._shown = False
         self._search: Search | None = None
         self._losses: list[Loss] = []
         self._skipped = 0
@@ -93,6 +94,11 @@ class Framer:
     def position(self) -> int:
         """Offset in the stream of the next unread record's header, or of the damage that is being searched behind."""
         return self._position if self._search is None else self._search.offset
+
+    @property
+    def begin(self) -> int:
+        """Offset in the stream of the first byte that is held, or of the next one that is wanted."""
+        return self._position
 
     @property
     def record(self) -> int:
@@ -172,6 +178,23 @@ class Framer:
             raise ValueError(f"commit({size}) of {len(block) - self._held_bytes} reserved bytes")
         return self._scan(block[:filled], filled, multiple)
 
+    def show(self, data: Buffer, last: bool, multiple: int = 1) -> Frames:
+        """The stream's bytes from `begin` on, which stay where they are; returns the records that they complete.
+
+        What is behind these is not held over: it is to be shown once more, with what follows.
+
+        Args:
+            data: At least `wants` bytes, unless it is the last.
+            last: Whether the stream ends with them.
+            multiple: As in `commit`.
+
+        Raises:
+            CorruptRecordError: An earlier call met a bad record.
+        """
+        self._check()
+        self._shown, self._held, self._held_bytes = not last, [], 0
+        return self._scan(data, memoryview(data).nbytes, multiple)
+
     def close(self) -> Frames:
         """Says that the stream ended.
 
@@ -234,7 +257,7 @@ class Framer:
 
     def _hold(self, data: Buffer, end: int, size: int) -> None:
         """Keeps the unfinished record's bytes: a copy where they would pin the frames' buffer."""
-        self._held_bytes = size - end
+        self._held_bytes = 0 if self._shown else size - end
         if not self._held_bytes:
             self._held = []
         elif end == 0:

@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -170,6 +171,20 @@ def test_the_rest_of_long_blocks_comes_in_one_pull() -> None:
         sizes.append(len(pulled[0]))
     most = max(sizes)
     assert sizes == [most] * (len(sizes) - 1) + [1200 - most * (len(sizes) - 1)]
+
+
+@pytest.mark.parametrize(("most", "wanted"), [(0, 128), (20 << 20, 208), (1 << 40, 256)])
+def test_a_pull_of_long_records_takes_more_where_the_budget_allows(most: int, wanted: int) -> None:
+    record, count = 100 << 10, 200
+    ends = (np.arange(count) + 1) * record
+    frames = Frames(bytes(count * record), np.stack([ends - record, ends], 1), 0)
+    interleave = Interleave(Plan(2), 2, batch=8, most_bytes=most)
+    for lane in interleave.wanted(2):
+        lane.opened(None, "", 0)
+        lane.push(frames)
+    pulled = interleave.pull()
+    assert pulled is not None
+    assert len(pulled[0]) == wanted
 
 
 def test_one_shard_alone_is_not_copied() -> None:

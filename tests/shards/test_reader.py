@@ -3,8 +3,10 @@
 import gzip
 import hashlib
 import json
+import os
 import random
 import uuid
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -14,15 +16,25 @@ import pytest
 
 import streamrec
 from streamrec.shards import ReadOptions, ShardPlace, ShardReader
-from streamrec.storage import Storages
+from streamrec.shards.opening import Opened, open_whole
+from streamrec.storage import Storage, Storages
 from streamrec.tfrecord import TFRecordOptions, encode_records
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 RECORDS = [b"%d:" % index * (index % 97) for index in range(20_000)]
 
 
-@pytest.fixture(params=["memory", "local"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture(params=["memory", "local", "mapped"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "mapped":
+
+        async def mapped(storage: Storage, path: str, options: ReadOptions, at: ShardPlace) -> Opened:
+            opened = await open_whole(storage, path, replace(options, memory_map=True), at)
+            mappable = not opened.compression_type and at.offset < (opened.info.size or 0)
+            assert (opened.viewed is not None) == mappable
+            return opened
+
+        monkeypatch.setattr("streamrec.shards.reader.open_whole", mapped)
     return f"memory://{uuid.uuid4()}" if request.param == "memory" else str(tmp_path)
 
 
@@ -218,6 +230,45 @@ async def test_cancelled_reading_closes_the_shard(place: str) -> None:
     assert scope.cancelled_caught
     with pytest.raises(streamrec.ClosedError):
         await shard.read()
+
+
+@pytest.mark.parametrize("on_error", ["skip_record", "resync", "skip_shard"])
+async def test_mapped_damage_loses_what_read_damage_loses(tmp_path: Path, on_error: str) -> None:
+    draw, data = random.Random(7), bytearray(encode_records(RECORDS[:3000]))
+    for _ in range(20):
+        data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+    url = put(f"{tmp_path}/x", bytes(data))
+    found = []
+    for memory_map in (False, True):
+        async with streamrec.open_shard(url, "", on_error=on_error, block_bytes=5000, memory_map=memory_map) as shard:
+            try:
+                records: list[object] = [record async for record in shard]
+            except streamrec.CorruptRecordError as error:
+                records = [str(error)]
+            found.append((records, shard.losses))
+    assert found[0] == found[1]
+    assert found[0][1]
+
+
+async def test_a_mapped_shard_is_not_copied(tmp_path: Path) -> None:
+    url = put(f"{tmp_path}/x", encode_records(RECORDS))
+    async with streamrec.open_shard(url, memory_map=True) as shard:
+        frames = [frames async for frames in shard.frames()]
+        assert shard.statistics.bytes == shard.info.size, "each byte counts once"
+    assert all(memoryview(part.buffer).readonly for part in frames)
+    assert [record for part in frames for record in part] == RECORDS
+
+
+async def test_a_mapped_shard_that_is_cut_off_is_noticed(tmp_path: Path) -> None:
+    url = put(f"{tmp_path}/x", encode_records([bytes(999)] * 1000))
+    async with streamrec.open_shard(url, block_bytes=10_000, memory_map=True) as shard:
+        first = await shard.read()
+        os.truncate(url, 20_000)
+        with pytest.raises(streamrec.ObjectChangedError) as caught:
+            await shard.read()
+    assert first is not None
+    assert set(first) == {bytes(999)}
+    assert (caught.value.path, caught.value.offset) == (url, first.offset(len(first)))
 
 
 async def test_a_place_within_needs_the_compression(tmp_path: Path) -> None:

@@ -31,8 +31,12 @@ def pieces(data: bytes, feeding: str, seed: int) -> Iterator[bytes]:
 def read(framer: Framer, data: bytes, feeding: str = "whole", seed: int = 0) -> list[bytes]:
     """All that the framer gives, to its end."""
     found: list[bytes] = []
+    end = 0
     for piece in pieces(data, feeding, seed):
-        if feeding == "landed":
+        end += len(piece)
+        if feeding == "shown":
+            found += framer.show(data[framer.begin : end], last=end == len(data))
+        elif feeding == "landed":
             framer.reserve(len(piece) + 5)[: len(piece)] = piece
             found += framer.commit(len(piece))
         else:
@@ -54,7 +58,7 @@ def check(case: Case, on_error: str, feeding: str, seed: int) -> list[Loss]:
     return losses
 
 
-feedings = pytest.mark.parametrize("feeding", ["whole", "bytes", "cut", "landed"])
+feedings = pytest.mark.parametrize("feeding", ["whole", "bytes", "cut", "landed", "shown"])
 
 
 @feedings
@@ -84,7 +88,7 @@ def edits_of(way: str, sizes: range) -> st.SearchStrategy[Edit]:
         max_size=2,
         unique_by=lambda edit: edit.start // 100,
     ),
-    feeding=st.sampled_from(["whole", "bytes", "cut", "landed"]),
+    feeding=st.sampled_from(["whole", "bytes", "cut", "landed", "shown"]),
 )
 @settings(deadline=None)
 def test_any_edits(seed: int, edits: list[Edit], feeding: str) -> None:

@@ -33,6 +33,10 @@ __all__ = ["CHUNK_BYTES", "Interleave", "Plan"]
 CHUNK_BYTES = 12 << 20
 """About how much one pull takes at the most: more costs memory, less costs time for each."""
 
+CHUNK_RECORDS = 256
+LARGE_CHUNK_BYTES = 32 << 20
+"""A pull costs something for each lane: of long records it takes so many, but no more bytes than these."""
+
 AVAILABLE: Final = attrgetter("available")
 TYPICAL_BYTES: Final = attrgetter("typical_bytes")
 
@@ -66,9 +70,12 @@ class Interleave:
         turn: Where to go on.
         batch: How many records make a batch behind this.
         skip: How many records precede the first batch.
+        most_bytes: No pull need take more, unless it is CHUNK_BYTES.
     """
 
-    def __init__(self, plan: Plan, shards: int, turn: Turn | None = None, *, batch: int = 1, skip: int = 0) -> None:
+    def __init__(
+        self, plan: Plan, shards: int, turn: Turn | None = None, *, batch: int = 1, skip: int = 0, most_bytes: int = 0
+    ) -> None:
         turn = turn or Turn((None,) * plan.cycle_length)
         self._plan = plan
         self._shards = shards
@@ -80,6 +87,7 @@ class Interleave:
         self._marks = [None if lane is None else lane.mark() for lane in self._slots]
         self._batch = batch
         self._pulled = -skip
+        self._most_bytes = min(most_bytes, LARGE_CHUNK_BYTES)
         self._before = self.snapshot
 
     def wanted(self, ahead: int) -> list[Lane]:
@@ -208,8 +216,8 @@ class Interleave:
         return self._cut(count) or (0 if rounds < most and self._waits(scarce) else count)
 
     def _most(self, record_bytes: int) -> int:
-        """About how many records to copy at a time: for a few more than that, a batch may end there too."""
-        count = CHUNK_BYTES // record_bytes
+        """About how many records to take at a time: for a few more than that, a batch may end there too."""
+        count = max(CHUNK_BYTES, min(CHUNK_RECORDS * record_bytes, self._most_bytes)) // record_bytes
         more = -(self._pulled + count) % self._batch
         return count + more if more <= count // 2 else count
 

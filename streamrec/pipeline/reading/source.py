@@ -49,6 +49,12 @@ ALONE_BLOCKS = 2
 """How many blocks' worth is framed at a time where no other shard's records come in between: these go through the
 pipeline without a copy, save for the batches that straddle two of them."""
 
+MAPPED_BLOCKS = 4
+"""The same where shards are mapped, not read: their blocks need no memory that is not there already."""
+
+CHUNK_SHARE = 16
+"""A pull of mapped records takes no more than this part of the budget: two or three are under way."""
+
 LEAST_PLACES = 2
 """A shard that is read alone has larger blocks, and needs the room of so many."""
 
@@ -116,7 +122,8 @@ async def read(
     within.tells(opened.listing.paths, shards.plan.block_length)
     turn = Turn.from_json(state) if state is not None else None
     plan = shards.plan.within(within.deterministic)
-    interleave = Interleave(plan, 0, turn, batch=within.batch, skip=within.skip - within.begun)
+    skip, most = within.skip - within.begun, within.budget // CHUNK_SHARE if shards.options.memory_map else 0
+    interleave = Interleave(plan, 0, turn, batch=within.batch, skip=skip, most_bytes=most)
     async with background() as tasks:
         with closing(Feeds(shards, opened, tasks, within)) as feeds:
             chunks = interleaved(interleave, feeds, opened.listing)
@@ -285,7 +292,8 @@ class Feeds:
 
     def _options_for(self, lane: Lane, storage: Storage) -> ReadOptions:
         """How one shard is read: blocks that leave room for two within its share, and the compression if known."""
-        wanted = self._options.block_bytes or storage.block_bytes * (ALONE_BLOCKS if self._alone else 1)
+        blocks = MAPPED_BLOCKS if self._options.memory_map else ALONE_BLOCKS if self._alone else 1
+        wanted = self._options.block_bytes or storage.block_bytes * blocks
         block = min(wanted, max(self._share // 2, LEAST_BLOCK_BYTES))
         compression = self._options.compression_type if lane.start.compression is None else lane.start.compression
         group = self._batch if self._alone else self._shards.plan.block_length

@@ -1,0 +1,118 @@
+/* Mapped: bytes of a file as they lie in the page cache, for as long as anything refers to them.
+ *
+ * Python's own mmap keeps a file descriptor for each mapping: a shuffle buffer that holds hundreds of them would use up
+ * what a process may have. This one needs none once it stands. reference/mapping.py is its twin.
+ */
+#include "native.h"
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#define CAN_MAP 1
+#endif
+
+typedef struct {
+    PyObject_HEAD
+    uint8_t *base; /* where the mapping begins: at a whole page */
+    size_t whole;
+    size_t before; /* bytes of it before the first one that was asked for */
+} Mapped;
+
+#ifdef CAN_MAP
+static void
+mapped_dealloc(PyObject *self)
+{
+    Mapped *mapped = (Mapped *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    if (mapped->base != NULL) {
+        munmap(mapped->base, mapped->whole);
+    }
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+static int
+mapped_getbuffer(PyObject *self, Py_buffer *view, int flags)
+{
+    Mapped *mapped = (Mapped *)self;
+    size_t size = mapped->whole - mapped->before;
+    return PyBuffer_FillInfo(view, self, mapped->base + mapped->before, (Py_ssize_t)size, 1, flags);
+}
+
+static PyType_Slot mapped_slots[] = {
+    {Py_tp_doc, "Bytes of a file as they lie in the page cache."},
+    {Py_tp_dealloc, mapped_dealloc},
+    {Py_bf_getbuffer, mapped_getbuffer},
+    {0, NULL},
+};
+
+static PyType_Spec mapped_spec = {
+    .name = "streamrec.kernels._native.Mapped",
+    .basicsize = sizeof(Mapped),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = mapped_slots,
+};
+
+static PyObject *
+map_pages(int file, long long offset, Py_ssize_t size)
+{
+    static PyObject *type; /* made at the first call, under the GIL; it has no state */
+    if (type == NULL && (type = PyType_FromSpec(&mapped_spec)) == NULL) {
+        return NULL;
+    }
+    struct stat found;
+    if (fstat(file, &found) < 0) {
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    if (offset > found.st_size || size > found.st_size - offset) {
+        return PyErr_Format(PyExc_ValueError, "bytes %lld to %lld of a file of %lld", offset, offset + (long long)size,
+                            (long long)found.st_size);
+    }
+    Mapped *mapped = PyObject_New(Mapped, (PyTypeObject *)type);
+    if (mapped == NULL) {
+        return NULL;
+    }
+    mapped->before = (size_t)(offset % sysconf(_SC_PAGESIZE));
+    mapped->whole = mapped->before + (size_t)size;
+    void *base = mmap(NULL, mapped->whole, PROT_READ, MAP_SHARED, file, (off_t)(offset - (long long)mapped->before));
+    mapped->base = base == MAP_FAILED ? NULL : base;
+    if (base == MAP_FAILED) {
+        PyErr_SetFromErrno(PyExc_OSError);
+        Py_DECREF(mapped);
+        return NULL;
+    }
+    return (PyObject *)mapped;
+}
+#else
+static PyObject *
+map_pages(int file, long long offset, Py_ssize_t size)
+{
+    (void)file, (void)offset, (void)size;
+    PyErr_SetString(PyExc_OSError, "files cannot be mapped on this system");
+    return NULL;
+}
+#endif
+
+static PyObject *
+map_file(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"file", "offset", "size", NULL};
+    (void)module;
+    int file;
+    long long offset;
+    Py_ssize_t size;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iLn:map_file", names, &file, &offset, &size)) {
+        return NULL;
+    }
+    if (offset < 0 || size < 1) {
+        return PyErr_Format(PyExc_ValueError, "%zd bytes from %lld on: wanted 1 or more, from 0 on", size, offset);
+    }
+    return map_pages(file, offset, size);
+}
+
+PyMethodDef mapped_methods[] = {
+    {"map_file", KEYWORD_FUNCTION(map_file), KEYWORDS,
+     "map_file(file, offset, size)\n--\n\nRead-only bytes of an open file, as they lie in the page cache."},
+    {NULL, NULL, 0, NULL},
+};

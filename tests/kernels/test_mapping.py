@@ -1,0 +1,76 @@
+"""Files as they lie in the page cache: the same bytes, for as long as anybody looks, and no descriptor more."""
+
+import os
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamrec.kernels import _native
+
+DATA = os.urandom(3 * 4096 + 5)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("mapped") / "file"
+    path.write_bytes(DATA)
+    return path
+
+
+@given(st.integers(0, len(DATA) - 1), st.integers(1, len(DATA)))
+def test_any_bytes_of_a_file(kernels: ModuleType, path: Path, offset: int, size: int) -> None:
+    size = min(size, len(DATA) - offset)
+    with open(path, "rb") as file:
+        view = memoryview(kernels.map_file(file.fileno(), offset, size))
+    assert view.readonly
+    assert (view.nbytes, bytes(view)) == (size, DATA[offset : offset + size]), "also when the file was closed"
+
+
+@pytest.mark.parametrize(
+    ("offset", "size"), [(-1, 5), (0, 0), (0, -1), (0, len(DATA) + 1), (len(DATA), 1), (1 << 60, 1)]
+)
+def test_bytes_that_are_not_there(kernels: ModuleType, path: Path, offset: int, size: int) -> None:
+    """To look at them would end the process."""
+    with open(path, "rb") as file, pytest.raises(ValueError, match="bytes"):
+        kernels.map_file(file.fileno(), offset, size)
+
+
+def test_no_file(kernels: ModuleType) -> None:
+    for number in (-1, 987_654):
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            kernels.map_file(number, 0, 1)
+    read, write = os.pipe()
+    with pytest.raises(ValueError, match="bytes 0 to 1 of a file of 0"):
+        kernels.map_file(read, 0, 1)
+    os.close(read)
+    os.close(write)
+
+
+def test_wants_numbers(kernels: ModuleType) -> None:
+    with pytest.raises(TypeError):
+        kernels.map_file("file", 0, 1)
+
+
+def test_a_mapping_needs_no_descriptor(path: Path) -> None:
+    """A shuffle buffer may hold thousands."""
+    before = len(os.listdir("/proc/self/fd"))
+    with open(path, "rb") as file:
+        kept = [_native.map_file(file.fileno(), 0, len(DATA)) for _ in range(2000)]
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert bytes(kept[-1]) == DATA
+
+
+def test_a_mapping_ends_with_the_last_who_looks(path: Path) -> None:
+    def count() -> int:
+        return Path("/proc/self/maps").read_text().count(str(path))
+
+    with open(path, "rb") as file:
+        view = memoryview(_native.map_file(file.fileno(), 4097, 10))
+    part = view[3:]
+    del view
+    assert (count(), bytes(part)) == (1, DATA[4100:4107])
+    del part
+    assert count() == 0
