@@ -108,6 +108,11 @@ class BytesColumn:
         """Bytes of all strings together."""
         return int(self.lengths.sum())
 
+    @property
+    def pinned(self) -> int:
+        """Bytes that the strings keep alive."""
+        return sum(buffer.nbytes for buffer in self.buffers)
+
     def __len__(self) -> int:
         """The size of the first dimension; a scalar has none (TypeError), as in NumPy."""
         if not self.shape:

@@ -142,8 +142,7 @@ class ResumingStream:
             ClosedError: After `aclose`, or after an error.
             StorageError: The store failed for good.
         """
-        if self._closed:
-            raise ClosedError(f"{self.info.path}: the stream is closed; open a new one")
+        self._check_open()
         if self._end is not None and len(buffer) > self._end - self.position:
             buffer = buffer[: max(0, self._end - self.position)]
         if not buffer or self.position == self._stop:
@@ -157,11 +156,8 @@ class ResumingStream:
             raise
         if self._end is not None:
             count = min(count, self._end - self.position)  # it was cut meanwhile
-        self.position += count
         self._failures.progress()
-        now = time.monotonic()
-        self.tally.block(count, now - began, began - self._idle_since)
-        self._idle_since = now
+        self._came(count, began)
         return count
 
     async def view(self, start: int, end: int) -> memoryview:
@@ -175,8 +171,7 @@ class ResumingStream:
             ClosedError: After `aclose`, or after an error.
             StorageError: The store failed for good, or the object changed.
         """
-        if self._closed:
-            raise ClosedError(f"{self.info.path}: the stream is closed; open a new one")
+        self._check_open()
         body = cast("Viewable", self._body)
         began = time.monotonic()
         try:
@@ -184,10 +179,7 @@ class ResumingStream:
         except BaseException:
             await self.aclose()
             raise
-        now, count = time.monotonic(), end - self.position
-        self.position = end
-        self.tally.block(count, now - began, began - self._idle_since)
-        self._idle_since = now
+        self._came(end - self.position, began)
         return data
 
     async def aclose(self) -> None:
@@ -196,6 +188,17 @@ class ResumingStream:
             self._closed = True
             self._traffic.statistics.closed(self.tally)
         await self._drop()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"{self.info.path}: the stream is closed; open a new one")
+
+    def _came(self, count: int, began: float) -> None:
+        """So many bytes more were delivered, to a reader who waited for them since then."""
+        self.position += count
+        now = time.monotonic()
+        self.tally.block(count, now - began, began - self._idle_since)
+        self._idle_since = now
 
     async def _step(self, buffer: memoryview) -> int | None:
         """Reads once; None where that failed, or another response was faster, and is to be done again."""

@@ -83,7 +83,6 @@ class Framer:
         self._held: list[Buffer] = []
         self._held_bytes = 0
         self._reserved: memoryview | None = None
-        self._shown = False
         self._search: Search | None = None
         self._losses: list[Loss] = []
         self._skipped = 0
@@ -192,8 +191,7 @@ class Framer:
             CorruptRecordError: An earlier call met a bad record.
         """
         self._check()
-        self._shown, self._held, self._held_bytes = not last, [], 0
-        return self._scan(data, memoryview(data).nbytes, multiple)
+        return self._scan(data, memoryview(data).nbytes, multiple, holds=last)
 
     def close(self) -> Frames:
         """Says that the stream ended.
@@ -219,14 +217,14 @@ class Framer:
     def _nothing(self) -> Frames:
         return Frames(b"", NO_SPANS, self._position)
 
-    def _scan(self, data: Buffer, size: int, multiple: int = 1) -> Frames:
-        """Frames all of `data`, which begins at `position`; holds over what follows the last record that it returns."""
+    def _scan(self, data: Buffer, size: int, multiple: int = 1, holds: bool = True) -> Frames:
+        """Frames all of `data`, which begins at `begin`; holds over what follows the last record that it returns."""
         if self._search is not None or self._done:
-            return self._walk(data, size)
+            return self._walk(data, size, holds=holds)
         rules = self._rules
         spans, end, code, wants = kernels.scan_frames(data, 0, rules.verify, rules.max_record_bytes)
         if code != kernels.OK or self._position + end >= rules.end:
-            return self._walk(data, size)
+            return self._walk(data, size, holds=holds)
         frames = Frames(data, as_spans(spans), self._position)
         over = (self._record + len(frames)) % multiple
         if 0 < over < len(frames):
@@ -235,10 +233,10 @@ class Framer:
         self._position += end
         self._record += len(frames)
         self._wants = wants
-        self._hold(data, end, size)
+        self._hold(data, end, size if holds else end)
         return frames if len(frames) else self._nothing()
 
-    def _walk(self, data: Buffer, size: int, final: bool = False) -> Frames:
+    def _walk(self, data: Buffer, size: int, final: bool = False, holds: bool = True) -> Frames:
         """The same through damage, or to the end of a piece."""
         if self._done:
             return self._nothing()
@@ -250,14 +248,15 @@ class Framer:
         self._losses += walk.losses
         self._skipped += len(walk.losses)
         self._error, self._done = walk.error, walk.done
-        self._hold(data, size if final or walk.done or walk.error else walk.at, size)
+        end = size if final or walk.done or walk.error else walk.at
+        self._hold(data, end, size if holds else end)
         if not walk.spans:
             return self._nothing()
         return Frames(data, walk.spans[0] if len(walk.spans) == 1 else np.concatenate(walk.spans), origin)
 
     def _hold(self, data: Buffer, end: int, size: int) -> None:
         """Keeps the unfinished record's bytes: a copy where they would pin the frames' buffer."""
-        self._held_bytes = 0 if self._shown else size - end
+        self._held_bytes = size - end
         if not self._held_bytes:
             self._held = []
         elif end == 0:

@@ -77,7 +77,7 @@ class Copies:
         return self._count
 
     def add(self, frames: Frames) -> None:
-        if not is_stretch(frames):
+        if not are_adjacent(frames):
             frames = frames.compact()
         first, last = int(frames.spans[0, 0]), int(frames.spans[-1, 1])
         end = self._filled + last - first
@@ -100,7 +100,7 @@ class Copies:
         self._buffer = grown
 
 
-def is_stretch(frames: Frames) -> bool:
+def are_adjacent(frames: Frames) -> bool:
     """Whether records lie one behind the other, with no more between them than headers and footers."""
     gaps = frames.spans[1:, 0] - frames.spans[:-1, 1]
     return not len(gaps) or bool(gaps.min() >= 0 and gaps.max() <= HEADER_BYTES + FOOTER_BYTES)

@@ -30,7 +30,8 @@ def test_any_bytes_of_a_file(kernels: ModuleType, path: Path, offset: int, size:
 
 
 @pytest.mark.parametrize(
-    ("offset", "size"), [(-1, 5), (0, 0), (0, -1), (0, len(DATA) + 1), (len(DATA), 1), (1 << 60, 1)]
+    ("offset", "size"),
+    [(-1, 5), (0, 0), (0, -1), (0, len(DATA) + 1), (len(DATA), 1), (1 << 60, 1), ((1 << 63) - 1, len(DATA))],
 )
 def test_bytes_that_are_not_there(kernels: ModuleType, path: Path, offset: int, size: int) -> None:
     """To look at them would end the process."""
@@ -43,7 +44,7 @@ def test_no_file(kernels: ModuleType) -> None:
         with pytest.raises(OSError, match="Bad file descriptor"):
             kernels.map_file(number, 0, 1)
     read, write = os.pipe()
-    with pytest.raises(ValueError, match="bytes 0 to 1 of a file of 0"):
+    with pytest.raises(ValueError, match="1 bytes from 0 on, of a file of 0"):
         kernels.map_file(read, 0, 1)
     os.close(read)
     os.close(write)

@@ -176,6 +176,16 @@ def test_what_is_shown_is_not_held() -> None:
     framer.close()
 
 
+def test_what_follows_can_be_fed_too() -> None:
+    data = encode_records(RECORDS)
+    framer = Framer()
+    found = list(framer.show(data[:-20], last=False))
+    for byte in range(framer.begin, len(data)):
+        found += framer.feed(data[byte : byte + 1])
+    framer.close()
+    assert found == RECORDS
+
+
 def test_what_is_shown_last_is_held_like_all_else() -> None:
     framer = Framer(path="x")
     framer.show(encode_records(RECORDS)[:-1], last=True)

@@ -30,7 +30,7 @@ def map_file(file: int, offset: int, size: int) -> Buffer:
         raise ValueError(f"{size} bytes from {offset} on: wanted 1 or more, from 0 on")
     found = os.fstat(file).st_size
     if size > found - offset:
-        raise ValueError(f"bytes {offset} to {offset + size} of a file of {found}")
+        raise ValueError(f"{size} bytes from {offset} on, of a file of {found}")
     before = offset % mmap.ALLOCATIONGRANULARITY
     mapped = mmap.mmap(file, before + size, access=mmap.ACCESS_READ, offset=offset - before)
     return memoryview(mapped)[before:]

@@ -66,7 +66,7 @@ map_pages(int file, long long offset, Py_ssize_t size)
         return PyErr_SetFromErrno(PyExc_OSError);
     }
     if (offset > found.st_size || size > found.st_size - offset) {
-        return PyErr_Format(PyExc_ValueError, "bytes %lld to %lld of a file of %lld", offset, offset + (long long)size,
+        return PyErr_Format(PyExc_ValueError, "%zd bytes from %lld on, of a file of %lld", size, offset,
                             (long long)found.st_size);
     }
     Mapped *mapped = PyObject_New(Mapped, (PyTypeObject *)type);

@@ -193,15 +193,12 @@ def copied(value: Any) -> Any:
 
     Objects that are no arrays, records, dicts, tuples or lists are given as they are.
     """
-    if isinstance(value, Frames):
+    if isinstance(value, Frames | BytesColumn):
         return value.compact() if value.pinned > value.nbytes + value.nbytes // 4 else value
     if isinstance(value, Batches):
         return Batches(copied(value.frames), value.size)
     if isinstance(value, Columns):
         return Columns(map_nest(copied, value.nest))
-    if isinstance(value, BytesColumn):
-        pinned = sum(buffer.nbytes for buffer in value.buffers)
-        return value.compact() if pinned > value.nbytes + value.nbytes // 4 else value
     if isinstance(value, RaggedTensor):
         return RaggedTensor(copied(value.flat_values), tuple(map(copied, value.nested_row_splits)))
     if isinstance(value, SparseTensor):
