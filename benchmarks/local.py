@@ -4,7 +4,8 @@
 
 Both read the same file from the page cache, check every CRC32C and give batches of 1,024 records to a `for`
 loop; in turn, each in a process of its own, after one pass that is not counted. streamrec has one core, and runs
-twice: as it comes, and with `memory_map=True`. tf.data too: on one core, and on all cores as it comes.
+twice: as it comes, and with `memory_map=True`. tf.data too: on one core, and on all cores as it comes. The calmest
+rounds count (`benchmarks.calm`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 
 import streamrec
+from benchmarks.calm import calmest
 from benchmarks.machine import describe, median, save
 from streamrec import Frames, encode_records
 
@@ -64,7 +66,7 @@ def write(path: Path, size: int, count: int) -> str:
 
 def row(path: str, size: int, bar: float, rounds: int) -> dict[str, Any]:
     """All sides in turn; the ratios of neighbours in time, and their medians."""
-    runs = [{side: spawn(side, path) for side in SIDES} for _ in range(rounds)]
+    runs, calm = calmest(lambda: {side: spawn(side, path) for side in SIDES}, rounds)
     speed = {side: median(run[side] for run in runs) for side in SIDES}
 
     def ratio(side: str, peer: str) -> float:
@@ -77,6 +79,7 @@ def row(path: str, size: int, bar: float, rounds: int) -> dict[str, Any]:
         "ratio_all_cores": ratio("streamrec", "tensorflow, all cores"),
         "bar": bar,
         "mb_s": speed,
+        **calm,
     }
 
 

@@ -10,9 +10,9 @@ passes follow, each with an iterator and a shuffle buffer of its own, for 1.5 se
 batch and does nothing with it.
 
 First each way of writing it is tried once, and counts and checksums are compared; then the fastest way of each side
-takes turns with the others, `--rounds` times. Ratios are of neighbours in time; medians count. A side's `ratio` is
-streamrec's speed beside it, `ratio_mapped` that of streamrec with mapped shards. The DataLoader reads two of the shards
-where all of them would take minutes.
+takes turns with the others, `--rounds` times; the calmest rounds count (`benchmarks.calm`). Ratios are of neighbours in
+time; medians count. A side's `ratio` is streamrec's speed beside it, `ratio_mapped` that of streamrec with mapped
+shards. The DataLoader reads two of the shards where all of them would take minutes.
 
 Peak memory is the process's (VmHWM), and twice that of the larger worker, as `top` would show it; beside it what the
 imports took.
@@ -38,6 +38,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.calm import calmest
 from benchmarks.machine import RESULTS, describe, median, save
 from benchmarks.shards import KINDS, SHARDS, write
 from benchmarks.sides import SIDES, Pass, ways
@@ -95,8 +96,8 @@ def row(name: str, paths: list[str], shuffled: bool, sides: Sequence[str], round
     tasks = {side: {"name": name, "side": side, "paths": files[side], "shuffled": shuffled} for side in sides}
     tried = {side: tried_ways(**tasks[side]) for side in sides}
     best = {side: max(found, key=found.__getitem__) for side, found in tried.items()}
-    runs = [{side: spawn(MODULE, way=best[side], **tasks[side]) for side in sides} for _ in range(rounds)]
-    made: dict[str, Any] = {"row": name, "shuffle": kind.shuffle if shuffled else 0, "bar": kind.bar}
+    runs, calm = calmest(lambda: {side: spawn(MODULE, way=best[side], **tasks[side]) for side in sides}, rounds)
+    made: dict[str, Any] = {"row": name, "shuffle": kind.shuffle if shuffled else 0, "bar": kind.bar, **calm}
     made["load"] = round(os.getloadavg()[0], 1)
     made["tried_records_s"] = tried
     for side in sides:

@@ -11,7 +11,7 @@ dropped as they come. streamrec frames, checks every CRC32C, interleaves 16 shar
 Imports are made before the clock starts, sessions after. Each process reads all shards twice, in sessions of their own:
 the second pass is what a long run costs, and its ratios are the ones that are printed; the first one also pays for
 modules that are loaded late, first page faults and one collection of all garbage, some 0.2 s, and is in the data. A
-round more, which is not timed, compares checksums.
+round more, which is not timed, compares checksums. The calmest rounds count (`benchmarks.calm`).
 
 `--memory` measures streamrec's peak memory instead, at 64 MB and at 1 GB a shard.
 """
@@ -36,6 +36,7 @@ import google_crc32c
 import numpy as np
 
 import streamrec
+from benchmarks.calm import calmest
 from benchmarks.machine import describe, median, save
 from streamrec import Framer, Frames, kernels
 from streamrec.testing.servers import Store, fake_gcs, nginx, seaweedfs
@@ -87,12 +88,13 @@ def compare(arguments: argparse.Namespace) -> None:
 def rounds(urls: Sequence[str], options: dict[str, Any], batch: int, block: int, count: int) -> dict[str, float]:
     """Measures both sides in turn; ratios are of neighbours in time, and their median counts."""
     task: dict[str, Any] = {"urls": list(urls), "options": options, "batch": batch, "block": block}
-    pairs = [(spawn(side="bare", **task), spawn(side="streamrec", **task)) for _ in range(count)]
+    pairs, calm = calmest(lambda: (spawn(side="bare", **task), spawn(side="streamrec", **task)), count)
     checks = [spawn(side=side, check=True, **task)["check"] for side in ("bare", "streamrec")]
     if checks[0] != checks[1]:
         raise SystemExit(f"the two sides read different data: {checks}")
     bare, ours = zip(*pairs, strict=True)
     return {
+        **calm,
         "speed_ratio": median(b["mb_s"] / a["mb_s"] for a, b in pairs),
         "cpu_ratio": median(b["cpu_s_gb"] / a["cpu_s_gb"] for a, b in pairs),
         "first_speed_ratio": median(b["first_mb_s"] / a["first_mb_s"] for a, b in pairs),

@@ -16,7 +16,7 @@ loader's queues are full and it rests, and then beside the loader, and so on: th
 tenth from one process to the next, and hardly within a second. `speed` is steps/s beside those alone just before: a
 loader that does not deliver 300 MB/s shows here too. `waited` is the share of the time spent in `next`: what the
 loader did not deliver. `slowed` is how much longer the step itself took than alone: locks and memory that were not
-free. Medians of all pairs.
+free. Medians of the calmest pairs (`benchmarks.calm`).
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 import numpy as np  # noqa: E402
 
 import streamrec  # noqa: E402
+from benchmarks.calm import calmest  # noqa: E402
 from benchmarks.machine import describe, median, save  # noqa: E402
 from benchmarks.shards import KINDS, SHARDS, write  # noqa: E402
 from benchmarks.sides import ways  # noqa: E402
@@ -92,10 +93,9 @@ def compared(task: dict[str, Any], sides: Sequence[str], rounds: int, size: floa
             for alone, beside in run["pairs"]:
                 slowed = beside["step_seconds"] / alone["step_seconds"] - 1
                 speed, mb_s = beside["steps_s"] / alone["steps_s"], beside["steps_s"] * size / 1e6
-                found[side].append(
-                    {**beside, "speed": speed, "mb_s": mb_s, "slowed": slowed, "peak_mb": run["peak_mb"]}
-                )
-    keys = ("speed", "waited", "slowed", "mb_s", "cpu_cores", "peak_mb")
+                whole = {key: run[key] for key in ("peak_mb", "runs", "stolen_cores")}
+                found[side].append({**beside, "speed": speed, "mb_s": mb_s, "slowed": slowed, **whole})
+    keys = ("speed", "waited", "slowed", "mb_s", "cpu_cores", "peak_mb", "runs", "stolen_cores")
     rows = [{"side": side, **{key: median(run[key] for run in runs) for key in keys}} for side, runs in found.items()]
     for row in rows:
         line = "{side:<10} x{speed} of the steps/s alone; {waited} of it waited, steps {slowed} longer; {mb_s} MB/s"
@@ -108,13 +108,15 @@ def child(side: str, work: Sequence[int], paths: list[str], endpoint: str) -> di
     os.sched_setaffinity(0, CORES)
     batches, ready = iter(batches_of(side, paths, endpoint)), repeat(None)
     trained(batches, work, WARM_SECONDS)
-    pairs = []
-    for _ in range(PAIRS):
+
+    def pair() -> tuple[dict[str, float], dict[str, float]]:
         trained(ready, work, SETTLE_SECONDS)
         alone = trained(ready, work, ALONE_SECONDS)
         trained(batches, work, SETTLE_SECONDS)
-        pairs.append((alone, trained(batches, work, BESIDE_SECONDS)))
-    return {"pairs": pairs, "peak_mb": peak_mb()}
+        return alone, trained(batches, work, BESIDE_SECONDS)
+
+    pairs, calm = calmest(pair, PAIRS)
+    return {"pairs": pairs, "peak_mb": peak_mb(), **calm}
 
 
 def batches_of(side: str, paths: Sequence[str], endpoint: str) -> Iterator[Any]:

@@ -171,6 +171,7 @@ class Feeds:
         self._unused = 0
         self._arrived = asyncio.Event()
         self._waiting: dict[Lane, asyncio.Event] = {}
+        self._waking = False
 
     @property
     def ahead(self) -> int:
@@ -243,9 +244,16 @@ class Feeds:
         return self._shards.plan.cycle_length == 1 or (self._listing.complete and len(self._listing.paths) == 1)
 
     def wake(self) -> None:
-        """Records were taken: lanes that have room again may go on."""
-        for lane in [lane for lane in self._waiting if lane.has_room]:
+        """Records were taken: lanes that have room again may go on, one in each turn of the loop."""
+        if not self._waking:
+            self._wake_next()
+
+    def _wake_next(self) -> None:
+        lane = next((lane for lane in self._waiting if lane.has_room), None)
+        self._waking = lane is not None
+        if lane is not None:
             self._waiting.pop(lane).set()
+            asyncio.get_running_loop().call_soon(self._wake_next)
 
     async def arrival(self) -> None:
         """Waits until something has arrived in any lane."""
