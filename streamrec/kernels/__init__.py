@@ -33,6 +33,7 @@ __all__ = [
     "masked_crc32c",
     "pad_rows",
     "pick",
+    "rows_in_turn",
     "scan_frames",
 ]
 
@@ -62,6 +63,7 @@ if NATIVE:
             masked_crc32c,
             pad_rows,
             pick,
+            rows_in_turn,
             scan_frames,
         )
     except ImportError as error:
@@ -82,5 +84,6 @@ else:
         masked_crc32c,
         pad_rows,
         pick,
+        rows_in_turn,
         scan_frames,
     )

@@ -12,7 +12,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,24 +62,25 @@ class Scattered(Frames):
             lanes: For each lane its windows. A lane holds exactly what its turns take; the last turn may be shorter.
             block: Records in a turn.
         """
-        rows = np.empty((sum(len(window) for windows in lanes for window in windows), 4), np.int64)
-        rest = len(rows) // (len(lanes) * block) * len(lanes) * block
-        turns = rows[:rest].reshape(-1, len(lanes), block, 4)
         buffers: list[Buffer] = []
-        for number, windows in enumerate(lanes):
-            lane = rows_of(windows, len(buffers))
-            buffers += buffers_of(windows)
-            whole = len(turns) * block
-            turns[:, number] = lane[:whole].reshape(-1, block, 4)
-            more = len(lane) - whole
-            rows[rest : rest + more] = lane[whole:]
-            rest += more
-        return cls(buffers, rows)
+        parts = []
+        for windows in lanes:
+            lane = []
+            for window in windows:
+                if isinstance(window, Scattered):
+                    lane.append((window.rows, len(buffers)))
+                    buffers += window.buffers
+                else:
+                    lane.append((window.spans, len(buffers)))
+                    buffers.append(window.buffer)
+            parts.append(lane)
+        rows = np.frombuffer(memoryview(kernels.rows_in_turn(parts, block)).toreadonly(), np.int64)
+        return cls(buffers, rows.reshape(-1, 4))
 
     @classmethod
     def joining(cls, windows: Sequence[Frames]) -> Scattered:
         """Records of several windows, one behind the other."""
-        return cls(buffers_of(windows), rows_of(windows, 0))
+        return cls.in_turn([windows], 1)
 
     @property
     def joined(self) -> Frames:
@@ -133,28 +134,3 @@ class Scattered(Frames):
     def _view(self, index: int) -> memoryview:
         start, end, tag, _ = self.rows[index].tolist()
         return memoryview(self.buffers[tag >> BUFFER_BITS]).cast("B")[start:end]
-
-
-def buffers_of(windows: Iterable[Frames]) -> list[Buffer]:
-    """The buffers that windows lie in, one after the other."""
-    buffers: list[Buffer] = []
-    for window in windows:
-        buffers += window.buffers if isinstance(window, Scattered) else [window.buffer]
-    return buffers
-
-
-def rows_of(windows: Sequence[Frames], first: int) -> npt.NDArray[np.int64]:
-    """The rows of some windows' records, whose buffers are numbered from `first` on."""
-    rows = np.zeros((sum(map(len, windows)), 4), np.int64)
-    end = 0
-    for window in windows:
-        begin, end = end, end + len(window)
-        if isinstance(window, Scattered):
-            rows[begin:end] = window.rows
-            rows[begin:end, 2] += first << BUFFER_BITS
-            first += len(window.buffers)
-        else:
-            rows[begin:end, :2] = window.spans
-            rows[begin:end, 2] = first << BUFFER_BITS
-            first += 1
-    return rows

@@ -1,4 +1,4 @@
-"""interleave: payloads of many lanes, copied in the order of their turns."""
+"""interleave and rows_in_turn: payloads of many lanes in the order of their turns, copied, or named where they lie."""
 
 import itertools
 from types import ModuleType
@@ -109,3 +109,85 @@ def test_wrong_arguments(kernels: ModuleType) -> None:
         kernels.interleave([[("text", window[1])]], 1)
     with pytest.raises(TypeError):
         kernels.interleave([1], 1)
+
+
+def as_parts(windows: list[list[Window]]) -> tuple[list[list[tuple[np.ndarray, int]]], list[bytes]]:
+    """The windows' spans with the numbers of their buffers, every second one as rows; and the buffers."""
+    buffers: list[bytes] = []
+    parts = []
+    for lane in windows:
+        numbered = []
+        for buffer, spans in lane:
+            number = len(buffers)
+            if number % 2:
+                buffers += [b"nobody's", buffer]
+                rows = np.concatenate([spans, np.full((len(spans), 2), [1 << 32, 7])], 1)
+                numbered.append((rows, number))
+            else:
+                buffers.append(buffer)
+                numbered.append((spans, number))
+        parts.append(numbered)
+    return parts, buffers
+
+
+@given(job=jobs())
+def test_rows_name_the_payloads_in_turn(
+    kernels: ModuleType, job: tuple[list[list[bytes]], int, list[list[Window]]]
+) -> None:
+    lanes, block, windows = job
+    parts, buffers = as_parts(windows)
+    rows = np.frombuffer(kernels.rows_in_turn(parts, block), np.int64).reshape(-1, 4)
+    assert [buffers[tag >> 32][start:end] for start, end, tag, _ in rows.tolist()] == in_turn(lanes, block)
+    were_rows = [tag > 0 and buffers[(tag >> 32) - 1] == b"nobody's" for tag in rows[:, 2].tolist()]
+    assert rows[:, 3].tolist() == [7 * was for was in were_rows]
+
+
+@given(job=jobs(), drop=st.integers(0, 3))
+def test_native_rows_equal_those_of_the_reference(
+    job: tuple[list[list[bytes]], int, list[list[Window]]], drop: int
+) -> None:
+    """Also where a lane lacks records."""
+    _, block, windows = job
+    windows[drop % len(windows)] = windows[drop % len(windows)][:drop]
+    parts, _ = as_parts(windows)
+    found = []
+    for module in (_native, reference):
+        try:
+            found.append(bytes(module.rows_in_turn(parts, block)))
+        except ValueError as error:
+            found.append(str(error).encode())
+    assert found[0] == found[1]
+
+
+def test_rows_of_many_records_live_in_a_block(kernels: ModuleType) -> None:
+    spans = np.arange(20_000, dtype=np.int64).reshape(-1, 2)
+    rows = np.frombuffer(kernels.rows_in_turn([[(spans, 0)], [(spans, 1)]], 5), np.int64).reshape(-1, 4)
+    assert sorted(rows.tolist()) == sorted(
+        [start, end, tag << 32, 0] for start, end in spans.tolist() for tag in (0, 1)
+    )
+
+
+def test_no_rows(kernels: ModuleType) -> None:
+    for lanes in ([], [[]], [[], [(np.empty((0, 2), np.int64), 3)]]):
+        assert bytes(kernels.rows_in_turn(lanes, 1)) == b""
+
+
+def test_wrong_arguments_for_rows(kernels: ModuleType) -> None:
+    spans = np.array([[0, 1]])
+    with pytest.raises(ValueError, match="block is 0: wanted 1 or more"):
+        kernels.rows_in_turn([[(spans, 0)]], 0)
+    with pytest.raises(ValueError, match="has no record after 2 of 3: each lane must hold what its turns of 1 take"):
+        kernels.rows_in_turn([[(spans, 0)], [(np.array([[0, 1], [1, 2]]), 1)]], 1)
+    for lane in ([b"a"], [(spans,)], [[spans, 0]]):
+        with pytest.raises(TypeError, match=r"a part is a tuple \(places, first\), not"):
+            kernels.rows_in_turn([lane], 1)
+    for first in (-1, 2**31):
+        with pytest.raises(ValueError, match="wanted an integer from 0 to 2147483647"):
+            kernels.rows_in_turn([[(spans, first)]], 1)
+    for places in (np.zeros((1, 3), np.int64), np.zeros(4, np.int64)):
+        with pytest.raises(ValueError, match=r"wanted spans or rows as an int64 array of shape \[n, 2\] or \[n, 4\]"):
+            kernels.rows_in_turn([[(places, 0)]], 1)
+    with pytest.raises(TypeError, match="wanted spans or rows"):
+        kernels.rows_in_turn([[(np.zeros((1, 4)), 0)]], 1)
+    with pytest.raises(BufferError, match="not C-contiguous"):
+        kernels.rows_in_turn([[(np.zeros((4, 4), np.int64)[:, :2], 0)]], 1)

@@ -20,6 +20,7 @@ from streamrec.kernels.reference.mapping import map_file
 from streamrec.kernels.reference.pad import pad_rows
 from streamrec.kernels.reference.resync import find_header
 from streamrec.kernels.reference.shuffle import exchange, pick
+from streamrec.kernels.reference.turns import rows_in_turn
 
 __all__ = [
     "allocate",
@@ -36,5 +37,6 @@ __all__ = [
     "masked_crc32c",
     "pad_rows",
     "pick",
+    "rows_in_turn",
     "scan_frames",
 ]

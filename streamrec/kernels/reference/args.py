@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import itertools
 import operator
+import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from streamrec.kernels.codes import BytesLike, Int64s
 
-__all__ = ["bytes_of", "int64s", "integer", "joined", "packed", "payload_of", "rows_of", "spans_of"]
+__all__ = ["bytes_of", "in_turn", "int64s", "integer", "joined", "packed", "payload_of", "rows_of", "spans_of"]
+
+
+T = TypeVar("T")
 
 
 def bytes_of(data: BytesLike) -> bytes:
@@ -26,12 +30,12 @@ def spans_of(value: Int64s) -> list[tuple[int, int]]:
     return [(start, end) for start, end in pairs.tolist()]
 
 
-def int64s(value: Int64s, ndim: int, wanted: str) -> npt.NDArray[np.int64]:
-    """A C-contiguous int64 array of so many dimensions, aligned or not; of two, the second has 2."""
+def int64s(value: Int64s, ndim: int, wanted: str, most: int = 2) -> npt.NDArray[np.int64]:
+    """A C-contiguous int64 array of so many dimensions, aligned or not; of two, the second has 2, or `most`."""
     view = _view(value)
     shape = view.shape or ()
     right_type = view.itemsize == 8 and view.format in ("l", "q", "=q")  # the last: not aligned
-    if not right_type or len(shape) != ndim or (ndim == 2 and shape[1] != 2):
+    if not right_type or len(shape) != ndim or (ndim == 2 and shape[1] not in (2, most)):
         message = f"wanted {wanted}, found {len(shape)} dimension(s) of format '{view.format}'"
         raise (ValueError if right_type else TypeError)(message)
     return np.frombuffer(_contiguous(view), np.int64).reshape(shape)
@@ -58,6 +62,26 @@ def integer(value: int, limit: int) -> int:
     if not 0 <= index <= limit:
         raise ValueError(f"wanted an integer from 0 to {limit}, found {index!r}")
     return index
+
+
+def in_turn(lanes: Sequence[Iterable[T]], block: int) -> list[T]:
+    """What the lanes hold, `block` of each in turn, again and again."""
+    if integer(block, sys.maxsize) == 0:
+        raise ValueError("block is 0: wanted 1 or more")
+    queues = [list(lane) for lane in lanes]
+    count = sum(map(len, queues))
+    ordered: list[T] = []
+    for lane in itertools.cycle([iter(queue) for queue in queues]):
+        if len(ordered) == count:
+            break
+        turn = list(itertools.islice(lane, min(block, count - len(ordered))))
+        ordered += turn
+        if len(turn) < block and len(ordered) < count:
+            raise ValueError(
+                f"the lane whose turn it is has no record after {len(ordered)} of {count}: each lane must hold what "
+                f"its turns of {block} take"
+            )
+    return ordered
 
 
 def payload_of(content: bytes, index: int, pair: tuple[int, int]) -> bytes:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from streamrec.kernels.codes import BytesLike, Int64s
-from streamrec.kernels.reference.args import bytes_of, integer, joined, payload_of, spans_of
+from streamrec.kernels.reference.args import bytes_of, in_turn, joined, payload_of, spans_of
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -37,23 +35,8 @@ def interleave(lanes: Sequence[Sequence[tuple[BytesLike, Int64s]]], block: int) 
     >>> buffer
     b'axbcyz'
     """
-    if integer(block, sys.maxsize) == 0:
-        raise ValueError("block is 0: wanted 1 or more")
     payloads = [[payload for window in lane for payload in _payloads(*_window(window))] for lane in map(tuple, lanes)]
-    count = sum(map(len, payloads))
-    ordered: list[bytes] = []
-    queues = [iter(lane) for lane in payloads]
-    for lane in itertools.cycle(queues):
-        if len(ordered) == count:
-            break
-        turn = list(itertools.islice(lane, min(block, count - len(ordered))))
-        ordered += turn
-        if len(turn) < block and len(ordered) < count:
-            raise ValueError(
-                f"the lane whose turn it is has no record after {len(ordered)} of {count}: each lane must hold what "
-                f"its turns of {block} take"
-            )
-    return joined(ordered)
+    return joined(in_turn(payloads, block))
 
 
 def _window(pair: object) -> tuple[BytesLike, Int64s]:

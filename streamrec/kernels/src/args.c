@@ -42,14 +42,15 @@ take_buffer(PyObject *object, void *view)
     return take_view(object, view) ? finish(view) : 0;
 }
 
+/* Takes int64 of so many dimensions; of two, the second has 2, or `most`. */
 static int
-take_int64s(PyObject *object, Py_buffer *view, int ndim, const char *wanted)
+take_cells(PyObject *object, Py_buffer *view, int ndim, Py_ssize_t most, const char *wanted)
 {
     if (!take_view(object, view)) {
         return 0;
     }
     int right_type = is_int64(view);
-    if (!right_type || view->ndim != ndim || (ndim == 2 && view->shape[1] != 2)) {
+    if (!right_type || view->ndim != ndim || (ndim == 2 && view->shape[1] != 2 && view->shape[1] != most)) {
         PyErr_Format(right_type ? PyExc_ValueError : PyExc_TypeError,
                      "wanted %s, found %d dimension(s) of format '%s'", wanted, view->ndim,
                      view->format != NULL ? view->format : "B");
@@ -57,6 +58,18 @@ take_int64s(PyObject *object, Py_buffer *view, int ndim, const char *wanted)
         return 0;
     }
     return finish(view);
+}
+
+static int
+take_int64s(PyObject *object, Py_buffer *view, int ndim, const char *wanted)
+{
+    return take_cells(object, view, ndim, 2, wanted);
+}
+
+int
+take_places(PyObject *object, void *view)
+{
+    return take_cells(object, view, 2, 4, "spans or rows as an int64 array of shape [n, 2] or [n, 4]");
 }
 
 int
@@ -120,10 +133,38 @@ take_size(PyObject *object, void *size)
 }
 
 int
+take_turn(PyObject *object, void *block)
+{
+    if (!take_size(object, block)) {
+        return 0;
+    }
+    if (*(Py_ssize_t *)block == 0) {
+        PyErr_SetString(PyExc_ValueError, "block is 0: wanted 1 or more");
+        return 0;
+    }
+    return 1;
+}
+
+PyObject *
+raise_no_record(Py_ssize_t done, Py_ssize_t count, Py_ssize_t block)
+{
+    return PyErr_Format(PyExc_ValueError, "the lane whose turn it is has no record after %zd of %zd: each lane must "
+                        "hold what its turns of %zd take", done, count, block);
+}
+
+int
 take_uint32(PyObject *object, void *value)
 {
     long long wide = take_integer(object, UINT32_MAX);
     *(uint32_t *)value = (uint32_t)wide;
+    return wide >= 0;
+}
+
+int
+take_number(PyObject *object, void *value)
+{
+    long long wide = take_integer(object, INT32_MAX);
+    *(int64_t *)value = wide;
     return wide >= 0;
 }
 
@@ -185,4 +226,25 @@ release_buffers(struct buffers *buffers)
     }
     free(buffers->views);
     buffers->views = NULL; /* so that releasing them again does nothing */
+}
+
+PyObject *
+tuples_of(PyObject *sequence, Py_ssize_t *items)
+{
+    PyObject *outer = PySequence_Tuple(sequence);
+    if (outer == NULL) {
+        return NULL;
+    }
+    PyObject *tuples = PyTuple_New(PyTuple_Size(outer));
+    *items = 0;
+    for (Py_ssize_t i = 0; tuples != NULL && i < PyTuple_Size(outer); i++) {
+        PyObject *inner = PySequence_Tuple(PyTuple_GetItem(outer, i));
+        if (inner == NULL || PyTuple_SetItem(tuples, i, inner) < 0) {
+            Py_CLEAR(tuples);
+        } else {
+            *items += PyTuple_Size(inner);
+        }
+    }
+    Py_DECREF(outer);
+    return tuples;
 }

@@ -132,8 +132,7 @@ interleave(struct lanes *lanes, Py_ssize_t block)
         return copies_give(&copies);
     }
     copies_drop(&copies);
-    return PyErr_Format(PyExc_ValueError, "the lane whose turn it is has no record after %zd of %zd: each lane must "
-                        "hold what its turns of %zd take", copied, count, block);
+    return raise_no_record(copied, count, block);
 }
 
 /* Takes one window: a pair of buffer and spans. */
@@ -172,28 +171,6 @@ take_windows(PyObject *tuples, struct lanes *lanes)
     return 1;
 }
 
-/* A tuple of tuples from a sequence of sequences, with the number of all windows in *windows. */
-static PyObject *
-as_tuples(PyObject *sequence, Py_ssize_t *windows)
-{
-    PyObject *outer = PySequence_Tuple(sequence);
-    if (outer == NULL) {
-        return NULL;
-    }
-    PyObject *tuples = PyTuple_New(PyTuple_Size(outer));
-    *windows = 0;
-    for (Py_ssize_t i = 0; tuples != NULL && i < PyTuple_Size(outer); i++) {
-        PyObject *inner = PySequence_Tuple(PyTuple_GetItem(outer, i));
-        if (inner == NULL || PyTuple_SetItem(tuples, i, inner) < 0) {
-            Py_CLEAR(tuples);
-        } else {
-            *windows += PyTuple_Size(inner);
-        }
-    }
-    Py_DECREF(outer);
-    return tuples;
-}
-
 static PyObject *
 interleave_tuples(PyObject *tuples, Py_ssize_t windows, Py_ssize_t block)
 {
@@ -225,14 +202,10 @@ py_interleave(PyObject *module, PyObject *args, PyObject *kwargs)
     (void)module;
     PyObject *lanes;
     Py_ssize_t block, windows;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO&:interleave", names, &lanes, take_size, &block)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO&:interleave", names, &lanes, take_turn, &block)) {
         return NULL;
     }
-    if (block == 0) {
-        PyErr_SetString(PyExc_ValueError, "block is 0: wanted 1 or more");
-        return NULL;
-    }
-    PyObject *tuples = as_tuples(lanes, &windows);
+    PyObject *tuples = tuples_of(lanes, &windows);
     PyObject *result = tuples != NULL ? interleave_tuples(tuples, windows, block) : NULL;
     Py_XDECREF(tuples);
     return result;

@@ -9,7 +9,6 @@
 #include "args.h"
 #include "copy.h"
 
-#define ROW_BYTES 32
 #define AHEAD 8 /* rows are asked for so many steps before their turn */
 #define PICK_AHEAD 16    /* payloads likewise: no two lie near each other, so it is further than in copy.h */
 #define BUFFER_SHIFT 32  /* the third number of a row is `buffer << 32 | size` */
