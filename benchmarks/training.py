@@ -4,7 +4,7 @@
 
 A step of the loop has ten layers. A layer holds the interpreter lock for half of its time (a loop in Python) and works
 without it for the other half (a matrix product of NumPy's on one thread). Each step takes a batch of 32 images of
-110 kB, 3.5 MB, and lasts as long as 300 MB/s give it: the work of a step is cut to that before the rounds.
+110 kB, 3.5 MB, and lasts as long as 300 MB/s give it: each process cuts the work of a step to that before it begins.
 
 - alone: the batch is there already, in both halves of each pair: what the clock itself does.
 - streamrec, mapped (`memory_map=True`), tf.data, DataLoader: the way of `benchmarks.sides` over 16 local files in the
@@ -24,6 +24,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
@@ -77,7 +78,7 @@ def main() -> None:
         folder.mkdir()
         paths = write(KIND, folder)
         size = sum(map(os.path.getsize, paths)) / KIND.records * KIND.batch
-        task = {"paths": paths, "endpoint": store.endpoint, "work": calibrated(size / BYTES_PER_SECOND)}
+        task = {"paths": paths, "endpoint": store.endpoint, "seconds": size / BYTES_PER_SECOND}
         rows = compared(task, arguments.sides.split(","), arguments.rounds, size)
     load = round(os.getloadavg()[0], 1)
     machine = describe("tensorflow-cpu", "torch", "tfrecord", "numpy") | {"load": load, "rounds": arguments.rounds}
@@ -103,9 +104,10 @@ def compared(task: dict[str, Any], sides: Sequence[str], rounds: int, size: floa
     return rows
 
 
-def child(side: str, work: Sequence[int], paths: list[str], endpoint: str) -> dict[str, Any]:
-    """The loop beside one loader."""
+def child(side: str, seconds: float, paths: list[str], endpoint: str) -> dict[str, Any]:
+    """The loop beside one loader, whose steps last so long alone."""
     os.sched_setaffinity(0, CORES)
+    work = calibrated(seconds)
     batches, ready = iter(batches_of(side, paths, endpoint)), repeat(None)
     trained(batches, work, WARM_SECONDS)
 
@@ -142,19 +144,19 @@ def calibrated(seconds: float) -> tuple[int, int]:
     half = seconds / LAYERS / 2
     turns, products = 1_000, 4
     for _ in range(8):
-        turns = max(1, round(turns * half / best_of(lambda turns=turns: held(turns))))
-        products = max(1, round(products * half / best_of(lambda products=products: free(products))))
+        turns = max(1, round(turns * half / usual(lambda turns=turns: held(turns))))
+        products = max(1, round(products * half / usual(lambda products=products: free(products))))
     return turns, products
 
 
-def best_of(work: Callable[[], None]) -> float:
-    """Seconds of the fastest of 50 calls."""
+def usual(work: Callable[[], None]) -> float:
+    """Seconds of a call: the median of 50."""
     taken = []
     for _ in range(50):
         began = time.perf_counter()
         work()
         taken.append(time.perf_counter() - began)
-    return min(taken)
+    return statistics.median(taken)
 
 
 def held(turns: int) -> None:

@@ -52,8 +52,8 @@ pipeline without a copy, save for the batches that straddle two of them."""
 MAPPED_BLOCKS = 4
 """The same where shards are mapped, not read: their blocks need no memory that is not there already."""
 
-CHUNK_SHARE = 16
-"""A pull of mapped records takes no more than this part of the budget: two or three are under way."""
+CHUNK_SHARE = 8
+"""A pull of long records takes no more than this part of the budget: two or three are under way."""
 
 LEAST_PLACES = 2
 """A shard that is read alone has larger blocks, and needs the room of so many."""
@@ -122,7 +122,7 @@ async def read(
     within.tells(opened.listing.paths, shards.plan.block_length)
     turn = Turn.from_json(state) if state is not None else None
     plan = shards.plan.within(within.deterministic)
-    skip, most = within.skip - within.begun, within.budget // CHUNK_SHARE if shards.options.memory_map else 0
+    skip, most = within.skip - within.begun, within.budget // CHUNK_SHARE
     interleave = Interleave(plan, 0, turn, batch=within.batch, skip=skip, most_bytes=most)
     async with background() as tasks:
         with closing(Feeds(shards, opened, tasks, within)) as feeds:
