@@ -26,15 +26,17 @@ from streamrec.pipeline.chunk import Positions
 from streamrec.pipeline.reading.lane import STRETCH_BYTES, Lane, records_begun, take_in_turn
 from streamrec.pipeline.reading.turn import Arrival, BlockPositions, Snapshot, SourcePositions, Turn
 from streamrec.pipeline.shuffling.places import Taken
-from streamrec.tfrecord import SCATTERED_BYTES, Frames
+from streamrec.tfrecord import Frames
 
 __all__ = ["CHUNK_BYTES", "Interleave", "Plan"]
 
 CHUNK_BYTES = 12 << 20
 """About how much one pull takes at the most: more costs memory, less costs time for each."""
 
+LONG_CHUNK_RECORDS = 256
 LONG_CHUNK_BYTES = 32 << 20
-"""The same where records are so long that they are not copied: each pull costs something for each lane."""
+"""A pull costs something for each lane: of long records it takes so many, but no more bytes than these. Not of shorter
+ones, though they are not copied either: parsed, a pull of tokens is five times as large."""
 
 AVAILABLE: Final = attrgetter("available")
 TYPICAL_BYTES: Final = attrgetter("typical_bytes")
@@ -86,7 +88,7 @@ class Interleave:
         self._marks = [None if lane is None else lane.mark() for lane in self._slots]
         self._batch = batch
         self._pulled = -skip
-        self._most_bytes = max(CHUNK_BYTES, min(most_bytes, LONG_CHUNK_BYTES))
+        self._most_bytes = min(most_bytes, LONG_CHUNK_BYTES)
         self._before = self.snapshot
 
     def wanted(self, ahead: int) -> list[Lane]:
@@ -216,7 +218,7 @@ class Interleave:
 
     def _most(self, record_bytes: int) -> int:
         """About how many records to take at a time: for a few more than that, a batch may end there too."""
-        count = (self._most_bytes if record_bytes >= SCATTERED_BYTES else CHUNK_BYTES) // record_bytes
+        count = max(CHUNK_BYTES, min(LONG_CHUNK_RECORDS * record_bytes, self._most_bytes)) // record_bytes
         more = -(self._pulled + count) % self._batch
         return count + more if more <= count // 2 else count
 
