@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["rows_in_turn"]
 
-BUFFER_BITS = 32
-
 
 def rows_in_turn(lanes: Sequence[Sequence[tuple[Int64s, int]]], block: int) -> Buffer:
     """Says where the records of many lanes lie, in turn: `block` of each lane, again and again.
@@ -54,5 +52,5 @@ def _rows(places: Int64s, first: int) -> npt.NDArray[np.int64]:
     cells = int64s(places, 2, "spans or rows as an int64 array of shape [n, 2] or [n, 4]", most=4)
     rows = np.zeros((len(cells), 4), np.int64)
     rows[:, : cells.shape[1]] = cells
-    rows[:, 2] += number << BUFFER_BITS
+    rows[:, 2] += number << 32
     return rows

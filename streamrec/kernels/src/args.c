@@ -133,26 +133,6 @@ take_size(PyObject *object, void *size)
 }
 
 int
-take_turn(PyObject *object, void *block)
-{
-    if (!take_size(object, block)) {
-        return 0;
-    }
-    if (*(Py_ssize_t *)block == 0) {
-        PyErr_SetString(PyExc_ValueError, "block is 0: wanted 1 or more");
-        return 0;
-    }
-    return 1;
-}
-
-PyObject *
-raise_no_record(Py_ssize_t done, Py_ssize_t count, Py_ssize_t block)
-{
-    return PyErr_Format(PyExc_ValueError, "the lane whose turn it is has no record after %zd of %zd: each lane must "
-                        "hold what its turns of %zd take", done, count, block);
-}
-
-int
 take_uint32(PyObject *object, void *value)
 {
     long long wide = take_integer(object, UINT32_MAX);
@@ -226,25 +206,4 @@ release_buffers(struct buffers *buffers)
     }
     free(buffers->views);
     buffers->views = NULL; /* so that releasing them again does nothing */
-}
-
-PyObject *
-tuples_of(PyObject *sequence, Py_ssize_t *items)
-{
-    PyObject *outer = PySequence_Tuple(sequence);
-    if (outer == NULL) {
-        return NULL;
-    }
-    PyObject *tuples = PyTuple_New(PyTuple_Size(outer));
-    *items = 0;
-    for (Py_ssize_t i = 0; tuples != NULL && i < PyTuple_Size(outer); i++) {
-        PyObject *inner = PySequence_Tuple(PyTuple_GetItem(outer, i));
-        if (inner == NULL || PyTuple_SetItem(tuples, i, inner) < 0) {
-            Py_CLEAR(tuples);
-        } else {
-            *items += PyTuple_Size(inner);
-        }
-    }
-    Py_DECREF(outer);
-    return tuples;
 }

@@ -15,12 +15,8 @@ int take_places(PyObject *object, void *view);          /* Py_buffer *: int64 [n
 int take_row_splits(PyObject *object, void *view);      /* Py_buffer *: int64 [n] */
 int take_int64s_or_none(PyObject *object, void *view);  /* Py_buffer *: int64 [n]; None leaves view->obj NULL */
 int take_size(PyObject *object, void *size);            /* Py_ssize_t *: an int from 0 on */
-int take_turn(PyObject *object, void *block);           /* Py_ssize_t *: how many records make a turn, from 1 on */
 int take_uint32(PyObject *object, void *value);         /* uint32_t * */
 int take_number(PyObject *object, void *value);         /* int64_t *: that of a buffer, 31 bits */
-
-/* Raises ValueError for a lane that had no record left in its turn, and returns NULL. */
-PyObject *raise_no_record(Py_ssize_t done, Py_ssize_t count, Py_ssize_t block);
 
 /* What the kernels over a TFRecord stream are called with: (data, start, verify, max_record_bytes). */
 struct stream {
@@ -41,11 +37,8 @@ struct buffers {
 int take_buffers(PyObject *sequence, struct buffers *buffers); /* 0 with an exception set, and nothing to release */
 void release_buffers(struct buffers *buffers);
 
-/* A tuple of tuples from a sequence of sequences, with the number of all items in *items; NULL with an exception. */
-PyObject *tuples_of(PyObject *sequence, Py_ssize_t *items);
-
 #define SPAN_BYTES 16  /* a span: two int64 */
-#define ROW_BYTES 32   /* a row: a span, `buffer << BUFFER_BITS`, and a number */
+#define ROW_BYTES 32   /* a row: a span, `buffer << BUFFER_BITS | size`, and a number of the caller's */
 #define BUFFER_BITS 32
 
 /* One element of an int64 buffer, which need not be aligned (np.frombuffer(data, np.int64, offset=1)). */

@@ -4,27 +4,10 @@
  * index array is made before, and the spans are written as the payloads are. They are checked twice, when they are
  * measured and when they are copied: without the GIL another thread may write to the arrays in between.
  */
-#include "args.h"
 #include "copy.h"
+#include "lanes.h"
 
 #include <stdlib.h>
-
-/* Some records of one buffer. */
-struct window {
-    Py_buffer buffer, spans;
-};
-
-/* Where one lane's turn goes on: the window, and the record in it. */
-struct cursor {
-    const struct window *window, *stop;
-    Py_ssize_t record;
-};
-
-struct lanes {
-    struct window *windows;
-    struct cursor *cursors, *ahead; /* one for each lane: where copying is, and where prefetching is */
-    Py_ssize_t window_count, lane_count;
-};
 
 /* The order of the records: `block` of each lane in turn. */
 struct turn {
@@ -35,7 +18,7 @@ static inline const uint8_t *
 payload_at(const struct window *window, Py_ssize_t record, size_t *length)
 {
     size_t start;
-    return span_at(window->spans.buf, record, window->buffer.len, &start, length)
+    return span_at(window->places.buf, record, window->buffer.len, &start, length)
                ? (const uint8_t *)window->buffer.buf + start
                : NULL;
 }
@@ -45,11 +28,7 @@ static inline const uint8_t *
 next_payload(struct cursor *cursors, Py_ssize_t lane_count, struct turn *turn, size_t *length)
 {
     struct cursor *cursor = &cursors[turn->lane];
-    while (cursor->window < cursor->stop && cursor->record == cursor->window->spans.shape[0]) {
-        cursor->window++;
-        cursor->record = 0;
-    }
-    if (cursor->window == cursor->stop) {
+    if (!has_record(cursor)) {
         return NULL;
     }
     if (++turn->used == turn->block) {
@@ -59,16 +38,17 @@ next_payload(struct cursor *cursors, Py_ssize_t lane_count, struct turn *turn, s
     return payload_at(cursor->window, cursor->record++, length);
 }
 
-/* Copies `count` payloads and writes their new spans. Returns how many it could copy. */
+/* Copies `count` payloads and writes their new spans; what comes is prefetched at cursors of its own, `ahead`. Returns how
+ * many it could copy. */
 static Py_ssize_t
-copy_in_turn(struct lanes *lanes, Py_ssize_t block, Py_ssize_t count, struct copies copies)
+copy_in_turn(const struct lanes *lanes, struct cursor *ahead, Py_ssize_t block, Py_ssize_t count, struct copies copies)
 {
     struct turn turn = {block, 0, 0}, far = turn;
     int64_t end = 0;
     size_t length;
     for (Py_ssize_t i = -PREFETCH_AHEAD; i < count; i++) {
         if (i + PREFETCH_AHEAD < count) {
-            const uint8_t *coming = next_payload(lanes->ahead, lanes->lane_count, &far, &length);
+            const uint8_t *coming = next_payload(ahead, lanes->lane_count, &far, &length);
             if (coming != NULL) {
                 prefetch_payload(coming, length);
             }
@@ -93,7 +73,7 @@ measure(const struct lanes *lanes, Py_ssize_t *count, Py_ssize_t *bad)
     Py_ssize_t total = 0, records = 0;
     for (*bad = 0; *bad < lanes->window_count; ++*bad) {
         const struct window *window = &lanes->windows[*bad];
-        for (Py_ssize_t i = 0; i < window->spans.shape[0]; i++, records++) {
+        for (Py_ssize_t i = 0; i < window->places.shape[0]; i++, records++) {
             size_t length;
             *count = i;
             if (payload_at(window, i, &length) == NULL) {
@@ -110,7 +90,7 @@ measure(const struct lanes *lanes, Py_ssize_t *count, Py_ssize_t *bad)
 }
 
 static PyObject *
-interleave(struct lanes *lanes, Py_ssize_t block)
+interleave(const struct lanes *lanes, Py_ssize_t block)
 {
     Py_ssize_t size, count = 0, bad, copied;
     Py_BEGIN_ALLOW_THREADS
@@ -119,15 +99,22 @@ interleave(struct lanes *lanes, Py_ssize_t block)
     if (size < 0) {
         return bad == lanes->window_count
                    ? PyErr_NoMemory()
-                   : raise_bad_span(lanes->windows[bad].spans.buf, count, lanes->windows[bad].buffer.len);
+                   : raise_bad_span(lanes->windows[bad].places.buf, count, lanes->windows[bad].buffer.len);
     }
+    struct cursor *ahead = malloc(((size_t)lanes->lane_count + 1) * sizeof *ahead);
+    if (ahead == NULL) {
+        return PyErr_NoMemory();
+    }
+    memcpy(ahead, lanes->cursors, (size_t)lanes->lane_count * sizeof *ahead);
     struct copies copies;
     if (!copies_begin(&copies, size, count)) {
+        free(ahead);
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS
-    copied = copy_in_turn(lanes, block, count, copies);
+    copied = copy_in_turn(lanes, ahead, block, count, copies);
     Py_END_ALLOW_THREADS
+    free(ahead);
     if (copied == count) {
         return copies_give(&copies);
     }
@@ -146,69 +133,18 @@ take_window(PyObject *pair, struct window *window)
     if (!take_buffer(PyTuple_GetItem(pair, 0), &window->buffer)) {
         return 0;
     }
-    if (!take_spans(PyTuple_GetItem(pair, 1), &window->spans)) {
+    if (!take_spans(PyTuple_GetItem(pair, 1), &window->places)) {
         PyBuffer_Release(&window->buffer);
         return 0;
     }
     return 1;
 }
 
-/* Takes all windows of all lanes; `tuples` holds a tuple for each lane. */
-static int
-take_windows(PyObject *tuples, struct lanes *lanes)
-{
-    for (Py_ssize_t lane = 0; lane < lanes->lane_count; lane++) {
-        PyObject *pairs = PyTuple_GetItem(tuples, lane);
-        struct window *first = &lanes->windows[lanes->window_count];
-        for (Py_ssize_t i = 0; i < PyTuple_Size(pairs); i++) {
-            if (!take_window(PyTuple_GetItem(pairs, i), &lanes->windows[lanes->window_count])) {
-                return 0;
-            }
-            lanes->window_count++;
-        }
-        lanes->cursors[lane] = lanes->ahead[lane] = (struct cursor){first, first + PyTuple_Size(pairs), 0};
-    }
-    return 1;
-}
-
-static PyObject *
-interleave_tuples(PyObject *tuples, Py_ssize_t windows, Py_ssize_t block)
-{
-    struct lanes lanes = {.lane_count = PyTuple_Size(tuples)};
-    lanes.windows = calloc((size_t)windows + 1, sizeof *lanes.windows);
-    lanes.cursors = calloc((size_t)lanes.lane_count + 1, sizeof *lanes.cursors);
-    lanes.ahead = calloc((size_t)lanes.lane_count + 1, sizeof *lanes.ahead);
-    PyObject *result = NULL;
-    if (lanes.windows == NULL || lanes.cursors == NULL || lanes.ahead == NULL) {
-        PyErr_NoMemory();
-    } else if (take_windows(tuples, &lanes)) {
-        result = interleave(&lanes, block);
-    }
-    while (lanes.window_count > 0) {
-        struct window *window = &lanes.windows[--lanes.window_count];
-        PyBuffer_Release(&window->spans);
-        PyBuffer_Release(&window->buffer);
-    }
-    free(lanes.windows);
-    free(lanes.cursors);
-    free(lanes.ahead);
-    return result;
-}
-
 static PyObject *
 py_interleave(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"lanes", "block", NULL};
     (void)module;
-    PyObject *lanes;
-    Py_ssize_t block, windows;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO&:interleave", names, &lanes, take_turn, &block)) {
-        return NULL;
-    }
-    PyObject *tuples = tuples_of(lanes, &windows);
-    PyObject *result = tuples != NULL ? interleave_tuples(tuples, windows, block) : NULL;
-    Py_XDECREF(tuples);
-    return result;
+    return with_lanes(args, kwargs, "OO&:interleave", take_window, interleave);
 }
 
 PyMethodDef interleave_methods[] = {

@@ -11,7 +11,6 @@
 
 #define AHEAD 8 /* rows are asked for so many steps before their turn */
 #define PICK_AHEAD 16    /* payloads likewise: no two lie near each other, so it is further than in copy.h */
-#define BUFFER_SHIFT 32  /* the third number of a row is `buffer << 32 | size` */
 #define ROOM 64 /* what an element weighs beside its bytes: its row, and the copies of it that positions hold */
 
 struct slots {
@@ -203,7 +202,7 @@ static inline const uint8_t *
 picked_payload(const struct pick *pick, Py_ssize_t i, size_t *length)
 {
     const char *row = pick->rows + ROW_BYTES * i;
-    int64_t buffer = int64_at(row, 2) >> BUFFER_SHIFT;
+    int64_t buffer = int64_at(row, 2) >> BUFFER_BITS;
     size_t start;
     if (buffer < 0 || buffer >= pick->buffers.count ||
         !span_at(row, 0, pick->buffers.views[buffer].len, &start, length)) {
@@ -255,7 +254,7 @@ static PyObject *
 raise_bad_pick(const struct pick *pick, Py_ssize_t i)
 {
     const char *row = pick->rows + ROW_BYTES * i;
-    int64_t buffer = int64_at(row, 2) >> BUFFER_SHIFT;
+    int64_t buffer = int64_at(row, 2) >> BUFFER_BITS;
     if (buffer < 0 || buffer >= pick->buffers.count) {
         return PyErr_Format(PyExc_ValueError, "row %zd lies in buffer %lld: wanted 0 <= buffer < %zd", i,
                             (long long)buffer, pick->buffers.count);

@@ -3,35 +3,15 @@
  * A pull of thousands of records from sixteen shards costs one call, and 32 bytes for each record. Where a record
  * lies is not checked here: `pick`, and whoever else takes rows, does that.
  */
-#include "args.h"
 #include "block.h"
-
-#include <stdlib.h>
-
-/* Some records of one lane: spans in one buffer, or rows, whose buffers are numbered from `first` on. */
-struct part {
-    Py_buffer places;
-    int64_t first;
-};
-
-/* Where a lane's turn goes on. */
-struct lane {
-    const struct part *part, *stop;
-    Py_ssize_t record;
-};
-
-struct parts {
-    struct part *parts;
-    struct lane *lanes;
-    Py_ssize_t part_count, lane_count;
-};
+#include "lanes.h"
 
 static inline void
-write_row(uint8_t *target, const struct part *part, Py_ssize_t record)
+write_row(uint8_t *target, const struct window *window, Py_ssize_t record)
 {
-    Py_ssize_t width = part->places.shape[1];
-    const void *places = part->places.buf;
-    uint64_t first = (uint64_t)part->first << BUFFER_BITS;
+    Py_ssize_t width = window->places.shape[1];
+    const void *places = window->places.buf;
+    uint64_t first = (uint64_t)window->first << BUFFER_BITS;
     int64_t row[4] = {int64_at(places, record * width), int64_at(places, record * width + 1), (int64_t)first, 0};
     if (width == 4) {
         row[2] = (int64_t)(first + (uint64_t)int64_at(places, record * width + 2));
@@ -40,39 +20,29 @@ write_row(uint8_t *target, const struct part *part, Py_ssize_t record)
     memcpy(target, row, ROW_BYTES);
 }
 
-static inline int
-has_record(struct lane *lane)
-{
-    while (lane->part < lane->stop && lane->record == lane->part->places.shape[0]) {
-        lane->part++;
-        lane->record = 0;
-    }
-    return lane->part < lane->stop;
-}
-
 /* Writes `count` rows. Returns how many there were before a lane had none in its turn. */
 static Py_ssize_t
-write_rows(struct lane *lanes, Py_ssize_t lane_count, Py_ssize_t block, Py_ssize_t count, uint8_t *target)
+write_rows(const struct lanes *lanes, Py_ssize_t block, Py_ssize_t count, uint8_t *target)
 {
     Py_ssize_t done = 0;
-    for (Py_ssize_t turn = 0; done < count; turn = turn + 1 == lane_count ? 0 : turn + 1) {
-        struct lane *lane = &lanes[turn];
+    for (Py_ssize_t turn = 0; done < count; turn = turn + 1 == lanes->lane_count ? 0 : turn + 1) {
+        struct cursor *cursor = &lanes->cursors[turn];
         for (Py_ssize_t left = count - done < block ? count - done : block; left > 0; left--) {
-            if (!has_record(lane)) {
+            if (!has_record(cursor)) {
                 return done;
             }
-            write_row(target + ROW_BYTES * done++, lane->part, lane->record++);
+            write_row(target + ROW_BYTES * done++, cursor->window, cursor->record++);
         }
     }
     return done;
 }
 
 static PyObject *
-rows_in_turn(struct parts *parts, Py_ssize_t block)
+rows_in_turn(const struct lanes *lanes, Py_ssize_t block)
 {
     Py_ssize_t count = 0, done;
-    for (Py_ssize_t i = 0; i < parts->part_count; i++) {
-        count += parts->parts[i].places.shape[0]; /* each is 16 bytes of memory at least: no overflow */
+    for (Py_ssize_t i = 0; i < lanes->window_count; i++) {
+        count += lanes->windows[i].places.shape[0]; /* each is 16 bytes of memory at least: no overflow */
     }
     uint8_t *target = NULL;
     PyObject *rows = count > PY_SSIZE_T_MAX / ROW_BYTES ? PyErr_NoMemory() : block_or_bytes(ROW_BYTES * count, &target);
@@ -80,7 +50,7 @@ rows_in_turn(struct parts *parts, Py_ssize_t block)
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS
-    done = write_rows(parts->lanes, parts->lane_count, block, count, target);
+    done = write_rows(lanes, block, count, target);
     Py_END_ALLOW_THREADS
     if (done < count) {
         Py_DECREF(rows);
@@ -90,67 +60,21 @@ rows_in_turn(struct parts *parts, Py_ssize_t block)
 }
 
 static int
-take_part(PyObject *pair, struct part *part)
+take_part(PyObject *pair, struct window *window)
 {
     if (!PyTuple_Check(pair) || PyTuple_Size(pair) != 2) {
         PyErr_Format(PyExc_TypeError, "a part is a tuple (places, first), not %R", (PyObject *)Py_TYPE(pair));
         return 0;
     }
-    return take_number(PyTuple_GetItem(pair, 1), &part->first) && take_places(PyTuple_GetItem(pair, 0), &part->places);
-}
-
-/* Takes all parts of all lanes; `tuples` holds a tuple for each lane. */
-static int
-take_parts(PyObject *tuples, struct parts *parts)
-{
-    for (Py_ssize_t lane = 0; lane < parts->lane_count; lane++) {
-        PyObject *pairs = PyTuple_GetItem(tuples, lane);
-        const struct part *first = &parts->parts[parts->part_count];
-        for (Py_ssize_t i = 0; i < PyTuple_Size(pairs); i++) {
-            if (!take_part(PyTuple_GetItem(pairs, i), &parts->parts[parts->part_count])) {
-                return 0;
-            }
-            parts->part_count++;
-        }
-        parts->lanes[lane] = (struct lane){first, first + PyTuple_Size(pairs), 0};
-    }
-    return 1;
-}
-
-static PyObject *
-rows_of_tuples(PyObject *tuples, Py_ssize_t part_count, Py_ssize_t block)
-{
-    struct parts parts = {.lane_count = PyTuple_Size(tuples)};
-    parts.parts = calloc((size_t)part_count + 1, sizeof *parts.parts);
-    parts.lanes = calloc((size_t)parts.lane_count + 1, sizeof *parts.lanes);
-    PyObject *rows = NULL;
-    if (parts.parts == NULL || parts.lanes == NULL) {
-        PyErr_NoMemory();
-    } else if (take_parts(tuples, &parts)) {
-        rows = rows_in_turn(&parts, block);
-    }
-    while (parts.part_count > 0) {
-        PyBuffer_Release(&parts.parts[--parts.part_count].places);
-    }
-    free(parts.parts);
-    free(parts.lanes);
-    return rows;
+    return take_number(PyTuple_GetItem(pair, 1), &window->first) &&
+           take_places(PyTuple_GetItem(pair, 0), &window->places);
 }
 
 static PyObject *
 py_rows_in_turn(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"lanes", "block", NULL};
     (void)module;
-    PyObject *lanes;
-    Py_ssize_t block, part_count;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO&:rows_in_turn", names, &lanes, take_turn, &block)) {
-        return NULL;
-    }
-    PyObject *tuples = tuples_of(lanes, &part_count);
-    PyObject *rows = tuples != NULL ? rows_of_tuples(tuples, part_count, block) : NULL;
-    Py_XDECREF(tuples);
-    return rows;
+    return with_lanes(args, kwargs, "OO&:rows_in_turn", take_part, rows_in_turn);
 }
 
 PyMethodDef turns_methods[] = {
