@@ -1,5 +1,8 @@
 """CRC32C: known answers, every implementation against google-crc32c, continuation, the mask."""
 
+import ctypes
+import mmap
+import sys
 from types import ModuleType
 
 import google_crc32c
@@ -25,6 +28,13 @@ EDGES = [
     192,
     193,
     216,
+    255,
+    256,
+    257,
+    511,
+    512,
+    513,
+    768,
     6143,
     6144,
     6145,
@@ -85,6 +95,23 @@ def test_random_buffers(name: str, size: int, seed: int, crc: int) -> None:
     """Any size, any bytes, any start."""
     data = np.random.default_rng(seed).bytes(size)
     assert _native.crc32c_with(name, data, crc) == google_crc32c.extend(crc, data)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pages are protected by mprotect")
+@pytest.mark.parametrize("name", NATIVE)
+def test_bytes_beside_the_buffer_are_not_touched(name: str) -> None:
+    """The buffer begins, or ends, where a page that nobody may read does."""
+    page = mmap.PAGESIZE
+    pages = mmap.mmap(-1, 3 * page)
+    middle = memoryview(pages)[page : 2 * page]
+    middle[:] = np.random.default_rng(1).bytes(page)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    for beside in (start, start + 2 * page):
+        assert protect(ctypes.c_void_p(beside), ctypes.c_size_t(page), 0) == 0
+    for size in range(800):
+        for piece in (middle[:size], middle[page - size :]):
+            assert _native.crc32c_with(name, piece) == google_crc32c.value(bytes(piece)), size
 
 
 @given(data=st.binary(max_size=300), at=st.integers(0, 300))

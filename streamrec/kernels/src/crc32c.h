@@ -49,6 +49,7 @@ struct crc32c_implementation {
 extern const struct crc32c_implementation *const crc32c_implementations[];
 extern const struct crc32c_implementation crc32c_table;
 #if defined(__x86_64__)
+extern const struct crc32c_implementation crc32c_avx512;
 extern const struct crc32c_implementation crc32c_sse42_pclmul;
 extern const struct crc32c_implementation crc32c_sse42;
 #elif defined(__aarch64__)

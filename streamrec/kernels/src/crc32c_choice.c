@@ -3,6 +3,7 @@
 
 const struct crc32c_implementation *const crc32c_implementations[] = {
 #if defined(__x86_64__)
+    &crc32c_avx512,
     &crc32c_sse42_pclmul,
     &crc32c_sse42,
 #elif defined(__aarch64__)

@@ -10,15 +10,11 @@
  * only blocks of LONG_BLOCK bytes are split. Consecutive short buffers overlap by themselves, because the
  * processor executes out of order, as long as no branch on the way is mispredicted: hence the tail without one.
  */
-#include "crc32c.h"
-
 #if defined(__x86_64__)
-#include <immintrin.h>
+#include "crc32c_x86.h"
 
-#define SSE42 __attribute__((target("sse4.2")))
 #define SSE42_PCLMUL __attribute__((target("sse4.2,pclmul")))
 #define SPLIT_BYTES 192   /* below this, joining costs more than one chain loses */
-#define MAX_WORDS 256     /* words of 8 bytes in each of the three parts */
 #define LONG_WORDS 1024   /* the same where joining is slow */
 #define LONG_BLOCK (3 * 8 * LONG_WORDS)
 #define LINE_BYTES 64     /* of the cache */
@@ -28,41 +24,8 @@ struct registers {
     uint64_t first, second, third;
 };
 
-static uint32_t powers[2 * MAX_WORDS + 1];    /* powers[w]: x^(64w - 33) mod P, see join_pclmul() */
+uint32_t crc32c_word_powers[2 * MAX_WORDS + 1];
 static uint32_t long_power, long_power_twice; /* x^(64 LONG_WORDS), x^(128 LONG_WORDS) mod P */
-
-SSE42 static inline uint32_t
-extend_under_8(uint32_t state, const uint8_t *data, size_t size)
-{
-    for (; size > 0; data++, size--) {
-        state = _mm_crc32_u8(state, *data);
-    }
-    return state;
-}
-
-/* The last `size` % 8 bytes before `end`, without a branch; eight bytes before `end` must be readable.
- * Zero bytes in front of a message change nothing when the register starts at zero, so the tail is moved to the
- * end of a word of zeros, with the register added to its first four bytes; what of the register
- * lies behind a tail of under four bytes has only been shifted. */
-SSE42 static inline uint32_t
-extend_tail(uint64_t state, const uint8_t *end, size_t size)
-{
-    unsigned used = 8 * (size & 7), unused = 56 - used; /* in bits; used + unused + 8 = 64 */
-    uint64_t tail = load_le64(end - 8) >> 8 >> unused;
-    return (uint32_t)(_mm_crc32_u64(0, (tail ^ state) << unused << 8) ^ (state >> used));
-}
-
-/* One chain: for buffers of at least eight bytes before `data + size`. */
-SSE42 static inline uint32_t
-extend_chain(uint32_t state, const uint8_t *data, size_t size)
-{
-    uint64_t wide = state;
-    const uint8_t *end = data + size;
-    for (const uint8_t *stop = end - size % 8; data < stop; data += 8) {
-        wide = _mm_crc32_u64(wide, load_le64(data));
-    }
-    return extend_tail(wide, end, size);
-}
 
 /* The processor's own prefetching loses its way among three parts: name the line that the next block will
  * want at this place. An address outside the buffer is only a hint, and nothing is read. */
@@ -96,13 +59,11 @@ carryless(uint64_t state, uint32_t power)
     return _mm_clmulepi64_si128(_mm_cvtsi64_si128((long long)state), _mm_cvtsi32_si128((int)power), 0);
 }
 
-/* Carry-less products of reflected 32-bit polynomials come out times x, and crc32 multiplies by x^32 and
- * reduces: therefore the 33 that powers[] has less. */
 SSE42_PCLMUL static inline uint32_t
 join_pclmul(struct registers r, size_t words)
 {
-    __m128i first = carryless(r.first, powers[2 * words]);
-    __m128i second = carryless(r.second, powers[words]);
+    __m128i first = carryless(r.first, crc32c_word_powers[2 * words]);
+    __m128i second = carryless(r.second, crc32c_word_powers[words]);
     uint64_t sum = (uint64_t)_mm_cvtsi128_si64(_mm_xor_si128(first, second));
     return (uint32_t)(_mm_crc32_u64(0, sum) ^ r.third);
 }
@@ -136,35 +97,9 @@ extend_sse42(uint32_t state, const uint8_t *data, size_t size)
     return extend_chain(state, data, size);
 }
 
-SSE42 static inline uint32_t
-extend_word(uint32_t state, uint64_t word)
-{
-    return (uint32_t)_mm_crc32_u64(state, word);
-}
-
 #define FIND_ATTRIBUTE SSE42
 #define FIND_EXTEND_WORD extend_word
 #include "find_header.h"
-
-/* Three payloads of records side by side, each behind a header, so that eight bytes before its end are readable. */
-SSE42 static inline void
-extend_three_short(const uint8_t *const *payloads, const uint64_t *lengths, uint32_t *states)
-{
-    /* compared in words: lengths that differ within a word are a branch that nobody can predict */
-    uint64_t words = lengths[0] / 8;
-    words = lengths[1] / 8 < words ? lengths[1] / 8 : words;
-    words = lengths[2] / 8 < words ? lengths[2] / 8 : words;
-    size_t together = 8 * (size_t)words;
-    uint64_t first = states[0], second = states[1], third = states[2];
-    for (size_t i = 0; i < together; i += 8) {
-        first = _mm_crc32_u64(first, load_le64(payloads[0] + i));
-        second = _mm_crc32_u64(second, load_le64(payloads[1] + i));
-        third = _mm_crc32_u64(third, load_le64(payloads[2] + i));
-    }
-    states[0] = extend_chain((uint32_t)first, payloads[0] + together, lengths[0] - together);
-    states[1] = extend_chain((uint32_t)second, payloads[1] + together, lengths[1] - together);
-    states[2] = extend_chain((uint32_t)third, payloads[2] + together, lengths[2] - together);
-}
 
 #define GOOD_NAME good_records_pclmul
 #define GOOD_ATTRIBUTE SSE42_PCLMUL
@@ -180,14 +115,20 @@ extend_three_short(const uint8_t *const *payloads, const uint64_t *lengths, uint
 #define GOOD_EXTEND_THREE extend_three_short
 #include "good_records.h"
 
+void
+crc32c_make_word_powers(void)
+{
+    static const uint8_t zeros[8] = {0};
+    crc32c_word_powers[1] = 1; /* x^31 */
+    for (size_t words = 2; words <= 2 * MAX_WORDS; words++) {
+        crc32c_word_powers[words] = crc32c_table.extend(crc32c_word_powers[words - 1], zeros, sizeof zeros);
+    }
+}
+
 static int
 usable_pclmul(void)
 {
-    static const uint8_t zeros[8] = {0};
-    powers[1] = 1; /* x^31 */
-    for (size_t words = 2; words <= 2 * MAX_WORDS; words++) {
-        powers[words] = crc32c_table.extend(powers[words - 1], zeros, sizeof zeros);
-    }
+    crc32c_make_word_powers();
     return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
 }
 

@@ -13,7 +13,9 @@
  */
 #ifndef STREAMREC_GOOD_RECORDS_H
 #define STREAMREC_GOOD_RECORDS_H
-enum { SHORT_BYTES = 192 }; /* longer payloads are split in three themselves */
+#include "prefetch.h"
+
+enum { SHORT_BYTES = 256 }; /* longer payloads are split, or folded, themselves */
 
 static inline uint32_t
 stored_crc(const uint8_t *payload, uint64_t length)
@@ -52,6 +54,7 @@ GOOD_THREE_OF(GOOD_NAME)(const struct crc32c_records *records, size_t position, 
             return 0;
         }
         payloads[i] = records->data + position + CRC32C_HEADER_BYTES;
+        prefetch_far(payloads[i], 2 * CACHE_LINE); /* most are about that long, and no loop is foreseen as well */
         position += CRC32C_FRAME_BYTES + lengths[i];
     }
     GOOD_EXTEND_THREE(payloads, lengths, states);
