@@ -12,7 +12,8 @@ Rules:
   is left that a new connection for the next request does not count: the connection is closed afterwards,
   since aiohttp's parser did not see the body's end.
 - The transport reads only while a `readinto` waits: back-pressure is the caller's, and no byte is ever
-  written into a buffer whose owner is not waiting for it.
+  written into a buffer whose owner is not waiting for it. It is not stopped for a caller who comes back with the next
+  buffer at once, before the loop looks at its sockets again: to stop and to go on costs two dozen calls.
 - `readinto` returns when the buffer is full, or `LINGER` seconds after its first byte.
 - The kernel gathers: while much is still to come, it says so only when `GATHER` bytes are there (SO_RCVLOWAT), or as
   many as are wanted if that is less. Over TLS what a body is short of may be here already and not deciphered yet, so
@@ -76,7 +77,7 @@ class Landing(asyncio.BufferedProtocol):
         self._transport = transport
         self._handler = handler
         self._socket = transport.get_extra_info("socket")
-        self._deciphering = DECIPHERING if transport.get_extra_info("sslcontext") else 0
+        self._secure = transport.get_extra_info("sslcontext") is not None
         self._gathers = 1
         self._remaining = remaining
         self._loop = asyncio.get_running_loop()
@@ -105,8 +106,10 @@ class Landing(asyncio.BufferedProtocol):
             self._transport.resume_reading()
             try:
                 await self._waiter
-            finally:
-                self._stop()
+            except BaseException:
+                self._let_go()
+                self._rest()
+                raise
         if not self._filled:
             raise ConnectionError(f"the connection ended {self._remaining:,} bytes before the body") from self._failure
         self._remaining -= self._filled
@@ -116,7 +119,7 @@ class Landing(asyncio.BufferedProtocol):
         """Tells the kernel how much must be there before we hear of it."""
         if self._socket is None or self._target is None:
             return
-        sure = self._remaining - self._filled - self._deciphering
+        sure = self._remaining - self._filled - (DECIPHERING if self._secure else 0)
         count = max(1, min(GATHER, len(self._target) - self._filled, sure))
         if count == self._gathers or self._gathers < count < GATHER:
             return
@@ -175,13 +178,20 @@ class Landing(asyncio.BufferedProtocol):
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-            self._stop()
+            self._let_go()
+            if self._secure:  # what is deciphered already would wait for the next bytes: only resuming asks for it
+                self._rest()
+            else:
+                self._loop.call_soon(self._rest)  # behind the caller's step, and before the loop looks at its sockets
 
-    def _stop(self) -> None:
-        """The transport reads no further, and the caller's buffer is its own again."""
+    def _let_go(self) -> None:
+        """The caller's buffer is its own again."""
         self._target = self._waiter = None
         if self._linger is not None:
             self._linger.cancel()
             self._linger = None
-        if self._failure is None and not self._transport.is_closing():
+
+    def _rest(self) -> None:
+        """The transport reads no further, unless somebody waits by now."""
+        if self._target is None and self._failure is None and not self._transport.is_closing():
             self._transport.pause_reading()

@@ -92,6 +92,9 @@ class ResumingStream:
         self._failures = Failures(policy, path, self._traffic, self.tally)
         self._idle_since = time.monotonic()
         self._reading: asyncio.Timeout | None = None
+        self._rivals: Openings | None = None
+        self._stall = Watch(self._traffic.hedging.stall_limit, STALL_FLOOR, self._race)
+        self._silence = Watch(lambda: policy.stall_timeout, policy.stall_timeout, self._interrupt)
         self._closed = False
 
     @property
@@ -186,6 +189,8 @@ class ResumingStream:
         """Frees the connection. May be called twice, and with bytes left."""
         if not self._closed:
             self._closed = True
+            self._stall.cancel()
+            self._silence.cancel()
             self._traffic.statistics.closed(self.tally)
         await self._drop()
 
@@ -219,47 +224,52 @@ class ResumingStream:
 
         A body that stands still is raced by a second request; None if that won.
         """
-        hedging = self._traffic.hedging
         began = time.monotonic()
-        rivals: list[Openings] = []
         try:
-            async with asyncio.timeout(self._policy.stall_timeout) as limit:
-                self._reading = limit
-                watch = Watch(hedging.stall_limit, STALL_FLOOR, partial(self._race, rivals))
+            async with asyncio.timeout(None) as self._reading:
+                self._stall.begin()
+                self._silence.begin()
                 try:
                     count = await body.readinto(buffer)
                 finally:
                     self._reading = None
-                    watch.cancel()
-            hedging.block(time.monotonic() - began, count)
+                    self._stall.end()
+                    self._silence.end()
+            self._traffic.hedging.block(time.monotonic() - began, count)
             return count
         except TimeoutError as error:
-            if rivals and await self._overtaken(rivals[0]):
+            if self._rivals is not None and await self._overtaken(self._rivals):
                 return None
             reason = f"reading: nothing for {time.monotonic() - began:.1f} s"
             raise TransientError(Cause.TIMED_OUT, reason) from error
         finally:
-            for rival in rivals:
-                await finish(rival.settle())
+            if self._rivals is not None:
+                rivals, self._rivals = self._rivals, None
+                await finish(rivals.settle())
 
-    def _race(self, rivals: list[Openings]) -> bool:
+    def _race(self) -> bool:
         """The body stands still: asks for the rest once more; an answer interrupts the reading."""
-        if not rivals:
+        if self._rivals is None:
             self.tally.stall()
         if not self._traffic.hedge(self._failures.limiter, self.tally):
             return False
-        if not rivals:
-            rivals.append(Openings())
-            rivals[0].answer.add_done_callback(self._interrupt)
-        rivals[0].send(self._request())
+        if self._rivals is None:
+            self._rivals = Openings()
+            self._rivals.answer.add_done_callback(self._answered)
+        self._rivals.send(self._request())
         return True
 
-    def _interrupt(self, answer: asyncio.Future[Body]) -> None:
-        """Ends the reading at once where the second request was answered; it, or its time, may have ended already."""
-        now = asyncio.get_running_loop().time()
+    def _answered(self, answer: asyncio.Future[Body]) -> None:
+        """A second request was: that ends the reading."""
+        if _succeeded(answer):
+            self._interrupt()
+
+    def _interrupt(self) -> bool:
+        """Ends the reading at once; it may have ended already, or be about to."""
         limit = self._reading
-        if limit is not None and now < (limit.when() or now) and _succeeded(answer):
-            limit.reschedule(now)
+        if limit is not None and limit.when() is None:
+            limit.reschedule(asyncio.get_running_loop().time())
+        return False
 
     async def _overtaken(self, rival: Openings) -> bool:
         """Goes on with the second response, if there is one."""
@@ -281,6 +291,7 @@ class ResumingStream:
         openings = Openings()
         openings.send(self._request())
         watch = Watch(self._traffic.hedging.first_byte_limit, FIRST_BYTE_FLOOR, partial(self._hedge, openings))
+        watch.begin()
         try:
             body = await within(self._policy.request_timeout(), openings.answer, "opening")
             openings.taken = True

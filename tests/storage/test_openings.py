@@ -107,8 +107,9 @@ class FakeLoop:
     def time(self) -> float:
         return self.now
 
-    def call_at(self, due: float, call: Callable[[], None]) -> None:
+    def call_at(self, due: float, call: Callable[[], None]) -> object:
         self.timers.append((due, call))
+        return object()
 
     def step(self, late: float = 0.0) -> float:
         due, call = self.timers.pop(0)
@@ -121,7 +122,7 @@ def test_a_watch_looks_at_doubled_times_until_the_limit(monkeypatch: pytest.Monk
     loop, calls = FakeLoop(), []
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
     limits = iter([1.5, 1.5, 0.3, 0.3])
-    Watch(lambda: next(limits), 0.05, lambda: bool(calls.append(loop.now)))
+    Watch(lambda: next(limits), 0.05, lambda: bool(calls.append(loop.now))).begin()
     seen = [loop.step() for _ in range(4)]
     assert seen == pytest.approx([0.05, 0.1, 0.2, 0.3])
     assert calls == pytest.approx([0.3])
@@ -136,7 +137,7 @@ def test_a_watch_begins_anew_for_who_wants_it(monkeypatch: pytest.MonkeyPatch) -
         calls.append(loop.now)
         return len(calls) < 3
 
-    Watch(lambda: 0.3, 0.2, sent)
+    Watch(lambda: 0.3, 0.2, sent).begin()
     while loop.timers:
         loop.step()
     assert calls == pytest.approx([0.3, 0.6, 0.9])
@@ -145,14 +146,46 @@ def test_a_watch_begins_anew_for_who_wants_it(monkeypatch: pytest.MonkeyPatch) -
 def test_time_in_which_the_loop_stood_still_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     loop, calls = FakeLoop(), []
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
-    Watch(lambda: 0.5, 0.5, lambda: bool(calls.append(loop.now)))
+    Watch(lambda: 0.5, 0.5, lambda: bool(calls.append(loop.now))).begin()
     loop.step(late=10.0)
     assert calls == [10.5]
-    Watch(lambda: 1.0, 0.5, lambda: bool(calls.append(loop.now)))
+    Watch(lambda: 1.0, 0.5, lambda: bool(calls.append(loop.now))).begin()
     loop.step(late=10.0)
     assert calls == [10.5]
     loop.step()
     assert calls == pytest.approx([10.5, 21.5])
+
+
+def test_one_timer_serves_many_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is set anew when it is due, for the wait that is under way by then; where there is none, not at all."""
+    loop, calls = FakeLoop(), []
+    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
+    watch = Watch(lambda: 0.5, 0.5, lambda: bool(calls.append(loop.now)))
+    for loop.now in (0.0, 0.1, 0.2, 0.3):
+        watch.begin()
+        assert len(loop.timers) == 1
+        if loop.now < 0.3:
+            watch.end()
+    assert [loop.step(), loop.step()] == pytest.approx([0.5, 0.8])
+    assert calls == pytest.approx([0.8])
+    loop.now = 1.0
+    watch.begin()
+    watch.end()
+    loop.step()
+    assert not loop.timers
+    assert calls == pytest.approx([0.8])
+
+
+def test_a_wait_that_began_while_the_loop_was_late_has_all_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, calls = FakeLoop(), []
+    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
+    watch = Watch(lambda: 0.5, 0.5, lambda: bool(calls.append(loop.now)))
+    watch.begin()
+    watch.end()
+    loop.now = 3.0
+    watch.begin()
+    loop.step(late=2.6)
+    assert [loop.step(), calls] == [pytest.approx(3.5), [pytest.approx(3.5)]]
 
 
 class Rivals(Scattered):
