@@ -45,18 +45,19 @@ Position = Mapping[str, Any]
 class Batches:
     """The batches of one size that some records make: each is a window, made when somebody takes it."""
 
-    __slots__ = ("_frames", "_size")
+    __slots__ = ("_count", "_frames", "_size")
 
     def __init__(self, frames: Frames, size: int) -> None:
         self._frames = frames
         self._size = size
+        self._count = len(frames) // size
 
     if TYPE_CHECKING:  # not at run time: the interpreter's own iterator knows how many elements are left
 
         def __iter__(self) -> Iterator[Frames]: ...
 
     def __len__(self) -> int:
-        return len(self._frames) // self._size
+        return self._count
 
     @property
     def frames(self) -> Frames:
@@ -75,9 +76,9 @@ class Batches:
     def __getitem__(self, index: int | slice) -> Frames | Batches:
         size = self._size
         if isinstance(index, slice):
-            first, last, _ = index.indices(len(self))
+            first, last, _ = index.indices(self._count)
             return Batches(self._frames.window(first * size, last * size), size)
-        if not 0 <= index < len(self):
+        if not 0 <= index < self._count:
             raise IndexError(index)
         return self._frames.window(index * size, index * size + size)
 

@@ -226,15 +226,17 @@ class Framer:
         if code != kernels.OK or self._position + end >= rules.end:
             return self._walk(data, size, holds=holds)
         frames = Frames(data, as_spans(spans), self._position)
-        over = (self._record + len(frames)) % multiple
-        if 0 < over < len(frames):
-            frames = frames.window(0, len(frames) - over)
-            end, wants = frames.offset(len(frames)) - self._position, HEADER_BYTES
+        count = len(frames)
+        over = (self._record + count) % multiple
+        if 0 < over < count:
+            count -= over
+            frames = frames.window(0, count)
+            end, wants = frames.offset(count) - self._position, HEADER_BYTES
         self._position += end
-        self._record += len(frames)
+        self._record += count
         self._wants = wants
         self._hold(data, end, size if holds else end)
-        return frames if len(frames) else self._nothing()
+        return frames if count else self._nothing()
 
     def _walk(self, data: Buffer, size: int, final: bool = False, holds: bool = True) -> Frames:
         """The same through damage, or to the end of a piece."""

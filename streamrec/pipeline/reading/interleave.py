@@ -23,7 +23,7 @@ from operator import attrgetter
 from typing import Final
 
 from streamrec.pipeline.chunk import Positions
-from streamrec.pipeline.reading.lane import STRETCH_BYTES, Lane, records_begun, take_in_turn
+from streamrec.pipeline.reading.lane import STRETCH_BYTES, Lane, records_begun, shares_of, take_in_turn
 from streamrec.pipeline.reading.turn import Arrival, BlockPositions, Snapshot, SourcePositions, Turn
 from streamrec.pipeline.shuffling.places import Taken
 from streamrec.tfrecord import Frames
@@ -72,6 +72,10 @@ class Interleave:
         batch: How many records make a batch behind this.
         skip: How many records precede the first batch.
         most_bytes: No pull of long records need take more, unless it is CHUNK_BYTES.
+
+    Attributes:
+        lanes: Those in the slots, and those that are fed ahead of their turn, by their shards' numbers.
+        awaited: Where the last pull gave nothing, the lanes that must give more before one can; none: any may do.
     """
 
     def __init__(
@@ -89,6 +93,7 @@ class Interleave:
         self._batch = batch
         self._pulled = -skip
         self._most_bytes = min(most_bytes, LONG_CHUNK_BYTES)
+        self.awaited: set[Lane] = set()
         self._before = self.snapshot
 
     def wanted(self, ahead: int) -> list[Lane]:
@@ -124,6 +129,7 @@ class Interleave:
         return self._pull_in_order() if self._plan.deterministic else self._pull_any()
 
     def _pull_any(self) -> tuple[Frames, Positions] | None:
+        self.awaited = set()
         self._fill_slots()
         idle = 0
         while idle < len(self._slots) and not self.finished:
@@ -161,6 +167,7 @@ class Interleave:
             if lane is not None and lane.available:
                 return self._pull_ready(lane)
             if lane is not None and not lane.ended:
+                self.awaited = {lane}
                 return None
             if lane is not None:
                 self._leave(self._cycle)
@@ -205,7 +212,10 @@ class Interleave:
         """How many records of one lane to take: those of its first block, or of two where a batch straddles them."""
         front = min(lane.front(), limit)
         count = self._cut(front) or self._cut(min(lane.available, limit, front + self._batch))
-        return count or (0 if lane.available < limit and self._waits(lane) else front)
+        if count or lane.available >= limit or not self._waits(lane):
+            return count or front
+        self.awaited = {lane}
+        return 0
 
     def _turns(self, lanes: Sequence[Lane]) -> int:
         """How many records to take of all lanes in turn: whole rounds, or the turns that there are for less."""
@@ -214,7 +224,13 @@ class Interleave:
         rounds = scarce.available // block
         most = max(1, self._most(sum(map(TYPICAL_BYTES, lanes)) // len(lanes)) // (len(lanes) * block))
         count = min(rounds, most) * len(lanes) * block or records_begun(lanes, block)
-        return self._cut(count) or (0 if rounds < most and self._waits(scarce) else count)
+        if self._cut(count) or rounds >= most or not self._waits(scarce):
+            return self._cut(count) or count
+        missing = self._batch - self._pulled % self._batch
+        shares = zip(lanes, shares_of(missing, len(lanes), block), strict=True)
+        short = {lane for lane, share in shares if lane.available < share and lane.comes}
+        self.awaited = short or {scarce}
+        return 0
 
     def _most(self, record_bytes: int) -> int:
         """About how many records to take at a time: for a few more than that, a batch may end there too."""
@@ -228,7 +244,7 @@ class Interleave:
 
     def _waits(self, lane: Lane) -> bool:
         """Whether to wait for more of this lane: it is sure to come, and a batch is not too large to be waited for."""
-        return not lane.ended and lane.has_room and self._batch * lane.typical_bytes <= CHUNK_BYTES
+        return lane.comes and self._batch * lane.typical_bytes <= CHUNK_BYTES
 
     def _enter(self, index: int) -> None:
         shard, self._next = self._next, self._next + 1

@@ -10,7 +10,7 @@ from streamrec.pipeline.reading.turn import Arrival, LaneMark
 from streamrec.pipeline.shuffling.places import Stretch, Taken
 from streamrec.tfrecord import SCATTERED_BYTES, Frames, Scattered, as_spans
 
-__all__ = ["STRETCH_BYTES", "Lane", "records_begun", "take_in_turn"]
+__all__ = ["STRETCH_BYTES", "Lane", "records_begun", "shares_of", "take_in_turn"]
 
 STRETCH_BYTES = 256 << 10
 """A stretch of one block goes without a copy from here on, however short its records; else short ones are copied, or a
@@ -58,16 +58,27 @@ class Lane:
         """Whether another block like the last one fits."""
         return not self.available or self.held_bytes + self._last_bytes <= self.limit_bytes
 
+    @property
+    def is_low(self) -> bool:
+        """Whether it is worth it to go on reading: it has room for two blocks, or holds one at the most."""
+        return self.held_bytes + 2 * self._last_bytes <= self.limit_bytes or self.held_bytes <= self._last_bytes
+
+    @property
+    def comes(self) -> bool:
+        """Whether more of it is sure to come, without any of it being taken."""
+        return not self.ended and self.has_room
+
     def push(self, frames: Frames, record: int | None = None) -> None:
         """A block arrived; its first record has this number, where that is not simply the next."""
+        count = len(frames)
         if record is not None:
             self._record = record - self.available
         self._blocks.append(frames)
-        self.available += len(frames)
+        self.available += count
         self._last_bytes = memoryview(frames.buffer).nbytes
-        self.typical_bytes = self._last_bytes // max(len(frames), 1) + 1
+        self.typical_bytes = self._last_bytes // max(count, 1) + 1
         self.held_bytes += self._last_bytes
-        self._end = frames.offset(len(frames))
+        self._end = frames.offset(count)
 
     def mark(self) -> LaneMark:
         """Where the lane stands."""
@@ -115,12 +126,21 @@ def records_begun(lanes: Sequence[Lane], block: int) -> int:
     return count
 
 
+def shares_of(count: int, lanes: int, block: int) -> list[int]:
+    """How many of the next `count` records each of so many lanes gives.
+
+    >>> shares_of(11, 3, 2)
+    [4, 4, 3]
+    """
+    rounds, rest = divmod(count, lanes * block)
+    return [rounds * block + min(max(rest - index * block, 0), block) for index in range(lanes)]
+
+
 def take_in_turn(lanes: Sequence[Lane], count: int, block: int) -> tuple[Frames, Taken]:
     """The next `count` records of the lanes in turn: short ones copied in order, all else as they lie."""
     if not count:
         return NOTHING, Taken((), block, 0)
-    rounds, rest = divmod(count, len(lanes) * block)
-    shares = [rounds * block + min(max(rest - index * block, 0), block) for index in range(len(lanes))]
+    shares = shares_of(count, len(lanes), block)
     windows = [lane.take(share) for lane, share in zip(lanes, shares, strict=True) if share]
     noted = [lane.noted(each) for lane, each in zip(lanes, windows, strict=False)]
     taken = Taken(tuple(noted), block if len(windows) > 1 else count, count)

@@ -147,7 +147,7 @@ async def interleaved(interleave: Interleave, feeds: Feeds, listing: Listed) -> 
             frames, positions = pulled
             yield Chunk.weighed(frames, positions)
         elif not interleave.finished:
-            await feeds.arrival()
+            await feeds.arrival(interleave.awaited)
     if listing.error is not None:
         raise listing.error
 
@@ -169,8 +169,9 @@ class Feeds:
         self._started: set[int] = set()
         self._beyond: dict[Lane, int] = {}
         self._unused = 0
-        self._arrived = asyncio.Event()
-        self._waiting: dict[Lane, asyncio.Event] = {}
+        self._awaited: set[Lane] = set()
+        self._arrival: asyncio.Future[None] | None = None
+        self._resting: dict[Lane, asyncio.Future[None]] = {}
         self._waking = False
 
     @property
@@ -249,16 +250,28 @@ class Feeds:
             self._wake_next()
 
     def _wake_next(self) -> None:
-        lane = next((lane for lane in self._waiting if lane.has_room), None)
+        lane = next((lane for lane in self._resting if lane.is_low), None)
         self._waking = lane is not None
         if lane is not None:
-            self._waiting.pop(lane).set()
+            answer(self._resting.pop(lane))
             asyncio.get_running_loop().call_soon(self._wake_next)
 
-    async def arrival(self) -> None:
-        """Waits until something has arrived in any lane."""
-        await self._arrived.wait()
-        self._arrived.clear()
+    async def arrival(self, lanes: set[Lane]) -> None:
+        """Waits until something has arrived in all of these lanes; without any, until it has in one of all."""
+        self._awaited = lanes
+        for lane in lanes & self._resting.keys():
+            answer(self._resting.pop(lane))
+        self._arrival = asyncio.get_running_loop().create_future()
+        try:
+            await self._arrival
+        finally:
+            self._arrival = None
+
+    def _arrived(self, lane: Lane | None = None) -> None:
+        """Something has; or it is known better how many shards to open ahead."""
+        self._awaited.discard(lane)
+        if self._arrival is not None and (lane is None or not self._awaited):
+            answer(self._arrival)
 
     async def _feed(self, lane: Lane) -> None:
         """Fetches one shard to its end."""
@@ -267,7 +280,7 @@ class Feeds:
         except Exception as error:
             lane.error = error  # whatever it is, it waits for its turn
         lane.ended = True
-        self._arrived.set()
+        self._arrived(lane)
 
     async def _fetch(self, lane: Lane) -> None:
         portion = self._listing.portion(lane.shard)
@@ -280,6 +293,7 @@ class Feeds:
             if reader.info.size is not None:
                 self._sizes.append(reader.info.size)
                 self._typical_bytes = int(median(self._sizes))
+                self._arrived()
             limit = self._whole(lane, reader.info.size) or min(self._share, lane_bytes(reader.most_block_bytes))
             lane.opened(reader.info.version, reader.compression_type, limit)
             while (frames := await reader.read()) is not None:
@@ -288,12 +302,12 @@ class Feeds:
                 first, last = portion.within(begun, count)
                 if first < last:
                     lane.push(frames if last - first == count else frames.window(first, last), begun + first)
-                    self._arrived.set()
+                    self._arrived(lane)
                 if portion.ends(begun + count):
                     break
                 if not lane.has_room:
-                    room = self._waiting[lane] = asyncio.Event()
-                    await room.wait()
+                    room = self._resting[lane] = asyncio.get_running_loop().create_future()
+                    await room
         finally:
             with anyio.CancelScope(shield=True):
                 await reader.aclose()
@@ -306,6 +320,12 @@ class Feeds:
         compression = self._options.compression_type if lane.start.compression is None else lane.start.compression
         group = self._batch if self._alone else self._shards.plan.block_length
         return replace(self._options, block_bytes=block, compression_type=compression, block_records=group)
+
+
+def answer(waiter: asyncio.Future[None]) -> None:
+    """What is waited for is there; who waited may have been cancelled."""
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 def lane_bytes(block_bytes: int) -> int:
