@@ -105,6 +105,10 @@ class Frames(Sequence[bytes]):
         view = memoryview(self.buffer).cast("B")
         return (view[first:last] for first, last in self.spans.tolist())
 
+    def lying(self) -> tuple[npt.NDArray[np.int64], Sequence[Buffer]]:
+        """Where the payloads lie, as spans or as rows (`scattered.py`), and in which buffers."""
+        return self.spans, (self.buffer,)
+
     def window(self, first: int, last: int) -> Frames:
         """Records first to last (exclusive) without a copy, however large the buffer that this pins."""
         return Frames(self.buffer, self.spans[first:last], self.origin)

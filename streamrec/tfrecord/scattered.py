@@ -67,12 +67,9 @@ class Scattered(Frames):
         for windows in lanes:
             lane = []
             for window in windows:
-                if isinstance(window, Scattered):
-                    lane.append((window.rows, len(buffers)))
-                    buffers += window.buffers
-                else:
-                    lane.append((window.spans, len(buffers)))
-                    buffers.append(window.buffer)
+                places, more = window.lying()
+                lane.append((places, len(buffers)))
+                buffers += more
             parts.append(lane)
         rows = np.frombuffer(memoryview(kernels.rows_in_turn(parts, block)).toreadonly(), np.int64)
         return cls(buffers, rows.reshape(-1, 4))
@@ -105,6 +102,9 @@ class Scattered(Frames):
     def views(self) -> Iterator[memoryview]:
         views = [memoryview(buffer).cast("B") for buffer in self.buffers]
         return (views[tag >> BUFFER_BITS][start:end] for start, end, tag, _ in self.rows.tolist())
+
+    def lying(self) -> tuple[npt.NDArray[np.int64], Sequence[Buffer]]:
+        return self.rows, self.buffers
 
     def window(self, first: int, last: int) -> Frames:
         rows = self.rows[first:last]

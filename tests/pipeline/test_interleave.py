@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from streamrec import Framer, Frames, encode_records
 from streamrec.pipeline.reading.interleave import Interleave, Plan
+from streamrec.pipeline.reading.lane import Lane
 from streamrec.pipeline.reading.turn import Turn
 
 pytestmark = pytest.mark.usefixtures("both_layouts")
@@ -64,8 +65,10 @@ class Arriving:
 
     def arrive(self) -> None:
         """One more piece of one shard, or its end."""
-        lanes = [lane for lane in self.interleave.wanted(2) if not lane.ended]
-        lane = self._random.choice(lanes)
+        self.go_on(self._random.choice([lane for lane in self.interleave.wanted(2) if not lane.ended]))
+
+    def go_on(self, lane: Lane) -> None:
+        """One more piece of this shard, or its end."""
         if lane.shard not in self._pieces:
             self._pieces[lane.shard] = self._cut(lane.shard, lane.start.place.offset)
             lane.opened(None, "", self._random.choice(self._limits))
@@ -110,6 +113,28 @@ def test_the_order_is_tensorflows_whatever_arrives_first(
     with stretches_from(stretch):
         pulls = run(Arriving(lengths, plan, seed, batch=batch, skip=skip))
         found = [record for frames, _ in pulls for record in frames]
+    assert found == list(specification(lengths, plan))
+
+
+@pytest.mark.parametrize("stretch", [None, 1])
+@given(lengths=LENGTHS, plan=PLANS, seed=st.integers(0, 9), batch=st.integers(1, 9), skip=st.integers(0, 3))
+@settings(max_examples=300, deadline=None)
+def test_only_what_is_awaited_needs_to_go_on(
+    stretch: int | None, lengths: list[int], plan: Plan, seed: int, batch: int, skip: int
+) -> None:
+    """Each lane that is awaited can go on without anything being taken; when all of them have, something else is."""
+    arriving = Arriving(lengths, plan, seed, batch=batch, skip=skip)
+    interleave, found = arriving.interleave, []
+    with stretches_from(stretch):
+        while not interleave.finished:
+            pulled = interleave.pull()
+            if pulled is not None:
+                found += list(pulled[0])
+            elif not interleave.finished:
+                assert interleave.awaited
+                for lane in interleave.awaited:
+                    assert lane.comes
+                    arriving.go_on(lane)
     assert found == list(specification(lengths, plan))
 
 

@@ -313,10 +313,13 @@ class Feeds:
                 await reader.aclose()
 
     def _options_for(self, lane: Lane, storage: Storage) -> ReadOptions:
-        """How one shard is read: blocks that leave room for two within its share, and the compression if known."""
+        """How one shard is read: blocks of which two of the usual size fit in its share, and the compression if known.
+
+        Larger blocks than usual are for who has the memory: records of all blocks that were pulled last are kept too.
+        """
         blocks = MAPPED_BLOCKS if self._options.memory_map else ALONE_BLOCKS if self._alone else 1
         wanted = self._options.block_bytes or storage.block_bytes * blocks
-        block = min(wanted, max(self._share // 2, LEAST_BLOCK_BYTES))
+        block = min(wanted, max(self._share // (2 * blocks), LEAST_BLOCK_BYTES))
         compression = self._options.compression_type if lane.start.compression is None else lane.start.compression
         group = self._batch if self._alone else self._shards.plan.block_length
         return replace(self._options, block_bytes=block, compression_type=compression, block_records=group)
