@@ -80,11 +80,11 @@ extend_folding(uint32_t state, const uint8_t *data, size_t size)
 {
     const uint8_t *end = data + size;
     unsigned words = (unsigned)((size / 8 - 1) % STEP_WORDS) + 1;
-    prefetch_far(data, STEP_BYTES);
+    prefetch_ahead(data, FAR_BYTES, STEP_BYTES);
     struct vectors v = load_first(data, state, words);
     const __m512i powers = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)step_powers));
     for (data += 8 * words; data < end - size % 8; data += STEP_BYTES) {
-        prefetch_far(data, STEP_BYTES);
+        prefetch_ahead(data, FAR_BYTES, STEP_BYTES);
         struct vectors next = load_step(data);
         v.first = fold(v.first, powers, next.first);
         v.second = fold(v.second, powers, next.second);

@@ -12,13 +12,13 @@
  */
 #if defined(__x86_64__)
 #include "crc32c_x86.h"
+#include "prefetch.h"
 
 #define SSE42_PCLMUL __attribute__((target("sse4.2,pclmul")))
 #define SPLIT_BYTES 192   /* below this, joining costs more than one chain loses */
 #define LONG_WORDS 1024   /* the same where joining is slow */
 #define LONG_BLOCK (3 * 8 * LONG_WORDS)
-#define LINE_BYTES 64     /* of the cache */
-#define AHEAD_BYTES (3 * 8 * MAX_WORDS)
+#define AHEAD_BYTES (3 * 8 * MAX_WORDS) /* to where the next block is at this place */
 
 struct registers {
     uint64_t first, second, third;
@@ -27,24 +27,16 @@ struct registers {
 uint32_t crc32c_word_powers[2 * MAX_WORDS + 1];
 static uint32_t long_power, long_power_twice; /* x^(64 LONG_WORDS), x^(128 LONG_WORDS) mod P */
 
-/* The processor's own prefetching loses its way among three parts: name the line that the next block will
- * want at this place. An address outside the buffer is only a hint, and nothing is read. */
-static inline void
-prefetch_next(const uint8_t *here)
-{
-    __builtin_prefetch((const void *)((uintptr_t)here + AHEAD_BYTES));
-}
-
 SSE42 static inline struct registers
 extend_three(uint32_t state, const uint8_t *data, size_t words)
 {
     const uint8_t *second = data + 8 * words, *third = second + 8 * words;
     struct registers r = {state, 0, 0};
     for (size_t i = 0; i < 8 * words; i += 8) {
-        if (i % LINE_BYTES == 0) {
-            prefetch_next(data + i);
-            prefetch_next(second + i);
-            prefetch_next(third + i);
+        if (i % CACHE_LINE == 0) { /* the processor's own prefetching loses its way among three parts */
+            prefetch_ahead(data + i, AHEAD_BYTES, CACHE_LINE);
+            prefetch_ahead(second + i, AHEAD_BYTES, CACHE_LINE);
+            prefetch_ahead(third + i, AHEAD_BYTES, CACHE_LINE);
         }
         r.first = _mm_crc32_u64(r.first, load_le64(data + i));
         r.second = _mm_crc32_u64(r.second, load_le64(second + i));

@@ -54,7 +54,7 @@ GOOD_THREE_OF(GOOD_NAME)(const struct crc32c_records *records, size_t position, 
             return 0;
         }
         payloads[i] = records->data + position + CRC32C_HEADER_BYTES;
-        prefetch_far(payloads[i], 2 * CACHE_LINE); /* most are about that long, and no loop is foreseen as well */
+        prefetch_ahead(payloads[i], FAR_BYTES, 2 * CACHE_LINE); /* most are about that long, and no loop is foreseen as well */
         position += CRC32C_FRAME_BYTES + lengths[i];
     }
     GOOD_EXTEND_THREE(payloads, lengths, states);

@@ -16,14 +16,14 @@ prefetch_bytes(const uint8_t *bytes, size_t length, size_t most)
     }
 }
 
-/* Asks for so many bytes, FAR_BYTES further on than here: what the processor sees coming by itself ends with a page, and
- * short records that left the caches were checked at half the speed. An address outside the buffer is only a hint, and
- * nothing is read. */
+/* Asks for so many bytes that lie `ahead` bytes further on than here. An address outside the buffer is only a hint, and
+ * nothing is read. FAR_BYTES is for who goes straight on: what the processor sees coming by itself ends with a page, and
+ * short records that left the caches were checked at half the speed. */
 static inline void
-prefetch_far(const uint8_t *here, size_t bytes)
+prefetch_ahead(const uint8_t *here, size_t ahead, size_t bytes)
 {
     for (size_t at = 0; at < bytes; at += CACHE_LINE) {
-        __builtin_prefetch((const void *)((uintptr_t)here + FAR_BYTES + at));
+        __builtin_prefetch((const void *)((uintptr_t)here + ahead + at));
     }
 }
 

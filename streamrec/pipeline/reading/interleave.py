@@ -224,8 +224,9 @@ class Interleave:
         rounds = scarce.available // block
         most = max(1, self._most(sum(map(TYPICAL_BYTES, lanes)) // len(lanes)) // (len(lanes) * block))
         count = min(rounds, most) * len(lanes) * block or records_begun(lanes, block)
-        if self._cut(count) or rounds >= most or not self._waits(scarce):
-            return self._cut(count) or count
+        cut = self._cut(count)
+        if cut or rounds >= most or not self._waits(scarce):
+            return cut or count
         missing = self._batch - self._pulled % self._batch
         shares = zip(lanes, shares_of(missing, len(lanes), block), strict=True)
         short = {lane for lane, share in shares if lane.available < share and lane.comes}
