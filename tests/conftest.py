@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 
 from streamrec.testing.servers import Store, fake_gcs, nginx, seaweedfs
+from tests.effort import THOROUGH, draws, tell_most
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # programs that the tests start and interrupt inherit it
@@ -18,22 +19,17 @@ def pytest_xdist_auto_num_workers() -> int:
     return min(8, 2 * (os.cpu_count() or 1))
 
 
-THOROUGH = bool(os.environ.get("STREAMREC_THOROUGH"))
-"""Whether everything is tried, as in CI; else what tells most in the least time."""
-
-# deadline: how long an example takes depends on what else runs here
-settings.register_profile("quick", max_examples=40, deadline=None)
-settings.register_profile("thorough", max_examples=100, deadline=None)
+settings.register_profile("tests", draws(100))
 settings.register_profile("many", max_examples=5000, deadline=None)
-settings.load_profile("thorough" if THOROUGH else "quick")
+settings.load_profile("tests")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves the tests that are marked `thorough` to runs that are."""
-    left = [] if THOROUGH else [item for item in items if item.get_closest_marker("thorough")]
-    if left:
-        config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+    """Leaves to CI what tells least."""
+    if not THOROUGH:
+        kept = set(tell_most(items))
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
 
 
 @pytest.fixture

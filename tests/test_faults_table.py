@@ -40,6 +40,7 @@ def test_words(cell: Cell, text: str) -> None:
     assert words(cell) == text
 
 
+@pytest.mark.thorough
 def test_it_measures() -> None:
     found = {(row["store"], row["client"]): row for row in measure_all(["reset"], parallel=3)}
     assert found.keys() == {(store, client) for store, clients in STORES.items() for client in clients}

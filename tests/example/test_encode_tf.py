@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec.example.encode import encode_example, encode_examples, encode_sequence_example
+from tests.effort import draws
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.peer
@@ -32,7 +33,7 @@ def check(found: Any, wanted: np.ndarray[Any, Any]) -> None:
     np.testing.assert_array_equal(np.asarray(found).tolist(), wanted.tolist())
 
 
-@settings(max_examples=100, deadline=None)
+@draws(100)
 @given(records)
 def test_examples(features: dict[str, Any]) -> None:
     record = encode_example(features)
@@ -43,7 +44,7 @@ def test_examples(features: dict[str, Any]) -> None:
             check(found, features[name])
 
 
-@settings(max_examples=100, deadline=None)
+@draws(100)
 @given(st.sampled_from([int64s, floats, strings]).flatmap(lambda kind: st.lists(kind, min_size=1, max_size=5)))
 def test_batches(rows: list[Any]) -> None:
     batch = encode_examples({"x": rows}, kinds={"x": bytes} if rows[0].dtype.kind == "O" else None)
@@ -52,7 +53,7 @@ def test_batches(rows: list[Any]) -> None:
         check(found, wanted)
 
 
-@settings(max_examples=100, deadline=None)
+@draws(100)
 @given(records, st.dictionaries(st.sampled_from("xyz"), int64s, min_size=1, max_size=3))
 def test_sequence_examples(context: dict[str, Any], lists: dict[str, Any]) -> None:
     record = encode_sequence_example(context, lists, deterministic=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
 
 from streamrec.errors import FeatureError
@@ -26,7 +26,7 @@ from streamrec.example.sequence import parse_sequences_with
 from streamrec.example.walk import Records, Walker
 from streamrec.kernels import _native
 from streamrec.tfrecord import Frames, Scattered
-from tests.conftest import THOROUGH
+from tests.effort import draws
 from tests.example.compare import assert_same, materialised
 from tests.example.conftest import WALKERS
 from tests.example.strategies import (
@@ -40,11 +40,7 @@ from tests.example.strategies import (
 )
 from tests.example.wire import example, feature, field, ints, strings, varint
 
-many = settings(
-    max_examples=400 if THOROUGH else 100,  # CI looks harder
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
-)
+many = draws(400, HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
 KINDS = [bytes, np.float32, np.int64]
 DESCRIPTIONS: list[dict[str, Feature]] = [
     {key: VarLenFeature(KINDS[index % 3]) for index, key in enumerate("abcdefghi")},

@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -15,6 +15,7 @@ from streamrec.errors import FeatureError
 from streamrec.example.messages import Example, TensorProto, TensorShapeProto
 from streamrec.example.raw import decode_json_example, decode_raw
 from streamrec.example.tensor import parse_tensor, serialize_tensor
+from tests.effort import draws
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.peer
@@ -33,7 +34,7 @@ def arrays(draw: st.DrawFn) -> np.ndarray[Any, Any]:
     return draw(hnp.arrays(dtype, shape))
 
 
-@settings(max_examples=200, deadline=None)
+@draws(200)
 @given(arrays())
 def test_numbers(array: np.ndarray[Any, Any]) -> None:
     serialized = serialize_tensor(array)
@@ -42,7 +43,7 @@ def test_numbers(array: np.ndarray[Any, Any]) -> None:
     assert (ours.dtype, ours.shape, ours.tobytes()) == (theirs.dtype, theirs.shape, theirs.tobytes())
 
 
-@settings(max_examples=50, deadline=None)
+@draws(50)
 @given(hnp.arrays(object, shapes, elements=st.binary(max_size=5)))
 def test_strings(array: np.ndarray[Any, Any]) -> None:
     serialized = serialize_tensor(array)
@@ -80,7 +81,7 @@ def messages(draw: st.DrawFn) -> tuple[bytes, str]:
     return data[:cut], name
 
 
-@settings(max_examples=300, deadline=None)
+@draws(300)
 @given(messages())
 def test_any_message(case: tuple[bytes, str]) -> None:
     data, name = case
@@ -97,7 +98,7 @@ def test_any_message(case: tuple[bytes, str]) -> None:
         assert (ours.shape, ours.tobytes()) == (theirs.shape, theirs.tobytes())
 
 
-@settings(max_examples=200, deadline=None)
+@draws(200)
 @given(
     hnp.arrays(object, shapes, elements=st.binary(max_size=4) | st.just(b"12345678")),
     st.sampled_from(RAW),

@@ -100,8 +100,8 @@ def test_a_small_demo_ends_with_its_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("moment", "number"),
     [
-        ("^SeaweedFS", signal.SIGINT),
-        ("^writing", signal.SIGINT),
+        pytest.param("^SeaweedFS", signal.SIGINT, marks=pytest.mark.thorough),
+        pytest.param("^writing", signal.SIGINT, marks=pytest.mark.thorough),
         pytest.param(r"^ +\d+ %$", signal.SIGINT, marks=pytest.mark.thorough),
         pytest.param("^training", signal.SIGINT, marks=pytest.mark.thorough),
         (r"\d+ % accuracy", signal.SIGINT),
@@ -165,7 +165,8 @@ def test_a_writer_that_dies_is_told_of(tmp_path: Path, capfd: pytest.CaptureFixt
     assert "TypeError" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("moment", [pytest.param(r"^ +\d+ %$", marks=pytest.mark.thorough), r"\d+ % accuracy"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("moment", [r"^ +\d+ %$", r"\d+ % accuracy"])
 def test_a_server_that_dies_is_one_line(tmp_path: Path, moment: str) -> None:
     with running(tmp_path, "--megabytes", "12", "--shards", "4", "--epochs", "400") as process:
         said = read_until(process, moment)

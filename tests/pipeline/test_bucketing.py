@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec import Dataset, Frames, PositionMismatchError, TFRecordDataset, encode_records
 from streamrec.testing.resuming import assert_resumes_everywhere, plain
+from tests.effort import draws
 
 
 def sequences(lengths: list[int], chunk: int = 100) -> Dataset[Any]:
@@ -74,7 +75,7 @@ def test_records_stay_frames_without_padding(tmp_path: Path) -> None:
     drop=st.booleans(),
     chunk=st.integers(1, 7),
 )
-@settings(max_examples=60, deadline=None)
+@draws(60)
 def test_it_resumes_everywhere(
     lengths: list[int], boundaries: set[int], sizes: list[int], drop: bool, chunk: int
 ) -> None:
@@ -88,7 +89,7 @@ def test_it_resumes_everywhere(
 
 
 @given(lengths=st.lists(st.integers(0, 12), min_size=1, max_size=40), data=st.data())
-@settings(max_examples=60, deadline=None)
+@draws(60)
 def test_it_resumes_again_and_again(lengths: list[int], data: st.DataObject) -> None:
     """A run that goes on from a state, for a few elements, from the state that it then gives, and so on."""
     chunk = data.draw(st.integers(1, 7))

@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec import AUTOTUNE, Dataset, Frames, TFRecordDataset, encode_records
@@ -24,6 +24,7 @@ from streamrec.pipeline.chunk import Chunk
 from streamrec.pipeline.description import Chain, Within
 from streamrec.pipeline.options import Options
 from streamrec.pipeline.sources.given import Numbered
+from tests.effort import draws
 
 MIB = 1 << 20
 CHUNK = 1 << 16
@@ -112,7 +113,7 @@ async def stalled(dataset: Dataset[Any]) -> None:
 
 
 @given(data=st.data(), budget=st.sampled_from([1 * MIB, 4 * MIB, 16 * MIB]))
-@settings(deadline=None, max_examples=40)
+@draws(40)
 def test_a_consumer_that_stops_leaves_no_more_than_the_budget(data: st.DataObject, budget: int) -> None:
     made = Made()
     verbs = [*VERBS, lambda ds: ds.shuffle(10**9)]  # which fills its share
@@ -125,7 +126,7 @@ def test_a_consumer_that_stops_leaves_no_more_than_the_budget(data: st.DataObjec
 
 
 @given(data=st.data(), budget=st.integers(1, 1 << 40))
-@settings(deadline=None, max_examples=60)
+@draws(60)
 def test_shares_never_sum_up_to_more_than_the_budget(data: st.DataObject, budget: int) -> None:
     made = Made()
     dataset = data.draw(pipelines(made)).with_options(memory_budget=budget)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from streamrec import CacheError, Dataset, Frames, TFRecordDataset, encode_records
@@ -26,6 +26,7 @@ from streamrec.pipeline.description import Chain, Within
 from streamrec.pipeline.sources.given import Numbered
 from streamrec.testing.resuming import assert_resumes_everywhere, plain
 from streamrec.testing.servers import Store
+from tests.effort import draws
 
 
 class Upstream:
@@ -348,7 +349,7 @@ VERBS: list[Callable[[Dataset[Any], int], Dataset[Any]]] = [
 
 
 @given(verbs=st.lists(st.tuples(st.sampled_from(VERBS), st.integers(1, 6)), max_size=5))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@draws(40, HealthCheck.function_scoped_fixture)
 def test_random_chains_resume_everywhere(
     tmp_path: Path, verbs: list[tuple[Callable[[Dataset[Any], int], Dataset[Any]], int]]
 ) -> None:

@@ -14,12 +14,13 @@ from typing import Any
 
 import fsspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec import ManifestError, TFRecordDataset, TFRecordWriter, encode_records, write_manifest_sync
 from streamrec.pipeline.reading.environment import Rank, Reader, rank_here, reader_here
 from streamrec.testing.servers import Store
+from tests.effort import draws
 from tests.pipeline.dealt_shards import all_records, folder_of, of, record
 
 Even = Any
@@ -55,7 +56,7 @@ def test_ranks_read_each_record_once(counts: list[int], world: int, compressed: 
     st.sampled_from([1, 30]),
     st.data(),
 )
-@settings(max_examples=25, deadline=None)
+@draws(25)
 def test_any_shape(counts: list[int], world: int, cycle: int, size: int, data: st.DataObject) -> None:
     compressed = data.draw(st.lists(st.booleans(), max_size=len(counts)))
     folder = folder_of(counts, size=size, compressed=compressed)

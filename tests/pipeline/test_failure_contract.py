@@ -21,6 +21,7 @@ from streamrec import CorruptRecordError, Dataset, TFRecordDataset, TFRecordWrit
 from streamrec.testing.faults import NO_FAULTS
 from streamrec.testing.objectstore import ObjectStore
 from streamrec.testing.servers import Store
+from tests.effort import thorough
 from tests.pipeline.small_shards import SHARDS
 
 ROOT = Path(__file__).parents[2]
@@ -28,8 +29,11 @@ SCRIPT = Path(__file__).with_name("scripts") / "failures.py"
 NOTHING: list[list[str]] = [[], [], []]
 """Tasks, threads, files."""
 
-SYNC = ["breaks", "ends", "raises", "stage_raises", "closes", "collected", "interrupts", "leaves_a_long_chunk"]
-ASYNC = ["async_break", "async_end", "async_close", "async_stage_raises", "async_cancel"]
+SYNC = [
+    *("breaks", "raises", "interrupts", "leaves_a_long_chunk"),
+    *thorough("ends", "stage_raises", "closes", "collected"),
+]
+ASYNC = ["async_break", "async_stage_raises", "async_cancel", *thorough("async_end", "async_close")]
 EXITS = ["exits", "exits_with_progress_and_trace"]
 
 RECORDS = [b"%05d" % number for number in range(500)]
@@ -71,7 +75,7 @@ def test_nothing_is_left_of_it(way: str, simulated: tuple[str, dict[str, Any]]) 
     assert gone(way, simulated) == (NOTHING, "")
 
 
-@pytest.mark.parametrize("way", ["breaks", "closes", "interrupts", "async_cancel"])
+@pytest.mark.parametrize("way", ["interrupts", *thorough("breaks", "closes", "async_cancel")])
 def test_nothing_is_left_of_it_before_seaweedfs(way: str, seaweed: tuple[str, dict[str, Any]]) -> None:
     assert gone(way, seaweed) == (NOTHING, "")
 

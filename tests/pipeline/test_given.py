@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import streamrec
 from streamrec import Dataset, Frames, RaggedTensor, TFRecordDataset, encode_records
 from streamrec.testing.resuming import assert_resumes_everywhere, plain
+from tests.effort import draws, few, thorough
 
 ONE = [b"one %d" % index * (index % 5) for index in range(23)]
 TWO = [b"two %d" % index for index in range(31)]
@@ -49,14 +50,17 @@ def test_range_checks_its_arguments() -> None:
         Dataset.range(1, 2, 0)
 
 
-@pytest.mark.parametrize("count", [0, 1, 7, pytest.param(9000, marks=pytest.mark.thorough), None])
+MANY = few(20_000)
+
+
+@pytest.mark.parametrize("count", [0, 7, None, *thorough(1, 9000)])
 def test_short_epochs_are_those_of_long_ones(count: int | None) -> None:
     names = Dataset.from_tensor_slices({"x": np.arange(3), "y": (Frames.of([b"a", b"b", b"c"]), [[1.5], [2], [3]])})
     for short in (names, Dataset.range(5), Dataset.from_tensor_slices(Frames.of([b"a", b"", b"ccc"]))):
         one_by_one = short.take(-1)  # a stage: its epochs are run
-        found, wanted = (list(ds.repeat(count).take(20_000)) for ds in (short, one_by_one))
+        found, wanted = (list(ds.repeat(count).take(MANY)) for ds in (short, one_by_one))
         assert list(map(plain, found)) == list(map(plain, wanted))
-        assert len(found) == (20_000 if count is None else min(20_000, count * len(list(short))))
+        assert len(found) == (MANY if count is None else min(MANY, count * len(list(short))))
     assert list(map(type, names.repeat(2).batch(4).take(1).map(lambda batch: batch["y"][0]))) == [Frames]
 
 
@@ -201,7 +205,7 @@ VERBS: list[Callable[[Dataset[Any], int], Dataset[Any]]] = [
     verbs=st.lists(st.tuples(st.sampled_from(VERBS), st.integers(1, 6)), max_size=5),
     end=st.sampled_from([None, Dataset.batch, Dataset.padded_batch]),
 )
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@draws(100, HealthCheck.function_scoped_fixture)
 def test_random_chains_resume_everywhere(
     one: Dataset[bytes],
     verbs: list[tuple[Callable[[Dataset[Any], int], Dataset[Any]], int]],

@@ -13,6 +13,7 @@ from streamrec import Framer, Frames, encode_records
 from streamrec.pipeline.reading.interleave import Interleave, Plan
 from streamrec.pipeline.reading.lane import Lane
 from streamrec.pipeline.reading.turn import Turn
+from tests.effort import draws
 
 pytestmark = pytest.mark.usefixtures("both_layouts")
 
@@ -106,7 +107,7 @@ def stretches_from(size: int | None) -> Iterator[None]:
 
 @pytest.mark.parametrize("stretch", [None, 1])
 @given(lengths=LENGTHS, plan=PLANS, seed=st.integers(0, 9), batch=st.integers(1, 5), skip=st.integers(0, 3))
-@settings(max_examples=300, deadline=None)
+@draws(300)
 def test_the_order_is_tensorflows_whatever_arrives_first(
     stretch: int | None, lengths: list[int], plan: Plan, seed: int, batch: int, skip: int
 ) -> None:
@@ -118,7 +119,7 @@ def test_the_order_is_tensorflows_whatever_arrives_first(
 
 @pytest.mark.parametrize("stretch", [None, 1])
 @given(lengths=LENGTHS, plan=PLANS, seed=st.integers(0, 9), batch=st.integers(1, 9), skip=st.integers(0, 3))
-@settings(max_examples=300, deadline=None)
+@draws(300)
 def test_only_what_is_awaited_needs_to_go_on(
     stretch: int | None, lengths: list[int], plan: Plan, seed: int, batch: int, skip: int
 ) -> None:
@@ -140,7 +141,7 @@ def test_only_what_is_awaited_needs_to_go_on(
 
 @pytest.mark.parametrize("stretch", [None, 1])
 @given(lengths=LENGTHS, plan=PLANS, seed=st.integers(0, 9), batch=st.integers(1, 5))
-@settings(max_examples=200, deadline=None)
+@draws(200)
 def test_every_turn_resumes_exactly(stretch: int | None, lengths: list[int], plan: Plan, seed: int, batch: int) -> None:
     expected = list(specification(lengths, plan))
     seen = 0

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import streamrec
@@ -19,6 +19,7 @@ from streamrec.pipeline.mixing.drawing import words
 from streamrec.pipeline.session import StoreOptions, session
 from streamrec.testing.resuming import assert_resumes_everywhere
 from streamrec.tfrecord import Scattered
+from tests.effort import draws
 
 pytestmark = pytest.mark.usefixtures("both_layouts")
 
@@ -112,7 +113,7 @@ def test_elements_of_different_kinds_stay_what_they_are() -> None:
     batch=st.integers(1, 9),
     stop=st.booleans(),
 )
-@settings(max_examples=50, deadline=None)
+@draws(50)
 def test_choices_are_followed(lengths: list[int], draws: list[int], batch: int, stop: bool) -> None:
     choices = [draw % len(lengths) for draw in draws]
     queues = [list(range(at * 100, at * 100 + length)) for at, length in enumerate(lengths)]

@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec import Dataset, TFRecordDataset, encode_records
+from tests.effort import draws
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.peer
@@ -25,7 +26,7 @@ def tensorflows(dataset: Any) -> list[Any]:
 
 
 @given(LENGTHS, st.integers(1, 11), st.integers(1, 12))
-@settings(max_examples=60, deadline=None)
+@draws(60)
 def test_interleave_has_tensorflows_order(lengths: list[int], cycle: int, block: int) -> None:
     mine = Dataset.from_tensor_slices(np.array(lengths, np.int64)).enumerate()
     theirs = tf.data.Dataset.from_tensor_slices(np.array(lengths, np.int64)).enumerate()
@@ -35,7 +36,7 @@ def test_interleave_has_tensorflows_order(lengths: list[int], cycle: int, block:
 
 
 @given(LENGTHS, st.integers(1, 4))
-@settings(max_examples=20, deadline=None)
+@draws(20)
 def test_parallel_interleave_has_the_same_order(lengths: list[int], cycle: int) -> None:
     mine = Dataset.from_tensor_slices(np.array(lengths, np.int64))
     theirs = tf.data.Dataset.from_tensor_slices(np.array(lengths, np.int64))
@@ -44,7 +45,7 @@ def test_parallel_interleave_has_the_same_order(lengths: list[int], cycle: int) 
 
 
 @given(LENGTHS)
-@settings(max_examples=20, deadline=None)
+@draws(20)
 def test_flat_map_means_the_same(lengths: list[int]) -> None:
     mine = Dataset.from_tensor_slices(np.array(lengths, np.int64))
     theirs = tf.data.Dataset.from_tensor_slices(np.array(lengths, np.int64))
@@ -56,7 +57,7 @@ def test_flat_map_means_the_same(lengths: list[int]) -> None:
     draws=st.lists(st.integers(0, 3), max_size=60),
     stop=st.booleans(),
 )
-@settings(max_examples=80, deadline=None)
+@draws(80)
 def test_choices_mean_the_same(lengths: list[int], draws: list[int], stop: bool) -> None:
     choices = np.array([draw % len(lengths) for draw in draws], np.int64)
     mine = [Dataset.range(at * 100, at * 100 + length) for at, length in enumerate(lengths)]

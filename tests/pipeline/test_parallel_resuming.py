@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from streamrec import AUTOTUNE, Dataset
 from streamrec.testing.resuming import assert_resumes_everywhere
+from tests.effort import draws
 from tests.pipeline.squares import square, square_soon
 
 
@@ -24,7 +25,7 @@ def test_resuming_anywhere(function: Callable[..., Any]) -> None:
 
 
 @given(seed=st.integers(), calls=st.integers(1, 5))
-@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+@draws(20, HealthCheck.too_slow)
 def test_what_was_delivered_out_of_order_comes_no_second_time(seed: int, calls: int) -> None:
     draw = random.Random(seed)
     dataset = Dataset.range(60).map(square_soon, calls, deterministic=False)
@@ -48,7 +49,7 @@ VERBS: list[Callable[[Dataset[Any]], Dataset[Any]]] = [
 
 
 @given(chain=st.lists(st.sampled_from(VERBS), min_size=1, max_size=4))
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@draws(40, HealthCheck.too_slow)
 def test_random_chains_resume_everywhere(chain: list[Callable[[Dataset[Any]], Dataset[Any]]]) -> None:
     dataset = Dataset.range(7)
     for verb in chain:
@@ -67,7 +68,7 @@ def test_behind_an_input_without_an_order_results_keep_the_order_that_they_have(
 
 
 @given(stop=st.integers(0, 19), then=st.booleans())
-@settings(deadline=None, max_examples=20)
+@draws(20)
 def test_batches_of_what_came_out_of_order_hold_each_element_once(stop: int, then: bool) -> None:
     batches = Dataset.range(40).map(square_soon, 3, False).batch(4).map(np.negative, 2, False).repeat(2)
     iterator = batches.iterate()

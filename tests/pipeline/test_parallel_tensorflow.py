@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from streamrec import AUTOTUNE, Dataset, TFRecordDataset, encode_records
+from tests.effort import draws
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.peer
@@ -36,7 +37,7 @@ def verbs() -> st.SearchStrategy[Verb]:
 
 
 @given(chain=st.lists(verbs(), min_size=1, max_size=5), size=st.integers(1, 9))
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@draws(50, HealthCheck.too_slow)
 def test_random_chains_mean_the_same(chain: list[Verb], size: int) -> None:
     mine: Any = Dataset.range(40)
     theirs: Any = tf.data.Dataset.range(40)
@@ -47,7 +48,7 @@ def test_random_chains_mean_the_same(chain: list[Verb], size: int) -> None:
 
 
 @given(calls=CALLS, loose=st.booleans())
-@settings(max_examples=20, deadline=None)
+@draws(20)
 def test_results_as_they_are_ready_are_the_same_set(calls: int, loose: bool) -> None:
     def squared(ds: Any) -> Any:
         return ds.map(lambda number: number * number, num_parallel_calls=calls, deterministic=None if loose else False)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec import Frames
@@ -20,8 +20,9 @@ from streamrec.pipeline.shuffling.slots import END, START, TAG, Rows, Rule
 from streamrec.pipeline.shuffling.store import Store, spans_of
 from streamrec.testing.resuming import plain
 from streamrec.tfrecord import BUFFER_BITS, Scattered
+from tests.effort import draws
 
-patient = settings(deadline=None)
+patient = draws(40)
 """A busy machine is no failure."""
 
 RECORDS = [b"%03d" % number + b"x" * (number * 37 % 200) for number in range(300)]

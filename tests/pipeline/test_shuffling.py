@@ -22,6 +22,7 @@ from streamrec import (
     encode_records,
 )
 from streamrec.testing.resuming import assert_resumes_everywhere, plain
+from tests.effort import thorough
 from tests.pipeline.small_shards import ALL
 
 pytestmark = pytest.mark.usefixtures("both_layouts")
@@ -165,16 +166,17 @@ CHAINS: dict[str, Callable[[Any], Any]] = {
     "cached": lambda ds: ds.shuffle(9).cache().repeat(2),
     "prefetched": lambda ds: ds.prefetch(1).shuffle(9).prefetch(1),
 }
+TELLING = ["epochs", "over epochs", "batches", "zipped", "several calls", "cached"]
 
 
-@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize("name", [*TELLING, *thorough(*(name for name in CHAINS if name not in TELLING))])
 @pytest.mark.parametrize("budget", [1 << 28, 1 << 13])
 def test_resumes_everywhere(files: list[str], name: str, budget: int) -> None:
     dataset = TFRecordDataset(files, num_parallel_reads=3, block_length=2)
     assert_resumes_everywhere(CHAINS[name](dataset).with_options(memory_budget=budget))
 
 
-@pytest.mark.parametrize("kind", ["GZIP", "ZLIB"])
+@pytest.mark.parametrize("kind", ["GZIP", *thorough("ZLIB")])
 def test_compressed_shards_resume_everywhere(tmp_path: Path, kind: str) -> None:
     paths = []
     for shard in range(3):

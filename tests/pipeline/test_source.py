@@ -150,7 +150,7 @@ def test_a_consumer_that_rests_finds_its_next_record_there(tmp_path: Path) -> No
     for shard in shards[1:]:
         shard.hardlink_to(shards[0])
     with ObjectStore(tmp_path, faults=Faults(first_byte=0.01, jitter=0)) as store:
-        retry = RetryPolicy(attempts=1, first_byte_timeout=5)
+        retry = RetryPolicy(attempts=1, connect_timeout=20, first_byte_timeout=20)
         dataset = dataset_of(store, "s3://bucket/*", num_parallel_reads=16, retry=retry)
         batches = iter(dataset.with_options(memory_budget=512 << 20).batch(32))
         for _ in range(8):

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
@@ -14,6 +14,7 @@ from streamrec.pipeline.caching.storing import pack, unpack
 from streamrec.pipeline.chunk import Batches
 from streamrec.pipeline.columns import Columns
 from streamrec.testing.resuming import plain
+from tests.effort import draws
 
 DTYPES = st.one_of(
     npst.integer_dtypes(endianness="?"),
@@ -65,14 +66,14 @@ def again(elements: Any) -> Any:
 
 
 @given(VALUES)
-@settings(max_examples=300, deadline=None)
+@draws(300)
 def test_any_value_comes_back(value: Any) -> None:
     assert kinds(again([value])) == kinds([value])
     assert kinds(again([value, value])) == kinds([value, value])
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@draws(100)
 def test_values_of_one_structure_come_back(data: st.DataObject) -> None:
     dtype = data.draw(DTYPES)
     arrays = npst.arrays(dtype, npst.array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=3))

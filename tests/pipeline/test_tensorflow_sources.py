@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec import Dataset
+from tests.effort import draws
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.peer
@@ -61,7 +62,7 @@ def both(lengths: list[int]) -> tuple[Dataset[Any], Any]:
     value=st.sampled_from([None, 7]),
     shape=st.sampled_from([None, None, 15]),
 )
-@settings(max_examples=60, deadline=None)
+@draws(60)
 def test_buckets_mean_the_same(
     lengths: list[int], boundaries: set[int], sizes: list[int], drop: bool, value: int | None, shape: int | None
 ) -> None:
@@ -80,7 +81,7 @@ def test_buckets_mean_the_same(
 
 
 @given(lengths=st.lists(st.integers(0, 8), max_size=30), shapes=st.sampled_from([None, ([None], [])]))
-@settings(max_examples=20, deadline=None)
+@draws(20)
 def test_padding_to_the_boundary_means_the_same(lengths: list[int], shapes: Any) -> None:
     mine, theirs = both(lengths)
     arguments = ([3, 5, 9], [2, 3, 4, 1], shapes, None, True)
@@ -112,7 +113,7 @@ def test_caches_mean_the_same(tmp_path: Path, named: bool) -> None:
 
 
 @given(numbers=st.lists(st.integers(-5, 20), max_size=40))
-@settings(max_examples=20, deadline=None)
+@draws(20)
 def test_buckets_without_padding_mean_the_same(numbers: list[int]) -> None:
     mine = Dataset.from_tensor_slices(np.array(numbers, np.int64))
     theirs = tf.data.Dataset.from_tensor_slices(np.array(numbers, np.int64))

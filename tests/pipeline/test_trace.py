@@ -73,7 +73,7 @@ def test_counters_are_written(tmp_path: Path) -> None:
     """Of queues that live: with little memory, the one of prefetch does until the last elements are taken."""
     path = tmp_path / "run.json"
     consumed = 0
-    numbers_ahead = Dataset.range(3_000_000).prefetch(1 << 20).with_options(memory_budget=4 << 20)
+    numbers_ahead = Dataset.range(1_000_000).prefetch(1 << 20).with_options(memory_budget=4 << 20)
     with numbers_ahead.iterate(trace=path) as numbers:
         for _ in numbers:
             consumed += 1

@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from streamrec import Dataset, Frames, TFRecordDataset, encode_records
+from tests.effort import draws
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.peer
@@ -80,7 +81,7 @@ def pairs() -> st.SearchStrategy[tuple[Ours, Ours]]:
 
 
 @given(chain=st.lists(pairs(), max_size=4), end=st.sampled_from(["", "batch", "enumerate", "padded_batch"]))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@draws(60, HealthCheck.function_scoped_fixture)
 def test_random_chains_mean_the_same(files: list[str], chain: list[tuple[Ours, Ours]], end: str) -> None:
     mine, theirs = TFRecordDataset(files), tf.data.TFRecordDataset(files)
     for ours, tensorflows in chain:

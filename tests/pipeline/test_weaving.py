@@ -6,7 +6,7 @@ from typing import Any
 
 import anyio
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec import Frames
@@ -15,6 +15,7 @@ from streamrec.pipeline.mixing.fronts import Front, Places, Signal
 from streamrec.pipeline.mixing.weaving import Input, Weave
 from streamrec.pipeline.reading.interleave import Plan
 from streamrec.pipeline.sources.given import Numbered
+from tests.effort import draws
 
 ENDED = Places(((Numbered(10**6), 0, 0),))
 
@@ -91,7 +92,7 @@ SLOTS = st.lists(st.integers(0, 40), min_size=1, max_size=8)
 
 
 @given(SLOTS, st.integers(1, 9), st.integers(1, 12), st.sampled_from(["frames", "list"]), st.integers(0, 2**32))
-@settings(max_examples=300, deadline=None)
+@draws(300)
 def test_the_order_is_tensorflows_whatever_arrives_when(
     lengths: list[int], cycle_length: int, block_length: int, kind: str, seed: int
 ) -> None:
@@ -108,7 +109,7 @@ def test_the_order_is_tensorflows_whatever_arrives_when(
 
 
 @given(SLOTS, st.integers(1, 9), st.integers(1, 12), st.sampled_from(["frames", "list"]), st.integers(0, 2**32))
-@settings(max_examples=200, deadline=None)
+@draws(200)
 def test_any_order_gives_each_once(
     lengths: list[int], cycle_length: int, block_length: int, kind: str, seed: int
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 import streamrec
 from streamrec import Loss, encode_records
 from streamrec.shards.losses import KEPT, LOGGED
+from tests.effort import few
 from tests.shards.test_reader import place, put, read
 from tests.tfrecord.damage import random_case, starts_of
 
@@ -165,7 +166,7 @@ async def test_nothing_is_lost_of_what_is_not_damaged(place: str) -> None:
 @pytest.mark.parametrize("kind", ["", "GZIP"])
 async def test_random_damage(place: str, kind: str) -> None:
     """Exactly what was touched is lost, in any size of blocks."""
-    for seed in range(400):
+    for seed in range(few(400)):
         case = random_case(seed)
         url = put(f"{place}/x", gzip.compress(case.data, 1) if kind else case.data)
         assert await read(url, on_error="resync", compression_type=kind, block_bytes=1 + seed % 300) == case.survivors

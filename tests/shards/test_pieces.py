@@ -15,6 +15,7 @@ from streamrec.shards import Piece, ReadOptions, ShardReader
 from streamrec.shards.pieces import SLACK_BYTES
 from streamrec.storage import ByteStream, Storage, Storages, Tally
 from streamrec.tfrecord import SETTLE_BYTES
+from tests.effort import THOROUGH, few
 from tests.shards.test_reader import place, put
 from tests.tfrecord.damage import random_case
 
@@ -58,7 +59,7 @@ async def test_cut_at_every_byte(place: str) -> None:
 async def test_a_piece_has_the_records_whose_headers_begin_in_it(place: str) -> None:
     starts = list(itertools.accumulate((len(record) + 16 for record in PLAIN), initial=0))
     url = put(f"{place}/x", encode_records(PLAIN))
-    for start, end in itertools.combinations(range(0, starts[-1] + 10, 3), 2):
+    for start, end in itertools.combinations(range(0, starts[-1] + 10, 3 if THOROUGH else 7), 2):
         async with streamrec.open_shard(url, start=start, end=end) as shard:
             found = [record async for record in shard]
         assert found == [record for record, at in zip(PLAIN, starts, strict=False) if start <= at < end], (start, end)
@@ -69,7 +70,7 @@ async def test_payloads_that_hold_records(records: list[bytes], tmp_path: Path) 
     data = encode_records(records)
     url = put(str(tmp_path / "x"), data)
     ends = len(encode_records(records[:3])) + 1
-    for cut in range(0, ends, 1 if len(data) < 1_000 else 9):
+    for cut in range(0, ends, 1 if THOROUGH and len(data) < 1_000 else 9):
         assert await pieces(url, [cut]) == records, cut
     for size in (1, 10, 50):
         assert await pieces(url, range(size, ends, size)) == records, size
@@ -93,7 +94,7 @@ def deceiving(rng: np.random.Generator, depth: int) -> bytes:
 @pytest.mark.parametrize("first", [0, 5_000, 7_300])
 async def test_payloads_that_deceive(first: int) -> None:
     """Among these seeds are some whose inner lengths lead, by accident, to where a record begins."""
-    for seed in range(first, first + 500):
+    for seed in range(first, first + few(500)):
         rng = np.random.default_rng(seed)
         records = [deceiving(rng, 3) for _ in range(int(rng.integers(1, 7)))]
         data = encode_records(records)
@@ -156,7 +157,7 @@ async def test_random_cuts_of_a_larger_shard(place: str) -> None:
 async def test_what_follows_damage_comes_once(place: str) -> None:
     """Pieces of a damaged shard give what reading it whole gives; at any cut, with none of them losing a word."""
     rng = np.random.default_rng(4)
-    for seed in range(300):
+    for seed in range(few(300)):
         case = random_case(seed)
         url = put(f"{place}/x", case.data)
         cuts = sorted(rng.integers(0, len(case.data) + 1, int(rng.integers(1, 4))).tolist())
@@ -171,7 +172,7 @@ async def test_what_follows_damage_comes_once(place: str) -> None:
 async def test_what_follows_damage_at_every_cut(tmp_path: Path, seed: int) -> None:
     case = random_case(seed)
     url = put(str(tmp_path / "x"), case.data)
-    for cut in range(len(case.data) + 1):
+    for cut in range(0, len(case.data) + 1, 1 if THOROUGH else 7):
         assert await pieces(url, [cut], on_error="resync") == case.survivors, cut
 
 

@@ -18,6 +18,7 @@ def soak(request: pytest.FixtureRequest) -> Iterator[Soak]:
         yield soak
 
 
+@pytest.mark.thorough
 def test_all_records_and_nothing_twice(soak: Soak) -> None:
     for _ in range(ROUNDS):
         soak.round()

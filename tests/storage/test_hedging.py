@@ -16,6 +16,7 @@ from streamrec.storage import RetryPolicy, Storages
 from streamrec.storage.hedging import EARNS, FIRST_BYTE_FLOOR, SAVED, STALL_FLOOR, Hedging, Recent
 from streamrec.testing.faults import NO_FAULTS, Faults, decide
 from streamrec.testing.objectstore import ObjectStore
+from tests.effort import thorough
 from tests.storage.contract import read_all
 
 RECORDS = [os.urandom(1000) for _ in range(3000)]
@@ -23,7 +24,7 @@ DATA = encode_records(RECORDS)
 PATIENT = RetryPolicy(first_byte_timeout=20, stall_timeout=20, backoff_base=0.01)  # only a hedge is fast
 
 
-@pytest.fixture(params=["s3", "gs", "http"])
+@pytest.fixture(params=["s3", *thorough("gs", "http")])
 def scheme(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

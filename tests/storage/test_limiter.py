@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec import TFRecordDataset, ThrottledError, encode_records
@@ -18,6 +18,7 @@ from streamrec.storage import RetryPolicy, Storages
 from streamrec.storage.limiter import HOLD_CAP, LEAST_RATE, Limiter, Pace
 from streamrec.storage.traffic import Traffic
 from streamrec.testing.objectstore import ObjectStore
+from tests.effort import draws
 from tests.storage.contract import read_all
 from tests.storage.faultproxy import Fault, FaultProxy, Request, status
 
@@ -140,7 +141,7 @@ class Simulation:
         self.at(now + self.draw.random() * 0.25, self.ask, stream)
 
 
-@settings(max_examples=25, deadline=None)
+@draws(25)
 @given(st.integers(10, 100), st.integers(1, 64), st.floats(0.01, 0.2))
 def test_many_streams_share_what_a_store_gives(allowed: int, streams: int, latency: float) -> None:
     simulation = Simulation(allowed, streams, latency)

@@ -22,6 +22,7 @@ from streamrec.testing.faults import Faults
 from streamrec.testing.objectstore import ObjectStore
 from streamrec.testing.proxy import FaultProxy
 from streamrec.testing.servers import Store, seaweedfs
+from tests.effort import thorough
 from tests.storage.contract import (
     DATA,
     QUICK,
@@ -303,7 +304,7 @@ print("done")
 """
 
 
-@pytest.mark.parametrize("how", [pytest.param("drained", marks=pytest.mark.thorough), "left", "iterating"])
+@pytest.mark.parametrize("how", ["iterating", *thorough("drained", "left")])
 def test_the_exit_is_clean(s3_store: Store, how: str) -> None:
     """Without the pauses at the end half of the "drained" runs abort."""
     url, options = f"{s3_store.url}/{uuid4().hex}", through_obstore(s3_store)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec.errors import ClosedError, ObjectChangedError, PermissionDeniedError, StorageError
@@ -24,6 +24,7 @@ from streamrec.storage.traffic import Traffic
 from streamrec.testing.faults import NO_FAULTS, Faults
 from streamrec.testing.objectstore import ObjectStore
 from streamrec.tfrecord import encode_records
+from tests.effort import draws
 from tests.storage.contract import read_all
 from tests.storage.scattered import Asked, Scattered, landing, request_of
 
@@ -59,7 +60,7 @@ def check_nothing_is_left(backend: Scattered, connections: Connections) -> None:
     assert connections.budget.held == 0
 
 
-@settings(max_examples=15, deadline=None)
+@draws(15)
 @given(
     st.integers(0, 2**32),
     st.sampled_from([0.0, 0.2, 0.5]),
@@ -123,7 +124,7 @@ async def test_a_changed_object_is_an_error_and_never_a_mixture(requests: int) -
     check_nothing_is_left(backend, connections)
 
 
-@settings(max_examples=15, deadline=None)
+@draws(15)
 @given(st.integers(0, 2**32), st.integers(0, 600))
 def test_a_cancellation_leaves_nothing(seed: int, turns: int) -> None:
     async def run() -> None:
@@ -142,8 +143,8 @@ def test_a_cancellation_leaves_nothing(seed: int, turns: int) -> None:
 
 
 async def test_a_late_range_is_shared_out_among_those_that_rest() -> None:
-    connections = Connections(BUDGET, Climb(start=4, most=4))
-    backend, shared_out = late_in_parts()
+    backend, shared_out, clock = late_in_parts()
+    connections = Connections(BUDGET, Climb(start=4, most=4), clock)
     reading = asyncio.create_task(read_all(await opened(backend, connections)))
     await shared_out.wait()
     assert not reading.done()
@@ -156,8 +157,8 @@ async def test_a_late_range_is_shared_out_among_those_that_rest() -> None:
 
 
 async def test_a_range_whose_first_byte_is_late_is_asked_for_again_in_parts() -> None:
-    connections = Connections(BUDGET, Climb(start=4, most=4))
-    backend, in_parts = late_in_parts()
+    backend, in_parts, clock = late_in_parts()
+    connections = Connections(BUDGET, Climb(start=4, most=4), clock)
     hedging = Hedging(1.0, first_byte_guess=FIRST_BYTE_FLOOR, stall_guess=20.0)
     stream = await opened(backend, connections, traffic=Traffic(hedging=hedging))
     head, buffer = bytearray(), memoryview(bytearray(64 << 10))
@@ -233,17 +234,21 @@ class Ticks:
         return self.now
 
 
-def late_in_parts() -> tuple[Scattered, asyncio.Event]:
-    """A backend where a range is late, and what tells that bytes behind its first ones were asked for once more."""
-    backend, told = Scattered(DATA, late=2 * FIRST_RANGE), asyncio.Event()
+def late_in_parts() -> tuple[Scattered, asyncio.Event, Ticks]:
+    """A backend where a range is late, what tells that bytes behind its first ones were asked for once more, a clock.
+
+    By the machine's clock, one that stood still for a moment would seem to be a store too slow to share anything out.
+    """
+    backend, told, clock = Scattered(DATA, late=2 * FIRST_RANGE), asyncio.Event(), Ticks()
 
     def watch() -> None:
+        clock.now += 0.01
         late = backend.waits
         if late and any(late.start < asked.start < (late.end or 0) for asked in backend.log):
             told.set()
 
     backend.watch = watch
-    return backend, told
+    return backend, told, clock
 
 
 def the_late_one(backend: Scattered) -> Asked:
@@ -315,7 +320,7 @@ async def test_ranges_of_streams_that_rest_count_too() -> None:
         check_nothing_is_left(backend, connections)
 
 
-@settings(max_examples=15, deadline=None)
+@draws(15)
 @given(st.integers(0, 2**32), st.lists(st.integers(0, 400), min_size=2, max_size=4))
 def test_streams_that_come_and_go_cut_and_join_each_others_requests(seed: int, starts: list[int]) -> None:
     """Each has more connections while it is alone, and one while it is not: no byte comes twice or is missing."""

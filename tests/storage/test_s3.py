@@ -58,7 +58,7 @@ class TestS3(StorageTests):
         await StorageTests.check_nothing_is_left(self, storage, path)
         assert await unfinished(storage, path) == [path]
 
-    @pytest.mark.parametrize("size", [10, 2 * PART])
+    @pytest.mark.parametrize("size", [pytest.param(10, marks=pytest.mark.thorough), 2 * PART])
     async def test_the_next_upload_ends_what_a_killed_one_left(
         self, storage: Storage, place: Place, path: str, size: int
     ) -> None:

@@ -135,8 +135,8 @@ FAULTS = {
     ("which", "fault"),
     [
         *[pytest.param(is_part, fault, id=f"part {name}") for name, fault in FAULTS.items()],
-        *[pytest.param(is_end, fault, id=f"end {name}") for name, fault in FAULTS.items()],
-        pytest.param(is_part, Fault(hang_up=1_000_000), id="part reset midway"),
+        *[pytest.param(is_end, fault, id=f"end {name}", marks=pytest.mark.thorough) for name, fault in FAULTS.items()],
+        pytest.param(is_part, Fault(hang_up=1_000_000), id="part reset midway", marks=pytest.mark.thorough),
         pytest.param(is_part, Fault(body=flip), id="part damaged"),
     ],
 )

@@ -11,13 +11,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec.testing.faults import FAULTS_OF, NO_FAULTS, Faults
 from streamrec.testing.objectstore import ObjectStore
 from streamrec.testing.plainclient import ask
 from streamrec.testing.requestlog import Entry, repeated_bytes
+from tests.effort import draws
 
 KEY = "/bucket/dir/key"
 MEDIA = "/download/storage/v1/b/bucket/o/dir%2Fkey?alt=media"
@@ -200,7 +201,7 @@ def test_a_reader_that_resumes_repeats_nothing(store: ObjectStore, content: byte
     assert repeated_bytes(store.log)["bucket/dir/key"] >= 10
 
 
-@settings(max_examples=60, deadline=None)
+@draws(60)
 @given(
     fault=st.sampled_from(["", *FAULTS_OF["read"]]),
     at=st.floats(0, 1, exclude_max=True),

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from streamrec import CorruptRecordError, Framer, TruncatedShardError, encode_record, encode_records
 from streamrec.tfrecord import Loss
 from streamrec.tfrecord.resync import WINDOW
+from tests.effort import few
 from tests.tfrecord.damage import Case, Edit, damaged, random_case, records_of, starts_of
 
-CASES = 1500
+CASES = few(1500)
 RECORDS = [b"first", b"second record", b"third" * 20, b"", b"last"]
 STARTS = starts_of(RECORDS)
 SHARD = encode_records(RECORDS)

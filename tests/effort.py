@@ -1,0 +1,74 @@
+"""How hard the tests try: in CI everything; for who types `make test`, what tells most in a few minutes.
+
+- Of a test's combinations of parameters, so many that each value of each parameter occurs.
+- Of a property, a few drawn examples.
+- Nothing of what is marked `thorough`: another variant of what is tested beside it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+from zlib import crc32
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+__all__ = ["THOROUGH", "draws", "few", "tell_most", "thorough"]
+
+THOROUGH = bool(os.environ.get("STREAMREC_THOROUGH"))
+"""Whether everything is tried, as in CI."""
+
+SHARE = 6
+"""One of so many examples is enough else."""
+
+LEAST = 5
+
+
+def few(most: int) -> int:
+    """So many examples in CI, or the share of them that is enough else."""
+    return most if THOROUGH else max(LEAST, most // SHARE)
+
+
+def draws(most: int, *suppressed: HealthCheck) -> settings:
+    """So many drawn examples in CI; no deadline, since how long one takes depends on what else runs here."""
+    return settings(max_examples=few(most), deadline=None, suppress_health_check=suppressed)
+
+
+def thorough(*values: Any) -> list[Any]:
+    """Values of a parameter that are tried in CI alone."""
+    return [pytest.param(value, marks=pytest.mark.thorough) for value in values]
+
+
+def tell_most(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
+    """The tests that are run by default, in a mixed order."""
+    groups: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if not item.get_closest_marker("thorough"):
+            groups[item.nodeid.partition("[")[0]].append(item)
+    for group in groups.values():
+        met: set[Any] = set()
+        for item in sorted(group, key=mixed):
+            choices = choices_of(item)
+            if not choices <= met or not choices:
+                met |= choices
+                yield item
+
+
+def mixed(item: pytest.Item) -> int:
+    """A place in a fixed order in which neighbours differ in more than one parameter."""
+    return crc32(item.nodeid.encode())
+
+
+def choices_of(item: pytest.Item) -> set[Any]:
+    """The values that a test was given: what one decorator gives together is one, and so is a fixture's parameter."""
+    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+        return set()
+    left = dict(item.callspec.params)
+    found: set[Any] = set()
+    for mark in item.iter_markers("parametrize"):
+        names = mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0]
+        found.add(tuple((name.strip(), id(left.pop(name.strip(), None))) for name in names))
+    return found | {(name, id(value)) for name, value in left.items()}
