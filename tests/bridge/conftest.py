@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.effort import thorough
+
 SCRIPTS = Path(__file__).with_name("scripts")
 ROOT = Path(__file__).parents[2]
 MODES = {
@@ -97,7 +99,7 @@ class Child:
 Start = Callable[..., Child]
 
 
-@pytest.fixture(params=["plain", pytest.param("dev", marks=pytest.mark.thorough)])
+@pytest.fixture(params=["plain", *thorough("dev")])
 def start(request: pytest.FixtureRequest) -> Iterator[Start]:
     """Start `scripts/<script> <args>` in a fresh interpreter; it is gone when the test ends."""
     children: list[Child] = []

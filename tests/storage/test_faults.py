@@ -21,6 +21,7 @@ from streamrec.errors import (
 )
 from streamrec.storage import RetryPolicy, Storage, Storages
 from streamrec.testing.servers import Store
+from tests.effort import thorough
 from tests.storage.contract import read_all
 from tests.storage.faultproxy import Fault, FaultProxy, Request, status
 
@@ -79,10 +80,10 @@ def s3_through_obstore(s3_store: Store) -> Store:
     return replace(s3_store, options={**s3_store.options, "backend": "obstore"})
 
 
-THROUGH_OBSTORE = pytest.param("s3_through_obstore", marks=pytest.mark.thorough)
+THROUGH_OBSTORE = thorough("s3_through_obstore")
 
 
-@pytest.fixture(params=["s3_store", "gcs_store", "http_store", THROUGH_OBSTORE])
+@pytest.fixture(params=["s3_store", "gcs_store", "http_store", *THROUGH_OBSTORE])
 def store(request: pytest.FixtureRequest) -> Store:
     found: Store = request.getfixturevalue(request.param)
     return found
@@ -238,7 +239,7 @@ async def test_a_server_that_goes_away(store: Store) -> None:
         assert (caught.value.offset or 0) >= 100
 
 
-@pytest.mark.parametrize("store", ["s3_store", "gcs_store", THROUGH_OBSTORE], indirect=True)
+@pytest.mark.parametrize("store", ["s3_store", "gcs_store", *THROUGH_OBSTORE], indirect=True)
 @pytest.mark.parametrize("lost", ["request", "answer"])
 async def test_each_request_of_an_upload_may_fail_once(store: Store, lost: str) -> None:
     """Parts, the start and the end: with the request lost, or with its answer lost after it took effect."""
@@ -277,7 +278,7 @@ def resume_incomplete(stored: int) -> Fault:
     return status("308 Resume Incomplete", *([f"Range: bytes=0-{stored}"] if stored >= 0 else []))
 
 
-@pytest.mark.parametrize("store", ["s3_store", "gcs_store", THROUGH_OBSTORE], indirect=True)
+@pytest.mark.parametrize("store", ["s3_store", "gcs_store", *THROUGH_OBSTORE], indirect=True)
 async def test_an_upload_that_cannot_be_stored(weather: Weather) -> None:
     before = await weather.read()
     weather.proxy.choose = lambda request: status("503 Slow Down") if "upload" in request.path.lower() else None

@@ -14,6 +14,7 @@ from streamrec.kernels import crc32c
 from streamrec.storage import Storage, Storages, s3
 from streamrec.storage.checksums import encoded
 from streamrec.testing.servers import Store
+from tests.effort import thorough
 from tests.storage.contract import DATA, QUICK, Place, ReadingTests, StorageTests, kill_while_writing, read_all
 
 PART = 5 << 20
@@ -58,7 +59,7 @@ class TestS3(StorageTests):
         await StorageTests.check_nothing_is_left(self, storage, path)
         assert await unfinished(storage, path) == [path]
 
-    @pytest.mark.parametrize("size", [pytest.param(10, marks=pytest.mark.thorough), 2 * PART])
+    @pytest.mark.parametrize("size", [*thorough(10), 2 * PART])
     async def test_the_next_upload_ends_what_a_killed_one_left(
         self, storage: Storage, place: Place, path: str, size: int
     ) -> None:
