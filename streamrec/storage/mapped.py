@@ -20,8 +20,7 @@ STEP_BYTES = 512 << 10
 
 async def map_cached(file: int, start: int, end: int) -> memoryview:
     """The bytes of an open file from `start` to `end`, which it must have; they are in the page cache."""
-    probe = memoryview(bytearray(1))
-    if not all(read_cached(file, probe, place) for place in [*range(start, end, STEP_BYTES), end - 1]):
+    if not kernels.is_cached(file, start, end - start, STEP_BYTES):
         await finish(asyncio.to_thread(_fetch, file, start, end))
     return memoryview(kernels.map_file(file, start, end - start))
 

@@ -39,6 +39,44 @@ def test_bytes_that_are_not_there(kernels: ModuleType, path: Path, offset: int, 
         kernels.map_file(file.fileno(), offset, size)
 
 
+@pytest.mark.parametrize("step", [1, 4096, 1 << 20])
+def test_what_was_just_written_is_cached(kernels: ModuleType, path: Path, step: int) -> None:
+    """Where the filesystem tells: it tells it of one byte too, then."""
+    with open(path, "rb") as file:
+        told = kernels.is_cached(file.fileno(), 0, 1, 1)
+        assert kernels.is_cached(file.fileno(), 5, len(DATA) - 5, step) is told
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="this system does not tell what is cached")
+def test_what_is_not_cached(kernels: ModuleType, tmp_path: Path) -> None:
+    """A page in the middle that was forgotten is found, in steps that are short enough."""
+    path = tmp_path / "file"
+    path.write_bytes(bytes(1 << 20))
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 256 << 10, 256 << 10, os.POSIX_FADV_DONTNEED)
+        try:
+            os.preadv(file.fileno(), [bytearray(1)], 384 << 10, os.RWF_NOWAIT)
+            forgotten = False  # a filesystem that lives in memory forgets nothing
+        except OSError:
+            forgotten = True
+        assert kernels.is_cached(file.fileno(), 0, 1 << 20, 4096) is not forgotten
+
+
+def test_what_nobody_can_tell_is_not_cached(kernels: ModuleType) -> None:
+    read, write = os.pipe()
+    assert not kernels.is_cached(read, 0, 1, 1)
+    assert not kernels.is_cached(987_654, 0, 1, 1)
+    os.close(read)
+    os.close(write)
+
+
+@pytest.mark.parametrize(("offset", "size", "step"), [(-1, 5, 1), (0, 0, 1), (0, -1, 1), (0, 5, 0), (0, 5, -1)])
+def test_what_cannot_be_asked(kernels: ModuleType, path: Path, offset: int, size: int, step: int) -> None:
+    with open(path, "rb") as file, pytest.raises(ValueError, match="wanted 1 or more"):
+        kernels.is_cached(file.fileno(), offset, size, step)
+
+
 def test_no_file(kernels: ModuleType) -> None:
     for number in (-1, 987_654):
         with pytest.raises(OSError, match="Bad file descriptor"):

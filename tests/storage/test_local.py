@@ -134,7 +134,7 @@ class TestPlainPaths(StorageTests):
     ) -> None:
         await self.put(storage, path, DATA)
         if not cached:
-            monkeypatch.setattr("streamrec.storage.mapped.read_cached", lambda *_: None)
+            monkeypatch.setattr("streamrec.storage.mapped.kernels.is_cached", lambda *_: False)
         stream = await storage.stream(path)
         assert isinstance(stream, ResumingStream)
         assert stream.views

@@ -1,4 +1,4 @@
-/* Mapped: bytes of a file as they lie in the page cache, for as long as anything refers to them.
+/* Mapped: bytes of a file as they lie in the page cache, for as long as anything refers to them; and whether they do.
  *
  * Python's own mmap keeps a file descriptor for each mapping: a shuffle buffer that holds hundreds of them would use up
  * what a process may have. This one needs none once it stands. reference/mapping.py is its twin.
@@ -8,6 +8,7 @@
 #if defined(__unix__) || defined(__APPLE__)
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 #define CAN_MAP 1
 #endif
@@ -111,7 +112,48 @@ map_file(PyObject *module, PyObject *args, PyObject *kwargs)
     return map_pages(file, offset, size);
 }
 
+/* Whether the byte at `offset` can be read without waiting. Reading past the end of a file waits for nothing. */
+static int
+is_there(int file, long long offset)
+{
+#ifdef RWF_NOWAIT
+    uint8_t byte;
+    struct iovec one = {&byte, 1};
+    return preadv2(file, &one, 1, (off_t)offset, RWF_NOWAIT) >= 0;
+#else
+    (void)file, (void)offset;
+    return 0;
+#endif
+}
+
+static PyObject *
+is_cached(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"file", "offset", "size", "step", NULL};
+    (void)module;
+    int file;
+    long long offset;
+    Py_ssize_t size, step;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iLnn:is_cached", names, &file, &offset, &size, &step)) {
+        return NULL;
+    }
+    if (offset < 0 || size < 1 || step < 1 || offset > INT64_MAX - size) {
+        return PyErr_Format(PyExc_ValueError, "%zd bytes from %lld on, in steps of %zd: wanted 1 or more, from 0 on", size,
+                            offset, step);
+    }
+    int there;
+    Py_BEGIN_ALLOW_THREADS
+    there = is_there(file, offset + size - 1);
+    for (Py_ssize_t at = 0; there && at < size; at += step < size - at ? step : size - at) {
+        there = is_there(file, offset + at);
+    }
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(there);
+}
+
 PyMethodDef mapped_methods[] = {
+    {"is_cached", KEYWORD_FUNCTION(is_cached), KEYWORDS,
+     "is_cached(file, offset, size, step)\n--\n\nWhether bytes of an open file lie in the page cache, by one in each step."},
     {"map_file", KEYWORD_FUNCTION(map_file), KEYWORDS,
      "map_file(file, offset, size)\n--\n\nRead-only bytes of an open file, as they lie in the page cache."},
     {NULL, NULL, 0, NULL},
