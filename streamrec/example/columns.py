@@ -27,7 +27,6 @@ class BytesColumn:
     A scalar feature of a single example is a column of shape `[]`; `column[()]` is its string.
 
     Attributes:
-        buffers: What the strings lie in: one memoryview, or several.
         places: int64 of shape `[*shape, 2]`, the spans; over several buffers `[*shape, 4]`: start, end, the number of
             the buffer times 2**32, and a number of no meaning.
 
@@ -40,7 +39,7 @@ class BytesColumn:
         (3, b'three', array([b'two', b'three'], dtype=object))
     """
 
-    __slots__ = ("_joined", "buffers", "places")
+    __slots__ = ("_joined", "_sources", "_views", "places")
 
     def __init__(self, buffer: Any, spans: npt.NDArray[np.int64]) -> None:
         view = memoryview(buffer).cast("B")
@@ -52,22 +51,29 @@ class BytesColumn:
             raise ValueError(f"a span leaves the buffer of {len(view):,} bytes or ends before it starts")
         self._hold((view,), spans)
 
-    def _hold(self, buffers: tuple[memoryview, ...], places: npt.NDArray[np.int64]) -> None:
-        self.buffers = buffers
+    def _hold(self, sources: tuple[Any, ...], places: npt.NDArray[np.int64]) -> None:
         self.places = places
+        self._sources = sources
+        self._views: tuple[memoryview, ...] | None = None
         self._joined: BytesColumn | None = None
 
     @classmethod
-    def _over(cls, buffers: tuple[memoryview, ...], places: npt.NDArray[np.int64]) -> BytesColumn:
+    def _over(cls, sources: tuple[Any, ...], places: npt.NDArray[np.int64]) -> BytesColumn:
         column = cls.__new__(cls)
-        column._hold(buffers, places)
+        column._hold(sources, places)
         return column
 
     @classmethod
     def parsed(cls, source: Any, places: npt.NDArray[np.int64]) -> BytesColumn:
         """A column of places that a walk found in one buffer, or in a tuple of them: they need no check."""
-        buffers = source if isinstance(source, tuple) else (source,)
-        return cls._over(tuple([memoryview(buffer).cast("B") for buffer in buffers]), places)
+        return cls._over(source if isinstance(source, tuple) else (source,), places)
+
+    @property
+    def buffers(self) -> tuple[memoryview, ...]:
+        """What the strings lie in: one memoryview, or several (a batch, in a hundred). Made when somebody looks."""
+        if self._views is None:
+            self._views = tuple([memoryview(source).cast("B") for source in self._sources])
+        return self._views
 
     @property
     def scattered(self) -> bool:
@@ -124,7 +130,7 @@ class BytesColumn:
         places = self.places[(*index, slice(None))] if isinstance(index, tuple) else self.places[index]
         if places.ndim == 1:
             return self._string(*places.tolist())
-        return BytesColumn._over(self.buffers, places)
+        return BytesColumn._over(self._sources, places)
 
     def _string(self, start: int, end: int, tag: int = 0, _: int = 0) -> bytes:
         return bytes(self.buffers[tag >> 32][start:end])
@@ -139,12 +145,12 @@ class BytesColumn:
 
     def reshape(self, *shape: int) -> BytesColumn:
         """The same strings in another shape."""
-        return BytesColumn._over(self.buffers, self.places.reshape(*shape, self.places.shape[-1]))
+        return BytesColumn._over(self._sources, self.places.reshape(*shape, self.places.shape[-1]))
 
     def compact(self) -> BytesColumn:
         """The same strings back to back in a buffer of their own."""
         flat = np.ascontiguousarray(self.places.reshape(-1, self.places.shape[-1]))
-        copied = kernels.pick(self.buffers, flat) if self.scattered else kernels.gather(self.buffers, None, flat)
+        copied = kernels.pick(self._sources, flat) if self.scattered else kernels.gather(self._sources, None, flat)
         spans = np.frombuffer(memoryview(copied[1]), np.int64).reshape(*self.shape, 2)
         return BytesColumn._over((memoryview(copied[0]),), spans)
 
