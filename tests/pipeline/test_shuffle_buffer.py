@@ -94,6 +94,18 @@ def test_nothing_is_copied_while_little_is_held() -> None:
     assert (rows == before).all()
 
 
+@pytest.mark.parametrize("size", [100, 9000])
+def test_of_long_records_more_that_is_dead_is_kept(size: int) -> None:
+    """As much as the buffer may hold, were it alive."""
+    store = Store(free_bytes=10 * size)
+    rows = np.concatenate([rows_of(store, Frames.of([bytes(size)])) for _ in range(15)])[:1]
+    store.tidy(rows, size)
+    assert (store.held_bytes == 15 * size) is (size == 9000)
+    rows = np.concatenate([rows, *(rows_of(store, Frames.of([bytes(size)])) for _ in range(10))])[:1]
+    store.tidy(rows, size)
+    assert store.held_bytes <= 20 * size
+
+
 def test_little_is_copied_where_elements_leave_at_random() -> None:
     """About a fifth of what comes in, a piece at a time; it was once more than all, into one block of a new size."""
     store, draw = Store(), np.random.default_rng(1)
@@ -218,6 +230,17 @@ def test_the_order_does_not_depend_on_the_chunks(
     again = [plain(one) for chunk in fed(Buffer(rule, False), KINDS[kind], []) for one in chunk.elements]
     assert found == again
     assert sorted(map(repr, found)) == sorted(repr(plain(one)) for one in KINDS[kind])
+
+
+@pytest.mark.parametrize(
+    ("batch", "begun", "sizes"), [(4, 1, [3, 4, 4, 4, 4, 1]), (5, 1, [5, 5, 5, 5]), (1, 0, [5, 5, 5, 5])]
+)
+def test_what_is_left_comes_in_whole_batches(batch: int, begun: int, sizes: list[int]) -> None:
+    """As far as they are no larger than a chunk: a batch that straddles two chunks is copied."""
+    buffer = Buffer(Rule(100, 1 << 40, 7), False)
+    megabytes = Frames(bytes(1 << 20), np.array([[0, 1 << 20]] * 20))
+    assert not list(buffer.feed(Chunk(megabytes, Numbered(0), 1)))
+    assert [len(chunk.elements) for chunk in buffer.drain(batch, begun)] == sizes
 
 
 @patient

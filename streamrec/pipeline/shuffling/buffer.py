@@ -161,16 +161,24 @@ class Buffer:
         if self._gone > len(self._slots.rows) // 2:
             self._rebase(entry, count)
 
-    def drain(self) -> Iterator[Chunk]:
-        """Says that the input ended; gives what is left."""
+    def drain(self, batch: int = 1, begun: int = 0) -> Iterator[Chunk]:
+        """Says that the input ended; gives what is left.
+
+        Args:
+            batch: How many elements make a batch behind this: chunks end where batches do, unless these are as large.
+            begun: How many went since the last batch was complete.
+        """
         last = self._entries[-1] if self._entries else self._base.entry
         taken = len(last.rows) if self._entries else self._base.taken
         end = Entry(NOTHING, Shifted(last.positions, taken), self._next, True)
         self._entries.append(end)
         while held := len(self._slots.rows):
             most = max(1, CHUNK_BYTES * held // self._slots.weight)
+            if batch < most:
+                most -= (begun + most) % batch
             _, out = self._exchange(end, 0, most)
             assert out is not None, "slots that are held are given"
+            begun += len(out.elements)
             yield out
 
     def _enter(self, chunk: Chunk) -> Rows:

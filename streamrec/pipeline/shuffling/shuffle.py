@@ -118,7 +118,7 @@ class Shuffle:
         if shards is not None:  # a full buffer gives as many as it takes: its batches end where those of its input do
             before = replace(before, begun=(within.begun - within.skip - buffer.room) % within.batch)
         before = replace(before, beside=False)  # it runs ahead already
-        nbytes, threads = 0, within.session.threads
+        nbytes, given, threads = 0, within.begun - within.skip, within.session.threads
         inner = before.chunks(self.inner, state and state["inner"], in_step=shards is not None)
         async with aclosing(run_ahead(inner)) as chunks:
             try:
@@ -126,12 +126,13 @@ class Shuffle:
                 async for chunk in source:
                     nbytes = max(nbytes, chunk.nbytes)
                     for out in await worked(threads, buffer.feed(chunk), chunk.nbytes):
+                        given += len(out.elements)
                         yield out
             except Exception as error:
                 failure = error  # what came before it comes first
-        left = buffer.drain()
-        while given := await worked(threads, islice(left, 1), nbytes):
-            yield given[0]
+        left = buffer.drain(within.batch, given % within.batch)
+        while outputs := await worked(threads, islice(left, 1), nbytes):
+            yield outputs[0]
         if failure is not None:
             raise failure
 
