@@ -15,6 +15,7 @@ from streamrec import (
     ObjectChangedError,
     PositionMismatchError,
     TFRecordDataset,
+    TFRecordWriter,
     encode_records,
 )
 from streamrec.pipeline.shuffling.buffer import Held
@@ -34,8 +35,10 @@ def stored(store: Store, shards: list[list[bytes]]) -> list[str]:
 
 
 def put(store: Store, url: str, records: list[bytes]) -> None:
-    with fsspec.open(url, "wb", **store.options) as file:
-        file.write(encode_records(records))
+    """Not by s3fs's synchronous side: it closes its session in whichever loop runs when it is collected."""
+    with TFRecordWriter(url, storage_options=store.options) as writer:
+        for record in records:
+            writer.write(record)
 
 
 def stopped(dataset: Dataset[Any], count: int) -> dict[str, Any]:
