@@ -117,7 +117,7 @@ class BytesColumn:
     @property
     def pinned(self) -> int:
         """Bytes that the strings keep alive."""
-        return sum(buffer.nbytes for buffer in self.buffers)
+        return sum(memoryview(source).nbytes for source in self._sources)
 
     def __len__(self) -> int:
         """The size of the first dimension; a scalar has none (TypeError), as in NumPy."""
@@ -133,7 +133,7 @@ class BytesColumn:
         return BytesColumn._over(self._sources, places)
 
     def _string(self, start: int, end: int, tag: int = 0, _: int = 0) -> bytes:
-        return bytes(self.buffers[tag >> 32][start:end])
+        return bytes(memoryview(self._sources[tag >> 32]).cast("B")[start:end])
 
     def __iter__(self) -> Iterator[Any]:
         """The strings, or the columns of the first dimension."""

@@ -71,7 +71,10 @@ def test_what_nobody_can_tell_is_not_cached(kernels: ModuleType) -> None:
     os.close(write)
 
 
-@pytest.mark.parametrize(("offset", "size", "step"), [(-1, 5, 1), (0, 0, 1), (0, -1, 1), (0, 5, 0), (0, 5, -1)])
+@pytest.mark.parametrize(
+    ("offset", "size", "step"),
+    [(-1, 5, 1), (0, 0, 1), (0, -1, 1), (0, 5, 0), (0, 5, -1), ((1 << 63) - 1, 5, 1)],
+)
 def test_what_cannot_be_asked(kernels: ModuleType, path: Path, offset: int, size: int, step: int) -> None:
     with open(path, "rb") as file, pytest.raises(ValueError, match="wanted 1 or more"):
         kernels.is_cached(file.fileno(), offset, size, step)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def is_cached(file: int, offset: int, size: int, step: int) -> bool:
     Returns:
         False too where the system, the filesystem, or this kind of file cannot tell.
     """
-    if offset < 0 or size < 1 or step < 1:
+    if offset < 0 or size < 1 or step < 1 or offset > sys.maxsize - size:
         raise ValueError(f"{size} bytes from {offset} on, in steps of {step}: wanted 1 or more, from 0 on")
     return all(_is_there(file, place) for place in [*range(offset, offset + size, step), offset + size - 1])
 

@@ -106,7 +106,8 @@ class Store:
     def pick(self, rows: Rows) -> Any:
         """The elements of these rows, in order: records as Frames, columns as Columns, all else as a list."""
         if not self._others:
-            return self._scattered(rows) if are_long_rows(rows) else self._gathered(rows)
+            nbytes = int((rows[:, END] - rows[:, START]).sum())
+            return self._scattered(rows) if are_long(nbytes, len(rows)) else self._gathered(rows)
         blocks = rows[:, TAG] >> BUFFER_BITS
         order = np.lexsort((rows[:, START], blocks))
         numbers, firsts = np.unique(blocks[order], return_index=True)
@@ -118,8 +119,8 @@ class Store:
 
     def tidy(self, rows: Rows, live_bytes: int) -> None:
         """Copies what is alive out of the emptiest blocks, and changes the rows, which are all there are."""
-        room = self._free_bytes * (WASTE if are_long_rows(rows) else 1)
-        limit = max(WASTE * live_bytes, room)
+        free_bytes = self._free_bytes * (WASTE if are_long(live_bytes, len(rows)) else 1)
+        limit = max(WASTE * live_bytes, free_bytes)
         count = len(self._blocks) - len(self._free) - self._others
         crowded = count > MOST_BLOCKS and self.held_bytes < count * SMALL_BYTES
         if self.held_bytes <= limit and not crowded:
@@ -222,9 +223,9 @@ class Store:
         self._free.append(number)
 
 
-def are_long_rows(rows: Rows) -> bool:
-    """Whether these records are so long that they leave as they lie, without a copy."""
-    return int((rows[:, END] - rows[:, START]).sum()) >= LONG_BYTES * len(rows)
+def are_long(nbytes: int, count: int) -> bool:
+    """Whether so many records are so long that they leave as they lie, without a copy."""
+    return nbytes >= LONG_BYTES * count
 
 
 def emptiest(live: Numbers, held: Numbers, wanted: int) -> Numbers:
