@@ -4,8 +4,8 @@ Each has ways of writing it; `benchmarks.pipeline` tries them all, and takes the
 imported where they are used: a process has one side, and its memory is that of this side alone.
 
 - streamrec: 16 shards interleaved record by record in the fixed order, `shuffle`, `batch`, `parse_example`, one batch
-  at a time or AUTOTUNE. Byte strings come as `bytes` objects, or as spans (`string_columns`). "mapped" is the same with
-  `memory_map=True`.
+  at a time or AUTOTUNE. Byte strings come as `bytes` objects, or as spans (`string_columns`). "read" is the same with
+  `memory_map=False`.
 - tf.data: parallel interleave, all numbers left to AUTOTUNE, `tf.io.parse_example` on batches (tokens also one by one
   and `padded_batch`), prefetch; deterministic and not; shards taken record by record, and 16 records in turn.
 - DataLoader: two workers, each with half of the shards, over the records of vahidk's `tfrecord`, and its shuffle with
@@ -31,12 +31,12 @@ Pass = Callable[[], Iterator[Any]]
 
 
 def streamrec_ways(
-    kind: Kind, paths: Sequence[str], shuffled: bool, endless: bool, mapped: bool = False
+    kind: Kind, paths: Sequence[str], shuffled: bool, endless: bool, memory_map: bool | None = None
 ) -> dict[str, Pass]:
     """Ours."""
     import streamrec
 
-    records = streamrec.TFRecordDataset(paths, num_parallel_reads=SHARDS, memory_map=mapped)
+    records = streamrec.TFRecordDataset(paths, num_parallel_reads=SHARDS, memory_map=memory_map)
     records = records.with_options(memory_budget=kind.budget)
     if shuffled and kind.shuffle:
         records = records.shuffle(kind.shuffle, seed=1)
@@ -120,7 +120,7 @@ def dataloader_ways(kind: Kind, paths: Sequence[str], shuffled: bool, endless: b
 
 SIDES = {
     "streamrec": streamrec_ways,
-    "mapped": partial(streamrec_ways, mapped=True),
+    "read": partial(streamrec_ways, memory_map=False),
     "tf.data": tensorflow_ways,
     "DataLoader": dataloader_ways,
 }

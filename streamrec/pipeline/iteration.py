@@ -18,6 +18,7 @@ from streamrec.pipeline.options import Options
 from streamrec.pipeline.watching.stats import Stats
 from streamrec.pipeline.watching.trace import Trace
 from streamrec.pipeline.watching.watch import Watching
+from streamrec.storage import Mappings
 from streamrec.tfrecord import Frames
 
 __all__ = ["Iteration", "Run"]
@@ -27,7 +28,13 @@ SEED_BITS = 48
 
 
 class Run:
-    """A run for its consumer: the description, the elements under way, and the position among them."""
+    """A run for its consumer: the description, the elements under way, and the position among them.
+
+    Attributes:
+        elements: Those under way.
+        mappings: The files that it has mapped.
+        looks: Whether elements under way may lie in these, so that `look()` is due before the next one.
+    """
 
     def __init__(
         self,
@@ -46,13 +53,27 @@ class Run:
         self.options = replace(options, memory_budget=max(1, rest), epoch=epoch)
         self.elements: Iterator[Any] = iter(())
         self._chunk: Chunk | None = None
+        self.mappings = Mappings()
+        self.looks = self._keeps_looking = False
         self.watching = Watching(chain, self.queue_bytes, None if trace is None else Trace(trace), progress)
 
     def enter(self, chunk: Chunk) -> None:
         """The next chunk's elements are handed out from now on."""
         self._chunk = chunk
-        self.elements = iter(unpacked(chunk))
+        elements = unpacked(chunk)
+        self.looks = bool(self.mappings)
+        self._keeps_looking = self.looks and elements is chunk.elements  # records of Frames are copies now
+        self.elements = iter(elements)
         self.watching.takes(chunk, self.elements)
+
+    def look(self) -> None:
+        """Whether the files that elements under way may lie in are as they were.
+
+        Raises:
+            StorageError: One was written to, or cannot be read; so at each further call.
+        """
+        self.mappings.check()
+        self.looks = self._keeps_looking
 
     def leave(self) -> None:
         """The consumer takes nothing more."""

@@ -17,13 +17,13 @@ from typing import Any, Generic, Self, TypeVar
 import anyio
 
 from streamrec import bridge
-from streamrec.errors import ClosedError
+from streamrec.errors import ClosedError, StorageError
 from streamrec.pipeline.chunk import Chunk
 from streamrec.pipeline.iteration import Iteration, Run
 from streamrec.pipeline.queue import ByteQueue, fill
 from streamrec.pipeline.run import produce, started
 from streamrec.pipeline.watching.watch import Watching
-from streamrec.storage import collecting
+from streamrec.storage import Mappings, collecting, noting
 
 __all__ = ["AsyncDatasetIterator", "DatasetIterator", "ThreadedAsyncIterator", "in_this_loop"]
 
@@ -39,7 +39,7 @@ class DatasetIterator(Iteration, Generic[T]):
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._watching = watching = run.watching
-        fetch = partial(counted, watching, produce, run.chain, run.position, run.options, watching.root)
+        fetch = partial(counted, watching, run.mappings, produce, run.chain, run.position, run.options, watching.root)
         self._chunks: bridge.SyncIterator[Chunk] = bridge.iterate(fetch, run.queue_bytes)
         watching.queued = fill_of(self._chunks)
         weakref.finalize(self, watching.ends)
@@ -49,6 +49,8 @@ class DatasetIterator(Iteration, Generic[T]):
 
     def __next__(self) -> T:
         while True:
+            if self._run.looks:
+                self._look()
             for element in self._run.elements:  # at most one: an error below must not chain to a StopIteration
                 return element  # type: ignore[no-any-return]
             self._watching.waits()
@@ -57,6 +59,15 @@ class DatasetIterator(Iteration, Generic[T]):
             except BaseException:
                 self._watching.ends()
                 raise
+
+    def _look(self) -> None:
+        """As the run does; an error ends it, and leaves it where it stands."""
+        try:
+            self._run.look()
+        except StorageError:
+            self._watching.ends()
+            self._chunks.close()
+            raise
 
     def close(self) -> None:
         """Ends the run: when this returns, no task or connection of it is left. Closing twice is fine."""
@@ -86,7 +97,7 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
         self._watching = watching = run.watching
         watching.queued = partial(getattr, self._queue, "held")
         chunks = started(run.chain, run.position, run.options, watching.root)
-        filling = counted(watching, fill, self._queue, chunks)
+        filling = counted(watching, run.mappings, fill, self._queue, chunks)
         self._task = loop.create_task(filling, name="streamrec")
         weakref.finalize(self, cancel_soon, loop, self._task)
         weakref.finalize(self, watching.ends)
@@ -96,6 +107,8 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
 
     async def __anext__(self) -> T:
         while True:
+            if self._run.looks:
+                await self._look()
             for element in self._run.elements:
                 return element  # type: ignore[no-any-return]
             self._watching.waits()
@@ -115,6 +128,18 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
     async def aclose(self) -> None:
         """Ends the run: when this returns, no task or connection of it is left. Closing twice is fine."""
         self._run.leave()
+        await self._end()
+
+    async def _look(self) -> None:
+        """As the run does; an error ends it, and leaves it where it stands."""
+        try:
+            self._run.look()
+        except StorageError:
+            self._watching.ends()
+            await self._end()
+            raise
+
+    async def _end(self) -> None:
         self._queue.close(ClosedError("this iterator was closed; make a new one"))
         self._task.cancel()
         with anyio.CancelScope(shield=True):
@@ -146,8 +171,9 @@ class ThreadedAsyncIterator(Iteration, Generic[T]):
         return self
 
     async def __anext__(self) -> T:
-        for element in self._run.elements:
-            return element  # type: ignore[no-any-return]
+        if not self._run.looks:
+            for element in self._run.elements:
+                return element  # type: ignore[no-any-return]
         element, found = await anyio.to_thread.run_sync(advance, self._inner, abandon_on_cancel=True)
         if not found:
             raise StopAsyncIteration
@@ -167,9 +193,9 @@ class ThreadedAsyncIterator(Iteration, Generic[T]):
         await self.aclose()
 
 
-async def counted(watching: Watching, work: Callable[..., Awaitable[None]], *args: Any) -> None:
-    """Does the work of a run; all its requests are counted, too."""
-    with collecting(watching.storage):
+async def counted(watching: Watching, mappings: Mappings, work: Callable[..., Awaitable[None]], *args: Any) -> None:
+    """Does the work of a run; all its requests are counted, and the files that it maps are noted."""
+    with collecting(watching.storage), noting(mappings):
         await work(*args)
 
 

@@ -36,7 +36,7 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
     filesystem: AbstractFileSystem | None = None,
     retry: RetryPolicy | None = None,
     max_record_bytes: int = MAX_RECORD_BYTES,
-    memory_map: bool = False,
+    memory_map: bool | None = None,
 ) -> Dataset[bytes]:
     """The records of TFRecord shards, wherever they lie.
 
@@ -60,9 +60,11 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
         retry: What happens when the network fails; see RetryPolicy.
         max_record_bytes: A longer record is taken for corruption; default 1 GiB.
         memory_map: Map local shards that are not compressed instead of reading them: long records are not copied at
-            all. Only for files that nobody writes to in place while they are read: records would change behind their
-            check, and where such a file is cut off, the process ends (SIGBUS). A file that another one replaces by its
-            name is no such case. Other shards, and pieces of shards that several readers share, are read as ever.
+            all. None: those on this machine's own disks (Linux; ext4, XFS, Btrfs, ZFS, tmpfs, ...). True: those on
+            network filesystems too. A file that is written to in place while a run has mappings of it, or cut off, is
+            an ObjectChangedError within a millisecond or two; but what was handed out before, and still lies in the
+            file, changes with it: False where that may happen. A file that another one replaces by its name is
+            no such case. Other shards, and pieces of shards that several readers share, are read as ever.
 
     Returns:
         A Dataset of `bytes`; `.batch(n)` of it gives `Frames`, which parse without an object per record.

@@ -90,8 +90,7 @@ async def open_whole(storage: Storage, path: str, options: ReadOptions, place: S
             return Opened(stream, inflated, stream.info, kind, place)
         if told is None and place.offset:
             raise ValueError(f"{path}: a place within a shard needs its compression_type, '' for none")
-        viewed = stream if options.memory_map and isinstance(stream, ResumingStream) and stream.views else None
-        return Opened(stream, stream, stream.info, kind, place, head, viewed=viewed)
+        return Opened(stream, stream, stream.info, kind, place, head, viewed=_viewed(stream, options.memory_map))
     except BaseException:
         with anyio.CancelScope(shield=True):
             await stream.aclose()
@@ -118,6 +117,13 @@ async def open_piece(storage: Storage, path: str, options: ReadOptions, piece: P
     at = ShardPlace(begun.position, place.record, stream.info.version)
     empty = begun.head is None
     return Opened(stream, stream, stream.info, "", at, begun.head or b"", piece.end, stream, empty)
+
+
+def _viewed(stream: ByteStream, memory_map: bool | None) -> ResumingStream | None:
+    """The stream, if its object is to be looked at where it lies."""
+    if memory_map is False or not isinstance(stream, ResumingStream):
+        return None
+    return stream if (stream.views if memory_map else stream.views_safely()) else None
 
 
 async def _head(stream: ByteStream) -> bytes:

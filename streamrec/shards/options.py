@@ -26,8 +26,9 @@ class ReadOptions:
         on_loss: Called with each Loss, on the event loop's thread: it must not block.
         block_records: Blocks end where so many records, or a multiple of that, have come since the shard's start, if
             their size allows it: then a batch, or a turn, lies in one block and need not be copied.
-        memory_map: Whether local shards that are not compressed are mapped, not read: no byte of them is copied. Only
-            for files that nobody writes to in place.
+        view_bytes: The same as `block_bytes`, of shards that are mapped; None: the same.
+        memory_map: Whether local shards that are not compressed are mapped, not read: no byte of them is copied. None:
+            where that is safe.
     """
 
     compression_type: str | None = None
@@ -38,7 +39,8 @@ class ReadOptions:
     max_skipped: int | None = None
     on_loss: Callable[[Loss], None] | None = None
     block_records: int = 1
-    memory_map: bool = False
+    view_bytes: int | None = None
+    memory_map: bool | None = None
 
     def __post_init__(self) -> None:
         check_compression_type(self.compression_type)

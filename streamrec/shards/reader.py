@@ -24,7 +24,7 @@ from streamrec.errors import ClosedError, CorruptRecordError, StreamrecError, Tr
 from streamrec.shards.losses import Losses
 from streamrec.shards.opening import Opened, open_piece, open_whole
 from streamrec.shards.options import Piece, ReadOptions, ShardPlace
-from streamrec.storage import Counts, ObjectInfo, RetryPolicy, Storage, Storages
+from streamrec.storage import Counts, ObjectInfo, ResumingStream, RetryPolicy, Storage, Storages
 from streamrec.tfrecord import MAX_RECORD_BYTES, CompressionType, Framer, Frames, Loss
 
 __all__ = ["ShardReader", "open_shard"]
@@ -95,7 +95,8 @@ class ShardReader:
             opened = await open_whole(storage, path, options, place)
         else:
             opened = await open_piece(storage, path, options, piece, place)
-        return cls(path, options, opened, options.block_bytes or storage.block_bytes)
+        wanted = options.block_bytes if opened.viewed is None else options.view_bytes or options.block_bytes
+        return cls(path, options, opened, wanted or storage.block_bytes)
 
     @property
     def place(self) -> ShardPlace:
@@ -146,7 +147,7 @@ class ShardReader:
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while (frames := await self.read()) is not None:
-            for record in frames:
+            for record in list(frames):  # copies: what lies in a file may change while somebody works with the first
                 yield record
 
     async def aclose(self) -> None:
@@ -197,7 +198,19 @@ class ShardReader:
             data = await stream.view(begin, end) if begin < end else b""
         except StreamrecError as error:
             return NO_FRAMES, error
-        return self._framer.show(data, self._exhausted, 1 if self._exhausted else self._options.block_records), None
+        try:
+            frames = self._framer.show(data, self._exhausted, 1 if self._exhausted else self._options.block_records)
+        finally:  # what is wrong with bytes that changed is no damage
+            await self._confirm(stream, begin)
+        return frames, None
+
+    async def _confirm(self, stream: ResumingStream, begin: int) -> None:
+        """What was framed was the shard's; otherwise nothing of it counts."""
+        try:
+            await stream.confirm(begin)
+        except BaseException:
+            self._framer.take_losses()
+            raise
 
     async def _fill(self, room: memoryview) -> tuple[int, StreamrecError | None]:
         filled = 0
@@ -275,7 +288,7 @@ async def open_shard(
     retry: RetryPolicy | None = None,
     max_record_bytes: int = MAX_RECORD_BYTES,
     block_bytes: int | None = None,
-    memory_map: bool = False,
+    memory_map: bool | None = None,
 ) -> AsyncIterator[ShardReader]:
     """Opens one shard: `async with streamrec.open_shard(url) as shard: async for record in shard: ...`.
 
@@ -300,7 +313,8 @@ async def open_shard(
         retry: What happens when the network fails; see RetryPolicy.
         max_record_bytes: A longer record is taken for corruption; default 1 GiB.
         block_bytes: How much is framed at a time; None for what the storage does best.
-        memory_map: Map a local shard that is not compressed instead of reading it: see `TFRecordDataset`.
+        memory_map: Map a local shard that is not compressed instead of reading it; None where that is safe: see
+            `TFRecordDataset`.
 
     Raises:
         NotFoundError, PermissionDeniedError, StorageError: It cannot be opened.

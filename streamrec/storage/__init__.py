@@ -11,6 +11,7 @@ per kind of store below it.
 
 from streamrec.storage.backend import ObjectInfo
 from streamrec.storage.base import ByteStream, Storage
+from streamrec.storage.mapped import Mappings, noting
 from streamrec.storage.registry import Storages, protocol_of
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.statistics import Counts, Distribution, Snapshot, Statistics, Tally, collecting
@@ -21,6 +22,7 @@ __all__ = [
     "ByteStream",
     "Counts",
     "Distribution",
+    "Mappings",
     "ObjectInfo",
     "ResumingStream",
     "RetryPolicy",
@@ -31,5 +33,6 @@ __all__ = [
     "Tally",
     "Upload",
     "collecting",
+    "noting",
     "protocol_of",
 ]

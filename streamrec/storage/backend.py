@@ -66,8 +66,14 @@ class Body(Protocol):
 class Viewable(Protocol):
     """A body whose object lies in memory, or can be mapped to it: nothing of it needs to be copied."""
 
+    def views_safely(self) -> bool:
+        """Whether nothing that happens to the object can end the process while somebody looks at it."""
+
     async def view(self, start: int, end: int) -> memoryview:
-        """The object's bytes from `start` to `end`, which it must have; `readinto` goes on where it stood."""
+        """The object's bytes from `start` to `end`; `readinto` goes on where it stood."""
+
+    def confirm(self, start: int) -> None:
+        """Raises a StorageError where what was shown, the last of it from `start` on, is no longer the object's."""
 
 
 @dataclass(frozen=True, slots=True)

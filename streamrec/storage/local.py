@@ -25,6 +25,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import aiofiles
 
+from streamrec import kernels
 from streamrec.errors import (
     IntegrityError,
     NotFoundError,
@@ -35,7 +36,7 @@ from streamrec.errors import (
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink, Sent
 from streamrec.storage.faults import changed, exists, seam_of
 from streamrec.storage.fsspec_options import Source
-from streamrec.storage.mapped import map_cached, read_cached
+from streamrec.storage.mapped import MappedFile, read_cached
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.shield import finish
 from streamrec.storage.temporary import create_temporary, make_directories, remove_abandoned, sync_directory
@@ -104,6 +105,7 @@ class _LocalBody:
         self._number = file.fileno()
         self._position = position
         self._turns = turns
+        self._mapped: MappedFile | None = None
 
     async def readinto(self, buffer: memoryview) -> int:
         """One read system call into the caller's buffer; a file that was changed in place is noticed."""
@@ -118,12 +120,23 @@ class _LocalBody:
             self._check_unchanged(self._position)
         return count
 
+    def views_safely(self) -> bool:
+        """On this machine's own disks, and with a guard over the mapping."""
+        return kernels.is_safe_to_map(self._number)
+
     async def view(self, start: int, end: int) -> memoryview:
-        """Bytes as they lie in the page cache; a file that was changed in place until now is noticed."""
+        """Bytes as they lie in the page cache."""
         await self._turns.take()
-        self._check_unchanged(start)
         with _seam(self.info.path, start, end):
-            return await map_cached(self._number, start, end)
+            if self._mapped is None:
+                self._mapped = MappedFile(self.info.path, local_path(self.info.path), self._number)
+            return await self._mapped.view(self._number, start, end)
+
+    def confirm(self, start: int) -> None:
+        """A file that was changed in place until now is noticed."""
+        self._check_unchanged(start)
+        if self._mapped is not None:
+            self._mapped.check_pages()
 
     def _check_unchanged(self, position: int) -> None:
         """The file that we hold open may have been written to, or cut off."""

@@ -2,27 +2,174 @@
 
 Whoever looks at a page that is not in the cache waits for the disk, with the event loop. So it is asked for a byte here
 and there first, without waiting; if one is missing, all are fetched in a thread.
+
+What happens to a file later shows in its pages, too. So a run notes the files of which it has mappings (`Mappings`),
+and looks whether they are as they were before it hands anything out.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from time import perf_counter
 
 from streamrec import kernels
+from streamrec.errors import StorageError
+from streamrec.storage.faults import changed
 from streamrec.storage.shield import finish
 
-__all__ = ["map_cached", "read_cached"]
+__all__ = ["MappedFile", "Mappings", "noting", "read_cached"]
 
 STEP_BYTES = 512 << 10
 """What lies between two bytes that are there is there too, most likely: files are read, and forgotten, in stretches."""
 
+LOST = (
+    "a page of this file, which was mapped, could not be read any more: the file was cut off, or its disk fails. "
+    "Read it again, and with memory_map=False if its disk does fail"
+)
 
-async def map_cached(file: int, start: int, end: int) -> memoryview:
-    """The bytes of an open file from `start` to `end`, which it must have; they are in the page cache."""
-    if not kernels.is_cached(file, start, end - start, STEP_BYTES):
-        await finish(asyncio.to_thread(_fetch, file, start, end))
-    return memoryview(kernels.map_file(file, start, end - start))
+REST_SECONDS = 40e-6
+"""For each file of a run, it looks at none for so long after it looked at all: that takes 2 microseconds each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """A file as it stood when it was first mapped.
+
+    Attributes:
+        path: Its URL, for errors.
+        name: Its path.
+        identity: Which file it is: its device and inode.
+        state: How it stood: its size, and when it was written to.
+    """
+
+    path: str
+    name: os.PathLike[str]
+    identity: tuple[int, int]
+    state: tuple[int, int]
+
+    @classmethod
+    def of(cls, path: str, name: os.PathLike[str], stat: os.stat_result) -> Stamp:
+        """That of a file of these names."""
+        return cls(path, name, (stat.st_dev, stat.st_ino), (stat.st_size, stat.st_mtime_ns))
+
+    def check(self) -> None:
+        """Raises ObjectChangedError where the file was written to, or cut off.
+
+        Not where its name is gone, or has gone to another file: then nobody finds it to write to it.
+        """
+        try:
+            now = Stamp.of(self.path, self.name, os.stat(self.name))
+        except OSError:
+            return
+        if now.identity == self.identity and now.state != self.state:
+            raise changed(self.path)
+
+
+class MappedFile:
+    """A local file that is open, of which bytes are mapped: for as long as any of them are.
+
+    Args:
+        path: Its URL, for errors.
+        name: Its path.
+        number: Its descriptor.
+    """
+
+    __slots__ = ("__weakref__", "_mappings", "stamp")
+
+    def __init__(self, path: str, name: os.PathLike[str], number: int) -> None:
+        self.stamp = Stamp.of(path, name, os.fstat(number))
+        self._mappings = _noting.get()
+        if self._mappings is not None:
+            self._mappings.note(self)
+
+    async def view(self, number: int, start: int, end: int) -> memoryview:
+        """Its bytes from `start` to `end`; they are in the page cache. The descriptor may be closed afterwards.
+
+        Raises:
+            ObjectChangedError: It has no such bytes any more.
+        """
+        if not kernels.is_cached(number, start, end - start, STEP_BYTES):
+            await finish(asyncio.to_thread(_fetch, number, start, end))
+        try:
+            return memoryview(kernels.map_file(number, start, end - start, self))
+        except ValueError as error:
+            raise changed(self.stamp.path, start, end) from error
+
+    def check_pages(self) -> None:
+        """Raises StorageError where pages could not be read: there are zeros in their place."""
+        for file, offset in kernels.lost_pages():
+            if file is self:
+                raise StorageError(LOST, self.stamp.path, offset)
+
+
+class Mappings:
+    """The files of which a run has mappings. They are noted in one thread, and looked at in any other."""
+
+    def __init__(self) -> None:
+        self._files: dict[int, tuple[Stamp, weakref.ref[MappedFile]]] = {}
+        self._left: list[Stamp] = []  # what was copied out of them is maybe still to be handed out
+        self._rests_until = 0.0
+        self._error: StorageError | None = None
+
+    def __bool__(self) -> bool:
+        """Whether there are any to look at."""
+        return bool(self._files or self._left)
+
+    def note(self, file: MappedFile) -> None:
+        """One more; until its last mapping is gone."""
+        number, stamp = id(file), file.stamp
+
+        def leave(_: object) -> None:
+            self._files.pop(number, None)
+            self._left.append(stamp)
+
+        self._files[number] = stamp, weakref.ref(file, leave)
+
+    def check(self) -> None:
+        """Looks whether all of them are as they were, unless that was done a moment ago.
+
+        Raises:
+            StorageError: What is wrong with one; from then on always.
+        """
+        if self._error is not None:
+            raise self._error
+        if not self._left and perf_counter() < self._rests_until:
+            return
+        try:
+            self._check_all()
+        except StorageError as error:
+            self._error = error
+            raise
+        self._rests_until = perf_counter() + REST_SECONDS * len(self._files)
+
+    def _check_all(self) -> None:
+        left, self._left = self._left, []
+        for stamp in left:
+            stamp.check()
+        for stamp, reference in self._files.copy().values():
+            stamp.check()
+            file = reference()
+            if file is not None:
+                file.check_pages()
+
+
+_noting: ContextVar[Mappings | None] = ContextVar("streamrec_mappings", default=None)
+
+
+@contextmanager
+def noting(mappings: Mappings) -> Iterator[None]:
+    """Files that are mapped within the block, by this task and those it starts, are noted in `mappings`."""
+    token = _noting.set(mappings)
+    try:
+        yield
+    finally:
+        _noting.reset(token)
 
 
 def read_cached(file: int, buffer: memoryview, position: int) -> int | None:

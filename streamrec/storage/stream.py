@@ -107,6 +107,10 @@ class ResumingStream:
         """Whether the object's bytes can be had without a copy, by `view`; known when it is open."""
         return isinstance(self._body, Viewable)
 
+    def views_safely(self) -> bool:
+        """Whether they can, and nothing that happens to the object meanwhile can end the process."""
+        return self.views and cast("Viewable", self._body).views_safely()
+
     def cut(self, end: int) -> None:
         """It ends at `end` now: after `position`, and before where it would have ended."""
         self._end = end
@@ -172,7 +176,7 @@ class ResumingStream:
 
         Raises:
             ClosedError: After `aclose`, or after an error.
-            StorageError: The store failed for good, or the object changed.
+            StorageError: The store failed for good, or the object has no such bytes any more.
         """
         self._check_open()
         body = cast("Viewable", self._body)
@@ -184,6 +188,18 @@ class ResumingStream:
             raise
         self._came(end - self.position, began)
         return data
+
+    async def confirm(self, start: int) -> None:
+        """What was looked at, the last of it from `start` on, was what `view` should show, until now.
+
+        Raises:
+            StorageError: It was not, or may not have been: the object changed, or could not be read.
+        """
+        try:
+            cast("Viewable", self._body).confirm(start)
+        except BaseException:
+            await self.aclose()
+            raise
 
     async def aclose(self) -> None:
         """Frees the connection. May be called twice, and with bytes left."""

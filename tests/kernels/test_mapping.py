@@ -91,6 +91,22 @@ def test_no_file(kernels: ModuleType) -> None:
     os.close(write)
 
 
+def test_what_is_no_file_of_this_machine_is_not_safe_to_map(kernels: ModuleType) -> None:
+    read, write = os.pipe()
+    assert not kernels.is_safe_to_map(read)
+    assert not kernels.is_safe_to_map(987_654)
+    os.close(read)
+    os.close(write)
+
+
+def test_what_is_there_is_not_lost(kernels: ModuleType, path: Path) -> None:
+    label = object()
+    with open(path, "rb") as file:
+        view = memoryview(kernels.map_file(file.fileno(), 0, len(DATA), label))
+    assert view == DATA
+    assert not any(other is label for other, _ in kernels.lost_pages())
+
+
 def test_wants_numbers(kernels: ModuleType) -> None:
     with pytest.raises(TypeError):
         kernels.map_file("file", 0, 1)

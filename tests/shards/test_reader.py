@@ -9,6 +9,7 @@ import uuid
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import anyio
 import fsspec
@@ -18,7 +19,7 @@ import streamrec
 from streamrec.shards import ReadOptions, ShardPlace, ShardReader
 from streamrec.shards.opening import Opened, open_whole
 from streamrec.storage import Storage, Storages
-from streamrec.tfrecord import TFRecordOptions, encode_records
+from streamrec.tfrecord import Framer, Frames, TFRecordOptions, encode_records
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 RECORDS = [b"%d:" % index * (index % 97) for index in range(20_000)]
@@ -269,6 +270,29 @@ async def test_a_mapped_shard_that_is_cut_off_is_noticed(tmp_path: Path) -> None
     assert first is not None
     assert set(first) == {bytes(999)}
     assert (caught.value.path, caught.value.offset) == (url, first.offset(len(first)))
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip_record", "resync", "skip_shard"])
+async def test_a_mapped_shard_that_is_cut_off_while_it_is_framed_is_no_damage(
+    tmp_path: Path, on_error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = put(f"{tmp_path}/x", encode_records([bytes(999)] * 1000))
+    show = Framer.show
+
+    def cut_and_show(self: Framer, *arguments: Any) -> Frames:
+        if self.position:
+            os.truncate(url, 20_000)
+        return show(self, *arguments)
+
+    monkeypatch.setattr(Framer, "show", cut_and_show)
+    async with streamrec.open_shard(url, block_bytes=50_000, on_error=on_error, memory_map=True) as shard:
+        first = await shard.read()
+        assert first is not None
+        with pytest.raises(streamrec.ObjectChangedError) as caught:
+            await shard.read()
+    assert set(first) == {bytes(999)}
+    assert (caught.value.path, caught.value.offset) == (url, first.offset(len(first)))
+    assert shard.losses == []
 
 
 async def test_a_place_within_needs_the_compression(tmp_path: Path) -> None:

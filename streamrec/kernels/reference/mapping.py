@@ -1,16 +1,16 @@
-"""Bytes of files without a copy; the twin of mapped.c."""
+"""Bytes of files without a copy; the twin of mapped.c, but for its guard: reading a lost page ends the process."""
 
 from __future__ import annotations
 
 import mmap
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["is_cached", "map_file"]
+__all__ = ["is_cached", "is_safe_to_map", "lost_pages", "map_file"]
 
 
 def is_cached(file: int, offset: int, size: int, step: int) -> bool:
@@ -38,15 +38,41 @@ def _is_there(file: int, offset: int) -> bool:
     return True
 
 
-def map_file(file: int, offset: int, size: int) -> Buffer:
+def is_safe_to_map(file: int) -> bool:
+    """Whether an open file lies on this machine, and losing pages of its mappings does not end the process.
+
+    Args:
+        file: Its descriptor.
+
+    Returns:
+        Here False: plain Python cannot guard a mapping.
+    """
+    return False
+
+
+def lost_pages() -> list[tuple[Any, int]]:
+    """What could not be read of mappings any more, because a file was cut off or its disk failed.
+
+    There are zeros in its place, in pages that nothing else has.
+
+    Returns:
+        For each mapping of which pages were lost, ever: its label, and where in the file the one lies that was lost
+        first. Here none.
+    """
+    return []
+
+
+def map_file(file: int, offset: int, size: int, label: object = None) -> Buffer:
     """Read-only bytes of an open file, as they lie in the page cache.
 
-    They show what is written to the file later on. Of a file that is cut off, reading them ends the process (SIGBUS).
+    They show what is written to the file later on. Pages of a file that is cut off are lost: see `lost_pages`; here,
+    and where `is_safe_to_map` is False for any file, reading them ends the process (SIGBUS).
 
     Args:
         file: Its descriptor; it may be closed afterwards.
         offset: The first byte.
         size: How many; 1 or more.
+        label: What `lost_pages` calls it; kept for as long as the mapping, and for ever if it loses pages.
 
     Raises:
         ValueError: The file has no such bytes.

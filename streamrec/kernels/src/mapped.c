@@ -1,8 +1,9 @@
 /* Mapped: bytes of a file as they lie in the page cache, for as long as anything refers to them; and whether they do.
  *
  * Python's own mmap keeps a file descriptor for each mapping: a shuffle buffer that holds hundreds of them would use up
- * what a process may have. This one needs none once it stands. reference/mapping.py is its twin.
+ * what a process may have. This one needs none once it stands. reference/mapping.py is its twin, without the guard.
  */
+#include "guard.h"
 #include "native.h"
 
 #if defined(__unix__) || defined(__APPLE__)
@@ -12,12 +13,16 @@
 #include <unistd.h>
 #define CAN_MAP 1
 #endif
+#ifdef __linux__
+#include <sys/vfs.h>
+#endif
 
 typedef struct {
     PyObject_HEAD
     uint8_t *base; /* where the mapping begins: at a whole page */
     size_t whole;
     size_t before; /* bytes of it before the first one that was asked for */
+    Guarded *guarded; /* NULL where the guard does not stand */
 } Mapped;
 
 #ifdef CAN_MAP
@@ -26,6 +31,9 @@ mapped_dealloc(PyObject *self)
 {
     Mapped *mapped = (Mapped *)self;
     PyTypeObject *type = Py_TYPE(self);
+    if (mapped->guarded != NULL) {
+        guard_end(mapped->guarded);
+    }
     if (mapped->base != NULL) {
         munmap(mapped->base, mapped->whole);
     }
@@ -56,7 +64,7 @@ static PyType_Spec mapped_spec = {
 };
 
 static PyObject *
-map_pages(int file, long long offset, Py_ssize_t size)
+map_pages(int file, long long offset, Py_ssize_t size, PyObject *label)
 {
     static PyObject *type; /* made at the first call, under the GIL; it has no state */
     if (type == NULL && (type = PyType_FromSpec(&mapped_spec)) == NULL) {
@@ -74,12 +82,18 @@ map_pages(int file, long long offset, Py_ssize_t size)
     if (mapped == NULL) {
         return NULL;
     }
+    mapped->guarded = NULL;
     mapped->before = (size_t)(offset % sysconf(_SC_PAGESIZE));
     mapped->whole = mapped->before + (size_t)size;
-    void *base = mmap(NULL, mapped->whole, PROT_READ, MAP_SHARED, file, (off_t)(offset - (long long)mapped->before));
+    long long begin = offset - (long long)mapped->before;
+    void *base = mmap(NULL, mapped->whole, PROT_READ, MAP_SHARED, file, (off_t)begin);
     mapped->base = base == MAP_FAILED ? NULL : base;
     if (base == MAP_FAILED) {
         PyErr_SetFromErrno(PyExc_OSError);
+        Py_DECREF(mapped);
+        return NULL;
+    }
+    if (guard_stands() && (mapped->guarded = guard_begin(base, mapped->whole, begin, label)) == NULL) {
         Py_DECREF(mapped);
         return NULL;
     }
@@ -87,9 +101,9 @@ map_pages(int file, long long offset, Py_ssize_t size)
 }
 #else
 static PyObject *
-map_pages(int file, long long offset, Py_ssize_t size)
+map_pages(int file, long long offset, Py_ssize_t size, PyObject *label)
 {
-    (void)file, (void)offset, (void)size;
+    (void)file, (void)offset, (void)size, (void)label;
     PyErr_SetString(PyExc_OSError, "files cannot be mapped on this system");
     return NULL;
 }
@@ -98,18 +112,70 @@ map_pages(int file, long long offset, Py_ssize_t size)
 static PyObject *
 map_file(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"file", "offset", "size", NULL};
+    static char *names[] = {"file", "offset", "size", "label", NULL};
     (void)module;
     int file;
     long long offset;
     Py_ssize_t size;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iLn:map_file", names, &file, &offset, &size)) {
+    PyObject *label = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iLn|O:map_file", names, &file, &offset, &size, &label)) {
         return NULL;
     }
     if (offset < 0 || size < 1) {
         return PyErr_Format(PyExc_ValueError, "%zd bytes from %lld on: wanted 1 or more, from 0 on", size, offset);
     }
-    return map_pages(file, offset, size);
+    return map_pages(file, offset, size, label);
+}
+
+/* Filesystems of this machine's own disks and memory, by their numbers in statfs(2). An overlay lies over such. */
+static int
+is_of_this_machine(int file)
+{
+#ifdef __linux__
+    static const unsigned long kinds[] = {
+        0xEF53,     /* ext2, ext3, ext4 */
+        0x58465342, /* XFS */
+        0x9123683E, /* Btrfs */
+        0xF2F52010, /* F2FS */
+        0x2FC12FC1, /* ZFS */
+        0xCA451A4E, /* bcachefs */
+        0x01021994, /* tmpfs */
+        0x858458F6, /* ramfs */
+        0x794C7630, /* overlay */
+        0x73717368, /* SquashFS */
+        0xE0F5E1E2, /* EROFS */
+    };
+    struct statfs found;
+    if (fstatfs(file, &found) == 0) {
+        for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++) {
+            if ((unsigned long)found.f_type == kinds[i]) {
+                return 1;
+            }
+        }
+    }
+#else
+    (void)file;
+#endif
+    return 0;
+}
+
+static PyObject *
+is_safe_to_map(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"file", NULL};
+    (void)module;
+    int file;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "i:is_safe_to_map", names, &file)) {
+        return NULL;
+    }
+    return PyBool_FromLong(is_of_this_machine(file) && guard_stands());
+}
+
+static PyObject *
+lost_pages(PyObject *module, PyObject *ignored)
+{
+    (void)module, (void)ignored;
+    return guard_lost();
 }
 
 /* Whether the byte at `offset` can be read without waiting. Reading past the end of a file waits for nothing. */
@@ -154,7 +220,11 @@ is_cached(PyObject *module, PyObject *args, PyObject *kwargs)
 PyMethodDef mapped_methods[] = {
     {"is_cached", KEYWORD_FUNCTION(is_cached), KEYWORDS,
      "is_cached(file, offset, size, step)\n--\n\nWhether bytes of an open file lie in the page cache, by one in each step."},
+    {"is_safe_to_map", KEYWORD_FUNCTION(is_safe_to_map), KEYWORDS,
+     "is_safe_to_map(file)\n--\n\nWhether mapping an open file of this machine cannot end the process."},
+    {"lost_pages", lost_pages, METH_NOARGS,
+     "lost_pages()\n--\n\nThe labels of mappings that lost pages, and where in their files."},
     {"map_file", KEYWORD_FUNCTION(map_file), KEYWORDS,
-     "map_file(file, offset, size)\n--\n\nRead-only bytes of an open file, as they lie in the page cache."},
+     "map_file(file, offset, size, label=None)\n--\n\nRead-only bytes of an open file, as they lie in the page cache."},
     {NULL, NULL, 0, NULL},
 };

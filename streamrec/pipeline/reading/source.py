@@ -317,12 +317,18 @@ class Feeds:
 
         Larger blocks than usual are for who has the memory: records of all blocks that were pulled last are kept too.
         """
-        blocks = MAPPED_BLOCKS if self._options.memory_map else ALONE_BLOCKS if self._alone else 1
-        wanted = self._options.block_bytes or storage.block_bytes * blocks
-        block = min(wanted, max(self._share // (2 * blocks), LEAST_BLOCK_BYTES))
+        block = self._block_bytes(storage, ALONE_BLOCKS if self._alone else 1)
+        view = self._block_bytes(storage, MAPPED_BLOCKS)
         compression = self._options.compression_type if lane.start.compression is None else lane.start.compression
         group = self._batch if self._alone else self._shards.plan.block_length
-        return replace(self._options, block_bytes=block, compression_type=compression, block_records=group)
+        return replace(
+            self._options, block_bytes=block, view_bytes=view, compression_type=compression, block_records=group
+        )
+
+    def _block_bytes(self, storage: Storage, blocks: int) -> int:
+        """As many as were asked for, or so many of the usual blocks, as far as its share goes."""
+        wanted = self._options.block_bytes or storage.block_bytes * blocks
+        return min(wanted, max(self._share // (2 * blocks), LEAST_BLOCK_BYTES))
 
 
 def answer(waiter: asyncio.Future[None]) -> None:
