@@ -227,6 +227,7 @@ def test_a_disk_that_fails_is_told(shard: Path, monkeypatch: pytest.MonkeyPatch)
     assert (caught.value.path, caught.value.offset) == (str(shard), 8192)
 
 
+@pytest.mark.skipif(not kernels.NATIVE, reason="plain Python copies")
 def test_files_are_noted_while_they_are_mapped(images: list[str]) -> None:
     batches = iter(TFRecordDataset(images, memory_map=True, num_parallel_reads=SHARDS).batch(8))
     mappings = batches._run.mappings

@@ -1,10 +1,10 @@
-"""Bytes of files without a copy; the twin of mapped.c, but for its guard: reading a lost page ends the process."""
+"""Bytes of files; the twin of mapped.c, which does without the copies. Plain Python could not guard a mapping."""
 
 from __future__ import annotations
 
-import mmap
 import os
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def is_safe_to_map(file: int) -> bool:
         file: Its descriptor.
 
     Returns:
-        Here False: plain Python cannot guard a mapping.
+        Here False: nothing is mapped.
     """
     return False
 
@@ -63,10 +63,10 @@ def lost_pages() -> list[tuple[Any, int]]:
 
 
 def map_file(file: int, offset: int, size: int, label: object = None) -> Buffer:
-    """Read-only bytes of an open file, as they lie in the page cache.
+    """Read-only bytes of an open file, as they lie in the page cache; here, a copy.
 
-    They show what is written to the file later on. Pages of a file that is cut off are lost: see `lost_pages`; here,
-    and where `is_safe_to_map` is False for any file, reading them ends the process (SIGBUS).
+    They show what is written to the file later on. Pages of a file that is cut off are lost: see `lost_pages`. Where
+    somebody else took SIGBUS over since the first mapping, looking at them ends the process: see `is_safe_to_map`.
 
     Args:
         file: Its descriptor; it may be closed afterwards.
@@ -83,6 +83,12 @@ def map_file(file: int, offset: int, size: int, label: object = None) -> Buffer:
     found = os.fstat(file).st_size
     if size > found - offset:
         raise ValueError(f"{size} bytes from {offset} on, of a file of {found}")
-    before = offset % mmap.ALLOCATIONGRANULARITY
-    mapped = mmap.mmap(file, before + size, access=mmap.ACCESS_READ, offset=offset - before)
-    return memoryview(mapped)[before:]
+    return b"".join(_pieces(file, offset, size))
+
+
+def _pieces(file: int, offset: int, size: int) -> Iterator[bytes]:
+    """The system reads no more than 2 GiB at once."""
+    end = offset + size
+    while offset < end and (data := os.pread(file, end - offset, offset)):
+        yield data
+        offset += len(data)

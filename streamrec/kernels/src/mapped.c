@@ -1,7 +1,7 @@
 /* Mapped: bytes of a file as they lie in the page cache, for as long as anything refers to them; and whether they do.
  *
  * Python's own mmap keeps a file descriptor for each mapping: a shuffle buffer that holds hundreds of them would use up
- * what a process may have. This one needs none once it stands. reference/mapping.py is its twin, without the guard.
+ * what a process may have. This one needs none once it stands. reference/mapping.py, its twin, copies.
  */
 #include "guard.h"
 #include "native.h"
