@@ -450,7 +450,7 @@ sequences(PyObject *Py_UNUSED(module), PyObject *args)
 
 PyDoc_STRVAR(varints_doc,
              "decode_varints(data, array, way, /)\n--\n\n"
-             "For tests: decodes a run of varints in way 0, 1 or 2 (decode_varints.h); returns the number of\n"
+             "For tests: decodes a run of varints in way 0, 1, 2 or 3 (decode_varints.h); returns the number of\n"
              "values, -1 for damaged ones, or -2 where the processor prefers a simpler way.");
 
 static PyObject *

@@ -8,7 +8,7 @@ TARGET static const uint8_t *
 READ_RUN(const uint8_t *at, const uint8_t *end, int64_t *out, int64_t room, int64_t *count)
 {
     int64_t found = 0;
-    while (end - at >= BLOCK_READ && room - found >= BLOCK) {
+    while (end - at >= BLOCK_READ && room - found >= BLOCK_ROOM) {
         uint64_t ends = varint_ends(at);
         if (ends == 0 || !TAKE(at, ends, out + found)) {
             return NULL;
@@ -18,7 +18,7 @@ READ_RUN(const uint8_t *at, const uint8_t *end, int64_t *out, int64_t room, int6
     }
     while (at < end) {
         uint8_t block[BLOCK_READ];
-        int64_t values[BLOCK];
+        int64_t values[BLOCK_ROOM];
         memset(block, 0x80, sizeof block); /* no varint ends in what follows */
         memcpy(block, at, (size_t)(end - at < BLOCK ? end - at : BLOCK));
         uint64_t ends = varint_ends(block);
@@ -36,27 +36,29 @@ READ_RUN(const uint8_t *at, const uint8_t *end, int64_t *out, int64_t room, int6
     return at;
 }
 
-/* How many varints there are up to `end`. */
+/* How many varints there are up to `end`. No block waits for the one before. */
 TARGET static const uint8_t *
 COUNT_RUN(const uint8_t *at, const uint8_t *end, int64_t *count)
 {
     int64_t found = 0;
-    while (at < end) {
-        uint8_t copy[BLOCK];
-        const uint8_t *block = at;
-        if (end - at < BLOCK) {
-            memset(copy, 0x80, sizeof copy);
-            block = memcpy(copy, at, (size_t)(end - at));
-        }
-        uint64_t ends = varint_ends(block);
-        if (ends == 0 || !are_varints(ends)) {
+    if (at < end && end[-1] >= 0x80) {
+        return NULL;
+    }
+    for (; end - at >= BLOCK; at += BLOCK_STEP) {
+        uint64_t ends = varint_ends(at);
+        if (!are_varints(ends)) {
             return NULL;
         }
-        found += __builtin_popcountll(ends);
-        at += BLOCK - __builtin_clzll(ends);
+        found += __builtin_popcountll(ends & UINT64_MAX >> (BLOCK - BLOCK_STEP));
     }
-    *count = found;
-    return at;
+    uint8_t block[BLOCK] = {0};
+    memcpy(block, at, (size_t)(end - at));
+    uint64_t ends = varint_ends(block);
+    if (!are_varints(ends)) {
+        return NULL;
+    }
+    *count = found + __builtin_popcountll(ends & ((1ULL << (end - at)) - 1));
+    return end;
 }
 
 #undef READ_RUN

@@ -37,7 +37,7 @@ count_row(task *work, decode_slice value)
 int
 decode_rows(const decode_slot *slot, decode_column *column, int64_t count, uint8_t *target)
 {
-    int64_t width = width_of(slot), room = column->longest + BLOCK; /* for the decoder's last block */
+    int64_t width = width_of(slot), room = column->longest + BLOCK_ROOM; /* for the decoder's last block */
     row_form form = {column->longest, slot->fill, (size_t)width, streams((size_t)width, count * column->longest * width)};
     uint8_t *values = malloc((size_t)(room * width));
     int code = values == NULL ? DECODE_NO_MEMORY : DECODE_OK;
