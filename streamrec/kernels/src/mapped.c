@@ -34,8 +34,10 @@ mapped_dealloc(PyObject *self)
     if (mapped->guarded != NULL) {
         guard_end(mapped->guarded);
     }
-    if (mapped->base != NULL) {
+    if (mapped->base != NULL) { /* a page table of megabytes: others may run meanwhile */
+        Py_BEGIN_ALLOW_THREADS
         munmap(mapped->base, mapped->whole);
+        Py_END_ALLOW_THREADS
     }
     PyObject_Free(self);
     Py_DECREF(type);
