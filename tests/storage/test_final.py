@@ -59,7 +59,7 @@ async def test_what_is_not_there(store: Store, place: str) -> None:
                 await verb(path)
             assert caught.value.path == path
             assert len(proxy.log) == 1
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 10, "nothing was tried again"
 
 
 async def test_a_name_that_no_bucket_can_have(store: Store) -> None:
