@@ -23,7 +23,7 @@ from tests.storage.scattered import Scattered
 
 RECORDS = [b"%d:" % index * 100 for index in range(10_000)]
 DATA = encode_records(RECORDS)
-POLICY = RetryPolicy(backoff_base=0.01, stall_timeout=0.5)
+POLICY = RetryPolicy(backoff_base=0.01)
 
 
 @pytest.fixture
