@@ -132,3 +132,24 @@ def test_a_mapping_ends_with_the_last_who_looks(path: Path) -> None:
     assert (count(), bytes(part)) == (1, DATA[4100:4107])
     del part
     assert count() == 0
+
+
+def test_stamps(kernels: ModuleType, tmp_path: Path) -> None:
+    """As os.stat tells it, by any kind of name; what is written later shows."""
+    path = tmp_path / "ein Stück"
+    path.write_bytes(DATA)
+    os.utime(path, ns=(0, 1_234_567_890_123_456_789))
+    found = os.stat(path)
+    expected = (found.st_dev, found.st_ino, len(DATA), 1_234_567_890_123_456_789)
+    assert kernels.file_stamp(path) == kernels.file_stamp(str(path)) == expected
+    path.write_bytes(b"short")
+    assert kernels.file_stamp(path)[:3] == (*expected[:2], 5)
+
+
+def test_stamps_of_what_is_not_there(kernels: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nothing"):
+        kernels.file_stamp(tmp_path / "nothing")
+    with pytest.raises(ValueError, match="null"):
+        kernels.file_stamp("a\0b")
+    with pytest.raises(TypeError):
+        kernels.file_stamp(None)

@@ -136,7 +136,7 @@ def shard(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
     The file is looked at before each element here.
     """
-    monkeypatch.setattr("streamrec.storage.mapped.REST_SECONDS", 0)
+    monkeypatch.setattr("streamrec.storage.mapped.REST_FOR_LOOK", 0)
     path = tmp_path / "train.tfrecord"
     path.write_bytes(encode_records([b"%04d" % index * (request.param // 4) for index in range(4000)]))
     return path

@@ -16,7 +16,7 @@ from streamrec.kernels.reference.checksum import crc32c, crc32c_implementations,
 from streamrec.kernels.reference.frames import encode_frames, scan_frames
 from streamrec.kernels.reference.gathering import gather
 from streamrec.kernels.reference.interleaving import interleave
-from streamrec.kernels.reference.mapping import is_cached, is_safe_to_map, lost_pages, map_file
+from streamrec.kernels.reference.mapping import file_stamp, is_cached, is_safe_to_map, lost_pages, map_file
 from streamrec.kernels.reference.pad import pad_rows
 from streamrec.kernels.reference.resync import find_header
 from streamrec.kernels.reference.shuffle import exchange, pick
@@ -30,6 +30,7 @@ __all__ = [
     "crc32c_with",
     "encode_frames",
     "exchange",
+    "file_stamp",
     "find_header",
     "gather",
     "interleave",

@@ -219,7 +219,40 @@ is_cached(PyObject *module, PyObject *args, PyObject *kwargs)
     return PyBool_FromLong(there);
 }
 
+/* Without giving the interpreter's lock away: whoever asks for a stamp of each of many files would otherwise wait for it
+ * that often, milliseconds each time where another thread computes.
+ */
+static PyObject *
+file_stamp(PyObject *module, PyObject *path)
+{
+    (void)module;
+#ifdef CAN_MAP
+    PyObject *name;
+    struct stat found;
+    if (!PyUnicode_FSConverter(path, &name)) {
+        return NULL;
+    }
+    int failed = stat(PyBytes_AsString(name), &found) < 0;
+    Py_DECREF(name);
+    if (failed) {
+        return PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path);
+    }
+#ifdef __APPLE__
+    struct timespec written = found.st_mtimespec;
+#else
+    struct timespec written = found.st_mtim;
+#endif
+    return Py_BuildValue("(KKLL)", (unsigned long long)found.st_dev, (unsigned long long)found.st_ino,
+                         (long long)found.st_size, (long long)written.tv_sec * 1000000000 + written.tv_nsec);
+#else
+    PyErr_SetString(PyExc_OSError, "files cannot be mapped on this system");
+    return NULL;
+#endif
+}
+
 PyMethodDef mapped_methods[] = {
+    {"file_stamp", file_stamp, METH_O,
+     "file_stamp(path, /)\n--\n\nA file's device, inode, size, and nanosecond of the last write; the lock is kept."},
     {"is_cached", KEYWORD_FUNCTION(is_cached), KEYWORDS,
      "is_cached(file, offset, size, step)\n--\n\nWhether bytes of an open file lie in the page cache, by one in each step."},
     {"is_safe_to_map", KEYWORD_FUNCTION(is_safe_to_map), KEYWORDS,
