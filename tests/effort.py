@@ -16,10 +16,14 @@ from zlib import crc32
 import pytest
 from hypothesis import HealthCheck, settings
 
-__all__ = ["THOROUGH", "draws", "few", "tell_most", "thorough"]
+__all__ = ["SOON", "THOROUGH", "draws", "few", "tell_most", "thorough"]
 
 THOROUGH = bool(os.environ.get("STREAMREC_THOROUGH"))
 """Whether everything is tried, as in CI."""
+
+SOON = 4.0
+"""Seconds that leaving may take on a machine with much else to do, where a tenth of one is usual; what does not end
+when it is told to is waited for five."""
 
 SHARE = 6
 """One of so many examples is enough else."""

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.bridge.conftest import LIMIT
+from tests.effort import SOON
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -20,20 +23,20 @@ WAYS = [("return", 0, ""), ("exit", 3, ""), ("exception", 1, "LookupError"), ("t
 def test_pending_work_is_awaited(start: Start, how: str, code: int, errors: str) -> None:
     child = start(SCRIPT, "pending", how)
     child.expect("leaving")
-    assert child.finish("cleaned", code=code, errors=errors) < 1
+    assert child.finish("cleaned", code=code, errors=errors) < SOON
 
 
 @pytest.mark.parametrize(("how", "code", "errors"), WAYS)
 def test_a_daemon_blocked_in_next_is_silent(start: Start, how: str, code: int, errors: str) -> None:
     child = start(SCRIPT, "blocked_daemon", how)
     child.expect("leaving")
-    assert child.finish("cleaned", code=code, errors=errors) < 1
+    assert child.finish("cleaned", code=code, errors=errors) < SOON
 
 
 def test_a_daemon_blocked_in_run_is_silent(start: Start) -> None:
     child = start(SCRIPT, "blocked_run")
     child.expect("leaving")
-    assert child.finish("cleaned") < 1
+    assert child.finish("cleaned") < SOON
 
 
 def test_a_thread_that_is_joined_gets_everything(start: Start) -> None:
@@ -44,14 +47,14 @@ def test_a_thread_that_is_joined_gets_everything(start: Start) -> None:
 def test_cleanup_that_hangs_is_bounded(start: Start, how: str, code: int) -> None:
     child = start(SCRIPT, "hanging", how)
     child.expect("leaving")
-    assert 4 < child.finish("deaf", code=code) < 8
+    assert SOON < child.finish("deaf", code=code) < LIMIT
 
 
 def test_a_second_thought_at_exit_leaves_at_once(start: Start) -> None:
     child = start(SCRIPT, "hanging", "exit")
     child.expect("leaving", "deaf")
     child.interrupt()
-    assert child.finish(code=3) < 1
+    assert child.finish(code=3) < SOON
 
 
 def test_an_error_of_the_cleanup_is_logged(start: Start) -> None:

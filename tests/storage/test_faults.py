@@ -27,8 +27,9 @@ from tests.storage.faultproxy import Fault, FaultProxy, Request, status
 
 DATA = os.urandom(3_000_001)  # long enough that bodies land, short enough that their ends do not
 POLICY = RetryPolicy(
-    attempts=3, backoff_base=0.01, connect_timeout=2, first_byte_timeout=3, stall_timeout=0.3, hedge_share=0
+    attempts=3, backoff_base=0.01, connect_timeout=30, first_byte_timeout=30, stall_timeout=30, hedge_share=0
 )
+"""Requests are counted: on a machine with much else to do, one may take seconds."""
 
 Choose = Callable[[Request], Fault | None]
 
@@ -147,7 +148,7 @@ async def test_retry_after_is_honoured(weather: Weather) -> None:
     began = time.monotonic()
     with pytest.raises(ThrottledError):
         await weather.read()
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize("line", ["500 Oops", "502 Bad Gateway", "504 Gateway Timeout", "429 Too Many Requests"])
@@ -167,13 +168,18 @@ async def test_what_does_not_pass_is_final(weather: Weather, line: str, error: t
     assert len(weather.proxy.ranges()) == 1
 
 
-async def test_a_stalled_body_is_given_up(weather: Weather) -> None:
-    weather.meets(Fault(stall=400_000), Fault(stall=0))
-    assert await weather.read() == DATA
-    weather.meets(then=Fault(stall=0))
-    with pytest.raises(StorageTimeoutError):
-        await weather.read()
-    assert len(weather.proxy.ranges()) == POLICY.attempts
+async def test_a_stalled_body_is_gone_on_with_elsewhere(store: Store) -> None:
+    async with through_a_proxy(store, replace(POLICY, stall_timeout=1)) as weather:
+        weather.meets(Fault(stall=400_000), Fault(stall=0))
+        assert await weather.read() == DATA
+
+
+async def test_bodies_that_stall_are_given_up(store: Store) -> None:
+    async with through_a_proxy(store, replace(POLICY, stall_timeout=0.2)) as weather:
+        weather.meets(then=Fault(stall=0))
+        with pytest.raises(StorageTimeoutError):
+            await weather.read()
+        assert len(weather.proxy.ranges()) == POLICY.attempts
 
 
 async def test_an_answer_that_never_comes(store: Store) -> None:
@@ -243,7 +249,7 @@ async def test_a_server_that_goes_away(store: Store) -> None:
 @pytest.mark.parametrize("lost", ["request", "answer"])
 async def test_each_request_of_an_upload_may_fail_once(store: Store, lost: str) -> None:
     """Parts, the start and the end: with the request lost, or with its answer lost after it took effect."""
-    async with through_a_proxy(store, replace(POLICY, attempts=5, stall_timeout=10)) as weather:
+    async with through_a_proxy(store, replace(POLICY, attempts=5)) as weather:
         await upload_through_faults(weather, lost)
 
 
@@ -294,9 +300,10 @@ async def test_cancellation_is_quick(weather: Weather) -> None:
     weather.meets(then=Fault(stall=0))
     stream = await weather.storage.stream(weather.path)
     task = asyncio.create_task(stream.readinto(memoryview(bytearray(10))))
-    await asyncio.sleep(0.05)
+    for _ in range(10):  # steps of the loop: it waits for bytes then
+        await asyncio.sleep(0)
     task.cancel()
     began = time.monotonic()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert time.monotonic() - began < 0.2
+    assert time.monotonic() - began < POLICY.stall_timeout / 10

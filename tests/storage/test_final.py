@@ -1,6 +1,5 @@
 """Errors that trying again does not mend: one clear error, at once, after as few requests as can be."""
 
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -52,14 +51,12 @@ async def proxied(store: Store, **changes: Any) -> AsyncIterator[tuple[FaultProx
 async def test_what_is_not_there(store: Store, place: str) -> None:
     path = f"{store.url}/nothing-here" if place == "nothing-here" else f"{store.url}-of-nobody/key"
     async with proxied(store) as (proxy, storage):
-        began = time.monotonic()
         for verb in (storage.stream, storage.stat):
             proxy.log.clear()
             with pytest.raises(NotFoundError) as caught:
                 await verb(path)
             assert caught.value.path == path
-            assert len(proxy.log) == 1
-        assert time.monotonic() - began < 10, "nothing was tried again"
+            assert len(proxy.log) == 1, "nothing was tried again"
 
 
 async def test_a_name_that_no_bucket_can_have(store: Store) -> None:

@@ -37,7 +37,7 @@ async def read(landing: Landing, size: int) -> bytes:
 
 async def until_paused(transport: asyncio.Transport) -> None:
     """Lets the loop turn until what was switched on is off again."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while transport.is_reading():  # noqa: ASYNC110 (asyncio has no event for it)
             await asyncio.sleep(0)
 
@@ -71,7 +71,7 @@ async def test_what_comes_while_nobody_waits_is_kept() -> None:
 async def test_no_byte_stays_behind_when_the_kernel_gathers(step: int) -> None:
     """What is left of a body at its end, or of a buffer, is less than the kernel waits for."""
     data = DATA * 4 + b"the end"
-    async with landed(len(data)) as (landing, _, writer), asyncio.timeout(20):
+    async with landed(len(data)) as (landing, _, writer), asyncio.timeout(30):
 
         async def drip() -> None:
             for start in range(0, len(data), 50_000):

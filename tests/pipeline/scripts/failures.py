@@ -32,8 +32,8 @@ atexit.register(says_how_long)  # before the bridge's own: what is registered fi
 from streamrec import Dataset, TFRecordDataset  # noqa: E402
 from streamrec.bridge import run  # noqa: E402
 
-SECONDS = 1.0
-"""What cleaning up may take where nobody waits for it."""
+SECONDS = 10.0
+"""What cleaning up may take where nobody waits for it, on a machine with much else to do; else far less than one."""
 
 LASTING = ("MainThread", "streamrec-loop", "asyncio_")
 """Threads that the process keeps: its own, the bridge's, and those of the loops' executors."""
