@@ -31,6 +31,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import obstore
@@ -255,10 +256,25 @@ class ObstoreBody:
         self._left = memoryview(b"")
 
 
-def _in_python() -> bool:
-    """Whether a thread of obstore's runs Python code: one that has a frame, and that `threading` does not know."""
+def _strangers() -> set[tuple[int, CodeType]]:
+    """Threads in Python that `threading` does not know, each with the function that it began with there."""
     known = {thread.ident for thread in threading.enumerate()}
-    return not sys._current_frames().keys() <= known
+    return {(ident, _first(frame).f_code) for ident, frame in sys._current_frames().items() if ident not in known}
+
+
+def _first(frame: FrameType) -> FrameType:
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+_OTHERS: Final = _strangers()
+"""Those of other libraries, which may stay for ever (a debugger's, a test runner's): they were there before ours."""
+
+
+def _in_python() -> bool:
+    """Whether a thread of obstore's runs Python code."""
+    return not _strangers() <= _OTHERS
 
 
 def _pauses() -> Iterator[float]:

@@ -319,6 +319,33 @@ def test_the_exit_is_clean(s3_store: Store, how: str) -> None:
         assert set(pool.map(run, range(6))) == {(0, "done\n", "")}
 
 
+STRANGERS = """
+import _thread, sys, threading
+def begin():
+    inside, gate = threading.Event(), threading.Event()
+    def stay():
+        inside.set()
+        gate.wait()
+    _thread.start_new_thread(stay, ())  # as a library in C does: `threading` does not know it
+    inside.wait()
+    return gate
+begin()
+from streamrec.storage import obstore
+assert not obstore._in_python()
+gate = begin()
+assert obstore._in_python()
+gate.set()
+while obstore._in_python():
+    pass
+"""
+
+
+def test_threads_of_others_are_not_waited_for() -> None:
+    """Else each close, and the exit, would take a second in a program that has one."""
+    done = subprocess.run([sys.executable, "-c", STRANGERS], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 FORKED = """
 import json, os, sys
 from streamrec import TFRecordDataset
