@@ -320,7 +320,7 @@ def test_the_exit_is_clean(s3_store: Store, how: str) -> None:
 
 
 STRANGERS = """
-import _thread, sys, threading
+import _thread, threading
 def begin():
     inside, gate = threading.Event(), threading.Event()
     def stay():
