@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 from google.protobuf.message import Message
@@ -96,17 +97,39 @@ def test_no_import_cycles_between_modules() -> None:
 
 
 def test_all_is_exact() -> None:
-    public = {
-        name for name, value in vars(streamrec).items() if not name.startswith("_") and not isinstance(value, type(sys))
+    """At run time and for type checkers: the same names, from the same rooms."""
+    stub = ast.parse((PACKAGE / "__init__.pyi").read_text())
+    rooms = {
+        node.module: [alias.name for alias in node.names] for node in stub.body if isinstance(node, ast.ImportFrom)
     }
-    assert public == set(streamrec.__all__)
+    typed = {name: f"{room}:{name}" for room, names in rooms.items() for name in names}
+    [written] = [node.value for node in stub.body if isinstance(node, ast.Assign)]
+    assert sorted(typed) == sorted(ast.literal_eval(written)) == sorted(streamrec.__all__)
+    assert {str(room).removeprefix("streamrec.") for room in rooms} <= MAY_IMPORT["__init__"]
+    assert set(streamrec.__all__) <= set(dir(streamrec))
     for name in streamrec.__all__:
         value = getattr(streamrec, name)
+        assert value is resolve_name(typed[name])
         generated = isinstance(value, type) and issubclass(value, Message)  # messages.pyi documents these
         assert generated or value.__doc__, f"{name} has no docstring"
+    with pytest.raises(AttributeError, match="'streamrec' has no attribute 'nonsense'"):
+        _ = streamrec.nonsense
+
+
+def loaded_by(code: str, *names: str) -> list[str]:
+    """Which of the modules a new interpreter has loaded when it has run the code."""
+    code = f"import sys; {code}; print(*[name for name in {names} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.split()
 
 
 def test_import_is_light() -> None:
+    rooms = [f"streamrec.{room}" for room in MAY_IMPORT if room != "__init__"]
+    assert loaded_by("import streamrec", "numpy", "asyncio", "fsspec", "google.protobuf", *rooms) == []
+    assert loaded_by("import streamrec; streamrec.kernels.NATIVE", *rooms) == ["streamrec.kernels"]
+
+
+def test_no_public_name_loads_what_only_some_need() -> None:
     heavy = [
         "aiohttp",
         "s3fs",
@@ -122,6 +145,4 @@ def test_import_is_light() -> None:
         "prometheus_client",
         "opentelemetry",
     ]
-    code = f"import sys, streamrec; print([name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert loaded_by("from streamrec import *; TFRecordDataset", "streamrec.pipeline", *heavy) == ["streamrec.pipeline"]
