@@ -1,6 +1,7 @@
 """How hard the tests try: in CI everything; for who types `make test`, what tells most in a few minutes.
 
-- Of a test's combinations of parameters, so many that each value of each parameter occurs.
+- Of a test's combinations of parameters, so many that each value of each parameter occurs; of what `EITHER` names, one
+  value for each test, and each for some.
 - Of a property, a few drawn examples.
 - Nothing of what is marked `thorough`: another variant of what is tested beside it.
 """
@@ -30,6 +31,9 @@ SHARE = 6
 
 LEAST = 5
 
+EITHER = {"both_layouts"}
+"""Fixtures of parameters that so many tests run under that each need not run under all."""
+
 
 def few(most: int) -> int:
     """So many examples in CI, or the share of them that is enough else."""
@@ -54,9 +58,9 @@ def tell_most(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
             groups[item.nodeid.partition("[")[0]].append(item)
     for group in groups.values():
         met: set[Any] = set()
-        for item in sorted(group, key=mixed):
+        for index, item in enumerate(sorted(group, key=mixed)):
             choices = choices_of(item)
-            if not choices <= met or not choices:
+            if index == 0 or not choices <= met:
                 met |= choices
                 yield item
 
@@ -70,7 +74,7 @@ def choices_of(item: pytest.Item) -> set[Any]:
     """The values that a test was given: what one decorator gives together is one, and so is a fixture's parameter."""
     if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
         return set()
-    left = dict(item.callspec.params)
+    left = {name: value for name, value in item.callspec.params.items() if name not in EITHER}
     found: set[Any] = set()
     for mark in item.iter_markers("parametrize"):
         names = mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0]

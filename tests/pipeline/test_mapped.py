@@ -28,9 +28,10 @@ from streamrec import (
     kernels,
 )
 from streamrec.testing.resuming import assert_resumes_everywhere, plain
+from tests.effort import THOROUGH
 
 FEATURES = {"image": FixedLenFeature([], bytes), "label": FixedLenFeature([], np.int64)}
-SHARDS, RECORDS = 5, 40
+SHARDS, RECORDS = 5, 40 if THOROUGH else 16
 
 
 @pytest.fixture

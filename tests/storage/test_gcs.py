@@ -20,6 +20,7 @@ class TestGcs(StorageTests):
     def place(self, gcs_store: Store) -> Place:
         return Place(f"{gcs_store.url}/{uuid4().hex}", gcs_store.options)
 
+    @pytest.mark.thorough
     async def test_more_than_a_page(self, storage: Storage, path: str) -> None:
         names = [f"{path}/{i:05}" for i in range(1_050)]
         gate = asyncio.Semaphore(16)

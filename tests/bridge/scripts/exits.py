@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 if sys.argv[1] == "late":
     atexit.register(lambda: use_late())  # before the bridge's own: runs after it
@@ -13,11 +14,11 @@ if sys.argv[1] == "late":
 import anyio
 from support import choose, endless, say, until_alone, until_in
 
-from streamrec import TFRecordWriter
-from streamrec.bridge import Put, SyncIterator, iterate, run
+import streamrec
+from streamrec.bridge import Put, iterate, run
 from streamrec.errors import ClosedError
 
-KEPT: list[SyncIterator[str] | TFRecordWriter] = []
+KEPT: list[Any] = []
 
 
 def pending(how: str) -> None:
@@ -167,7 +168,7 @@ def use() -> None:
 
 def forgotten_writer(path: str) -> None:
     """It was never closed, and its user is told."""
-    writer = TFRecordWriter(path)
+    writer = streamrec.TFRecordWriter(path)
     writer.write(b"a record")
     writer.flush()
     KEPT.append(writer)
