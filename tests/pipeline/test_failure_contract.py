@@ -30,10 +30,10 @@ NOTHING: list[list[str]] = [[], [], []]
 """Tasks, threads, files."""
 
 SYNC = [
-    *("breaks", "raises", "interrupts", "leaves_a_long_chunk"),
-    *thorough("ends", "stage_raises", "closes", "collected"),
+    *("breaks", "interrupts", "leaves_a_long_chunk"),
+    *thorough("ends", "raises", "stage_raises", "closes", "collected"),
 ]
-ASYNC = ["async_break", "async_stage_raises", "async_cancel", *thorough("async_end", "async_close")]
+ASYNC = ["async_stage_raises", "async_cancel", *thorough("async_break", "async_end", "async_close")]
 EXITS = ["exits", "exits_with_progress_and_trace"]
 
 RECORDS = [b"%05d" % number for number in range(500)]

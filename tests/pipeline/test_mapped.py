@@ -139,7 +139,7 @@ def shard(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     """
     monkeypatch.setattr("streamrec.storage.mapped.REST_FOR_LOOK", 0)
     path = tmp_path / "train.tfrecord"
-    path.write_bytes(encode_records([b"%04d" % index * (request.param // 4) for index in range(4000)]))
+    path.write_bytes(encode_records([b"%04d" % index * (request.param // 4) for index in range(2000)]))
     return path
 
 
@@ -163,7 +163,7 @@ def test_nothing_that_changed_is_handed_out(shard: Path, change: Callable[[Path]
             assert set(batch) <= wanted
             taken += 1
     assert caught.value.path == str(shard)
-    assert taken < 900
+    assert taken < 450
 
 
 def test_the_state_behind_a_change_is_that_of_what_was_handed_out(shard: Path) -> None:
@@ -205,7 +205,7 @@ def test_nothing_that_changed_is_handed_out_in_another_loop(shard: Path) -> None
 
 def test_a_name_that_goes_to_another_file_is_no_change(shard: Path) -> None:
     wanted = list(TFRecordDataset(str(shard)))
-    records = iter(TFRecordDataset(str(shard), memory_map=True, buffer_size=100_000).shuffle(4000, seed=1))
+    records = iter(TFRecordDataset(str(shard), memory_map=True, buffer_size=100_000).shuffle(2000, seed=1))
     found = [next(records)]
     other = shard.with_suffix(".new")
     other.write_bytes(encode_records([b"new"] * 10))
