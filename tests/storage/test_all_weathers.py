@@ -62,7 +62,8 @@ def test_every_record_comes(store: ObjectStore, scheme: str, weather: str) -> No
     met = Counter(entry.fault for entry in store.log if entry.fault)
     slow = sum(entry.slow for entry in store.log)
     assert met or slow
-    assert sum(counts.retries.values()) + counts.hedges_won >= met.total() - met["stall"] - met["ignore_range"]
+    # of a request and its second one, either may meet a fault, and the other goes on
+    assert sum(counts.retries.values()) + counts.hedges >= met.total() - met["stall"] - met["ignore_range"]
     # a second request that loses at once is cancelled, perhaps before the store reads it
     assert counts.requests - counts.hedges <= store.counters.requests <= counts.requests
 
