@@ -1,6 +1,6 @@
 """A whole input pipeline beside tf.data at its best, and beside a DataLoader with two workers: same files, same cores.
 
-    python -m benchmarks.pipeline [--rounds 3] [--only four,forty,images,tokens] [--without-shuffle]
+    python -m benchmarks.pipeline [--rounds 3] [--only four,forty,images,tokens,padded] [--without-shuffle]
     python -m benchmarks.pipeline --memory
 
 Sixteen local shards in the page cache, interleaved, shuffled, batched, parsed (`benchmarks.shards` has the records,

@@ -1,4 +1,4 @@
-"""The records of `benchmarks.pipeline` and `benchmarks.training`: four kinds, in 16 shards each.
+"""What `benchmarks.pipeline` and `benchmarks.training` read: four kinds of records, in 16 shards each.
 
 They are written by `encode_examples`, with a generator of its own for each shard: every run has the same bytes.
 """
@@ -12,7 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from streamrec import FixedLenFeature, FixedLenSequenceFeature, RaggedTensor, encode_examples, encode_records
+from streamrec import (
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+    RaggedTensor,
+    encode_examples,
+    encode_records,
+)
 from streamrec.example.features import Feature
 
 SHARDS = 16
@@ -54,7 +61,12 @@ class Kind:
     @property
     def padded(self) -> bool:
         """Whether rows differ in length, and are padded to the batch's longest."""
-        return any(isinstance(feature, FixedLenSequenceFeature) for feature in self.features.values())
+        return self.in_rows or any(isinstance(feature, FixedLenSequenceFeature) for feature in self.features.values())
+
+    @property
+    def in_rows(self) -> bool:
+        """Whether they are parsed as they are, and padded by `padded_batch`; else while they are parsed."""
+        return any(isinstance(feature, RaggedFeature) for feature in self.features.values())
 
 
 def four(rng: np.random.Generator, count: int) -> Columns:
@@ -143,6 +155,18 @@ KINDS = {
         320_000,
         tokens,
         {"tokens": FixedLenSequenceFeature([], np.int64, allow_missing=True)},
+        {"tokens": "int"},
+        256,
+        0,
+        BUDGET,
+        2,
+    ),
+    "padded": Kind(
+        "tokens of 200-1,000, padded_batch",
+        6,
+        320_000,
+        tokens,
+        {"tokens": RaggedFeature(np.int64)},
         {"tokens": "int"},
         256,
         0,

@@ -6,8 +6,10 @@ imported where they are used: a process has one side, and its memory is that of 
 - streamrec: 16 shards interleaved record by record in the fixed order, `shuffle`, `batch`, `parse_example`, one batch
   at a time or AUTOTUNE. Byte strings come as `bytes` objects, or as spans (`string_columns`). "read" is the same with
   `memory_map=False`.
-- tf.data: parallel interleave, all numbers left to AUTOTUNE, `tf.io.parse_example` on batches (tokens also one by one
-  and `padded_batch`), prefetch; deterministic and not; shards taken record by record, and 16 records in turn.
+- tf.data: parallel interleave, all numbers left to AUTOTUNE, `tf.io.parse_example` on batches, prefetch; deterministic
+  and not; shards taken record by record, and 16 records in turn.
+- Where rows are to be padded by `padded_batch` (the row "padded"): both parse batches to ragged tensors and take them
+  apart with `unbatch`; tf.data also parses record by record.
 - DataLoader: two workers, each with half of the shards, over the records of vahidk's `tfrecord`, and its shuffle with
   half of the buffer each; torch's own collate, `pad_sequence` for tokens.
 """
@@ -49,6 +51,8 @@ def streamrec_ways(
         for columns in ([False, True] if strings else [False])
         for calls in (None, streamrec.AUTOTUNE)
     }
+    if kind.in_rows:
+        made = {way: parsed.unbatch().padded_batch(kind.batch) for way, parsed in made.items()}
     return {way: dataset.iterate for way, dataset in made.items()}
 
 
@@ -61,9 +65,18 @@ def tensorflow_ways(kind: Kind, paths: Sequence[str], shuffled: bool, endless: b
     types = {np.int64: tf.int64, np.float32: tf.float32, bytes: tf.string}
     features: dict[str, Any] = {}
     for name, feature in kind.features.items():
-        described = {"shape": feature.shape, "dtype": types[feature.dtype], "default_value": feature.default_value}
-        more = {"allow_missing": True} if kind.padded else {}
-        features[name] = (tf.io.FixedLenSequenceFeature if kind.padded else tf.io.FixedLenFeature)(**described, **more)
+        if kind.padded:
+            features[name] = tf.io.FixedLenSequenceFeature([], types[feature.dtype], allow_missing=True)
+        else:
+            features[name] = tf.io.FixedLenFeature(feature.shape, types[feature.dtype], feature.default_value)
+
+    in_rows = {name: tf.io.RaggedFeature(types[feature.dtype]) for name, feature in kind.features.items()}
+
+    def rows_of(record: Any) -> Any:
+        return tf.io.parse_single_example(record, features)
+
+    def tensors(row: Any) -> Any:
+        return {name: ragged.to_tensor() for name, ragged in row.items()}
 
     def made(deterministic: bool, block: int, single: bool = False) -> Any:
         shards = tf.data.Dataset.from_tensor_slices(list(paths))
@@ -74,9 +87,12 @@ def tensorflow_ways(kind: Kind, paths: Sequence[str], shuffled: bool, endless: b
             records = records.shuffle(kind.shuffle, seed=1)
         records = records.repeat() if endless else records
         if single:
-            parsed = records.map(lambda record: tf.io.parse_single_example(record, features), auto, deterministic)
-            return parsed.padded_batch(kind.batch).prefetch(auto)
+            return records.map(rows_of, auto, deterministic).padded_batch(kind.batch).prefetch(auto)
         batches = records.batch(kind.batch, num_parallel_calls=auto, deterministic=deterministic)
+        if kind.in_rows:
+            parsed = batches.map(lambda batch: tf.io.parse_example(batch, in_rows), auto, deterministic)
+            rows = parsed.unbatch().map(tensors, auto, deterministic)
+            return rows.padded_batch(kind.batch).prefetch(auto)
         parsed = batches.map(lambda batch: tf.io.parse_example(batch, features), auto, deterministic)
         return parsed.prefetch(auto)
 
@@ -85,8 +101,8 @@ def tensorflow_ways(kind: Kind, paths: Sequence[str], shuffled: bool, endless: b
         for deterministic in (True, False)
         for block in (1, 16)
     }
-    if kind.padded:
-        found["parse_single_example, padded_batch"] = made(False, 16, single=True)
+    if kind.in_rows:
+        found["not deterministic, block_length=16, parse_single_example"] = made(False, 16, single=True)
     return {way: partial(iter, dataset) for way, dataset in found.items()}
 
 

@@ -1,7 +1,7 @@
 """Columns: elements that are dicts, tuples or rows of arrays, kept as columns until somebody asks for one.
 
 Rules:
-- A column is Frames, an array (its rows are the values), or any other sequence. All are as long as each other.
+- A column is Frames, an array (its rows are the values), RaggedRows, or any other sequence; all are of one length.
 - Windows share the memory of what they are a part of. Batches and joined parts are copies, save for Frames.
 """
 
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
 from streamrec.pipeline.nests import leaves, map_nest, map_nests, same_nest
+from streamrec.pipeline.ragged_rows import RaggedRows
 from streamrec.tfrecord import Frames, Joining
 
 __all__ = ["Columns", "as_array", "compacted", "joined", "objects", "rows_of", "select", "window"]
@@ -68,6 +69,8 @@ def select(elements: Any, indices: npt.NDArray[np.int64]) -> Any:
         return Columns(map_nest(lambda column: select(column, indices), elements.nest))
     if isinstance(elements, np.ndarray):
         return elements[indices]
+    if isinstance(elements, RaggedRows):
+        return elements.picked(indices)
     if not isinstance(elements, Frames):
         return [elements[index] for index in indices.tolist()]
     return compacted(elements.picked(indices))
@@ -92,6 +95,8 @@ def joined(parts: Sequence[Any]) -> Any:
         return joining.frames()
     if all(isinstance(part, np.ndarray) and part.shape[1:] == first.shape[1:] for part in parts):
         return np.concatenate(parts)
+    if isinstance(first, RaggedRows) and all(map(first.joins, parts)):
+        return RaggedRows.joined(parts)
     if all(isinstance(part, Columns) and same_nest(part.nest, first.nest) for part in parts):
         return Columns(map_nests(joined, [part.nest for part in parts]))
     return [element for part in parts for element in part]
@@ -159,12 +164,15 @@ def objects(values: Sequence[Any]) -> npt.NDArray[np.object_]:
     return array
 
 
-def ragged_rows(ragged: RaggedTensor) -> list[Any]:
+def ragged_rows(ragged: RaggedTensor) -> Sequence[Any]:
     """The rows of a ragged tensor: arrays, or ragged tensors where more than one dimension is ragged."""
     outer, *inner = ragged.nested_row_splits
     values = ragged.flat_values.to_numpy() if isinstance(ragged.flat_values, BytesColumn) else ragged.flat_values
-    if not inner:
+    if not inner and values.dtype == object:
         return [values[first:last] for first, last in zip(outer[:-1], outer[1:], strict=True)]
+    if not inner:
+        outer = outer.astype(np.int64, copy=False)
+        return RaggedRows(values, outer[:-1], outer[1:])
     return [ragged_window(values, tuple(inner), first, last) for first, last in zip(outer[:-1], outer[1:], strict=True)]
 
 

@@ -30,6 +30,7 @@ from streamrec.pipeline.chunk import Batches, Chunk, Nested, Position, Positions
 from streamrec.pipeline.columns import Columns, window
 from streamrec.pipeline.description import Chain, Within
 from streamrec.pipeline.nests import is_nest, map_nest
+from streamrec.pipeline.ragged_rows import RaggedRows
 from streamrec.pipeline.reading.dealing import readers_lines
 from streamrec.pipeline.sources.given import Numbered
 from streamrec.tfrecord import Frames
@@ -193,6 +194,8 @@ def copied(value: Any) -> Any:
 
     Objects that are no arrays, records, dicts, tuples or lists are given as they are.
     """
+    if isinstance(value, RaggedRows):
+        return value.compact()
     if isinstance(value, Frames | BytesColumn):
         return value.compact() if value.pinned > value.nbytes + value.nbytes // 4 else value
     if isinstance(value, Batches):

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
 from streamrec.pipeline.chunk import Batches, Elements
 from streamrec.pipeline.columns import Columns, objects
+from streamrec.pipeline.ragged_rows import RaggedRows
 from streamrec.tfrecord import Frames
 
 __all__ = ["pack", "unpack"]
@@ -175,6 +176,7 @@ _PACKERS: dict[type, Callable[[_Packing, Any], Node]] = {
     dict: _Packing.mapping,
     tuple: _Packing.parts,
     list: _Packing.rows,
+    RaggedRows: _Packing.rows,
     **dict.fromkeys(PLAIN, _Packing.plain),
 }
 

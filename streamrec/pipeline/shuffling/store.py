@@ -24,9 +24,10 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec import kernels
-from streamrec.pipeline.chunk import SPAN_BYTES, Batches, weigh_one
+from streamrec.pipeline.chunk import OBJECT_BYTES, SPAN_BYTES, Batches, weigh_one
 from streamrec.pipeline.columns import Columns, joined, select
 from streamrec.pipeline.nests import leaves, map_nest
+from streamrec.pipeline.ragged_rows import RaggedRows
 from streamrec.pipeline.shuffling.slots import END, START, TAG, Rows
 from streamrec.tfrecord import BUFFER_BITS, FOOTER_BYTES, HEADER_BYTES, Frames, Scattered, as_spans
 
@@ -270,6 +271,8 @@ def weights_of(elements: Any) -> Numbers:
         return elements.lengths
     if isinstance(elements, np.ndarray) and elements.dtype != object:
         return np.full(len(elements), elements.itemsize * int(np.prod(elements.shape[1:])), np.int64)
+    if isinstance(elements, RaggedRows):
+        return elements.row_bytes + OBJECT_BYTES
     return np.array([weight_of(element) for element in elements], np.int64)
 
 

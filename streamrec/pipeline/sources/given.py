@@ -15,6 +15,7 @@ from streamrec.pipeline.chunk import Chunk, Position, weigh
 from streamrec.pipeline.columns import Columns, rows_of, window
 from streamrec.pipeline.description import Within
 from streamrec.pipeline.nests import map_nest
+from streamrec.pipeline.ragged_rows import RaggedRows
 from streamrec.tfrecord import Frames
 
 __all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "Numbered", "Range", "Slices", "digest_of"]
@@ -101,6 +102,8 @@ def frozen(column: Any) -> Any:
     """A copy: of an array, one that nobody writes to; Frames, which nobody writes to either, as they are."""
     if isinstance(column, Frames):
         return column
+    if isinstance(column, RaggedRows):
+        return column.compact()
     copy = deepcopy(column)
     if isinstance(copy, np.ndarray):
         copy.flags.writeable = False
@@ -126,7 +129,7 @@ def pieces(value: Any) -> Iterator[bytes]:
     elif isinstance(value, np.ndarray) and value.dtype.kind != "O":
         yield f"{value.dtype.str}{value.shape}".encode()
         yield value.tobytes()
-    elif isinstance(value, tuple | list | Frames | np.ndarray):
+    elif isinstance(value, tuple | list | Frames | RaggedRows | np.ndarray):
         yield f"{type(value).__name__}{len(value)}".encode()
         for part in value:
             yield from pieces(part)

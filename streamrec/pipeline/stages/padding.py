@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.example import RaggedTensor
-from streamrec.pipeline.columns import as_array
-from streamrec.pipeline.nests import is_nest, map_nests
+from streamrec.pipeline.columns import Columns, as_array
+from streamrec.pipeline.nests import is_nest, map_nest, map_nests
+from streamrec.pipeline.ragged_rows import RaggedRows
 
 __all__ = ["Padding", "ragged"]
 
@@ -28,31 +29,56 @@ class Padding:
     shapes: Any = None
     values: Any = None
 
-    def batch(self, elements: Sequence[Any]) -> Any:
+    def batch(self, elements: Any) -> Any:
         """Elements as one batch."""
-        return self._part(list(elements), self.shapes, self.values, "element")
-
-    def _part(self, values: list[Any], shapes: Any, padding: Any, place: str) -> Any:
-        first = values[0]
-        if not is_nest(first):
-            return padded([as_array(value) for value in values], shapes, padding, place)
-        keys = list(first) if isinstance(first, dict) else list(range(len(first)))
-        parts = [
-            self._part(
-                [value[key] for value in values],
-                shapes if shapes is None else shapes[key],
-                padding[key] if is_nest(padding) else padding,
-                f"{place}[{key!r}]",
-            )
-            for key in keys
-        ]
-        if isinstance(first, dict):
-            return dict(zip(keys, parts, strict=True))
-        return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
+        values = elements.nest if isinstance(elements, Columns) else list(elements)
+        return part(values, self.shapes, self.values, "element")
 
 
-def padded(arrays: list[npt.NDArray[Any]], shape: Any, value: Any, place: str) -> npt.NDArray[Any]:
-    """Arrays of one rank as one array, filled up behind each.
+def part(values: Any, shapes: Any, padding: Any, place: str) -> Any:
+    """One part of a batch, of a column, a nest of columns, or a list of what may be nests."""
+    if isinstance(values, list) and is_nest(values[0]):
+        values = transposed(values)
+    if not is_nest(values):
+        return padded(values, shapes, padding, place)
+    keys = list(values) if isinstance(values, dict) else list(range(len(values)))
+    parts = [
+        part(
+            values[key],
+            shapes if shapes is None else shapes[key],
+            padding[key] if is_nest(padding) else padding,
+            f"{place}[{key!r}]",
+        )
+        for key in keys
+    ]
+    if isinstance(values, dict):
+        return dict(zip(keys, parts, strict=True))
+    return type(values)(*parts) if hasattr(values, "_fields") else tuple(parts)
+
+
+def transposed(values: list[Any]) -> Any:
+    """Nests of one structure as one nest of lists."""
+    first = values[0]
+    if isinstance(first, dict):
+        return {key: [value[key] for value in values] for key in first}
+    parts = [[value[index] for value in values] for index in range(len(first))]
+    return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
+
+
+def padded(column: Any, shape: Any, value: Any, place: str) -> npt.NDArray[Any]:
+    """The arrays of a column as one array, filled up behind each."""
+    if isinstance(column, RaggedRows) and column.values.ndim == 1:
+        [size] = sizes((int(column.lengths.max()),), shape, place)
+        return column.padded(size, 0 if value is None else value)
+    if isinstance(column, np.ndarray) and column.dtype != object:
+        longest = column.shape[1:]
+        if sizes(longest, shape, place) == longest:
+            return column.astype(np.result_type(column))
+    return padded_arrays([as_array(element) for element in column], shape, value, place)
+
+
+def padded_arrays(arrays: list[npt.NDArray[Any]], shape: Any, value: Any, place: str) -> npt.NDArray[Any]:
+    """Arrays of one rank as one array.
 
     Raises:
         ValueError: The arrays have several ranks, or one is larger than `shape`.
@@ -60,27 +86,46 @@ def padded(arrays: list[npt.NDArray[Any]], shape: Any, value: Any, place: str) -
     if len({array.ndim for array in arrays}) > 1:
         ranks = sorted({array.ndim for array in arrays})
         raise ValueError(f"{place}: arrays of {ranks} dimensions do not make one batch, however they are padded")
-    longest = tuple(np.max([array.shape for array in arrays], axis=0)) if arrays[0].ndim else ()
-    wanted = (None,) * len(longest) if shape is None else tuple(shape)
-    if len(wanted) != len(longest):
-        raise ValueError(
-            f"{place}: padded_shapes has {len(wanted)} dimensions, {wanted}, and arrays have {len(longest)}"
-        )
-    sizes = [int(has) if want in (None, -1) else int(want) for want, has in zip(wanted, longest, strict=True)]
-    if any(size < has for size, has in zip(sizes, longest, strict=True)):
-        raise ValueError(f"{place}: an array of up to {[*map(int, longest)]} does not fit into padded_shapes {wanted}")
+    longest = tuple(np.max([array.shape for array in arrays], axis=0).tolist()) if arrays[0].ndim else ()
     dtype = np.result_type(*arrays)
     fill = value if value is not None else b"" if dtype.kind == "O" else 0
-    batch = np.full((len(arrays), *sizes), fill, dtype)
+    batch = np.full((len(arrays), *sizes(longest, shape, place)), fill, dtype)
     for index, array in enumerate(arrays):
         place_of: tuple[int | slice, ...] = (index, *(slice(size) for size in array.shape))
         batch[place_of] = array[()]
     return batch
 
 
-def ragged(elements: Sequence[Any]) -> Any:
+def sizes(longest: tuple[int, ...], shape: Any, place: str) -> tuple[int, ...]:
+    """The shape that arrays of up to these sizes are padded to.
+
+    Raises:
+        ValueError: One does not fit into the shape that is wanted.
+    """
+    wanted = (None,) * len(longest) if shape is None else tuple(shape)
+    if len(wanted) != len(longest):
+        raise ValueError(
+            f"{place}: padded_shapes has {len(wanted)} dimensions, {wanted}, and arrays have {len(longest)}"
+        )
+    found = tuple(has if want in (None, -1) else int(want) for want, has in zip(wanted, longest, strict=True))
+    if any(size < has for size, has in zip(found, longest, strict=True)):
+        raise ValueError(f"{place}: an array of up to {[*longest]} does not fit into padded_shapes {wanted}")
+    return found
+
+
+def ragged(elements: Any) -> Any:
     """Elements as one batch, each array as a row of a ragged tensor; numbers and strings as an array."""
+    if isinstance(elements, Columns):
+        return map_nest(ragged_column, elements.nest)
     return map_nests(ragged_part, list(elements))
+
+
+def ragged_column(column: Any) -> Any:
+    """A column as one part of a ragged batch."""
+    if isinstance(column, RaggedRows) and column.values.ndim == 1:
+        values, splits = column.compact().flat()
+        return RaggedTensor(values, (splits,))
+    return map_nests(ragged_part, list(column))
 
 
 def ragged_part(values: list[Any]) -> Any:
@@ -94,7 +139,7 @@ def ragged_part(values: list[Any]) -> Any:
     if len(ranks) > 1:
         raise ValueError(f"arrays of {sorted(ranks)} dimensions do not make one ragged batch")
     if not arrays[0].ndim:
-        return padded(arrays, None, None, "element")
+        return padded_arrays(arrays, None, None, "element")
     flat = np.concatenate([array.ravel() for array in arrays])
     return RaggedTensor(flat, tuple(np.cumsum([0, *lengths], dtype=np.int64) for lengths in row_lengths(arrays)))
 
