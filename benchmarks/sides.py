@@ -75,8 +75,8 @@ def tensorflow_ways(kind: Kind, paths: Sequence[str], shuffled: bool, endless: b
     def rows_of(record: Any) -> Any:
         return tf.io.parse_single_example(record, features)
 
-    def tensors(row: Any) -> Any:
-        return {name: ragged.to_tensor() for name, ragged in row.items()}
+    def tensors(row: Any) -> Any:  # for TensorFlow they are ragged tensors of no ragged dimension
+        return {name: tf.convert_to_tensor(values) for name, values in row.items()}
 
     def made(deterministic: bool, block: int, single: bool = False) -> Any:
         shards = tf.data.Dataset.from_tensor_slices(list(paths))
