@@ -164,14 +164,14 @@ KINDS = {
     "padded": Kind(
         "tokens of 200-1,000, padded_batch",
         6,
-        320_000,
+        80_000,
         tokens,
         {"tokens": RaggedFeature(np.int64)},
         {"tokens": "int"},
         256,
         0,
         BUDGET,
-        2,
+        8,
     ),
 }
 
