@@ -151,6 +151,7 @@ def test_a_job_is_written_as_planned(tmp_path: Path) -> None:
     assert sum(sizes.values()) == done[-1]
 
 
+@pytest.mark.thorough
 def test_a_writer_that_fails_is_told_of(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(JobError, match=f"writing: {tmp_path}/file/images/train-00000"):

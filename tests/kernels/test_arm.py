@@ -27,6 +27,7 @@ def built(compiler: str, program: Path, *flags: str) -> Path:
     return program
 
 
+@pytest.mark.thorough  # tests of the extension that is built run these too
 def test_this_machine(tmp_path: Path) -> None:
     """All that it can run, each against the definition."""
     program = built(os.environ.get("CC", "cc"), tmp_path / "selftest")

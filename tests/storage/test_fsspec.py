@@ -22,6 +22,7 @@ class PlainS3(S3FileSystem):  # type: ignore[misc]
     protocol = ("plains3",)
 
 
+@pytest.mark.thorough  # TestAsyncAroundSync runs the same backend
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # s3fs's own way of uploading
 class TestAsync(NotExclusiveTests):
     @pytest.fixture

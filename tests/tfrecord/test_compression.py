@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from streamrec import CorruptRecordError, Framer, TFRecordOptions, TruncatedShardError, encode_records
 from streamrec.tfrecord import CompressionType, Deflater, Inflater, detect_compression
+from tests.effort import thorough
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FILES = [
     ("records.tfrecord", ""),
     ("records.tfrecord.gz", "GZIP"),
-    ("records.level9.tfrecord.gz", "GZIP"),
+    pytest.param("records.level9.tfrecord.gz", "GZIP", marks=pytest.mark.thorough),
     ("records.tfrecord.zlib", "ZLIB"),
 ]
 COMPRESSED: list[CompressionType] = ["GZIP", "ZLIB", "ZSTD"]
@@ -105,7 +106,7 @@ def test_an_empty_stream_holds_nothing() -> None:
     assert inflate(b"", "GZIP") == b""
 
 
-@pytest.mark.parametrize("kind", COMPRESSED)
+@pytest.mark.parametrize("kind", ["GZIP", *thorough("ZLIB"), "ZSTD"])
 def test_a_bomb_is_read_in_bounded_memory(kind: CompressionType) -> None:
     deflater = Deflater(TFRecordOptions(kind))
     packed = b"".join(deflater.write(b"\0" * (1 << 20)) for _ in range(200)) + deflater.close()
