@@ -29,6 +29,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import fsspec
+from fsspec.asyn import sync
 from gcsfs.core import GCSFileSystem
 
 from streamrec import verify_sync
@@ -110,8 +111,12 @@ def at_store(kind: str, store: Store | None = None) -> Iterator[Place]:
         return
     cls = fsspec.get_filesystem_class("s3") if kind == "s3" else GCSFileSystem
     others = cls(**store.options, skip_instance_cache=True, use_listings_cache=False)
-    with ServerProcess("streamrec.testing.proxy", ("--target", store.endpoint)) as proxy:
-        yield Place(kind, f"{store.url}/soak", store.options, others, proxy)
+    try:
+        with ServerProcess("streamrec.testing.proxy", ("--target", store.endpoint)) as proxy:
+            yield Place(kind, f"{store.url}/soak", store.options, others, proxy)
+    finally:
+        if kind == "s3" and others._s3 is not None:  # else its finalizer closes it, in whichever loop runs then
+            sync(others.loop, others._s3creator.__aexit__, None, None, None)
 
 
 def expected(version: int, directory: str) -> dict[str, bytes]:

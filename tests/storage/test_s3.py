@@ -2,13 +2,11 @@
 
 import asyncio
 import os
-from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from botocore.loaders import JSONFileLoader
-from fsspec.asyn import sync
 from s3fs import S3FileSystem
 
 from streamrec.errors import NotFoundError, ObjectChangedError, PermissionDeniedError, StorageError
@@ -170,12 +168,10 @@ class TestTheUsersOwn(ReadingTests):
     """With a pool that is too small for the shards that are open."""
 
     @pytest.fixture
-    def place(self, s3_store: Store) -> Iterator[Place]:
+    def place(self, s3_store: Store) -> Place:
         few = {"max_pool_connections": 10}
         own = S3FileSystem(**s3_store.options, config_kwargs=few, skip_instance_cache=True)
-        yield Place(f"{s3_store.url}/{uuid4().hex}", filesystem=own)
-        if own._s3 is not None:  # else its finalizer closes it, in whichever loop runs then
-            sync(own.loop, own._s3creator.__aexit__, None, None, None)
+        return Place(f"{s3_store.url}/{uuid4().hex}", filesystem=own)
 
 
 async def unfinished(storage: Storage, path: str) -> list[str]:
