@@ -265,7 +265,8 @@ class Dataset(Generic[T]):
         """Joins each `batch_size` elements in one, with arrays padded to one shape.
 
         Lists of Example messages are padded fastest while they are parsed: `batch(n).parse_example(features)` with a
-        `FixedLenSequenceFeature(shape, dtype, allow_missing=True)` gives the same arrays, without an object per record.
+        `FixedLenSequenceFeature(shape, dtype, allow_missing=True)` gives the same arrays. Where rows are to be shuffled
+        or put in buckets first, `batch(n).parse_example` with a `RaggedFeature`, and `unbatch()`, keep them in columns.
 
         Args:
             batch_size, drop_remainder: As in `batch`.
