@@ -122,6 +122,10 @@ def test_a_cache_file_keeps_them(tmp_path: Path) -> None:
     assert [plain(batch) for batch in cached.padded_batch(5)] == [plain(batch) for batch in tokens().padded_batch(5)]
 
 
+def test_nobody_writes_to_what_a_dataset_holds() -> None:
+    assert not any(element["tokens"].flags.writeable for element in tokens())
+
+
 def test_what_does_not_fit_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"element\['tokens'\]: an array of up to \[11\] does not fit into .* \(5,\)"):
         list(tokens().padded_batch(30, {"tokens": (5,), "id": ()}))

@@ -99,14 +99,12 @@ class Slices:
 
 
 def frozen(column: Any) -> Any:
-    """A copy: of an array, one that nobody writes to; Frames, which nobody writes to either, as they are."""
+    """A copy: of arrays, one that nobody writes to; Frames, which nobody writes to either, as they are."""
     if isinstance(column, Frames):
         return column
-    if isinstance(column, RaggedRows):
-        return column.compact()
-    copy = deepcopy(column)
-    if isinstance(copy, np.ndarray):
-        copy.flags.writeable = False
+    copy = column.compact() if isinstance(column, RaggedRows) else deepcopy(column)
+    if isinstance(copy, np.ndarray | RaggedRows):
+        (copy.values if isinstance(copy, RaggedRows) else copy).flags.writeable = False
     return copy
 
 
