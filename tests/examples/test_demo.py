@@ -159,6 +159,7 @@ def test_a_writer_that_fails_is_told_of(tmp_path: Path, capfd: pytest.CaptureFix
     assert capfd.readouterr().err == ""  # it would spoil the progress bar
 
 
+@pytest.mark.thorough
 def test_a_writer_that_dies_is_told_of(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     job = replace(planned(str(tmp_path), {}, 1_000_000, 1), shards="one")  # type: ignore[arg-type]
     with pytest.raises(JobError, match="ended with status 1; what it said stands above"):

@@ -34,7 +34,7 @@ SYNC = [
     *thorough("ends", "raises", "stage_raises", "closes", "collected"),
 ]
 ASYNC = ["async_stage_raises", "async_cancel", *thorough("async_break", "async_end", "async_close")]
-EXITS = ["exits", "exits_with_progress_and_trace"]
+EXITS = ["exits_with_progress_and_trace", *thorough("exits")]
 
 RECORDS = [b"%05d" % number for number in range(500)]
 
