@@ -102,9 +102,13 @@ def frozen(column: Any) -> Any:
     """A copy: of arrays, one that nobody writes to; Frames, which nobody writes to either, as they are."""
     if isinstance(column, Frames):
         return column
-    copy = column.compact() if isinstance(column, RaggedRows) else deepcopy(column)
-    if isinstance(copy, np.ndarray | RaggedRows):
-        (copy.values if isinstance(copy, RaggedRows) else copy).flags.writeable = False
+    if isinstance(column, RaggedRows):
+        rows = column.compact()
+        rows.values.flags.writeable = False
+        return rows
+    copy = deepcopy(column)
+    if isinstance(copy, np.ndarray):
+        copy.flags.writeable = False
     return copy
 
 

@@ -38,7 +38,7 @@ class Padding:
 def part(values: Any, shapes: Any, padding: Any, place: str) -> Any:
     """One part of a batch, of a column, a nest of columns, or a list of what may be nests."""
     if isinstance(values, list) and is_nest(values[0]):
-        values = transposed(values)
+        values = map_nests(list, values)
     if not is_nest(values):
         return padded(values, shapes, padding, place)
     keys = list(values) if isinstance(values, dict) else list(range(len(values)))
@@ -54,15 +54,6 @@ def part(values: Any, shapes: Any, padding: Any, place: str) -> Any:
     if isinstance(values, dict):
         return dict(zip(keys, parts, strict=True))
     return type(values)(*parts) if hasattr(values, "_fields") else tuple(parts)
-
-
-def transposed(values: list[Any]) -> Any:
-    """Nests of one structure as one nest of lists."""
-    first = values[0]
-    if isinstance(first, dict):
-        return {key: [value[key] for value in values] for key in first}
-    parts = [[value[index] for value in values] for index in range(len(first))]
-    return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
 
 
 def padded(column: Any, shape: Any, value: Any, place: str) -> npt.NDArray[Any]:
@@ -123,8 +114,8 @@ def ragged(elements: Any) -> Any:
 def ragged_column(column: Any) -> Any:
     """A column as one part of a ragged batch."""
     if isinstance(column, RaggedRows) and column.values.ndim == 1:
-        values, splits = column.compact().flat()
-        return RaggedTensor(values, (splits,))
+        rows = column.compact()
+        return RaggedTensor(rows.values, (np.append(0, rows.ends),))
     return map_nests(ragged_part, list(column))
 
 
