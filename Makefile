@@ -67,7 +67,7 @@ servers: $(SERVERS)/.done
 peers: $(CLIENT)/.peers
 
 # The checks come first, so that what is missing is said in one line and not in a traceback.
-$(CLIENT)/.done: pyproject.toml setup.py $(wildcard streamrec/kernels/src/*)
+$(CLIENT)/.done: pyproject.toml setup.py $(wildcard streamrec/kernels/src/*.[ch] streamrec/kernels/src/*/*.[ch])
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "streamrec needs Python 3.11 or newer; make PYTHON=/path/to/python3.12 says which one to use" >&2; exit 1; }
 	@command -v $${CC:-cc} >/dev/null || command -v gcc >/dev/null || \

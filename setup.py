@@ -53,8 +53,9 @@ class LoudBuildExt(build_ext):
 
 native = Extension(
     "streamrec.kernels._native",
-    sources=sorted(str(path) for path in SOURCES.glob("*.c")),
-    depends=sorted(str(path) for path in SOURCES.glob("*.h")),
+    sources=sorted(str(path) for path in SOURCES.rglob("*.c")),
+    depends=sorted(str(path) for path in SOURCES.rglob("*.h")),
+    include_dirs=[str(SOURCES)],
     define_macros=[("Py_LIMITED_API", "0x030b0000")],
     extra_compile_args=STRICT + (SANITIZERS if SANITIZE else []),
     extra_link_args=SANITIZERS if SANITIZE else [],

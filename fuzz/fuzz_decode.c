@@ -5,7 +5,7 @@
  * stay within its memory (ASan), do nothing undefined (UBSan), and hold no more than 8 bytes for each one of the
  * input beside what the description asks for.
  */
-#include "../streamrec/kernels/src/decode_core.h"
+#include "../streamrec/kernels/src/example/decode_core.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -12,6 +12,7 @@ if ! command -v "$CLANG" >/dev/null; then
 fi
 mkdir -p build/fuzz/corpus
 "$CLANG" -std=c11 -g -O1 -fno-omit-frame-pointer -fsanitize=fuzzer,address,undefined \
-    -fno-sanitize-recover=undefined -o build/fuzz/decode fuzz/fuzz_decode.c streamrec/kernels/src/decode_core.c
+    -fno-sanitize-recover=undefined -Istreamrec/kernels/src \
+    -o build/fuzz/decode fuzz/fuzz_decode.c streamrec/kernels/src/example/decode_core.c
 build/fuzz/decode -max_total_time="${1:-600}" -timeout=10 -rss_limit_mb=1024 -malloc_limit_mb=64 -max_len=4096 \
     -artifact_prefix=build/fuzz/ -print_final_stats=1 build/fuzz/corpus fuzz/corpus

@@ -1,4 +1,4 @@
-"""interleave and rows_in_turn: payloads of many lanes in the order of their turns, copied, or named where they lie."""
+"""interleave and rows_in_turn: payloads of many queues in the order of their turns, copied, or named where they lie."""
 
 import itertools
 from types import ModuleType
@@ -21,42 +21,42 @@ def as_window(payloads: list[bytes], gap: bytes = b"") -> Window:
     return b"".join(gap + payload for payload in payloads), np.stack([ends - lengths, ends], 1)
 
 
-def in_turn(lanes: list[list[bytes]], block: int) -> list[bytes]:
+def in_turn(queues: list[list[bytes]], block: int) -> list[bytes]:
     """The order by its definition."""
-    turns = [[lane[at : at + block] for at in range(0, len(lane), block)] for lane in lanes]
+    turns = [[queue[at : at + block] for at in range(0, len(queue), block)] for queue in queues]
     rounds = itertools.zip_longest(*turns, fillvalue=[])
     return [payload for turn in itertools.chain.from_iterable(rounds) for payload in turn]
 
 
 @st.composite
 def jobs(draw: st.DrawFn) -> tuple[list[list[bytes]], int, list[list[Window]]]:
-    """Lanes that hold what their turns take, and the windows that they were cut in."""
+    """Queues that hold what their turns take, and the windows that they were cut in."""
     count, block, rounds = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(0, 3))
     rest = draw(st.integers(0, count * block - 1))
-    lanes, windows = [], []
+    queues, windows = [], []
     for index in range(count):
         size = rounds * block + min(max(rest - index * block, 0), block)
-        lane = draw(st.lists(st.binary(max_size=40), min_size=size, max_size=size))
+        queue = draw(st.lists(st.binary(max_size=40), min_size=size, max_size=size))
         edges = sorted({0, size, *draw(st.lists(st.integers(0, size), max_size=2))})
         gap = draw(st.sampled_from([b"", b"-", b"0123456789ab"]))
-        windows.append([as_window(lane[a:b], gap) for a, b in itertools.pairwise(edges)])
-        lanes.append(lane)
-    return lanes, block, windows
+        windows.append([as_window(queue[a:b], gap) for a, b in itertools.pairwise(edges)])
+        queues.append(queue)
+    return queues, block, windows
 
 
 @given(job=jobs())
 def test_gives_the_payloads_in_turn(
     kernels: ModuleType, job: tuple[list[list[bytes]], int, list[list[Window]]]
 ) -> None:
-    lanes, block, windows = job
+    queues, block, windows = job
     buffer, spans = kernels.interleave(windows, block)
-    assert cut(buffer, spans) == in_turn(lanes, block)
-    assert bytes(buffer) == b"".join(in_turn(lanes, block))
+    assert cut(buffer, spans) == in_turn(queues, block)
+    assert bytes(buffer) == b"".join(in_turn(queues, block))
 
 
 @given(job=jobs(), drop=st.integers(0, 3))
 def test_native_equals_reference(job: tuple[list[list[bytes]], int, list[list[Window]]], drop: int) -> None:
-    """Also where a lane lacks records: the same error, after the same number of records."""
+    """Also where a queue lacks records: the same error, after the same number of records."""
     _, block, windows = job
     windows[drop % len(windows)] = windows[drop % len(windows)][:drop]
     assert outcome(_native, windows, block) == outcome(reference, windows, block)
@@ -71,20 +71,20 @@ def outcome(kernels: ModuleType, windows: list[list[Window]], block: int) -> obj
 
 def test_large_results_live_in_blocks(kernels: ModuleType) -> None:
     """Thousands of records, more than the smallest block."""
-    lanes = [[bytes([lane]) * 50 for _ in range(3000)] for lane in range(3)]
-    buffer, spans = kernels.interleave([[as_window(lane[:7]), as_window(lane[7:])] for lane in lanes], 2)
-    assert cut(buffer, spans) == in_turn(lanes, 2)
+    queues = [[bytes([queue]) * 50 for _ in range(3000)] for queue in range(3)]
+    buffer, spans = kernels.interleave([[as_window(queue[:7]), as_window(queue[7:])] for queue in queues], 2)
+    assert cut(buffer, spans) == in_turn(queues, 2)
 
 
 def test_nothing(kernels: ModuleType) -> None:
-    for lanes in ([], [[]], [[], [as_window([])]]):
-        assert [bytes(part) for part in kernels.interleave(lanes, 1)] == [b"", b""]
+    for queues in ([], [[]], [[], [as_window([])]]):
+        assert [bytes(part) for part in kernels.interleave(queues, 1)] == [b"", b""]
 
 
-def test_a_lane_without_its_record(kernels: ModuleType) -> None:
-    lanes = [[as_window([b"a", b"b", b"c"])], [as_window([b"x"])]]
-    with pytest.raises(ValueError, match="has no record after 3 of 4: each lane must hold what its turns of 1 take"):
-        kernels.interleave(lanes, 1)
+def test_a_queue_without_its_record(kernels: ModuleType) -> None:
+    queues = [[as_window([b"a", b"b", b"c"])], [as_window([b"x"])]]
+    with pytest.raises(ValueError, match="has no record after 3 of 4: each queue must hold what its turns of 1 take"):
+        kernels.interleave(queues, 1)
 
 
 @pytest.mark.parametrize("span", [[-1, 2], [0, 7], [4, 3], [7, 7], [0, 2**63 - 1]])
@@ -100,9 +100,9 @@ def test_wrong_arguments(kernels: ModuleType) -> None:
         kernels.interleave([[window]], 0)
     with pytest.raises(ValueError, match="wanted an integer from 0"):
         kernels.interleave([[window]], -1)
-    for lane in ([b"a"], [(b"a",)], [list(window)]):
+    for queue in ([b"a"], [(b"a",)], [list(window)]):
         with pytest.raises(TypeError, match=r"a window is a tuple \(buffer, spans\), not"):
-            kernels.interleave([lane], 1)
+            kernels.interleave([queue], 1)
     with pytest.raises(TypeError):
         kernels.interleave([[(b"a", np.array([[0.0, 1.0]]))]], 1)
     with pytest.raises(TypeError):
@@ -115,9 +115,9 @@ def as_parts(windows: list[list[Window]]) -> tuple[list[list[tuple[np.ndarray, i
     """The windows' spans with the numbers of their buffers, every second one as rows; and the buffers."""
     buffers: list[bytes] = []
     parts = []
-    for lane in windows:
+    for queue in windows:
         numbered = []
-        for buffer, spans in lane:
+        for buffer, spans in queue:
             number = len(buffers)
             if number % 2:
                 buffers += [b"nobody's", buffer]
@@ -134,10 +134,10 @@ def as_parts(windows: list[list[Window]]) -> tuple[list[list[tuple[np.ndarray, i
 def test_rows_name_the_payloads_in_turn(
     kernels: ModuleType, job: tuple[list[list[bytes]], int, list[list[Window]]]
 ) -> None:
-    lanes, block, windows = job
+    queues, block, windows = job
     parts, buffers = as_parts(windows)
     rows = np.frombuffer(kernels.rows_in_turn(parts, block), np.int64).reshape(-1, 4)
-    assert [buffers[tag >> 32][start:end] for start, end, tag, _ in rows.tolist()] == in_turn(lanes, block)
+    assert [buffers[tag >> 32][start:end] for start, end, tag, _ in rows.tolist()] == in_turn(queues, block)
     were_rows = [tag > 0 and buffers[(tag >> 32) - 1] == b"nobody's" for tag in rows[:, 2].tolist()]
     assert rows[:, 3].tolist() == [7 * was for was in were_rows]
 
@@ -146,7 +146,7 @@ def test_rows_name_the_payloads_in_turn(
 def test_native_rows_equal_those_of_the_reference(
     job: tuple[list[list[bytes]], int, list[list[Window]]], drop: int
 ) -> None:
-    """Also where a lane lacks records."""
+    """Also where a queue lacks records."""
     _, block, windows = job
     windows[drop % len(windows)] = windows[drop % len(windows)][:drop]
     parts, _ = as_parts(windows)
@@ -168,19 +168,19 @@ def test_rows_of_many_records_live_in_a_block(kernels: ModuleType) -> None:
 
 
 def test_no_rows(kernels: ModuleType) -> None:
-    for lanes in ([], [[]], [[], [(np.empty((0, 2), np.int64), 3)]]):
-        assert bytes(kernels.rows_in_turn(lanes, 1)) == b""
+    for queues in ([], [[]], [[], [(np.empty((0, 2), np.int64), 3)]]):
+        assert bytes(kernels.rows_in_turn(queues, 1)) == b""
 
 
 def test_wrong_arguments_for_rows(kernels: ModuleType) -> None:
     spans = np.array([[0, 1]])
     with pytest.raises(ValueError, match="block is 0: wanted 1 or more"):
         kernels.rows_in_turn([[(spans, 0)]], 0)
-    with pytest.raises(ValueError, match="has no record after 2 of 3: each lane must hold what its turns of 1 take"):
+    with pytest.raises(ValueError, match="has no record after 2 of 3: each queue must hold what its turns of 1 take"):
         kernels.rows_in_turn([[(spans, 0)], [(np.array([[0, 1], [1, 2]]), 1)]], 1)
-    for lane in ([b"a"], [(spans,)], [[spans, 0]]):
+    for queue in ([b"a"], [(spans,)], [[spans, 0]]):
         with pytest.raises(TypeError, match=r"a part is a tuple \(places, first\), not"):
-            kernels.rows_in_turn([lane], 1)
+            kernels.rows_in_turn([queue], 1)
     for first in (-1, 2**31):
         with pytest.raises(ValueError, match="wanted an integer from 0 to 2147483647"):
             kernels.rows_in_turn([[(spans, first)]], 1)

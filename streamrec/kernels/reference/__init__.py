@@ -19,8 +19,8 @@ from streamrec.kernels.reference.interleaving import interleave
 from streamrec.kernels.reference.mapping import file_stamp, is_cached, is_safe_to_map, lost_pages, map_file
 from streamrec.kernels.reference.pad import pad_rows
 from streamrec.kernels.reference.resync import find_header
+from streamrec.kernels.reference.rows_in_turn import rows_in_turn
 from streamrec.kernels.reference.shuffle import exchange, pick
-from streamrec.kernels.reference.turns import rows_in_turn
 
 __all__ = [
     "allocate",

@@ -64,21 +64,21 @@ def integer(value: int, limit: int) -> int:
     return index
 
 
-def in_turn(lanes: Sequence[Iterable[T]], block: int) -> list[T]:
-    """What the lanes hold, `block` of each in turn, again and again."""
+def in_turn(queues: Sequence[Iterable[T]], block: int) -> list[T]:
+    """What the queues hold, `block` of each in turn, again and again."""
     if integer(block, sys.maxsize) == 0:
         raise ValueError("block is 0: wanted 1 or more")
-    queues = [list(lane) for lane in lanes]
-    count = sum(map(len, queues))
+    lists = [list(queue) for queue in queues]
+    count = sum(map(len, lists))
     ordered: list[T] = []
-    for lane in itertools.cycle([iter(queue) for queue in queues]):
+    for queue in itertools.cycle([iter(held) for held in lists]):
         if len(ordered) == count:
             break
-        turn = list(itertools.islice(lane, min(block, count - len(ordered))))
+        turn = list(itertools.islice(queue, min(block, count - len(ordered))))
         ordered += turn
         if len(turn) < block and len(ordered) < count:
             raise ValueError(
-                f"the lane whose turn it is has no record after {len(ordered)} of {count}: each lane must hold what "
+                f"the queue whose turn it is has no record after {len(ordered)} of {count}: each queue must hold what "
                 f"its turns of {block} take"
             )
     return ordered

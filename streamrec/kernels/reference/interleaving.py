@@ -1,4 +1,4 @@
-"""Payloads of many lanes in turn, back to back in a new buffer; the twin of interleave.c."""
+"""Payloads of many queues in turn, back to back in a new buffer; the twin of interleave.c."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 __all__ = ["interleave"]
 
 
-def interleave(lanes: Sequence[Sequence[tuple[BytesLike, Int64s]]], block: int) -> tuple[Buffer, Buffer]:
-    """Copies payloads from many lanes in turn, back to back into a new buffer: `block` of each lane, again and again.
+def interleave(queues: Sequence[Sequence[tuple[BytesLike, Int64s]]], block: int) -> tuple[Buffer, Buffer]:
+    """Copies payloads from many queues in turn, back to back into a new buffer: `block` of each queue, again and again.
 
     Args:
-        lanes: For each lane its windows in order, each a buffer and int64 [n, 2] spans of payloads in it. A lane
+        queues: For each queue its windows in order, each a buffer and int64 [n, 2] spans of payloads in it. A queue
             holds exactly what its turns take: the last turn of all may be a shorter one.
         block: Payloads in a turn, 1 or more.
 
@@ -27,7 +27,7 @@ def interleave(lanes: Sequence[Sequence[tuple[BytesLike, Int64s]]], block: int) 
         spans: int64 [n, 2], as bytes: where each lies in it.
 
     Raises:
-        ValueError: A span outside of its buffer, or a lane that has no record left when its turn comes.
+        ValueError: A span outside of its buffer, or a queue that has no record left when its turn comes.
 
     >>> import numpy as np
     >>> spans = np.array([[0, 1], [1, 3]])
@@ -35,7 +35,9 @@ def interleave(lanes: Sequence[Sequence[tuple[BytesLike, Int64s]]], block: int) 
     >>> buffer
     b'axbcyz'
     """
-    payloads = [[payload for window in lane for payload in _payloads(*_window(window))] for lane in map(tuple, lanes)]
+    payloads = [
+        [payload for window in queue for payload in _payloads(*_window(window))] for queue in map(tuple, queues)
+    ]
     return joined(in_turn(payloads, block))
 
 

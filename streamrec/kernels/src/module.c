@@ -1,6 +1,6 @@
 /* The extension module: a list of the kernel families' method tables, nothing else. */
-#include "block.h"
-#include "crc32c.h"
+#include "support/block.h"
+#include "crc32c/crc32c.h"
 #include "native.h"
 
 extern PyMethodDef block_methods[], crc32c_methods[], decode_arrow_methods[], decode_result_methods[],

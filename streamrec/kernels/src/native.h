@@ -1,6 +1,13 @@
 /* What the C files of the extension share. Each file is one kernel family: plain C functions over buffers
  * first, their thin Python wrappers last, and a method table that module.c lists.
  *
+ *   framing/    TFRecord headers and footers: finding records, writing them, the search behind damage
+ *   crc32c/     CRC32C, one file for each instruction set, and the choice between them
+ *   example/    tf.train.Example: decoding to columns, padding, encoding
+ *   gathering/  records picked from many buffers: gather, interleave, shuffle
+ *   files/      mapped files, and the guard against pages that are lost
+ *   support/    arguments, memory blocks, copies, prefetching
+ *
  * Rules for every kernel:
  *  - it takes objects of the buffer protocol and holds them for the call only;
  *  - it releases the GIL around the work and makes no Python object per record;
