@@ -62,6 +62,10 @@ class Dataset(Generic[T]):
     with `async for` (on the caller's own loop). Each iteration is a run of its own. A Dataset is a value: it
     can be pickled, compared, and iterated as often as one likes.
 
+    Sharing: a Dataset is immutable, so threads, tasks and processes may share it. Each iteration is a run of its own.
+    Several threads may take from one iterator of `iterate`, and several tasks from one of `aiterate`: each element goes
+    to one of them.
+
     Args:
         chain: The source and the stages; made by `TFRecordDataset` and the methods below.
         options: What the whole pipeline is told; made by `with_options`.

@@ -52,18 +52,19 @@ class Run:
         epoch = options.epoch if state is None else state.get("epoch", 0)
         self.options = replace(options, memory_budget=max(1, rest), epoch=epoch)
         self.elements: Iterator[Any] = iter(())
-        self._chunk: Chunk | None = None
+        self._under_way: tuple[Chunk, Iterator[Any]] | None = None  # one value, for threads that ask for the state
         self.mappings = Mappings()
         self.looks = self._keeps_looking = False
         self.watching = Watching(chain, self.queue_bytes, None if trace is None else Trace(trace), progress)
 
     def enter(self, chunk: Chunk) -> None:
         """The next chunk's elements are handed out from now on."""
-        self._chunk = chunk
         elements = unpacked(chunk)
         self.looks = bool(self.mappings)
         self._keeps_looking = self.looks and elements is chunk.elements  # records of Frames are copies now
-        self.elements = iter(elements)
+        rest = iter(elements)
+        self._under_way = chunk, rest
+        self.elements = rest
         self.watching.takes(chunk, self.elements)
 
     def look(self) -> None:
@@ -83,8 +84,9 @@ class Run:
     def state_dict(self) -> dict[str, Any]:
         """The position before the next element, as JSON."""
         position: Position = self.position
-        if self._chunk is not None:
-            position = self._chunk.positions.at(len(self._chunk.elements) - length_hint(self.elements))
+        if self._under_way is not None:
+            chunk, rest = self._under_way
+            position = chunk.positions.at(len(chunk.elements) - length_hint(rest))
         position = {**position, "seed": self.position["seed"]}
         lines = list(self.chain.lines())
         return {"format": FORMAT, "pipeline": lines, "epoch": self.options.epoch, "position": position}

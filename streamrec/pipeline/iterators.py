@@ -3,14 +3,21 @@
 All three hand out elements one at a time from chunks that cross once, so an element costs one `next()` on a
 list or on Frames. All can say where they stand (`state_dict`), and end their run when they are closed, dropped
 or interrupted.
+
+Several threads may take from one DatasetIterator, and several tasks of one loop from the two others: each element goes
+to one of them, and all of them see the end. An error goes to one of them; the others see the end. A call that is
+cancelled takes no element with it. So one caller at a time waits for the next chunk, and looks first whether another
+one has entered a chunk meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import weakref
 from collections.abc import Awaitable, Callable
 from functools import partial
+from operator import length_hint
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -34,6 +41,8 @@ class DatasetIterator(Iteration, Generic[T]):
     """A running pipeline in a `for` loop; the fetching goes on beside it, on the bridge's thread.
 
     `with iter(dataset) as elements:` or `close()` ends it at once; so do leaving the loop and Ctrl-C.
+
+    Sharing: any number of threads may take from one iterator; each element goes to one of them, and all see the end.
     """
 
     def __init__(self, run: Run) -> None:
@@ -42,6 +51,7 @@ class DatasetIterator(Iteration, Generic[T]):
         fetch = partial(counted, watching, run.mappings, produce, run.chain, run.position, run.options, watching.root)
         self._chunks: bridge.SyncIterator[Chunk] = bridge.iterate(fetch, run.queue_bytes)
         watching.queued = fill_of(self._chunks)
+        self._refilling = threading.RLock()  # re-entrant: a signal handler may call `next`
         weakref.finalize(self, watching.ends)
 
     def __iter__(self) -> Self:
@@ -50,9 +60,20 @@ class DatasetIterator(Iteration, Generic[T]):
     def __next__(self) -> T:
         while True:
             if self._run.looks:
-                self._look()
+                self.look()
             for element in self._run.elements:  # at most one: an error below must not chain to a StopIteration
                 return element  # type: ignore[no-any-return]
+            self.refill()
+
+    def refill(self) -> None:
+        """Waits until there are elements, and takes none.
+
+        Raises:
+            StopIteration: There are no more.
+        """
+        with self._refilling:
+            if length_hint(self._run.elements):
+                return
             self._watching.waits()
             try:
                 self._run.enter(next(self._chunks))
@@ -60,7 +81,7 @@ class DatasetIterator(Iteration, Generic[T]):
                 self._watching.ends()
                 raise
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """As the run does; an error ends it, and leaves it where it stands."""
         try:
             self._run.look()
@@ -88,11 +109,15 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
 
     `async with dataset.aiterate() as elements:` or `await aclose()` ends it and waits for its cleanup; leaving
     the loop ends it too, soon after.
+
+    Sharing: any number of tasks of its loop may take from one iterator; each element goes to one of them, and all see
+    the end. A call that is cancelled takes no element with it.
     """
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._queue = ByteQueue(run.queue_bytes)
+        self._refilling = asyncio.Lock()
         loop = asyncio.get_running_loop()
         self._watching = watching = run.watching
         watching.queued = partial(getattr, self._queue, "held")
@@ -111,19 +136,24 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
                 await self._look()
             for element in self._run.elements:
                 return element  # type: ignore[no-any-return]
-            self._watching.waits()
-            try:
-                chunk = await self._queue.get()
-            except asyncio.CancelledError:  # it may ask again
-                self._watching.works()
-                raise
-            except BaseException:
-                self._watching.ends()
-                raise
-            if chunk is None:
-                self._watching.ends()
-                raise StopAsyncIteration
-            self._run.enter(chunk)
+            async with self._refilling:
+                if not length_hint(self._run.elements):
+                    await self._refill()
+
+    async def _refill(self) -> None:
+        self._watching.waits()
+        try:
+            chunk = await self._queue.get()
+        except asyncio.CancelledError:  # it may ask again
+            self._watching.works()
+            raise
+        except BaseException:
+            self._watching.ends()
+            raise
+        if chunk is None:
+            self._watching.ends()
+            raise StopAsyncIteration
+        self._run.enter(chunk)
 
     async def aclose(self) -> None:
         """Ends the run: when this returns, no task or connection of it is left. Closing twice is fine."""
@@ -161,7 +191,10 @@ def cancel_soon(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> No
 
 
 class ThreadedAsyncIterator(Iteration, Generic[T]):
-    """`async for` where the caller's loop is not asyncio's (trio): the bridge runs the pipeline, threads wait."""
+    """`async for` where the caller's loop is not asyncio's (trio): the bridge runs the pipeline, threads wait.
+
+    Sharing: as AsyncDatasetIterator. A thread only waits for elements; the task takes its element when it is back.
+    """
 
     def __init__(self, inner: DatasetIterator[T]) -> None:
         super().__init__(inner._run)
@@ -171,13 +204,13 @@ class ThreadedAsyncIterator(Iteration, Generic[T]):
         return self
 
     async def __anext__(self) -> T:
-        if not self._run.looks:
+        while True:
+            if self._run.looks:
+                await anyio.to_thread.run_sync(self._inner.look, abandon_on_cancel=True)
             for element in self._run.elements:
                 return element  # type: ignore[no-any-return]
-        element, found = await anyio.to_thread.run_sync(advance, self._inner, abandon_on_cancel=True)
-        if not found:
-            raise StopAsyncIteration
-        return element  # type: ignore[no-any-return]
+            if not await anyio.to_thread.run_sync(refilled, self._inner, abandon_on_cancel=True):
+                raise StopAsyncIteration
 
     async def aclose(self) -> None:
         """Ends the run and waits for its cleanup."""
@@ -219,9 +252,10 @@ def in_this_loop(run: Run) -> AsyncDatasetIterator[Any] | ThreadedAsyncIterator[
     return AsyncDatasetIterator(run)
 
 
-def advance(iterator: DatasetIterator[Any]) -> tuple[Any, bool]:
-    """The next element and True, or None and False at the end: StopIteration does not cross threads."""
+def refilled(iterator: DatasetIterator[Any]) -> bool:
+    """Waits until there are elements; False where there are no more: StopIteration does not cross threads."""
     try:
-        return next(iterator), True
+        iterator.refill()
     except StopIteration:
-        return None, False
+        return False
+    return True

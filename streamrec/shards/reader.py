@@ -13,8 +13,10 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from operator import length_hint
 from typing import Any, Self
 
 import anyio
@@ -24,6 +26,7 @@ from streamrec.errors import ClosedError, CorruptRecordError, StreamrecError, Tr
 from streamrec.shards.losses import Losses
 from streamrec.shards.opening import Opened, open_piece, open_whole
 from streamrec.shards.options import Piece, ReadOptions, ShardPlace
+from streamrec.shards.serial import Serial
 from streamrec.storage import Counts, ObjectInfo, ResumingStream, RetryPolicy, Storage, Storages
 from streamrec.tfrecord import MAX_RECORD_BYTES, CompressionType, Framer, Frames, Loss
 
@@ -42,7 +45,11 @@ NO_FRAMES = Frames.of([])
 class ShardReader:
     """The records of one shard, in order. Made by `open_shard`, or over a Storage that is open already.
 
-    Iterate it (`async for record in shard`) for `bytes`, or `shard.frames()` for Frames; one of the two, once.
+    Iterate it (`async for record in shard`) for `bytes`, or `shard.frames()` for Frames. It is one stream of records,
+    whoever takes them and however: each record comes once, and iterating again goes on where the last one stopped.
+
+    Sharing: any number of tasks of one event loop may take from one reader. A call that is cancelled (a timeout) loses
+    nothing: the next one gets what it would have got.
 
     Attributes:
         path: The shard's URL.
@@ -79,6 +86,11 @@ class ShardReader:
             end=opened.end,
         )
         self._ahead: bytes | bytearray | None = opened.head
+        self._closed = f"{path}: this shard was closed; open it again to read it"
+        self._serial = Serial(self._closed)
+        self._arrived: deque[Frames] = deque()
+        self._current = NO_FRAMES
+        self._records: Iterator[bytes] = iter(())
 
     @classmethod
     async def open(
@@ -131,6 +143,36 @@ class ShardReader:
             StorageError: The network or the store failed, and retrying did not help.
             ClosedError: The reader was closed.
         """
+        while not (rest := self._rest()):
+            if not self._arrived and not await self._more():
+                return None
+            if self._arrived:
+                return self._arrived.popleft()
+        self._records = iter(())
+        return rest
+
+    def frames(self) -> AsyncIterator[Frames]:
+        """The records as Frames, a block at a time."""
+        return _Blocks(self)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while True:
+            for record in self._records:
+                return record
+            if self._arrived:
+                self._current = self._arrived.popleft()
+                self._records = iter(list(self._current))  # copies: what lies in a file may change while somebody works
+            elif not await self._more():
+                raise StopAsyncIteration
+
+    async def read_alone(self) -> Frames | None:
+        """As `read`, for the one task that reads this shard and never takes single records: it takes no turn.
+
+        A cancellation ends the reader: nothing but `aclose` may follow.
+        """
         while True:
             if self._error is not None:
                 raise self._error
@@ -140,20 +182,34 @@ class ShardReader:
             if len(frames):
                 return frames
 
-    async def frames(self) -> AsyncIterator[Frames]:
-        """The records as Frames, a block at a time."""
-        while (frames := await self.read()) is not None:
-            yield frames
+    def _rest(self) -> Frames | None:
+        """Records of the last block that iterating has not come to; None for none."""
+        left = length_hint(self._records)
+        return self._current[-left:] if left else None
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        while (frames := await self.read()) is not None:
-            for record in list(frames):  # copies: what lies in a file may change while somebody works with the first
-                yield record
+    async def _more(self) -> bool:
+        """Waits for a block, if nobody else got one meanwhile; False at the end."""
+        if self._error is not None:
+            raise self._error
+        if self._ended:
+            return False
+        await self._serial.run(self._arrive)
+        return True
+
+    async def _arrive(self) -> None:
+        """The next step of reading. Its records are kept here, not returned: the caller may be gone."""
+        if not self._arrived and not length_hint(self._records) and self._error is None and not self._ended:
+            frames = await self._next()
+            if len(frames):
+                self._arrived.append(frames)
 
     async def aclose(self) -> None:
         """Closes the connection; reading afterwards raises ClosedError. Closing twice is fine."""
-        self._error = self._error or ClosedError(f"{self.path}: this shard was closed; open it again to read it")
-        await self._stream.aclose()
+        self._error = self._error or ClosedError(self._closed)
+        self._arrived.clear()
+        self._records = iter(())
+        with anyio.CancelScope(shield=True):
+            await self._serial.last(self._stream.aclose)
 
     async def _next(self) -> Frames:
         """The records of one step, maybe none. An error waits in `_error` for the next read."""
@@ -272,6 +328,22 @@ class ShardReader:
         return room if groups and room >= block // 4 else block  # what is held may be longer than records were so far
 
 
+class _Blocks:
+    """The blocks of a reader in an `async for`. Unlike a generator, it goes on after a cancellation."""
+
+    def __init__(self, reader: ShardReader) -> None:
+        self._reader = reader
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Frames:
+        frames = await self._reader.read()
+        if frames is None:
+            raise StopAsyncIteration
+        return frames
+
+
 @asynccontextmanager
 async def open_shard(
     url: str,
@@ -330,5 +402,4 @@ async def open_shard(
         try:
             yield reader
         finally:
-            with anyio.CancelScope(shield=True):
-                await reader.aclose()
+            await reader.aclose()

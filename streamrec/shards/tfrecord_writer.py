@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import weakref
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -15,7 +16,7 @@ from streamrec import bridge
 from streamrec.errors import ClosedError
 from streamrec.shards.writer import FRAME_BYTES, ShardWriter
 from streamrec.storage import RetryPolicy
-from streamrec.tfrecord import Frames, TFRecordOptions
+from streamrec.tfrecord import Frames, TFRecordOptions, as_record
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -33,6 +34,9 @@ class TFRecordWriter:
     Unlike TensorFlow's, the shard appears when it is closed and whole: leaving the `with` block by an exception
     leaves nothing under the name (and what stood there before stays). So does a writer that is dropped without `close`;
     one that is open when the interpreter exits may leave what a killed writer leaves. The log tells of both.
+
+    Sharing: any number of threads may write to one writer; each record is written once, those of one thread in order.
+    `close` comes after the writes that have begun, and refuses later ones (ClosedError).
 
     Args:
         path: The shard's URL or path.
@@ -61,7 +65,8 @@ class TFRecordWriter:
         self._path = os.fspath(path)
         self._block: list[bytes] = []
         self._block_bytes = 0
-        self._closed = False
+        self._closed = self._failed = False
+        self._lock = threading.RLock()  # re-entrant: a signal handler may close the writer
         self._writer = ShardWriter(
             self._path,
             options,
@@ -77,34 +82,45 @@ class TFRecordWriter:
         """Writes one record.
 
         Raises:
+            TypeError: It is not bytes-like; the message says what to write instead.
             StorageError: The store failed, and retrying did not help.
             ClosedError: The writer was closed.
         """
-        self._check_open()
-        kept = bytes(record)
-        self._block.append(kept)
-        self._block_bytes += len(kept) + FRAME_BYTES
-        if self._block_bytes >= BLOCK_BYTES:
-            self._send()
+        kept = as_record(record)
+        with self._lock:
+            self._check_open()
+            self._block.append(kept)
+            self._block_bytes += len(kept) + FRAME_BYTES
+            if self._block_bytes >= BLOCK_BYTES:
+                self._send()
 
     def flush(self) -> None:
         """Sends what was written so far towards the store. It becomes visible with `close` only."""
-        self._check_open()
-        self._send()
-        bridge.run(self._writer.flush)
+        with self._lock:
+            self._check_open()
+            self._send()
+            bridge.run(self._writer.flush)
 
     def close(self) -> None:
-        """Finishes the shard: it appears under its name. Closing twice is fine."""
-        if self._closed:
-            return
-        try:
-            self._send()
-            self._closed = True
-            bridge.run(self._writer.close)
-        except BaseException:
-            self._abort()
-            raise
-        self._dropped.detach()
+        """Finishes the shard: it appears under its name. Closing twice is fine.
+
+        Raises:
+            StorageError: The store failed, and retrying did not help. Nothing of the shard is kept.
+            ClosedError: An earlier write failed or was interrupted, so nothing of the shard is kept.
+        """
+        with self._lock:
+            if self._failed:
+                self._check_open()
+            if self._closed:
+                return
+            try:
+                self._send()
+                self._closed = True
+                bridge.run(self._writer.close)
+            except BaseException:
+                self._abort()
+                raise
+            self._dropped.detach()
 
     def __enter__(self) -> Self:
         return self
@@ -118,9 +134,14 @@ class TFRecordWriter:
             self._abort()
 
     def _send(self) -> None:
-        block, self._block, self._block_bytes = self._block, [], 0
-        if block:
-            bridge.run(self._writer.write_batch, Frames.of(block))
+        try:
+            block, self._block, self._block_bytes = self._block, [], 0
+            if block:
+                bridge.run(self._writer.write_batch, Frames.of(block))
+        except BaseException:  # a shard with a hole must not appear
+            self._failed = True
+            self._abort()
+            raise
 
     def _abort(self) -> None:
         """Nothing of the shard stays."""
@@ -129,6 +150,8 @@ class TFRecordWriter:
         self._dropped.detach()
 
     def _check_open(self) -> None:
+        if self._failed:
+            raise ClosedError(f"{self._path}: a write failed or was interrupted, so nothing of this shard is kept")
         if self._closed:
             raise ClosedError(f"{self._path}: this writer was closed; nothing more can be written")
 

@@ -8,6 +8,8 @@ Rules:
 - A writer that was killed can be run again with the same names: what it left unfinished is ended.
 - The manifest is written last, when all shards are there, and appears whole or not at all, too.
 - Memory is bounded: one block of records, and what the upload holds in flight.
+- Tasks of one loop may share a writer. What awaits goes through `Serial`, one call after the other; a record that only
+  joins a block takes no turn, where nobody waits for one.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from fsspec import AbstractFileSystem
 
 from streamrec.errors import ClosedError
 from streamrec.shards.manifest import Manifest, Marks, ShardInfo
+from streamrec.shards.serial import Serial
 from streamrec.storage import RetryPolicy, Storages, Upload
 from streamrec.tfrecord import (
     FOOTER_BYTES,
@@ -31,6 +34,7 @@ from streamrec.tfrecord import (
     Frames,
     RecordBatch,
     TFRecordOptions,
+    as_record,
     check_compression_type,
     encode_records,
 )
@@ -63,11 +67,10 @@ class _OpenShard:
         """Bytes sent, and those of the block under way before compression: never less than the truth."""
         return self._sent + self._block_bytes
 
-    def add(self, record: Buffer) -> bool:
+    def add(self, record: bytes) -> bool:
         """Takes a record; tells whether the block is full, so that `send_block` must come next."""
-        kept = bytes(record)
-        self._block.append(kept)
-        self._block_bytes += len(kept) + FRAME_BYTES
+        self._block.append(record)
+        self._block_bytes += len(record) + FRAME_BYTES
         self.records += 1
         return self._block_bytes >= BLOCK_BYTES
 
@@ -116,6 +119,10 @@ class _OpenShard:
 
 class ShardWriter:
     """Writes records into one shard, or into as many as their sizes ask for.
+
+    Sharing: any number of tasks of one event loop may write to one writer. Each record is written once, in the order of
+    the calls, and those of a batch stay together. A write that is cancelled is written whole or not at all. `close`
+    comes after the writes before it, and refuses those behind it (ClosedError). Threads share a TFRecordWriter.
 
     Examples:
         >>> async def write(images):
@@ -172,7 +179,8 @@ class ShardWriter:
         self._storages = Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy())
         self._stack = AsyncExitStack()
         self._shard: _OpenShard | None = None
-        self._closed = False
+        self._serial = Serial(f"{pattern}: this writer was closed; nothing more can be written")
+        self._closing = self._closed = False
         self.shards: list[ShardInfo] = []
 
     async def __aenter__(self) -> Self:
@@ -188,18 +196,59 @@ class ShardWriter:
         """Writes one record.
 
         Raises:
+            TypeError: It is not bytes-like; the message says what to write instead.
             StorageError: The store failed, and retrying did not help. The shard under way is lost.
             ClosedError: The writer was closed.
         """
-        shard = await self._shard_for(len(memoryview(record).cast("B")) + FRAME_BYTES, 1)
+        self._check_open()
+        kept = as_record(record)
+        shard = self._shard
+        if shard is None or not self._serial.idle or self._is_full(shard, len(kept) + FRAME_BYTES, 1):
+            await self._serial.run(self._write, kept)
+        elif shard.add(kept):
+            await self._serial.run(shard.send_block)
+
+    async def write_batch(self, records: Iterable[Buffer] | RecordBatch) -> None:
+        """Writes many records; Frames and other RecordBatches go without an object per record.
+
+        Raises:
+            TypeError, StorageError, ClosedError: As `write`. The records before one that is not bytes-like are written.
+        """
+        self._check_open()
+        await self._serial.run(self._write_batch, records)
+
+    async def flush(self) -> None:
+        """Sends what was written so far towards the store. It becomes visible with its whole shard only."""
+        self._check_open()
+        await self._serial.run(self._flush)
+
+    async def close(self) -> None:
+        """Finishes the last shard and closes the connections. Closing twice is fine.
+
+        A writer whose URL has no `{shard}` and that was given no record leaves a shard without a record.
+        """
+        self._closing = True
+        try:
+            await self._serial.run(self._close)
+        except BaseException:
+            await self.abort()
+            raise
+
+    async def abort(self) -> None:
+        """Drops the shard under way and closes the connections; finished shards stay."""
+        self._closing = self._closed = True
+        with anyio.CancelScope(shield=True):
+            await self._serial.last(self._abort)
+
+    async def _write(self, record: bytes) -> None:
+        shard = await self._shard_for(len(record) + FRAME_BYTES, 1)
         if shard.add(record):
             await shard.send_block()
 
-    async def write_batch(self, records: Iterable[Buffer] | RecordBatch) -> None:
-        """Writes many records; Frames and other RecordBatches go without an object per record."""
+    async def _write_batch(self, records: Iterable[Buffer] | RecordBatch) -> None:
         if not isinstance(records, RecordBatch):
             for record in records:
-                await self.write(record)
+                await self._write(as_record(record))
             return
         first = 0
         while first < len(records.spans):
@@ -207,39 +256,31 @@ class ShardWriter:
             await (await self._shard_for(0, 0)).add_batch(Frames(records.buffer, records.spans[first:last]))
             first = last
 
-    async def flush(self) -> None:
-        """Sends what was written so far towards the store. It becomes visible with its whole shard only."""
+    async def _flush(self) -> None:
         if self._shard is not None:
             await self._shard.flush()
 
-    async def close(self) -> None:
-        """Finishes the last shard and closes the connections. Closing twice is fine.
-
-        A writer whose URL has no `{shard}` and that was given no record leaves a shard without a record.
-        """
+    async def _close(self) -> None:
         if self._closed:
             return
-        try:
-            if self._shard is None and not self._numbered:
-                self._shard = await self._open()
-            await self._roll()
-            await self._write_manifest()
-        except BaseException:
-            await self.abort()
-            raise
+        if self._shard is None and not self._numbered:
+            self._shard = await self._open()
+        await self._roll()
+        await self._write_manifest()
         self._closed = True
         await self._stack.aclose()
 
-    async def abort(self) -> None:
-        """Drops the shard under way and closes the connections; finished shards stay."""
-        self._closed = True
-        with anyio.CancelScope(shield=True):
-            shard, self._shard = self._shard, None
-            try:
-                if shard is not None:
-                    await shard.abort()
-            finally:
-                await self._stack.aclose()
+    async def _abort(self) -> None:
+        shard, self._shard = self._shard, None
+        try:
+            if shard is not None:
+                await shard.abort()
+        finally:
+            await self._stack.aclose()
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise ClosedError(f"{self._pattern}: this writer was closed; nothing more can be written")
 
     async def _fitting(self, spans: np.ndarray[Any, np.dtype[np.int64]], first: int) -> int:
         """Makes room for at least one record; returns how far the records from `first` on go into this shard."""
@@ -254,16 +295,18 @@ class ShardWriter:
 
     async def _shard_for(self, size: int, records: int) -> _OpenShard:
         """The shard that takes `records` more of `size` bytes together: the one under way, or the next."""
-        if self._closed:
-            raise ClosedError(f"{self._pattern}: this writer was closed; nothing more can be written")
+        if self._closed:  # aborted meanwhile
+            self._check_open()
         shard = self._shard
-        if shard is not None and shard.records and self._is_full(shard, size, records):
+        if shard is not None and self._is_full(shard, size, records):
             await self._roll()
         if self._shard is None:
             self._shard = await self._open()
         return self._shard
 
     def _is_full(self, shard: _OpenShard, size: int, records: int) -> bool:
+        if not shard.records:
+            return False
         over_bytes = self._limit_bytes is not None and shard.size + size > self._limit_bytes
         return over_bytes or (self._limit_records is not None and shard.records + records > self._limit_records)
 

@@ -1,7 +1,7 @@
 """TFRecord framing and compression, sans-I/O: knows bytes, not files."""
 
 from streamrec.tfrecord.compression import DETECT_BYTES, Deflater, Inflater, detect_compression, is_record_header
-from streamrec.tfrecord.encoder import RecordBatch, encode_record, encode_records
+from streamrec.tfrecord.encoder import RecordBatch, as_record, encode_record, encode_records
 from streamrec.tfrecord.framer import MAX_RECORD_BYTES, Framer
 from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, Frames, as_spans
 from streamrec.tfrecord.joining import Joining
@@ -31,6 +31,7 @@ __all__ = [
     "Start",
     "TFRecordOptions",
     "are_long",
+    "as_record",
     "as_spans",
     "check_compression_type",
     "check_on_error",

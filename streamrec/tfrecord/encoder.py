@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
@@ -14,7 +14,7 @@ from streamrec.tfrecord.frames import Frames
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["RecordBatch", "encode_record", "encode_records"]
+__all__ = ["RecordBatch", "as_record", "encode_record", "encode_records"]
 
 
 @runtime_checkable
@@ -30,8 +30,42 @@ class RecordBatch(Protocol):
         """Where each payload starts and ends, shape [n, 2]."""
 
 
+def as_record(value: Buffer) -> bytes:
+    """A record's payload: a copy of what is bytes-like.
+
+    Raises:
+        TypeError: It is something else; the message says what to write instead.
+    """
+    if isinstance(value, bytes):
+        return value
+    try:
+        view = memoryview(value)
+    except TypeError:
+        raise TypeError(f"a record is bytes, not {_described(value)}") from None
+    if view.format == "O":
+        raise TypeError("a record is bytes, not an array of objects: write its elements one by one")
+    return view.tobytes()
+
+
+def _described(value: object) -> str:
+    """What came in place of a record, and what to write."""
+    kind = type(value).__name__
+    if isinstance(value, str):
+        return f"str {value[:40]!r}: write it with .encode()"
+    if hasattr(value, "SerializeToString"):
+        return f"the message {kind}: write its .SerializeToString()"
+    if isinstance(value, Mapping):
+        return f"{kind}: write streamrec.encode_example(...) of it"
+    if isinstance(value, Iterable):
+        return f"{kind}: write its elements one by one, or all of them with write_batch"
+    return f"{kind} {value!r:.40}: write the bytes that stand for it, as encode_example or serialize_tensor gives them"
+
+
 def encode_record(record: Buffer) -> bytes:
     """One record as it stands in a shard: length, its CRC, payload, its CRC.
+
+    Raises:
+        TypeError: It is not bytes-like.
 
     Examples:
         >>> encode_record(b"cat").hex()
@@ -43,5 +77,5 @@ def encode_record(record: Buffer) -> bytes:
 def encode_records(records: Iterable[Buffer] | RecordBatch) -> bytes:
     """Many records as they stand in a shard, one after the other; b"" for none."""
     if not isinstance(records, RecordBatch):
-        records = Frames.of(bytes(record) for record in records)
+        records = Frames.of(map(as_record, records))
     return kernels.encode_frames(records.buffer, np.ascontiguousarray(records.spans))

@@ -109,7 +109,7 @@ class CacheFile:
         except NotFoundError:
             return None
         try:
-            frames = await reader.read()
+            frames = await reader.read_alone()
         finally:
             with anyio.CancelScope(shield=True):
                 await reader.aclose()

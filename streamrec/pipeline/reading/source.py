@@ -296,7 +296,7 @@ class Feeds:
                 self._arrived()
             limit = self._whole(lane, reader.info.size) or min(self._share, lane_bytes(reader.most_block_bytes))
             lane.opened(reader.info.version, reader.compression_type, limit)
-            while (frames := await reader.read()) is not None:
+            while (frames := await reader.read_alone()) is not None:
                 count = len(frames)
                 begun = reader.place.record - count
                 first, last = portion.within(begun, count)

@@ -165,7 +165,7 @@ async def found(reader: ShardReader, offsets: Numbers, path: str) -> Frames:
     parts: list[Frames] = []
     first = 0
     while first < len(offsets):
-        frames = await reader.read()
+        frames = await reader.read_alone()
         if frames is None:
             raise changed(path, int(offsets[first]), "has no record at")
         starts = frames.spans[:, 0] + ((frames.origin or 0) - HEADER_BYTES)

@@ -1,0 +1,459 @@
+"""Objects that several tasks or threads share: each record exactly once, or an error at once; nothing lost in silence.
+
+`cancelled_everywhere` runs a coroutine again and again and cancels it at its first, second, third ... suspension, so
+that a cancellation at every await is tried.
+"""
+
+import asyncio
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Callable, Coroutine, Generator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import streamrec
+from streamrec import ClosedError, Dataset, Frames, ShardWriter, TFRecordDataset, TFRecordWriter
+
+TASKS = 8
+
+
+def on_disk(folder: Path) -> list[bytes]:
+    """All records of a folder's shards, in the order of their names; nothing else may lie there."""
+    names = sorted(path.name for path in folder.iterdir())
+    assert all(name.endswith(".tfrecord") for name in names), names
+    return [record for name in names for record in TFRecordDataset(str(folder / name))]
+
+
+def in_order(records: list[bytes]) -> bool:
+    """Whether the records of each task (b"task:number") come in the order of its calls."""
+    last: dict[bytes, int] = {}
+    for record in records:
+        task, _, number = record.partition(b":")
+        if last.get(task, -1) >= int(number):
+            return False
+        last[task] = int(number)
+    return True
+
+
+@pytest.mark.parametrize("limit", [None, 37])
+@pytest.mark.parametrize("compression", ["", "GZIP"])
+async def test_tasks_share_a_shard_writer(tmp_path: Path, limit: int | None, compression: str) -> None:
+    """Request handlers of an async service that write to one writer."""
+    writer = ShardWriter(f"{tmp_path}/{{shard:03d}}.tfrecord", compression, max_shard_records=limit)
+
+    async def handle(task: int) -> None:
+        for number in range(200):
+            await writer.write(b"%d:%d" % (task, number))
+
+    async with writer:
+        await asyncio.gather(*(handle(task) for task in range(TASKS)))
+    records = on_disk(tmp_path)
+    assert len(records) == len(set(records)) == TASKS * 200
+    assert in_order(records)
+    assert sum(shard.records for shard in writer.shards) == len(records)
+
+
+@pytest.mark.parametrize("limit", [None, 1100])
+async def test_tasks_share_write_batch(tmp_path: Path, limit: int | None) -> None:
+    """The records of one batch stay together."""
+    batches = [[b"%d:%d" % (task, number) for number in range(500)] for task in range(TASKS)]
+    async with ShardWriter(f"{tmp_path}/{{shard:03d}}.tfrecord", max_shard_records=limit) as writer:
+        frames = (writer.write_batch(Frames.of(batch)) for batch in batches)
+        lists = (writer.write_batch(batch) for batch in batches)
+        await asyncio.gather(*frames, *lists)
+    records = on_disk(tmp_path)
+    assert records == [record for batch in batches * 2 for record in batch]  # in the order of the calls
+
+
+async def test_large_records_of_several_tasks(tmp_path: Path) -> None:
+    """Blocks are on their way to the store while the next ones come."""
+
+    async def handle(writer: ShardWriter, task: int) -> None:
+        for number in range(20):
+            await writer.write(b"%d:%d" % (task, number) + b" " * 300_000)
+
+    async with ShardWriter(f"{tmp_path}/{{shard}}.tfrecord", max_shard_bytes=10 << 20) as writer:
+        await asyncio.gather(*(handle(writer, task) for task in range(TASKS)))
+    records = on_disk(tmp_path)
+    assert len(records) == len(set(records)) == TASKS * 20
+
+
+async def test_closing_a_writer_beside_its_use(tmp_path: Path) -> None:
+    """What was accepted before `close` is in the shard; what comes after it is refused; nothing else happens."""
+    accepted: list[bytes] = []
+
+    async def handle(task: int) -> None:
+        for number in range(100_000):
+            record = b"%d:%d" % (task, number) + b" " * 1000
+            try:
+                await writer.write(record)
+            except ClosedError:
+                return
+            accepted.append(record)
+            if len(accepted) == 5000:
+                enough.set()
+            await asyncio.sleep(0)
+
+    enough = asyncio.Event()
+    async with ShardWriter(f"{tmp_path}/x.tfrecord", "GZIP") as writer:
+        handlers = [asyncio.create_task(handle(task)) for task in range(TASKS)]
+        await enough.wait()
+        await asyncio.gather(writer.close(), writer.close())
+    await asyncio.gather(*handlers)
+    assert sorted(on_disk(tmp_path)) == sorted(accepted)
+
+
+async def test_aborting_a_writer_beside_its_use(tmp_path: Path) -> None:
+    """Nothing stays, and whoever writes is told."""
+    writer = await ShardWriter(f"{tmp_path}/x.tfrecord", "GZIP").__aenter__()
+
+    async def handle() -> None:
+        while True:
+            await writer.write(bytes(100_000))
+            await asyncio.sleep(0)
+
+    handlers = [asyncio.create_task(handle()) for _ in range(TASKS)]
+    for _ in range(50):
+        await asyncio.sleep(0)
+    await writer.abort()
+    results = await asyncio.gather(*handlers, return_exceptions=True)
+    assert [type(result) for result in results] == [ClosedError] * TASKS
+    assert on_disk(tmp_path) == []
+
+
+class Stepped:
+    """Awaits a coroutine, and cancels the task that does so where it is suspended for the n-th time."""
+
+    def __init__(self, work: Coroutine[Any, Any, None], cancel_at: int) -> None:
+        self.work = work
+        self.cancel_at = cancel_at
+        self.steps = 0
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        advance: Callable[[], Any] = partial(self.work.send, None)
+        task = asyncio.current_task()
+        assert task is not None
+        while True:
+            try:
+                waited = advance()
+            except StopIteration:
+                return
+            self.steps += 1
+            if self.steps == self.cancel_at:
+                asyncio.get_running_loop().call_soon(task.cancel)
+            try:
+                yield waited
+            except BaseException as error:
+                advance = partial(self.work.throw, error)
+            else:
+                advance = partial(self.work.send, None)
+
+
+async def cancelled_everywhere(make: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Runs `make()` and cancels it at its first suspension, then again at its second, until it ends before that."""
+    for cancel_at in itertools.count(1):
+        stepped = Stepped(make(), cancel_at)
+
+        async def run(work: Stepped = stepped) -> None:
+            await work
+
+        await asyncio.gather(asyncio.create_task(run()), return_exceptions=True)
+        if stepped.steps < cancel_at:
+            return
+
+
+@pytest.mark.parametrize("compression", ["", "GZIP"])
+async def test_a_cancelled_write_is_whole_or_not_there(tmp_path: Path, compression: str) -> None:
+    """A cancellation at every await of `write`, between other writes to the same shard."""
+    marks = iter(range(10**6))
+    accepted: list[bytes] = []
+    tried: list[bytes] = []
+    record = bytes(range(256)) * 2000  # two make a block
+
+    async with ShardWriter(f"{tmp_path}/x.tfrecord", compression) as writer:
+
+        async def write() -> None:
+            marked = b"%d:" % next(marks) + record
+            tried.append(marked)
+            await writer.write(marked)
+            accepted.append(marked)
+
+        async def several() -> None:
+            for _ in range(3):
+                await write()
+
+        await cancelled_everywhere(several)
+        await write()
+    records = on_disk(tmp_path)
+    assert len(records) == len(set(records))
+    assert set(accepted) <= set(records) <= set(tried)
+    assert records == [each for each in tried if each in set(records)]
+
+
+async def test_cancelled_batches_are_whole_or_not_there(tmp_path: Path) -> None:
+    """A batch that was begun comes as a whole, though its caller has gone."""
+    numbers = iter(range(10**6))
+    async with ShardWriter(f"{tmp_path}/{{shard:03d}}.tfrecord", max_shard_records=7) as writer:
+
+        async def write() -> None:
+            batch = next(numbers)
+            await writer.write_batch([b"%d:%d" % (batch, number) for number in range(20)])
+
+        await cancelled_everywhere(write)
+        await write()
+    counts = Counter(record.partition(b":")[0] for record in on_disk(tmp_path))
+    assert set(counts.values()) == {20}
+
+
+async def test_a_write_that_fails_is_told_and_the_writer_goes_no_further(tmp_path: Path) -> None:
+    """To the caller that met it, and to all who come after: no shard with a hole appears."""
+
+    class FullError(Exception):
+        pass
+
+    def records() -> Any:
+        yield b"one"
+        raise FullError
+
+    writer = await ShardWriter(f"{tmp_path}/x.tfrecord").__aenter__()
+    with pytest.raises(FullError):
+        await writer.write_batch(records())
+    await writer.write(b"two")
+    await writer.close()
+    assert on_disk(tmp_path) == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("compression", ["", "GZIP"])
+def test_threads_share_a_tfrecord_writer(tmp_path: Path, compression: str) -> None:
+    """Each record once, and those of one thread in order."""
+    with TFRecordWriter(str(tmp_path / "x.tfrecord"), compression) as writer:
+
+        def handle(task: int) -> None:
+            for number in range(20_000):
+                writer.write(b"%d:%d" % (task, number))
+
+        threads = [threading.Thread(target=handle, args=(task,)) for task in range(TASKS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    records = on_disk(tmp_path)
+    assert len(records) == len(set(records)) == TASKS * 20_000
+    assert in_order(records)
+
+
+def test_threads_close_a_tfrecord_writer_beside_its_use(tmp_path: Path) -> None:
+    """What was accepted is there."""
+    accepted: list[list[bytes]] = [[] for _ in range(4)]
+    begun = threading.Barrier(5)
+    writer = TFRecordWriter(str(tmp_path / "x.tfrecord"))
+
+    def handle(task: int) -> None:
+        begun.wait()
+        for number in range(10**6):
+            record = b"%d:%d" % (task, number)
+            try:
+                writer.write(record)
+            except ClosedError:
+                return
+            accepted[task].append(record)
+
+    threads = [threading.Thread(target=handle, args=(task,)) for task in range(4)]
+    for thread in threads:
+        thread.start()
+    begun.wait()
+    while sum(map(len, accepted)) < 50_000:
+        pass
+    writer.close()
+    for thread in threads:
+        thread.join()
+    assert Counter(on_disk(tmp_path)) == Counter(record for each in accepted for record in each)
+
+
+@pytest.fixture(scope="module")
+def numbered(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Three shards of 10,000 records in all."""
+    folder = tmp_path_factory.mktemp("numbered")
+    for shard in range(3):
+        records = [b"%d" % number for number in range(shard, 10_000, 3)]
+        (folder / f"{shard}.tfrecord").write_bytes(streamrec.encode_records(records))
+    return f"{folder}/*.tfrecord"
+
+
+ALL = sorted(b"%d" % number for number in range(10_000))
+
+
+async def taken(iterator: Any) -> list[bytes]:
+    """What one of several workers takes."""
+    return [record async for record in iterator]
+
+
+@pytest.mark.parametrize("memory_map", [False, True])
+async def test_tasks_share_an_async_iterator(numbered: str, memory_map: bool) -> None:
+    """A pool of workers takes each record once, and each sees the end."""
+    iterator = TFRecordDataset(numbered, memory_map=memory_map).aiterate()
+    parts = await asyncio.gather(*(taken(iterator) for _ in range(TASKS)))
+    assert sorted(record for part in parts for record in part) == ALL
+    assert [record async for record in iterator] == []
+
+
+async def test_states_between_several_tasks(numbered: str) -> None:
+    """A state is the place behind all that was handed out, whoever took it."""
+    dataset = TFRecordDataset(numbered)
+    iterator = dataset.aiterate()
+    some: list[bytes] = []
+
+    async def worker() -> None:
+        async for record in iterator:
+            some.append(record)
+            await asyncio.sleep(0)
+            if len(some) >= 4321:
+                return
+
+    await asyncio.gather(*(worker() for _ in range(TASKS)))
+    state = iterator.state_dict()
+    await iterator.aclose()
+    rest = list(dataset.iterate(state))
+    assert sorted(some + rest) == ALL
+
+
+def test_threads_share_a_sync_iterator(numbered: str) -> None:
+    """The same for threads."""
+    parts: list[list[bytes]] = [[] for _ in range(TASKS)]
+    with TFRecordDataset(numbered).iterate() as iterator:
+
+        def take(part: list[bytes]) -> None:
+            part.extend(iterator)
+
+        threads = [threading.Thread(target=take, args=(part,)) for part in parts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(record for part in parts for record in part) == ALL
+
+
+async def test_a_cancelled_anext_of_a_dataset_loses_nothing(numbered: str) -> None:
+    """At every await."""
+    found: list[bytes] = []
+    iterator = TFRecordDataset(numbered).aiterate()
+
+    async def some() -> None:
+        for _ in range(500):
+            found.append(await anext(iterator))
+
+    await cancelled_everywhere(some)
+    found += [record async for record in iterator]
+    assert sorted(found) == ALL
+
+
+def test_trio_loses_nothing_where_anext_is_cancelled(numbered: str) -> None:
+    """There, a thread waits for the next element; it takes none when nobody is there any more."""
+
+    async def main() -> list[bytes]:
+        found: list[bytes] = []
+        iterator = Dataset.from_generator(slow).aiterate()
+        while len(found) < 100:
+            with anyio.move_on_after(0.0005):
+                found.append(await anext(iterator))  # type: ignore[arg-type]
+        return found + [record async for record in iterator]
+
+    def slow() -> Any:
+        for number in range(200):
+            ready.wait(0.002)
+            yield b"%d" % number
+
+    ready = threading.Event()
+    assert anyio.run(main, backend="trio") == [b"%d" % number for number in range(200)]
+
+
+def test_trio_tasks_share_an_iterator(numbered: str) -> None:
+    """Each record once."""
+
+    async def main() -> list[bytes]:
+        iterator = TFRecordDataset(numbered).aiterate()
+        found: list[bytes] = []
+
+        async def worker() -> None:
+            found.extend(await taken(iterator))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(TASKS):
+                tasks.start_soon(worker)
+        return found
+
+    assert sorted(anyio.run(main, backend="trio")) == ALL
+
+
+@pytest.fixture(scope="module", params=["", "GZIP", "ZLIB"])
+def shard(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """One shard of several blocks."""
+    path = tmp_path_factory.mktemp("shard") / "x.tfrecord"
+    with TFRecordWriter(str(path), request.param) as writer:
+        for number in range(10_000):
+            writer.write(b"%d" % number + b" " * (number % 500))
+    return str(path)
+
+
+WHOLE = [b"%d" % number + b" " * (number % 500) for number in range(10_000)]
+
+
+@pytest.mark.parametrize("memory_map", [False, True])
+async def test_a_shard_after_a_timeout(shard: str, memory_map: bool) -> None:
+    """`async for` goes on where an `anext` that was cancelled left off, over one iterator and over several."""
+    async with streamrec.open_shard(shard, memory_map=memory_map, block_bytes=64 << 10) as reader:
+        found: list[bytes] = []
+
+        async def some() -> None:
+            for _ in range(200):
+                found.append(await anext(aiter(reader)))
+
+        await cancelled_everywhere(some)
+        found += [record async for record in reader]
+    assert found == WHOLE
+
+
+async def test_blocks_of_a_shard_after_a_timeout(shard: str) -> None:
+    """The same for Frames, and for both in turn."""
+    async with streamrec.open_shard(shard, memory_map=False, block_bytes=64 << 10) as reader:
+        found: list[bytes] = []
+        blocks = reader.frames()
+
+        async def some() -> None:
+            for _ in range(3):
+                found.extend(await anext(blocks))
+                found.append(await anext(reader))
+
+        await cancelled_everywhere(some)
+        found += [record async for frames in blocks for record in frames]
+        assert await reader.read() is None
+    assert found == WHOLE
+
+
+async def test_tasks_share_a_shard(shard: str) -> None:
+    """Each record once, each task to the end."""
+    async with streamrec.open_shard(shard, memory_map=False, block_bytes=64 << 10) as reader:
+        parts = await asyncio.gather(*(taken(reader) for _ in range(TASKS)))
+    assert sorted(record for part in parts for record in part) == sorted(WHOLE)
+    assert all(part == sorted(part, key=WHOLE.index) for part in parts[:1])
+
+
+async def test_closing_a_shard_beside_its_use(shard: str) -> None:
+    """Whoever reads is told."""
+    async with streamrec.open_shard(shard, memory_map=False, block_bytes=64 << 10) as reader:
+        readers = [asyncio.create_task(taken(reader)) for _ in range(TASKS)]
+        await asyncio.sleep(0)
+        await reader.aclose()
+        results = await asyncio.gather(*readers, return_exceptions=True)
+    assert {type(result) for result in results} == {ClosedError}
+
+
+@pytest.mark.parametrize("public", [ShardWriter, TFRecordWriter, streamrec.ShardReader, streamrec.Dataset])
+def test_docstrings_say_what_may_share_it(public: type) -> None:
+    assert public.__doc__ is not None
+    assert "Sharing:" in public.__doc__
