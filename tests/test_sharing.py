@@ -360,7 +360,7 @@ def test_trio_loses_nothing_where_anext_is_cancelled(numbered: str) -> None:
         iterator = Dataset.from_generator(slow).aiterate()
         while len(found) < 100:
             with anyio.move_on_after(0.0005):
-                found.append(await anext(iterator))  # type: ignore[arg-type]
+                found.append(await anext(iterator))
         return found + [record async for record in iterator]
 
     def slow() -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
@@ -20,6 +20,7 @@ from streamrec.pipeline.caching.cache_file import CacheFile
 from streamrec.pipeline.description import Chain, Source
 from streamrec.pipeline.iteration import Run
 from streamrec.pipeline.iterators import AsyncDatasetIterator, DatasetIterator, ThreadedAsyncIterator, in_this_loop
+from streamrec.pipeline.memo import Epochs
 from streamrec.pipeline.mixing.drawing import Choices, weights_of
 from streamrec.pipeline.mixing.interleaving import Interleaved, plan_of
 from streamrec.pipeline.mixing.sampling import Choose
@@ -59,8 +60,12 @@ class Dataset(Generic[T]):
     """Elements that come from somewhere and go through stages; nothing runs before it is iterated.
 
     Iterate it with `for` (the fetching then goes on beside the loop, on one background thread of the process) or
-    with `async for` (on the caller's own loop). Each iteration is a run of its own. A Dataset is a value: it
-    can be pickled, compared, and iterated as often as one likes.
+    with `async for` (on the caller's own loop). Each iteration is a run of its own, and the next epoch: `for epoch in
+    range(3): for batch in dataset: ...` shuffles anew each time, by (seed, epoch). What `cache()` keeps in memory, what
+    globs matched and how large shards are is found once, and kept as long as the Dataset lives.
+
+    A Dataset is a value: it can be pickled and compared. How often it was iterated does not count for that, and a
+    pickled copy begins with its first epoch.
 
     Sharing: a Dataset is immutable, so threads, tasks and processes may share it. Each iteration is a run of its own.
     Several threads may take from one iterator of `iterate`, and several tasks from one of `aiterate`: each element goes
@@ -73,6 +78,7 @@ class Dataset(Generic[T]):
 
     chain: Chain
     options: Options = Options()
+    _epochs: Epochs = field(default_factory=Epochs, init=False, compare=False, repr=False)
 
     @staticmethod
     def range(*args: int, output_type: Any = np.int64) -> Dataset[Any]:
@@ -172,14 +178,15 @@ class Dataset(Generic[T]):
         """Elements of several datasets, each of one that is drawn at random.
 
         Args:
-            datasets: One at the least; those of weight 0 are left out.
+            datasets: One at the least; those of weight 0 are left out, and where all are 0 there is no element.
             weights: How likely each is, relative to the others: a list or an array; None for all alike.
             seed: Two runs with one seed draw the same; None for another one each run, which a saved state keeps.
             stop_on_empty_dataset: Whether all ends where one is drawn that has no more, or it is passed over.
-            rerandomize_each_iteration: False to draw the same in each epoch of a `repeat`.
+            rerandomize_each_iteration: True to draw anew in each epoch; None or False for the same choices in each, as
+                in tf.data.
 
         Raises:
-            ValueError: There is no dataset, or weights are not as many, negative, or all 0.
+            ValueError: There is no dataset, or weights are not as many, or negative.
 
         Examples:
             >>> one, two = Dataset.range(4), Dataset.range(10, 14)
@@ -188,7 +195,9 @@ class Dataset(Generic[T]):
         """
         shares = weights_of(weights, len(datasets))
         drawn = [dataset for dataset, share in zip(datasets, shares, strict=True) if share]
-        choices = Choices(tuple(filter(None, shares)), seed, rerandomize_each_iteration is not False)
+        if not drawn:
+            return _mixed(datasets, Chain(Range.of((0,), np.int64)), stop_on_empty_dataset)
+        choices = Choices(tuple(filter(None, shares)), seed, bool(rerandomize_each_iteration))
         return _mixed(drawn, Chain(choices), stop_on_empty_dataset)
 
     @staticmethod
@@ -456,7 +465,10 @@ class Dataset(Generic[T]):
         return self._of(Distribute(source, rank_of(rank, world_size), even, manifest))
 
     def with_epoch(self, epoch: int) -> Dataset[T]:
-        """The same data set in another epoch: what is shuffled anew for each `repeat` is shuffled as in that one."""
+        """The same data set, whose first iteration is this epoch, and the next ones those behind it.
+
+        An epoch decides, with the seed, how everything is shuffled that is shuffled anew each time.
+        """
         return replace(self, options=replace(self.options, epoch=epoch))
 
     def with_rank(self, rank: int, world_size: int) -> Dataset[T]:
@@ -464,7 +476,10 @@ class Dataset(Generic[T]):
         return replace(self, options=replace(self.options, rank=rank_of(rank, world_size)))
 
     def repeat(self, count: int | None = None) -> Dataset[T]:
-        """All elements `count` times over; None or -1 for ever."""
+        """All elements `count` times over; None or -1 for ever, unless the first epoch has none.
+
+        Each is an epoch: of the second iteration of `dataset.repeat(2)`, the third and the fourth.
+        """
         return self._of(Repeat(self.chain, -1 if count is None else count))
 
     def prefetch(self, buffer_bytes: int | None = None) -> Dataset[T]:
@@ -486,9 +501,10 @@ class Dataset(Generic[T]):
     ) -> Dataset[T]:
         """Keeps the elements of the first whole pass, and reads all later ones from there.
 
-        Without a name they are kept in memory, within half of the memory budget, for the epochs of a `repeat` in one
-        run; what does not fit is read again each epoch, with a warning. With one they are kept in that file, for all
-        runs and processes. It appears when it is complete, and is never replaced: remove it when the data changed.
+        Without a name they are kept in memory, within half of the memory budget, as long as this Dataset lives, or one
+        that was made of it; what does not fit is read again each epoch, with a warning. With one they are kept in that
+        file, for all runs and processes. It appears when it is complete, and is never replaced: remove it when the data
+        changed.
         Ranks and workers that read different records need a name each.
 
         Args:
@@ -540,7 +556,7 @@ class Dataset(Generic[T]):
             MissingExtraError: Progress is to be shown in a terminal, and the package rich is not installed.
             OSError: The trace cannot be written.
         """
-        return DatasetIterator(Run(self.chain, self.options, state, trace, progress))
+        return DatasetIterator(self._begun(state, trace, progress))
 
     def aiterate(
         self,
@@ -550,7 +566,7 @@ class Dataset(Generic[T]):
         trace: str | os.PathLike[str] | None = None,
     ) -> AsyncDatasetIterator[T] | ThreadedAsyncIterator[T]:
         """A run for an `async for` loop, likewise; call it where a loop is running."""
-        return in_this_loop(Run(self.chain, self.options, state, trace, progress))
+        return in_this_loop(self._begun(state, trace, progress))
 
     def __iter__(self) -> Iterator[T]:
         return self.iterate()
@@ -560,6 +576,17 @@ class Dataset(Generic[T]):
 
     def __repr__(self) -> str:
         return f"<Dataset: {' > '.join(self.chain.lines())}>"
+
+    def _begun(self, state: Mapping[str, Any] | None, trace: str | os.PathLike[str] | None, progress: bool) -> Run:
+        """A run of the next epoch, or of the one that a state is of."""
+        first = self.options.epoch
+        if state is None:
+            options = replace(self.options, epoch=self._epochs.begin(first))
+            return Run(self.chain, options, None, trace, progress, self._epochs.seed)
+        epoch = int(state.get("epoch", 0))
+        run = Run(self.chain, replace(self.options, epoch=epoch), state, trace, progress)
+        self._epochs.resume(first, epoch)
+        return run
 
     def _then(self, stage: Stage) -> Dataset[Any]:
         return replace(self, chain=Chain(self.chain.source, (*self.chain.stages, stage)))

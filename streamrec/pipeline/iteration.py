@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from operator import length_hint
-from secrets import randbits
 from typing import Any
 
 from streamrec.errors import PositionMismatchError
@@ -24,7 +23,6 @@ from streamrec.tfrecord import Frames
 __all__ = ["Iteration", "Run"]
 
 FORMAT = 1
-SEED_BITS = 48
 
 
 class Run:
@@ -43,14 +41,14 @@ class Run:
         state: Mapping[str, Any] | None,
         trace: str | os.PathLike[str] | None = None,
         progress: bool = False,
+        seed: int = 0,
     ) -> None:
         self.chain = chain
-        self.position = position_of(chain, state) if state is not None else {"seed": randbits(SEED_BITS)}
+        self.position = position_of(chain, state) if state is not None else {"seed": seed}
         self.memory_budget = options.budget
         self.queue_bytes = max(1, CONSUMER.of(self.memory_budget))
         rest = self.memory_budget - self.queue_bytes - UNCOUNTED.of(self.memory_budget)
-        epoch = options.epoch if state is None else state.get("epoch", 0)
-        self.options = replace(options, memory_budget=max(1, rest), epoch=epoch)
+        self.options = replace(options, memory_budget=max(1, rest))
         self.elements: Iterator[Any] = iter(())
         self._under_way: tuple[Chunk, Iterator[Any]] | None = None  # one value, for threads that ask for the state
         self.mappings = Mappings()

@@ -1,8 +1,8 @@
 """Session: what one run keeps from epoch to epoch: clients with their connections, what globs matched, caches, threads.
 
 Making a client costs up to a second, and a listing costs a request for every thousand names. So both are made when
-a source is first read, and used again by each repeat. A glob is answered once a run, as in tf.data: every epoch
-has the same shards, and a position means the same in each of them.
+a source is first read, and used again by each repeat. What globs matched is kept with the description (`memo.py`), for
+all runs of a Dataset: every epoch has the same shards, and a position means the same in each of them.
 
 Chains that come and go in one run (those that the function of an `interleave` makes) have a branch each: what globs
 matched goes with it. Clients stay: sources that read from the same stores, in any branch, share them.
@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from anyio.abc import TaskGroup
 from fsspec import AbstractFileSystem
 
 from streamrec.pipeline.background import background
+from streamrec.pipeline.memo import Memo
 from streamrec.pipeline.threads import Threads
 from streamrec.shards import Filenames, Listing, Portion
 from streamrec.storage import RetryPolicy, Storages
@@ -115,7 +117,9 @@ class Session:
         self._kept.append((source, made))
         return made
 
-    async def open(self, source: object, options: StoreOptions, buffer_bytes: int, filenames: Filenames) -> Opened:
+    async def open(
+        self, source: object, options: StoreOptions, buffer_bytes: int, filenames: Filenames, memo: Memo
+    ) -> Opened:
         """A source's stores and shards: those of the epoch before, where there was one.
 
         Args:
@@ -123,6 +127,7 @@ class Session:
             options: Which stores it reads from.
             buffer_bytes: What its streams may hold ahead of what was read; stores that are shared add it up.
             filenames: The names of its shards.
+            memo: Keeps what was found, for later runs.
         """
         for known, opened in self._opened:
             if known is source:
@@ -130,7 +135,7 @@ class Session:
         storages = await self._clients.of(options)
         storages.connections.budget.widen(buffer_bytes)
         self._stack.callback(storages.connections.budget.widen, -buffer_bytes)
-        listing = Listing(storages, filenames)
+        listing = Listing(storages, filenames, memo.get(Listing), partial(memo.keep, Listing))
         opened = Opened(storages, listing)
         self._opened.append((source, opened))
         self._tasks.start_soon(listing.run)

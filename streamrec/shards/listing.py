@@ -9,11 +9,11 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 import anyio
 
@@ -44,12 +44,21 @@ async def find_shards(storages: Storages, filenames: Filenames) -> list[str]:
     return listing.paths
 
 
+class Found(NamedTuple):
+    """All shards that names mean, and the sizes of those that a glob found."""
+
+    paths: tuple[str, ...]
+    sizes: Mapping[str, int]
+
+
 class Listing:
     """The shards that names mean, as far as they are known.
 
     Args:
         storages: Where globs are answered.
         filenames: Names, braces and globs.
+        found: What an earlier listing of the same names found; None to look.
+        keep: Called with what was found, when that is all.
 
     Attributes:
         paths: The shards' URLs so far; they only grow.
@@ -58,14 +67,23 @@ class Listing:
         sizes: The sizes of those that a glob found, in bytes, where the store told them.
     """
 
-    def __init__(self, storages: Storages, filenames: Filenames) -> None:
+    def __init__(
+        self,
+        storages: Storages,
+        filenames: Filenames,
+        found: Found | None = None,
+        keep: Callable[[Found], None] | None = None,
+    ) -> None:
         self.paths: list[str] = []
         self.complete = False
         self.error: Exception | None = None
         self.sizes: dict[str, int] = {}
         self._storages = storages
-        self._parts = list(parts_of(listed(filenames)))
+        self._keep = keep
+        self._parts = list(parts_of(listed(filenames))) if found is None else []
         self._joined = 0
+        if found is not None:
+            self.paths, self.sizes, self.complete = list(found.paths), dict(found.sizes), True
 
     async def run(self) -> None:
         """Answers the globs. Raises nothing: what goes wrong waits for its place."""
@@ -82,6 +100,8 @@ class Listing:
                 await self._join(self._joined)
             else:
                 self.complete = True
+                if self.paths and self._keep is not None:
+                    self._keep(Found(tuple(self.paths), self.sizes))
                 if not self.paths:
                     self.error = NotFoundError("no file name was given: pass at least one, or a pattern that matches")
 

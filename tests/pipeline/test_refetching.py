@@ -1,6 +1,7 @@
 """What a shuffle buffer held is fetched again: how much is read, and what is refused."""
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -65,7 +66,7 @@ def test_what_was_held_is_read_once(s3_store: Store, shards: list[list[bytes]]) 
     total, held = sum(map(len, shards)), 30
     dataset = TFRecordDataset(urls, num_parallel_reads=4, storage_options=dict(s3_store.options)).shuffle(held, seed=1)
     expected = list(dataset)
-    state = stopped(dataset, total - held)
+    state = stopped(dataset.with_epoch(0), total - held)
     references = Held.from_json(state["position"]["source"]["held"])
     order = np.argsort(references.numbers)
     assert references.sizes is not None
@@ -147,6 +148,7 @@ def test_a_shard_that_is_gone_is_refused(tmp_path: Path) -> None:
     dataset = TFRecordDataset(f"{tmp_path}/*", num_parallel_reads=3).shuffle(40, seed=1)
     state = stopped(dataset, 90)
     (tmp_path / "2").unlink()
+    dataset = pickle.loads(pickle.dumps(dataset))  # one that does not know yet which files there are
     with pytest.raises(PositionMismatchError, match="holds records of shard 2, and there are 2 now"):
         list(dataset.iterate(state))
 
@@ -161,7 +163,7 @@ def test_functions_are_called_again_only_for_what_was_held(tmp_path: Path) -> No
 
     dataset = TFRecordDataset(f"{tmp_path}/*", num_parallel_reads=3).map(noted).shuffle(40, seed=1)
     expected = list(dataset)
-    state = stopped(dataset, 200)
+    state = stopped(dataset.with_epoch(0), 200)
     calls.clear()
     assert list(dataset.iterate(state)) == expected[200:]
     assert len(calls) == 100

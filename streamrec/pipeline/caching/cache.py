@@ -1,7 +1,8 @@
 """Cache: the elements of a chain, kept by the first whole pass and read from there by those after it.
 
 Rules:
-- In memory they are kept for the run: for the epochs of a `repeat`. In a file (`cache_file.py`) for all runs.
+- In memory they are kept with the description: for all runs of a Dataset, and of those made of it, while one of them
+  lives. In a file (`cache_file.py`) for all programs.
 - All passes have the elements and the order of the first one. So the chain is always read as in epoch 0, also where it
   is read again: because the cache did not fit, or a run was resumed.
 - Only a pass from the start to the end fills the cache. A position within the first pass is the chain's own, and what
@@ -15,9 +16,10 @@ Rules:
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import anyio.lowlevel
@@ -29,6 +31,7 @@ from streamrec.pipeline.caching.cache_file import CacheFile
 from streamrec.pipeline.chunk import Batches, Chunk, Nested, Position, Positions, weigh
 from streamrec.pipeline.columns import Columns, window
 from streamrec.pipeline.description import Chain, Within
+from streamrec.pipeline.memo import Memo
 from streamrec.pipeline.nests import is_nest, map_nest
 from streamrec.pipeline.ragged_rows import RaggedRows
 from streamrec.pipeline.reading.dealing import readers_lines
@@ -47,18 +50,24 @@ UPLOAD: Final = Share(2, 40 << 20)
 
 
 class Kept:
-    """What a run keeps of one cache from pass to pass.
+    """What is kept of one cache from pass to pass.
 
     Attributes:
         parts: All elements, when there was a whole pass; with the bytes of each part.
-        held: Bytes that are kept, also by passes under way.
-        over: Whether they were too many.
+        over: A limit in bytes that they did not fit into; 0 while none is known.
     """
 
     def __init__(self) -> None:
         self.parts: list[tuple[Any, int]] | None = None
-        self.held = 0
-        self.over = False
+        self.over = 0
+        self._held = 0
+        self._lock = threading.Lock()
+
+    def hold(self, nbytes: int) -> int:
+        """Counts bytes that passes hold, or, below 0, hold no more; returns how many all of them hold."""
+        with self._lock:
+            self._held += nbytes
+            return self._held
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +76,14 @@ class Cache:
 
     inner: Chain
     file: CacheFile | None = None
+    memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
 
     def lines(self) -> Iterator[str]:
         yield from self.inner.lines()
         yield f"Cache({'memory' if self.file is None else 'file'})"
 
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
-        kept = within.session.remember(self, Kept)
+        kept = self.memo.of(readers_lines(self.inner, within), Kept)
         async with aclosing(await self._source(state, kept, replace(within, epoch=0))) as chunks:
             async for chunk in chunks:
                 yield chunk
@@ -99,7 +109,8 @@ class Cache:
         chunks = self._feeding(within).chunks(self.inner, None)
         if self.file is not None:
             return self.file.filled(chunks, readers_lines(self.inner, within))
-        return chunks if kept.over else remembering(chunks, kept, MEMORY.of(within.budget))
+        limit = MEMORY.of(within.budget)
+        return chunks if limit <= kept.over else remembering(chunks, kept, limit)
 
     def _feeding(self, within: Within) -> Within:
         """What the chain runs within: the same whether it fills the cache or not, since orders may depend on it."""
@@ -157,17 +168,16 @@ async def remembering(chunks: AsyncGenerator[Chunk], kept: Kept, limit: int) -> 
     try:
         async with aclosing(chunks):
             async for chunk in chunks:
-                if not kept.over:
+                if limit > kept.over:
                     part = copied(chunk.elements)
                     parts.append((part, weigh(part)))
-                    kept.held += parts[-1][1]
-                    if kept.held > limit:
+                    if kept.hold(parts[-1][1]) > limit:
                         give_up(kept, limit, parts)
                 yield chunk
-        if not kept.over and kept.parts is None:
+        if limit > kept.over and kept.parts is None:
             kept.parts, parts = parts, []
     finally:
-        kept.held -= sum(nbytes for _, nbytes in parts)
+        kept.hold(-sum(nbytes for _, nbytes in parts))
 
 
 def give_up(kept: Kept, limit: int, parts: list[tuple[Any, int]]) -> None:
@@ -177,8 +187,8 @@ def give_up(kept: Kept, limit: int, parts: list[tuple[Any, int]]) -> None:
         " raise with_options(memory_budget=), or give cache() the name of a file",
         limit >> 20,
     )
-    kept.over = True
-    kept.held -= sum(nbytes for _, nbytes in parts)
+    kept.over = max(kept.over, limit)
+    kept.hold(-sum(nbytes for _, nbytes in parts))
     parts.clear()
 
 

@@ -47,15 +47,15 @@ def weights_of(weights: Any, count: int) -> list[float]:
     """The weights of so many datasets; all alike where none are given.
 
     Raises:
-        ValueError: They are not as many, negative, not finite, or all 0.
+        ValueError: They are not as many, negative, or not finite.
     """
     if weights is None:
         return [1.0] * count
     shares = [float(weight) for weight in weights]
     if len(shares) != count:
         raise ValueError(f"weights={shares} are {len(shares)} for {count} datasets: there must be one for each")
-    if not all(0 <= share < float("inf") for share in shares) or not any(shares):
-        raise ValueError(f"weights={shares} must be 0 or more, and one of them more than 0")
+    if not all(0 <= share < float("inf") for share in shares):
+        raise ValueError(f"weights={shares} must be 0 or more")
     return shares
 
 
@@ -66,7 +66,7 @@ class Choices:
     Args:
         weights: How likely each number is, relative to the others.
         seed: Two runs with one seed draw the same; None for the run's.
-        rerandomize: Whether each epoch of an enclosing `repeat` draws anew.
+        rerandomize: Whether each epoch draws anew.
     """
 
     weights: tuple[float, ...]

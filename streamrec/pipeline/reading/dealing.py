@@ -15,13 +15,14 @@ import hashlib
 import sys
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from streamrec.errors import ManifestError, PositionMismatchError
 from streamrec.pipeline.chunk import Chunk, Position, Positions
 from streamrec.pipeline.columns import window
 from streamrec.pipeline.description import Chain, Within
+from streamrec.pipeline.memo import Memo
 from streamrec.pipeline.reading.environment import Rank, Reader, reader_here
 from streamrec.pipeline.reading.source import Shards, read
 from streamrec.pipeline.session import Opened
@@ -46,6 +47,7 @@ class Distribute:
     rank: Rank | None = None
     even: Even | None = None
     manifest: str | None = None
+    memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         check_even(self.even)
@@ -103,10 +105,11 @@ class Distribute:
     async def _dealt(self, within: Within) -> tuple[Opened, Share]:
         whole = await self.shards.opened(within)
         reader = reader_here(self.rank or within.rank)
-        kept: dict[Reader, Share] = within.session.remember(self, dict)
-        if reader not in kept:
-            kept[reader] = await share_of(self, reader, whole)
-        return Opened(whole.storages, kept[reader]), kept[reader]
+        share: Share | None = self.memo.get(reader)
+        if share is None:
+            share = await share_of(self, reader, whole)
+            self.memo.keep(reader, share)
+        return Opened(whole.storages, share), share
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from fsspec import AbstractFileSystem
 from streamrec.pipeline.background import background
 from streamrec.pipeline.chunk import Chunk
 from streamrec.pipeline.description import Within
+from streamrec.pipeline.memo import Memo
 from streamrec.pipeline.queue import run_ahead
 from streamrec.pipeline.reading.interleave import Interleave, Plan
 from streamrec.pipeline.reading.lane import Lane
@@ -85,6 +86,7 @@ class Shards:
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     filesystem: AbstractFileSystem | None = field(default=None, repr=False)
     retry: RetryPolicy = RetryPolicy()
+    memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
 
     @property
     def ahead(self) -> int:
@@ -102,7 +104,9 @@ class Shards:
     async def opened(self, within: Within) -> Opened:
         """Its stores and listing; what its lanes leave of the budget, its stores may hold ahead of them."""
         stores = StoreOptions(self.storage_options, self.filesystem, self.retry)
-        return await within.session.open(self, stores, self.beside(self.places, within.budget), self.filenames)
+        return await within.session.open(
+            self, stores, self.beside(self.places, within.budget), self.filenames, self.memo
+        )
 
     def beside(self, lanes: int, budget: int) -> int:
         """What so many lanes leave of a budget."""

@@ -1,7 +1,7 @@
 """list_files: the names that patterns match, as elements.
 
 Rules:
-- The patterns are asked once a run, and every epoch has the same names.
+- The patterns are asked once, and every epoch and run of a Dataset has the same names.
 - A position says how many names there are, a digest of them all, and which comes next: where a run goes on with
   other names, that is an error which says what differs.
 """
@@ -20,6 +20,7 @@ from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.chunk import Chunk, Position
 from streamrec.pipeline.columns import Columns, objects
 from streamrec.pipeline.description import Within
+from streamrec.pipeline.memo import Memo
 from streamrec.pipeline.mixing.drawing import words
 from streamrec.pipeline.session import StoreOptions
 from streamrec.shards import Filenames
@@ -38,6 +39,7 @@ class Names:
     shuffle: bool
     seed: int | None
     stores: StoreOptions = field(default=StoreOptions(), repr=False)
+    memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
 
     @classmethod
     def of(cls, patterns: Filenames, shuffle: bool | None, seed: int | None, stores: StoreOptions) -> Names:
@@ -49,7 +51,7 @@ class Names:
         yield repr(self)
 
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
-        listing = (await within.session.open(self, self.stores, 0, self.patterns)).listing
+        listing = (await within.session.open(self, self.stores, 0, self.patterns, self.memo)).listing
         while not listing.complete:
             await listing.until(len(listing.paths) + 1)
         names = [path.encode() for path in listing.paths]

@@ -6,6 +6,7 @@ to start a chain costs more than a thousand numbers.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -21,13 +22,18 @@ from streamrec.pipeline.sources.given import CHUNK_BYTES, CHUNK_ROWS, Range, Sli
 
 __all__ = ["Repeat"]
 
+LOG = logging.getLogger("streamrec")
+
+MANY_BARREN = 100
+"""After so many epochs without an element a warning says so."""
+
 FEW_ROWS = 1 << 10
 """Epochs of more rows are run one by one: what it costs to start them is little beside them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A chain run `count` times over; -1 for ever. Where it is empty from its start, even an endless repeat ends."""
+    """A chain run `count` times over; -1 for ever, where its first epoch is not empty."""
 
     inner: Chain
     count: int = -1
@@ -44,17 +50,23 @@ class Repeat:
                 yield chunk
             return
         epoch, position = (state["epoch"], state["inner"]) if state else (0, None)
-        begun = within.begun
+        begun, barren = within.begun, 0
+        before = within.epoch * max(self.count, 1)
         while self.count < 0 or epoch < self.count:
             empty = position is None
-            epochs = replace(within, epoch=within.epoch + epoch, begun=begun)
+            epochs = replace(within, epoch=before + epoch, begun=begun)
             async with aclosing(epochs.chunks(self.inner, position, in_step=True)) as chunks:
                 async for chunk in chunks:
                     empty = False
                     begun = (begun + len(chunk.elements)) % within.batch
                     yield Chunk(chunk.elements, Nested(chunk.positions, {"epoch": epoch}), chunk.nbytes)
-            if empty:
+            if empty and self.count < 0 and epoch == 0:
                 return
+            barren = barren + 1 if empty else 0
+            if barren == MANY_BARREN:
+                LOG.warning("repeat(): %d epochs in a row had no element; is its source used up?", barren)
+            if empty:
+                await anyio.lowlevel.checkpoint()
             epoch, position = epoch + 1, None
 
 

@@ -1,0 +1,74 @@
+"""What the runs of one Dataset object hand on to the next: its epochs, and what its sources keep.
+
+Rules:
+- It belongs to the object, and is freed with it. It is no part of the object's value: neither equality nor hash nor
+  `repr` look at it, and a pickled copy begins anew.
+- Runs may go on at the same time, in several threads and on several event loops.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from secrets import randbits
+from typing import Any, TypeVar
+
+__all__ = ["SEED_BITS", "Epochs", "Memo"]
+
+T = TypeVar("T")
+
+SEED_BITS = 48
+
+
+class Epochs:
+    """Counts the iterations of one Dataset: each is an epoch, in the order in which they began.
+
+    Attributes:
+        seed: What chance comes from where no seed was given; with the epoch, as a seed that was.
+    """
+
+    def __init__(self) -> None:
+        self.seed = randbits(SEED_BITS)
+        self._begun = 0
+        self._lock = threading.Lock()
+
+    def begin(self, first: int) -> int:
+        """The epoch of an iteration that begins now, where counting begins at `first`."""
+        with self._lock:
+            self._begun += 1
+            return first + self._begun - 1
+
+    def resume(self, first: int, epoch: int) -> None:
+        """An iteration goes on in this epoch: the one that begins after it is the next."""
+        with self._lock:
+            self._begun = epoch + 1 - first
+
+    def __reduce__(self) -> tuple[Callable[[], Epochs], tuple[()]]:
+        return Epochs, ()
+
+
+class Memo:
+    """What a source keeps from run to run, by name."""
+
+    def __init__(self) -> None:
+        self._values: dict[Hashable, Any] = {}
+        self._lock = threading.Lock()
+
+    def of(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What is kept under a name; made, and kept, where there is nothing yet."""
+        with self._lock:
+            if key not in self._values:
+                self._values[key] = make()
+            value: T = self._values[key]
+            return value
+
+    def get(self, key: Hashable) -> Any:
+        """What is kept under a name; None for nothing."""
+        return self._values.get(key)
+
+    def keep(self, key: Hashable, value: Any) -> None:
+        """Keeps something under a name."""
+        self._values[key] = value
+
+    def __reduce__(self) -> tuple[Callable[[], Memo], tuple[()]]:
+        return Memo, ()
