@@ -15,14 +15,15 @@ import streamrec
 PACKAGE = Path(streamrec.__file__).parent
 
 MAY_IMPORT = {
+    "arguments": set(),
     "errors": set(),
     "kernels": {"errors"},
-    "tfrecord": {"errors", "kernels"},
-    "example": {"errors", "kernels"},
-    "storage": {"errors", "kernels"},
+    "tfrecord": {"arguments", "errors", "kernels"},
+    "example": {"arguments", "errors", "kernels"},
+    "storage": {"arguments", "errors", "kernels"},
     "bridge": {"errors"},
-    "shards": {"errors", "kernels", "tfrecord", "storage", "bridge"},
-    "pipeline": {"errors", "kernels", "tfrecord", "example", "storage", "shards", "bridge"},
+    "shards": {"arguments", "errors", "kernels", "tfrecord", "storage", "bridge"},
+    "pipeline": {"arguments", "errors", "kernels", "tfrecord", "example", "storage", "shards", "bridge"},
     "__init__": {"errors", "tfrecord", "example", "storage", "shards", "pipeline"},
 }
 """Which rooms a room may import besides itself. Rooms that are not named here stand above all of these."""

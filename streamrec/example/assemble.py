@@ -136,12 +136,18 @@ def _batch_part(slot: Slot, form: Feature, found: Found, count: int, wrap: Wrap)
 
 def _single_part(slot: Slot, form: Feature, found: Found, wrap: Wrap) -> Part:
     if not isinstance(found, Raw):
-        return wrap(found.reshape((*slot.shape, *found.shape[1:])), slot.dtype, slot.default)
+        out = wrap(found.reshape((*slot.shape, *found.shape[1:])), slot.dtype, slot.default)
+        return out if slot.shape else scalar(out)
     values = found.values
     if isinstance(form, FixedLenSequenceFeature):
         return wrap(values.reshape(-1, *form.shape, *values.shape[1:]), slot.dtype, None)
     out = wrap(values, slot.dtype, None)
     return out if isinstance(form, RaggedFeature) else single_sparse(out)
+
+
+def scalar(value: Values) -> Any:
+    """The one value of an array without dimensions: `bytes`, or a scalar of NumPy."""
+    return (value.to_numpy() if isinstance(value, BytesColumn) else value)[()]
 
 
 def batch_columns(plan: Plan, found: list[Found], count: int, spanned: Records | None) -> dict[str, Column]:

@@ -17,10 +17,11 @@ import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast, get_args
+from typing import Any, SupportsIndex, TypeAlias, cast, get_args
 
 import numpy as np
 
+from streamrec.arguments import described
 from streamrec.errors import FeatureError
 
 __all__ = [
@@ -81,6 +82,8 @@ def _numpy_name(dtype: object) -> str:
 
 def _as_shape(shape: int | Iterable[Any], why: str) -> tuple[int, ...]:
     """A tuple of sizes. `why` says what an unknown size would mean for the feature at hand."""
+    if isinstance(shape, type | str | np.dtype) or not isinstance(shape, Iterable | SupportsIndex):
+        raise FeatureError(f"shape is {described(shape)}: a list of sizes comes first, then the dtype: ([], np.int64)")
     dims = tuple(shape) if isinstance(shape, Iterable) else (shape,)
     if any(dim is None for dim in dims):
         raise FeatureError(f"shape {list(dims)} has an unknown size; {why}")

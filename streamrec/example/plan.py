@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from streamrec.arguments import described
 from streamrec.errors import FeatureError
 from streamrec.example.features import (
     Dtype,
@@ -70,17 +71,31 @@ def plan_examples(features: Mapping[str, Feature], single: bool) -> Plan:
     """
     if not features:
         raise FeatureError("features is empty; describe at least one feature")
-    return _kept(_plan_examples, tuple(features.items()), single)
+    return _kept(_plan_examples, checked(features), single)
 
 
 def plan_context(features: Mapping[str, Feature] | None) -> Plan:
     """The plan for a SequenceExample's context: FixedLen-, VarLen- and RaggedFeature."""
-    return _kept(_plan_context, tuple((features or {}).items()))
+    return _kept(_plan_context, checked(features or {}))
 
 
 def plan_lists(features: Mapping[str, Feature] | None) -> Plan:
     """The plan for a SequenceExample's feature lists: FixedLenSequence-, VarLen- and RaggedFeature."""
-    return _kept(_plan_lists, tuple((features or {}).items()))
+    return _kept(_plan_lists, checked(features or {}))
+
+
+def checked(features: Any) -> tuple[tuple[str, Feature], ...]:
+    """A description's features by their keys.
+
+    Raises:
+        FeatureError: It is no dict of feature configurations.
+    """
+    if not isinstance(features, Mapping):
+        raise FeatureError(
+            f"features is {described(features)}: it must be a dict of feature configurations, such as "
+            "{'image': FixedLenFeature([], bytes)}"
+        )
+    return tuple(features.items())
 
 
 def _kept(make: functools._lru_cache_wrapper[Plan], *arguments: Any) -> Plan:

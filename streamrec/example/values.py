@@ -5,8 +5,8 @@ Rules of this file:
   enums and every integer are int64; every float is float32, rounded to nearest, infinite where too large.
 - An array has a kind even when it is empty. An empty list has none: its Feature is written without a kind,
   which TensorFlow reads as a missing feature. Declare the kind to write an empty list of that kind.
-- A declared kind decides, and an integer fits a declared float. Nothing else is converted: a float never
-  becomes an int64, a number never becomes a string, mixed types in one list are an error.
+- A declared kind decides, and an integer fits a declared float, or a list that holds a float. Nothing else is
+  converted: a float never becomes an int64, a number never becomes a string, other mixed types are an error.
 - Arrays of more than one dimension are flattened in row-major order; an Example keeps no shapes.
 - Every error is a FeatureError with the feature's name and both types.
 """
@@ -270,7 +270,7 @@ def _kind_of_types(types: set[type], declared: Kind | None, leaves: Sequence[Any
     kinds = {natural_kind(found) for found in types}
     if len(kinds) == 1 and None not in kinds:
         return kinds.pop() or Kind.NONE
-    if declared is Kind.FLOAT and kinds == {Kind.INT64, Kind.FLOAT}:
+    if kinds == {Kind.INT64, Kind.FLOAT} and (declared is Kind.FLOAT or (declared is None and bool not in types)):
         return Kind.FLOAT
     ordered = list(dict.fromkeys(map(type, leaves)))
     for found in ordered:

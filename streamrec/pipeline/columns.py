@@ -1,7 +1,8 @@
 """Columns: elements that are dicts, tuples or rows of arrays, kept as columns until somebody asks for one.
 
 Rules:
-- A column is Frames, an array (its rows are the values), RaggedRows, or any other sequence; all are of one length.
+- A column is Frames, an array (its rows are the values), RaggedRows, SparseRows, or any other sequence; all are of one
+  length.
 - Windows share the memory of what they are a part of. Batches and joined parts are copies, save for Frames.
 """
 
@@ -15,7 +16,8 @@ import numpy.typing as npt
 
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
 from streamrec.pipeline.nests import leaves, map_nest, map_nests, same_nest
-from streamrec.pipeline.ragged_rows import RaggedRows
+from streamrec.pipeline.ragged_rows import RaggedRows, ragged_rows
+from streamrec.pipeline.sparse_rows import SparseRows
 from streamrec.tfrecord import Frames, Joining
 
 __all__ = ["Columns", "as_array", "compacted", "joined", "objects", "rows_of", "select", "window"]
@@ -69,7 +71,7 @@ def select(elements: Any, indices: npt.NDArray[np.int64]) -> Any:
         return Columns(map_nest(lambda column: select(column, indices), elements.nest))
     if isinstance(elements, np.ndarray):
         return elements[indices]
-    if isinstance(elements, RaggedRows):
+    if isinstance(elements, RaggedRows | SparseRows):
         return elements.picked(indices)
     if not isinstance(elements, Frames):
         return [elements[index] for index in indices.tolist()]
@@ -95,8 +97,8 @@ def joined(parts: Sequence[Any]) -> Any:
         return joining.frames()
     if all(isinstance(part, np.ndarray) and part.shape[1:] == first.shape[1:] for part in parts):
         return np.concatenate(parts)
-    if isinstance(first, RaggedRows) and all(map(first.joins, parts)):
-        return RaggedRows.joined(parts)
+    if isinstance(first, RaggedRows | SparseRows) and all(map(first.joins, parts)):
+        return type(first).joined(parts)
     if all(isinstance(part, Columns) and same_nest(part.nest, first.nest) for part in parts):
         return Columns(map_nests(joined, [part.nest for part in parts]))
     return [element for part in parts for element in part]
@@ -127,7 +129,9 @@ def column_of(value: Any) -> Any:
     if isinstance(value, RaggedTensor):
         return ragged_rows(value)
     if isinstance(value, SparseTensor):
-        return sparse_rows(value)
+        if not len(value.dense_shape):
+            raise TypeError("a SparseTensor without a dimension has no rows")
+        return SparseRows.of(value)
     array = as_array(value)
     if array.ndim < 1:
         raise TypeError(f"a {type(value).__name__} has no rows: an array, a list or Frames is wanted here")
@@ -162,35 +166,3 @@ def objects(values: Sequence[Any]) -> npt.NDArray[np.object_]:
     array = np.empty(len(values), object)
     array[:] = values
     return array
-
-
-def ragged_rows(ragged: RaggedTensor) -> Sequence[Any]:
-    """The rows of a ragged tensor: arrays, or ragged tensors where more than one dimension is ragged."""
-    outer, *inner = ragged.nested_row_splits
-    values = ragged.flat_values.to_numpy() if isinstance(ragged.flat_values, BytesColumn) else ragged.flat_values
-    if not inner and values.dtype == object:
-        return [values[first:last] for first, last in zip(outer[:-1], outer[1:], strict=True)]
-    if not inner:
-        outer = outer.astype(np.int64, copy=False)
-        return RaggedRows(values, outer[:-1], outer[1:])
-    return [ragged_window(values, tuple(inner), first, last) for first, last in zip(outer[:-1], outer[1:], strict=True)]
-
-
-def ragged_window(values: Any, splits: tuple[npt.NDArray[Any], ...], first: int, last: int) -> RaggedTensor:
-    """Rows first to last (exclusive) of a ragged tensor."""
-    kept = []
-    for split in splits:
-        part = split[first : last + 1]
-        kept.append(part - part[0])
-        first, last = int(part[0]), int(part[-1])
-    return RaggedTensor(values[first:last], tuple(kept))
-
-
-def sparse_rows(sparse: SparseTensor) -> list[SparseTensor]:
-    """The rows of a sparse tensor, as sparse tensors of one dimension less."""
-    values = sparse.values.to_numpy() if isinstance(sparse.values, BytesColumn) else sparse.values
-    bounds = np.searchsorted(sparse.indices[:, 0], np.arange(int(sparse.dense_shape[0]) + 1)).tolist()
-    return [
-        SparseTensor(sparse.indices[first:last, 1:], values[first:last], sparse.dense_shape[1:])
-        for first, last in zip(bounds[:-1], bounds[1:], strict=True)
-    ]

@@ -9,11 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 from fsspec import AbstractFileSystem
 
+from streamrec import arguments
+from streamrec.arguments import described, flag, function, integer, mapping
 from streamrec.example.features import Feature
 from streamrec.pipeline.caching.cache import Cache
 from streamrec.pipeline.caching.cache_file import CacheFile
@@ -48,9 +51,11 @@ from streamrec.pipeline.stages.selecting import Enumerate, Filter, Shard, Skip, 
 from streamrec.pipeline.stages.stage import Map, Stage
 from streamrec.pipeline.stages.unbatching import Unbatch
 from streamrec.shards import Filenames
-from streamrec.storage import RetryPolicy
+from streamrec.storage import RetryPolicy, check_source
 
 __all__ = ["Dataset"]
+
+FEATURES = "feature configurations, such as {'image': FixedLenFeature([], bytes)}"
 
 T = TypeVar("T", covariant=True)
 
@@ -92,7 +97,7 @@ class Dataset(Generic[T]):
             >>> [numbers.tolist() for numbers in Dataset.range(2, 9).batch(4)]
             [[2, 3, 4, 5], [6, 7, 8]]
         """
-        return Dataset(Chain(Range.of(args, output_type)))
+        return Dataset(Chain(Range.of(tuple(integer("range", number) for number in args), output_type)))
 
     @staticmethod
     def from_tensor_slices(tensors: Any) -> Dataset[Any]:
@@ -124,7 +129,7 @@ class Dataset(Generic[T]):
             >>> list(Dataset.from_generator(lambda stop: iter(range(stop)), (3,)))
             [0, 1, 2]
         """
-        return Dataset(Chain(Generated(generator, tuple(args or ()))))
+        return Dataset(Chain(Generated(function("generator", generator), tuple(args or ()))))
 
     @staticmethod
     def list_files(
@@ -148,7 +153,8 @@ class Dataset(Generic[T]):
             NotFoundError: When it runs: nothing matches a glob.
         """
         stores = StoreOptions(storage_options, filesystem, retry or RetryPolicy())
-        return Dataset(Chain(Names.of(file_pattern, shuffle, seed, stores)))
+        wanted = shuffle if shuffle is None else flag("shuffle", shuffle)
+        return Dataset(Chain(Names.of(file_pattern, wanted, integer("seed", seed, none=True), stores)))
 
     @staticmethod
     def zip(*args: Any) -> Dataset[Any]:
@@ -165,7 +171,7 @@ class Dataset(Generic[T]):
             [(b'a', b'c')]
         """
         nest = args[0] if len(args) == 1 else args
-        return _joined(leaves(nest), Zip(map_nest(lambda dataset: dataset.chain, nest)))
+        return _joined(leaves(nest), Zip(map_nest(partial(_chain_of, "datasets"), nest)))
 
     @staticmethod
     def sample_from_datasets(
@@ -193,11 +199,15 @@ class Dataset(Generic[T]):
             >>> sorted(int(number) for number in Dataset.sample_from_datasets([one, two], [3, 1]))
             [0, 1, 2, 3, 10, 11, 12, 13]
         """
+        rerandomize = rerandomize_each_iteration is not None and flag(
+            "rerandomize_each_iteration", rerandomize_each_iteration
+        )
         shares = weights_of(weights, len(datasets))
+        seed = integer("seed", seed, none=True)
         drawn = [dataset for dataset, share in zip(datasets, shares, strict=True) if share]
         if not drawn:
             return _mixed(datasets, Chain(Range.of((0,), np.int64)), stop_on_empty_dataset)
-        choices = Choices(tuple(filter(None, shares)), seed, bool(rerandomize_each_iteration))
+        choices = Choices(tuple(filter(None, shares)), seed, rerandomize)
         return _mixed(drawn, Chain(choices), stop_on_empty_dataset)
 
     @staticmethod
@@ -220,7 +230,7 @@ class Dataset(Generic[T]):
             >>> list(map(int, Dataset.choose_from_datasets([odd, even], Dataset.from_tensor_slices([1, 0, 0, 1]))))
             [0, 1, 3, 2]
         """
-        return _mixed(datasets, choice_dataset.chain, stop_on_empty_dataset)
+        return _mixed(datasets, _chain_of("choice_dataset", choice_dataset), stop_on_empty_dataset)
 
     def interleave(
         self,
@@ -249,7 +259,8 @@ class Dataset(Generic[T]):
             [10, 20, 11, 21, 30, 31]
         """
         check_calls(num_parallel_calls)
-        return self._of(Interleaved(self.chain, map_func, plan_of(cycle_length, block_length, deterministic)))
+        plan = plan_of(cycle_length, block_length, deterministic)
+        return self._of(Interleaved(self.chain, function("map_func", map_func), plan))
 
     def flat_map(self, map_func: Callable[..., Dataset[Any]]) -> Dataset[Any]:
         """Makes a dataset of each element, as `interleave` does, and gives the elements of one after the other.
@@ -258,11 +269,11 @@ class Dataset(Generic[T]):
             >>> list(map(int, Dataset.range(4).flat_map(Dataset.range)))
             [0, 0, 1, 0, 1, 2]
         """
-        return self._of(Interleaved(self.chain, map_func, plan_of(1)))
+        return self._of(Interleaved(self.chain, function("map_func", map_func), plan_of(1)))
 
     def concatenate(self, dataset: Dataset[Any]) -> Dataset[Any]:
         """The elements of this one, then those of the other, within this one's options."""
-        return self._of(Concatenate((self.chain, dataset.chain)))
+        return self._of(Concatenate((self.chain, _chain_of("dataset", dataset))))
 
     def batch(self, batch_size: int, drop_remainder: bool = False) -> Dataset[Any]:
         """Joins each `batch_size` elements in one; the last batch may be smaller unless `drop_remainder`.
@@ -270,7 +281,7 @@ class Dataset(Generic[T]):
         A batch of records is a `Frames`. A batch of arrays or numbers is an array with one more dimension,
         `bytes` that a stage made become an object array, and dicts and tuples are batched part by part.
         """
-        return self._then(Batch(batch_size, drop_remainder))
+        return self._then(Batch(integer("batch_size", batch_size, 1), flag("drop_remainder", drop_remainder)))
 
     def padded_batch(
         self, batch_size: int, padded_shapes: Any = None, padding_values: Any = None, drop_remainder: bool = False
@@ -290,7 +301,8 @@ class Dataset(Generic[T]):
         Raises:
             ValueError: When it runs: an array does not fit, or arrays differ in their number of dimensions.
         """
-        return self._then(PaddedBatch(batch_size, Padding(padded_shapes, padding_values), drop_remainder))
+        size, drop = integer("batch_size", batch_size, 1), flag("drop_remainder", drop_remainder)
+        return self._then(PaddedBatch(size, Padding(padded_shapes, padding_values), drop))
 
     def ragged_batch(self, batch_size: int, drop_remainder: bool = False) -> Dataset[Any]:
         """Joins each `batch_size` elements in one, with arrays as the rows of a `RaggedTensor`.
@@ -300,7 +312,7 @@ class Dataset(Generic[T]):
         Raises:
             ValueError: When it runs: arrays differ in their number of dimensions.
         """
-        return self._then(RaggedBatch(batch_size, drop_remainder))
+        return self._then(RaggedBatch(integer("batch_size", batch_size, 1), flag("drop_remainder", drop_remainder)))
 
     def bucket_by_sequence_length(
         self,
@@ -328,10 +340,12 @@ class Dataset(Generic[T]):
         Raises:
             ValueError: The arguments do not fit together; or, when it runs, arrays do not.
         """
-        padding = None if no_padding else Padding(padded_shapes, padding_values)
-        boundaries, sizes = tuple(bucket_boundaries), tuple(bucket_batch_sizes)
-        stage = Bucket(element_length_func, boundaries, sizes, padding, pad_to_bucket_boundary, drop_remainder)
-        return self._then(stage)
+        padding = None if flag("no_padding", no_padding) else Padding(padded_shapes, padding_values)
+        boundaries = tuple(integer("bucket_boundaries", boundary) for boundary in bucket_boundaries)
+        sizes = tuple(integer("bucket_batch_sizes", size, 1) for size in bucket_batch_sizes)
+        length_of, drop = function("element_length_func", element_length_func), flag("drop_remainder", drop_remainder)
+        pad = flag("pad_to_bucket_boundary", pad_to_bucket_boundary)
+        return self._then(Bucket(length_of, boundaries, sizes, padding, pad, drop))
 
     def unbatch(self) -> Dataset[Any]:
         """Splits each element into its rows: Frames into records, arrays (in dicts and tuples too) along their first
@@ -361,7 +375,7 @@ class Dataset(Generic[T]):
             FeatureError: When it runs: a message is damaged or is not as described.
             ValueError: `num_parallel_calls` is less than 1.
         """
-        parse = Parse(dict(features), string_columns)
+        parse = Parse(dict(mapping("features", features, FEATURES)), flag("string_columns", string_columns))
         return self._then(parse) if num_parallel_calls is None else self.map(parse, num_parallel_calls)
 
     def map(
@@ -379,30 +393,31 @@ class Dataset(Generic[T]):
         Raises:
             ValueError: `num_parallel_calls` is less than 1.
         """
-        if num_parallel_calls is None and not is_async(function):
+        check_calls(num_parallel_calls)
+        if num_parallel_calls is None and not is_async(arguments.function("function", function)):
             return self._then(Map(function))
-        calls = 1 if num_parallel_calls is None else num_parallel_calls
-        return self._of(ParallelMap(self.chain, function, calls, deterministic))
+        calls = 1 if num_parallel_calls is None else int(num_parallel_calls)
+        return self._of(ParallelMap(self.chain, arguments.function("function", function), calls, deterministic))
 
     def filter(self, predicate: Callable[..., Any]) -> Dataset[T]:
         """The elements for which `predicate` gives something true; it is called as by `map`."""
-        return self._then(Filter(predicate))
+        return self._then(Filter(function("predicate", predicate)))
 
     def take_while(self, predicate: Callable[..., Any]) -> Dataset[T]:
         """The elements before the first for which `predicate` gives something false; it is called as by `map`."""
-        return self._then(TakeWhile(predicate))
+        return self._then(TakeWhile(function("predicate", predicate)))
 
     def enumerate(self, start: int = 0) -> Dataset[Any]:
         """Pairs of a number, int64 from `start` on, and the element; batched, an array and the elements' batch."""
-        return self._then(Enumerate(start))
+        return self._then(Enumerate(integer("start", start)))
 
     def take(self, count: int) -> Dataset[T]:
         """The first `count` elements; -1 for all. What is not taken is not fetched."""
-        return self._then(Take(count))
+        return self._then(Take(integer("count", count, -1)))
 
     def skip(self, count: int) -> Dataset[T]:
         """All but the first `count` elements; -1 for none. What is skipped is fetched all the same."""
-        return self._then(Skip(count))
+        return self._then(Skip(integer("count", count, -1)))
 
     def shard(self, num_shards: int, index: int) -> Dataset[T]:
         """Every element whose number, modulo `num_shards`, is `index`. What is left out is fetched all the same.
@@ -410,7 +425,7 @@ class Dataset(Generic[T]):
         Raises:
             ValueError: `index` is not between 0 and `num_shards`, exclusive.
         """
-        return self._then(Shard(num_shards, index))
+        return self._then(Shard(integer("num_shards", num_shards, 1), integer("index", index, 0)))
 
     def shuffle(self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True) -> Dataset[T]:
         """All elements in random order, by a buffer: filled, then a random one leaves for each that comes.
@@ -427,7 +442,8 @@ class Dataset(Generic[T]):
             >>> sorted(map(int, Dataset.range(5).shuffle(3, seed=7)))
             [0, 1, 2, 3, 4]
         """
-        return self._of(Shuffle(self.chain, buffer_size, seed, reshuffle_each_iteration))
+        size, seed = integer("buffer_size", buffer_size, 1), integer("seed", seed, none=True)
+        return self._of(Shuffle(self.chain, size, seed, flag("reshuffle_each_iteration", reshuffle_each_iteration)))
 
     def distribute(
         self,
@@ -469,7 +485,7 @@ class Dataset(Generic[T]):
 
         An epoch decides, with the seed, how everything is shuffled that is shuffled anew each time.
         """
-        return replace(self, options=replace(self.options, epoch=epoch))
+        return replace(self, options=replace(self.options, epoch=integer("epoch", epoch, 0)))
 
     def with_rank(self, rank: int, world_size: int) -> Dataset[T]:
         """The same data set as a rank has it: `distribute` does not look for one, where it was given none."""
@@ -480,16 +496,25 @@ class Dataset(Generic[T]):
 
         Each is an epoch: of the second iteration of `dataset.repeat(2)`, the third and the fourth.
         """
-        return self._of(Repeat(self.chain, -1 if count is None else count))
+        return self._of(Repeat(self.chain, -1 if count is None else integer("count", count, -1)))
 
-    def prefetch(self, buffer_bytes: int | None = None) -> Dataset[T]:
-        """Lets what stands before this run ahead of what stands behind it, by bytes (tf.data counts elements).
+    def prefetch(self, buffer_size: int | None = None, *, buffer_bytes: int | None = None) -> Dataset[T]:
+        """Lets what stands before this run ahead of what stands behind it, in half of the memory budget at the most.
 
         Args:
-            buffer_bytes: How far; half of the budget at the most. AUTOTUNE or None for a buffer that grows when it was
-                found empty after it had been full.
+            buffer_size: By how many elements, as in tf.data; where more come at a time (records of one block), by as
+                many as come. AUTOTUNE or None for a buffer that grows when it was found empty after it had been full;
+                0 for none.
+            buffer_bytes: By how many bytes, instead.
+
+        Raises:
+            ValueError: A number is too small, or both are given.
         """
-        return self._of(Prefetch(self.chain, AUTOTUNE if buffer_bytes is None else buffer_bytes))
+        size = integer("buffer_size", buffer_size, AUTOTUNE, none=True)
+        nbytes = integer("buffer_bytes", buffer_bytes, 1, none=True)
+        if size is not None and nbytes is not None:
+            raise ValueError(f"buffer_size={size} and buffer_bytes={nbytes}: give one of them")
+        return self if size == 0 else self._of(Prefetch(self.chain, size or AUTOTUNE, nbytes))
 
     def cache(
         self,
@@ -518,6 +543,7 @@ class Dataset(Generic[T]):
             TypeError: When it runs: an element cannot be stored in a file.
         """
         name = os.fspath(filename)
+        check_source(storage_options, filesystem)
         file = CacheFile.at(name, storage_options, filesystem, retry or RetryPolicy()) if name else None
         return self._of(Cache(self.chain, file))
 
@@ -595,6 +621,13 @@ class Dataset(Generic[T]):
         return replace(self, chain=Chain(source))
 
 
+def _chain_of(name: str, dataset: Any) -> Chain:
+    """The chain of an argument that must be a Dataset."""
+    if not isinstance(dataset, Dataset):
+        raise TypeError(f"{name} is {described(dataset)}: a streamrec Dataset is wanted")
+    return dataset.chain
+
+
 def _joined(datasets: Iterable[Dataset[Any]], source: Source) -> Dataset[Any]:
     """What a source makes of several datasets, with the options that follow from theirs."""
     return Dataset(Chain(source), Options.of(dataset.options for dataset in datasets))
@@ -602,4 +635,5 @@ def _joined(datasets: Iterable[Dataset[Any]], source: Source) -> Dataset[Any]:
 
 def _mixed(datasets: Sequence[Dataset[Any]], choices: Chain, stop_on_empty: bool) -> Dataset[Any]:
     """Elements of several datasets, as choices say."""
-    return _joined(datasets, Choose(tuple(dataset.chain for dataset in datasets), choices, stop_on_empty))
+    chains = tuple(_chain_of("datasets", dataset) for dataset in datasets)
+    return _joined(datasets, Choose(chains, choices, flag("stop_on_empty_dataset", stop_on_empty)))

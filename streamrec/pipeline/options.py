@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from streamrec.arguments import flag, integer
 from streamrec.pipeline.budget import default_budget
 from streamrec.pipeline.reading.environment import Rank
 
@@ -52,6 +53,8 @@ class Options:
 
     def updated(self, deterministic: bool | None, memory_budget: int | None) -> Options:
         """These, save for what is given."""
+        deterministic = None if deterministic is None else flag("deterministic", deterministic)
+        memory_budget = integer("memory_budget", memory_budget, none=True)
         return replace(
             self,
             deterministic=self.deterministic if deterministic is None else deterministic,

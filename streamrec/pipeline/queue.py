@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -32,12 +33,15 @@ class ByteQueue:
         limit: Bytes that it may hold.
         held: Bytes that wait in it.
         refused: How often a chunk had to wait, because the queue was full.
+        most_elements: Elements that it may hold.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.held = 0
         self.refused = 0
+        self.most_elements = sys.maxsize
+        self._count = 0
         self._chunks: deque[tuple[Chunk, int]] = deque()
         self._ended = False
         self._error: Exception | None = None
@@ -46,12 +50,14 @@ class ByteQueue:
 
     async def put(self, chunk: Chunk, weight: int) -> None:
         """Adds a chunk; waits while the queue is full."""
-        if not self._fits(weight):
+        count = len(chunk.elements)
+        if not self._fits(weight, count):
             self.refused += 1
-        while not self._fits(weight):
+        while not self._fits(weight, count):
             await self._changed.wait()
         self._chunks.append((chunk, weight))
         self.held += weight
+        self._count += count
         self._wake()
 
     def end(self, error: Exception | None) -> None:
@@ -62,7 +68,7 @@ class ByteQueue:
     def close(self, error: Exception) -> None:
         """Drops what is there: from now on `get` raises this error."""
         self._chunks.clear()
-        self.held = 0
+        self.held = self._count = 0
         self._closed = error
         self.end(None)
 
@@ -77,6 +83,7 @@ class ByteQueue:
             return None
         chunk, weight = self._chunks.popleft()
         self.held -= weight
+        self._count -= len(chunk.elements)
         self._wake()
         return chunk
 
@@ -91,8 +98,9 @@ class ByteQueue:
             self.limit = limit
             self._wake()
 
-    def _fits(self, weight: int) -> bool:
-        return not self._chunks or self.held + weight <= self.limit
+    def _fits(self, weight: int, count: int) -> bool:
+        fits = self.held + weight <= self.limit and self._count + count <= self.most_elements
+        return fits or not self._chunks
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, anyio.Event()

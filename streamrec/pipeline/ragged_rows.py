@@ -1,6 +1,7 @@
-"""RaggedRows: the rows of a ragged tensor as a column, one flat array and where each row lies in it.
+"""RaggedRows: the rows of a ragged tensor as a column, and how ragged tensors become one batch.
 
-Shuffled, picked, joined, padded or made ragged again, it costs no object per row.
+A column is one flat array and where each row lies in it. Shuffled, picked, joined, padded or batched again, it costs no
+object per row. A batch has one ragged dimension more in front, as tf.data makes it.
 """
 
 from __future__ import annotations
@@ -12,19 +13,21 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec import kernels
+from streamrec.example import BytesColumn, RaggedTensor
 
-__all__ = ["RaggedRows"]
+__all__ = ["RaggedRows", "ragged_rows", "stacked_ragged"]
 
 Numbers = npt.NDArray[np.int64]
 
 
 class RaggedRows(Sequence[npt.NDArray[Any]]):
-    """Arrays of numbers that differ in their first dimension alone.
+    """Arrays of numbers or strings that differ in their first dimension alone.
 
     Args:
         values: What they lie in, one after the other or not.
         starts: int64: where each begins.
         ends: int64: where each ends, exclusive.
+        splits_dtype: Of the row splits, where they become a ragged tensor again.
 
     Examples:
         >>> rows = RaggedRows(np.arange(6), np.array([0, 2, 2]), np.array([2, 2, 6]))
@@ -32,12 +35,13 @@ class RaggedRows(Sequence[npt.NDArray[Any]]):
         ([[0, 1], [], [2, 3, 4, 5]], [0, 4])
     """
 
-    __slots__ = ("ends", "starts", "values")
+    __slots__ = ("ends", "splits_dtype", "starts", "values")
 
-    def __init__(self, values: npt.NDArray[Any], starts: Numbers, ends: Numbers) -> None:
+    def __init__(self, values: npt.NDArray[Any], starts: Numbers, ends: Numbers, splits_dtype: Any = np.int64) -> None:
         self.values = values
         self.starts = starts
         self.ends = ends
+        self.splits_dtype = splits_dtype
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -48,7 +52,7 @@ class RaggedRows(Sequence[npt.NDArray[Any]]):
     def __getitem__(self, index: slice) -> RaggedRows: ...
     def __getitem__(self, index: int | slice) -> npt.NDArray[Any] | RaggedRows:
         if isinstance(index, slice):
-            return RaggedRows(self.values, self.starts[index], self.ends[index])
+            return self.picked(index)
         return self.values[self.starts[index] : self.ends[index]]
 
     def __iter__(self) -> Iterator[npt.NDArray[Any]]:
@@ -62,7 +66,11 @@ class RaggedRows(Sequence[npt.NDArray[Any]]):
 
     @property
     def row_bytes(self) -> Numbers:
-        """int64: how many bytes each has."""
+        """int64: how many bytes each has; of strings, with the objects that point to them."""
+        if self.values.dtype == object:
+            sizes = np.cumsum([0, *(len(value) + self.values.itemsize for value in self.flat()[0].flat)])
+            found: Numbers = np.diff(sizes[np.append(0, np.cumsum(self.lengths)) * int(np.prod(self.values.shape[1:]))])
+            return found
         return self.lengths * (self.values.itemsize * int(np.prod(self.values.shape[1:])))
 
     @property
@@ -70,9 +78,9 @@ class RaggedRows(Sequence[npt.NDArray[Any]]):
         """How many bytes all have."""
         return int(self.row_bytes.sum())
 
-    def picked(self, indices: Numbers) -> RaggedRows:
-        """These, in this order, where they lie."""
-        return RaggedRows(self.values, self.starts[indices], self.ends[indices])
+    def picked(self, indices: Any) -> RaggedRows:
+        """These, by indices or a slice, where they lie."""
+        return RaggedRows(self.values, self.starts[indices], self.ends[indices], self.splits_dtype)
 
     def flat(self) -> tuple[npt.NDArray[Any], Numbers]:
         """All values, one row after the other, and the int64 row splits: without a copy where they lie so."""
@@ -87,7 +95,12 @@ class RaggedRows(Sequence[npt.NDArray[Any]]):
         """The same, in memory that holds nothing else."""
         values, splits = self.flat()
         own = values.copy() if np.shares_memory(values, self.values) else values
-        return RaggedRows(own, splits[:-1], splits[1:])
+        return RaggedRows(own, splits[:-1], splits[1:], self.splits_dtype)
+
+    def tensor(self) -> RaggedTensor:
+        """All rows as one ragged tensor, in memory of its own."""
+        rows = self.compact()
+        return RaggedTensor(rows.values, (np.append(0, rows.ends).astype(self.splits_dtype),))
 
     def joins(self, other: object) -> bool:
         """Whether rows of both fit into one column."""
@@ -101,7 +114,7 @@ class RaggedRows(Sequence[npt.NDArray[Any]]):
         found = [part.flat() for part in parts]
         splits = np.concatenate([[0], np.cumsum(np.concatenate([np.diff(splits) for _, splits in found]))])
         values = np.concatenate([values for values, _ in found], dtype=parts[0].values.dtype)
-        return cls(values, splits[:-1], splits[1:])
+        return cls(values, splits[:-1], splits[1:], parts[0].splits_dtype)
 
     def padded(self, size: int, fill: Any) -> npt.NDArray[Any]:
         """An array of rows of one size, none of which may be longer; of rows of one dimension."""
@@ -109,3 +122,46 @@ class RaggedRows(Sequence[npt.NDArray[Any]]):
         native = np.ascontiguousarray(values, np.result_type(values))
         memory = kernels.pad_rows(native, splits, size, np.full(1, fill, native.dtype))
         return np.ndarray((len(self), size), native.dtype, memoryview(memory))
+
+
+def ragged_rows(ragged: RaggedTensor) -> Sequence[Any]:
+    """The rows of a ragged tensor: arrays, or ragged tensors where more than one dimension is ragged."""
+    outer, *inner = ragged.nested_row_splits
+    values = plain_values(ragged)
+    if not inner:
+        bounds = outer.astype(np.int64, copy=False)
+        return RaggedRows(values, bounds[:-1], bounds[1:], outer.dtype)
+    return [ragged_window(values, tuple(inner), first, last) for first, last in zip(outer[:-1], outer[1:], strict=True)]
+
+
+def ragged_window(values: Any, splits: tuple[npt.NDArray[Any], ...], first: int, last: int) -> RaggedTensor:
+    """Rows first to last (exclusive) of a ragged tensor."""
+    kept = []
+    for split in splits:
+        part = split[first : last + 1]
+        kept.append(part - part[0])
+        first, last = int(part[0]), int(part[-1])
+    return RaggedTensor(values[first:last], tuple(kept))
+
+
+def stacked_ragged(tensors: Sequence[RaggedTensor]) -> RaggedTensor:
+    """Ragged tensors as one batch.
+
+    Raises:
+        ValueError: They have several numbers of ragged dimensions, or their inner dimensions differ.
+    """
+    flat = [plain_values(tensor) for tensor in tensors]
+    kinds = {(len(tensor.nested_row_splits), values.shape[1:]) for tensor, values in zip(tensors, flat, strict=True)}
+    if len(kinds) > 1:
+        told = " and ".join(f"{depth} ragged dimensions, inner shape {shape}" for depth, shape in sorted(kinds))
+        raise ValueError(f"ragged tensors of {told} do not make one batch")
+    levels = list(zip(*(tensor.nested_row_splits for tensor in tensors), strict=True))
+    lengths = [np.array([len(splits) - 1 for splits in levels[0]], np.int64)]
+    lengths += [np.concatenate([np.diff(splits) for splits in level]) for level in levels]
+    dtype = levels[0][0].dtype
+    return RaggedTensor(np.concatenate(flat), tuple(np.append(0, np.cumsum(each)).astype(dtype) for each in lengths))
+
+
+def plain_values(tensor: RaggedTensor) -> npt.NDArray[Any]:
+    """A tensor's flat values as an array."""
+    return tensor.flat_values.to_numpy() if isinstance(tensor.flat_values, BytesColumn) else tensor.flat_values

@@ -23,7 +23,7 @@ from streamrec.pipeline.background import background
 from streamrec.pipeline.memo import Memo
 from streamrec.pipeline.threads import Threads
 from streamrec.shards import Filenames, Listing, Portion
-from streamrec.storage import RetryPolicy, Storages
+from streamrec.storage import RetryPolicy, Storages, check_source
 
 __all__ = ["Listed", "Opened", "Session", "StoreOptions", "session"]
 
@@ -57,6 +57,9 @@ class StoreOptions:
     storage_options: Mapping[str, Any] | None = None
     filesystem: AbstractFileSystem | None = None
     retry: RetryPolicy = RetryPolicy()
+
+    def __post_init__(self) -> None:
+        check_source(self.storage_options, self.filesystem)
 
     def storages(self) -> Storages:
         """New clients."""

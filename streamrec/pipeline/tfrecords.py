@@ -7,13 +7,14 @@ from typing import Any
 
 from fsspec import AbstractFileSystem
 
+from streamrec.arguments import flag, integer
 from streamrec.pipeline.dataset import Dataset
 from streamrec.pipeline.description import Chain
 from streamrec.pipeline.mixing.interleaving import plan_of
 from streamrec.pipeline.reading.source import Shards
 from streamrec.shards import Filenames, ReadOptions
 from streamrec.shards.patterns import listed
-from streamrec.storage import RetryPolicy
+from streamrec.storage import RetryPolicy, check_source, located
 from streamrec.tfrecord import MAX_RECORD_BYTES, Loss
 
 __all__ = ["TFRecordDataset"]
@@ -72,14 +73,17 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
     Raises:
         ValueError: An argument is out of its range. (What is wrong with the files shows when it is iterated.)
     """
+    check_source(storage_options, filesystem)
+    reads = integer("num_parallel_reads", num_parallel_reads, none=True)
+    cycle = integer("cycle_length", cycle_length, none=True) or reads or 1
     shards = Shards(
-        tuple(listed(filenames)),
-        plan_of(cycle_length or num_parallel_reads or 1, block_length, deterministic),
+        tuple(located(name, filesystem) for name in listed(filenames)),
+        plan_of(cycle, block_length, deterministic),
         ReadOptions(
             compression_type,
-            verify,
-            max_record_bytes,
-            buffer_size,
+            flag("verify", verify),
+            integer("max_record_bytes", max_record_bytes, 1),
+            integer("buffer_size", buffer_size, 1, none=True),
             on_error,
             max_skipped,
             on_loss,

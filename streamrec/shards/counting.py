@@ -13,9 +13,9 @@ from streamrec import bridge
 from streamrec.errors import ManifestError
 from streamrec.shards.listing import find_shards
 from streamrec.shards.manifest import Manifest, ShardInfo
-from streamrec.shards.patterns import Filenames
+from streamrec.shards.patterns import Filenames, listed
 from streamrec.shards.verification import ShardTally, side_by_side
-from streamrec.storage import RetryPolicy, Storage, Storages
+from streamrec.storage import RetryPolicy, Storage, Storages, located
 from streamrec.tfrecord import DETECT_BYTES, CompressionType, detect_compression
 
 __all__ = ["write_manifest", "write_manifest_sync"]
@@ -53,6 +53,7 @@ async def write_manifest(
         ManifestError: The shards are compressed in different ways; a manifest has one for all.
         StorageError: The store failed, and retrying did not help.
     """
+    manifest, filenames = located(manifest, filesystem), [located(name, filesystem) for name in listed(filenames)]
     async with Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy()) as storages:
         paths = await find_shards(storages, filenames)
         counted: dict[str, tuple[ShardInfo, CompressionType]] = {}

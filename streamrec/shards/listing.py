@@ -4,6 +4,7 @@ Rules:
 - Names come in the order in which they were given; a glob's matches in its place, sorted. Which listing answers
   first changes nothing.
 - What stands before a glob that is not answered yet is known already: reading may begin with it.
+- An object whose name is the pattern itself counts before all that the pattern matches.
 - A glob that fails, or matches nothing, is an error in its place: what stands before it is read first.
 """
 
@@ -152,10 +153,11 @@ def parts_of(names: list[str]) -> Iterator[Part]:
 
 
 async def matches(storages: Storages, pattern: str) -> list[ObjectInfo]:
-    """What a glob matches, sorted by name."""
+    """What a glob matches, sorted by name; where an object has that very name, it alone."""
     storage = await storages.at(pattern)
     regex = glob_regex(pattern)
-    found = [info async for info in storage.list(glob_prefix(pattern)) if regex.fullmatch(info.path)]
+    listed = [info async for info in storage.list(glob_prefix(pattern))]
+    found = [info for info in listed if info.path == pattern] or [info for info in listed if regex.fullmatch(info.path)]
     if not found:
         raise NotFoundError("no object matches this pattern: check the bucket, the name and the wildcards", pattern)
     return sorted(found, key=attrgetter("path"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from streamrec.arguments import function
 from streamrec.tfrecord import MAX_RECORD_BYTES, Loss, check_compression_type, check_on_error
 
 __all__ = ["Piece", "ReadOptions", "ShardPlace"]
@@ -45,6 +46,8 @@ class ReadOptions:
     def __post_init__(self) -> None:
         check_compression_type(self.compression_type)
         check_on_error(self.on_error, self.max_skipped)
+        if self.on_loss is not None:
+            function("on_loss", self.on_loss)
         if self.block_bytes is not None and self.block_bytes < 1:
             raise ValueError(f"block_bytes={self.block_bytes} must be at least 1")
 

@@ -13,6 +13,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
+from typing import Any
+
+from streamrec.arguments import described
 
 __all__ = ["Filenames", "expand_braces", "glob_prefix", "glob_regex", "is_glob", "listed"]
 
@@ -29,8 +32,16 @@ def listed(filenames: Filenames) -> list[str]:
     """The names that the caller gave, as strings, braces expanded, in order; globs still to be answered.
 
     A name may be bytes: the elements of `Dataset.list_files` are, as tf.data's.
+
+    Raises:
+        TypeError: They are no names; the message says what came.
     """
-    names = [filenames] if isinstance(filenames, str | bytes | os.PathLike) else list(filenames)
+    names: list[Any] = [filenames]
+    if isinstance(filenames, Iterable) and not isinstance(filenames, str | bytes):
+        names = list(filenames)
+    for name in names:
+        if not isinstance(name, str | bytes | os.PathLike):
+            raise TypeError(f"a file name is {described(name)}: give a URL or path, a pattern, or a list of them")
     return [name for pattern in names for name in expand_braces(os.fsdecode(pattern))]
 
 

@@ -13,6 +13,7 @@ Rules:
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -27,7 +28,7 @@ from streamrec.shards.losses import Losses
 from streamrec.shards.opening import Opened, open_piece, open_whole
 from streamrec.shards.options import Piece, ReadOptions, ShardPlace
 from streamrec.shards.serial import Serial
-from streamrec.storage import Counts, ObjectInfo, ResumingStream, RetryPolicy, Storage, Storages
+from streamrec.storage import Counts, ObjectInfo, ResumingStream, RetryPolicy, Storage, Storages, located
 from streamrec.tfrecord import MAX_RECORD_BYTES, CompressionType, Framer, Frames, Loss
 
 __all__ = ["ShardReader", "open_shard"]
@@ -346,7 +347,7 @@ class _Blocks:
 
 @asynccontextmanager
 async def open_shard(
-    url: str,
+    url: str | os.PathLike[str],
     compression_type: str | None = None,
     *,
     start: int | None = None,
@@ -369,7 +370,7 @@ async def open_shard(
     TFRecord files, see `streamrec.shards.pieces` for what is still sure.)
 
     Args:
-        url: Any fsspec URL, or a local path.
+        url: Any fsspec URL, or a local path; with `filesystem`, a path in it.
         compression_type: None to detect; "", "GZIP", "ZLIB" or "ZSTD".
         start: First byte of the piece to read, any; None or 0 for the beginning.
         end: One past its last byte; None for the end of the shard.
@@ -397,6 +398,7 @@ async def open_shard(
         compression_type, verify, max_record_bytes, block_bytes, on_error, max_skipped, on_loss, memory_map=memory_map
     )
     piece = Piece(start or 0, end) if start or end is not None else None
+    url = located(os.fspath(url), filesystem)
     async with Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy()) as storages:
         reader = await ShardReader.open(await storages.at(url), url, options, piece=piece)
         try:

@@ -23,7 +23,7 @@ from fsspec import AbstractFileSystem
 from streamrec import bridge, kernels
 from streamrec.errors import NotFoundError, StreamrecError
 from streamrec.shards.manifest import Manifest, Marks, ShardInfo
-from streamrec.storage import ByteStream, RetryPolicy, Storage, Storages
+from streamrec.storage import ByteStream, RetryPolicy, Storage, Storages, located
 from streamrec.tfrecord import Framer, Inflater, check_compression_type
 
 __all__ = ["ShardTally", "VerifyProblem", "VerifyReport", "read_manifest", "side_by_side", "verify", "verify_sync"]
@@ -130,6 +130,7 @@ async def verify(
         UnsupportedOperationError: The store cannot be listed (plain HTTP), and there may be more than one shard.
         StorageError: The store failed, and retrying did not help.
     """
+    manifest = located(manifest, filesystem)
     async with Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy()) as storages:
         found = await read_manifest(await storages.at(manifest), manifest)
         storage = await storages.at(found.pattern)

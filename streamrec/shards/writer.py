@@ -14,6 +14,7 @@ Rules:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -23,10 +24,11 @@ import anyio
 import numpy as np
 from fsspec import AbstractFileSystem
 
+from streamrec.arguments import flag, integer
 from streamrec.errors import ClosedError
 from streamrec.shards.manifest import Manifest, Marks, ShardInfo
 from streamrec.shards.serial import Serial
-from streamrec.storage import RetryPolicy, Storages, Upload
+from streamrec.storage import RetryPolicy, Storages, Upload, located
 from streamrec.tfrecord import (
     FOOTER_BYTES,
     HEADER_BYTES,
@@ -156,21 +158,22 @@ class ShardWriter:
 
     def __init__(
         self,
-        pattern: str,
+        pattern: str | os.PathLike[str],
         options: TFRecordOptions | str | None = None,
         *,
         max_shard_bytes: int | None = None,
         max_shard_records: int | None = None,
         overwrite: bool = True,
-        manifest: str | None = None,
+        manifest: str | os.PathLike[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
         filesystem: AbstractFileSystem | None = None,
         retry: RetryPolicy | None = None,
     ) -> None:
-        self._limit_bytes = max_shard_bytes
-        self._limit_records = max_shard_records
-        self._overwrite = overwrite
-        self._manifest = manifest
+        pattern = located(os.fspath(pattern), filesystem)
+        self._limit_bytes = integer("max_shard_bytes", max_shard_bytes, 1, none=True)
+        self._limit_records = integer("max_shard_records", max_shard_records, 1, none=True)
+        self._overwrite = flag("overwrite", overwrite)
+        self._manifest = None if manifest is None else located(os.fspath(manifest), filesystem)
         self._pattern = pattern
         self._numbered = "{shard" in pattern
         if not self._numbered and (max_shard_bytes is not None or max_shard_records is not None):

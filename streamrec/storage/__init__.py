@@ -12,7 +12,7 @@ per kind of store below it.
 from streamrec.storage.backend import ObjectInfo
 from streamrec.storage.base import ByteStream, Storage
 from streamrec.storage.mapped import Mappings, noting
-from streamrec.storage.registry import Storages, protocol_of
+from streamrec.storage.registry import Storages, check_source, located, protocol_of
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.statistics import Counts, Distribution, Snapshot, Statistics, Tally, collecting
 from streamrec.storage.stream import ResumingStream
@@ -32,7 +32,9 @@ __all__ = [
     "Storages",
     "Tally",
     "Upload",
+    "check_source",
     "collecting",
+    "located",
     "noting",
     "protocol_of",
 ]

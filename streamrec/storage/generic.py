@@ -49,10 +49,12 @@ def infos_of(prefix: str, found: Mapping[str, Mapping[str, Any]]) -> list[Object
 def parent(prefix: str) -> str:
     """The directory that holds all that begins with the prefix.
 
-    >>> parent("foo://host/dir/train-"), parent("foo://host")
-    ('foo://host/dir', 'foo://host')
+    >>> parent("foo://host/dir/train-"), parent("foo://host"), parent("train-"), parent("/train-")
+    ('foo://host/dir', 'foo://host', '', '/')
     """
     scheme, colon, rest = prefix.rpartition("://")
+    if not colon:
+        return rest.rpartition("/")[0] or rest[: rest.find("/") + 1]
     return scheme + colon + (rest.rpartition("/")[0] or rest)
 
 

@@ -10,7 +10,7 @@ Uploads go to a temporary name in the same directory (`temporary.py`) and are pu
 a hard link, which never replaces), fsync of the directory. A process that is killed leaves the temporary file,
 which no listing shows; the next upload to the same name removes it.
 
-Paths are plain or `file://` URLs; listings come in the style that was asked for.
+Paths are plain, or `file://` or `local://` URLs; listings come in the style that was asked for.
 """
 
 from __future__ import annotations
@@ -230,15 +230,17 @@ async def _close(file: Any) -> None:
 
 
 def local_path(url: str) -> Path:
-    """The path of a plain path or a file:// URL.
+    """The path of a plain path, or a file:// or local:// URL.
 
     >>> str(local_path("file:///data/a%20b")), str(local_path("/data/a%20b"))
     ('/data/a b', '/data/a%20b')
     """
-    if not url.startswith("file://"):
-        return Path(url)
-    parts = urlsplit(url)
-    return Path(unquote(parts.path))
+    return Path(unquote(urlsplit(url).path) if scheme_of(url) else url)
+
+
+def scheme_of(url: str) -> str:
+    """`file://` or `local://`, where a URL begins with one of them; else ''."""
+    return next((scheme for scheme in ("file://", "local://") if url.startswith(scheme)), "")
 
 
 async def _open(path: Path, start: int) -> Any:
@@ -268,11 +270,11 @@ def _info(path: str, stat: os.stat_result) -> ObjectInfo:
 
 def _list(prefix: str) -> list[ObjectInfo]:
     """All files whose path begins with the prefix, in the order of their paths."""
-    as_url = prefix.startswith("file://")
-    wanted = unquote(urlsplit(prefix).path) if as_url else prefix
+    scheme = scheme_of(prefix)
+    wanted = unquote(urlsplit(prefix).path) if scheme else prefix
     root = wanted[: wanted.rfind("/") + 1] or "."
     found = [path for path in _walk(root, wanted) if path.startswith(wanted)]
-    return [_info("file://" + quote(path) if as_url else path, os.stat(path)) for path in sorted(found)]
+    return [_info(scheme + quote(path) if scheme else path, os.stat(path)) for path in sorted(found)]
 
 
 def _walk(root: str, wanted: str) -> Iterator[str]:

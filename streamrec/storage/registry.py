@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import fsspec
 
+from streamrec.arguments import described, mapping
 from streamrec.errors import ClosedError, MissingExtraError
 from streamrec.storage.backend import Backend
 from streamrec.storage.base import Storage
@@ -27,7 +28,7 @@ from streamrec.storage.shield import finish
 from streamrec.storage.statistics import Statistics, current
 from streamrec.storage.traffic import Traffic
 
-__all__ = ["Storages", "protocol_of"]
+__all__ = ["Storages", "check_source", "located", "protocol_of"]
 
 Connect = Callable[[Source, RetryPolicy], Awaitable[Backend]]
 
@@ -52,6 +53,9 @@ _FAMILIES = {
 }
 """Which backend a user's own filesystem goes to, by the module of its class or of a class above."""
 
+_SCHEMES = {"s3": "s3", "gcs": "gs", "memory": "memory"}
+"""Families whose backends take URLs only."""
+
 _EXTRAS = {"s3": "s3", "gcs": "gcs", "http": "http", "obstore": "obstore"}
 
 
@@ -74,8 +78,8 @@ class Storages:
         storage_options: Keyword arguments of the fsspec filesystem's class, as in pandas: `key`, `secret`,
             `endpoint_url`, `token`, ... None: none. With `"backend": "obstore"` among them, s3:// and gs://
             URLs go through obstore, configured from the same options.
-        filesystem: Your own fsspec filesystem, for all URLs. An async one is made again from its arguments,
-            in the running loop; any other is used as it is.
+        filesystem: Your own fsspec filesystem, for all URLs, instead of options. An async one is made again from its
+            arguments, in the running loop; any other is used as it is. A path without a scheme is a path in it.
         retry: When to try again and when to give up.
         buffer_bytes: How much all streams together may hold of large objects ahead of what was read.
         report_interval: Seconds between two lines in the log, where its level is INFO; see `report`.
@@ -96,6 +100,7 @@ class Storages:
         buffer_bytes: int = BUFFER_BYTES,
         report_interval: float = 60.0,
     ) -> None:
+        check_source(storage_options, filesystem)
         self.connections = Connections(buffer_bytes)
         self._options = dict(storage_options or {})
         self._backend = self._options.pop("backend", None)
@@ -189,6 +194,33 @@ def _family(filesystem: fsspec.AbstractFileSystem) -> str:
     arguments = (*filesystem.storage_args, *filesystem.storage_options.values())
     wraps = any(isinstance(value, fsspec.AbstractFileSystem) for value in arguments)
     return "asyncfs" if filesystem.async_impl and (filesystem.asynchronous or not wraps) else "syncfs"
+
+
+def check_source(storage_options: object, filesystem: object) -> None:
+    """Refuses options that are no dict, a filesystem that is none, and both together.
+
+    Raises:
+        TypeError: One of them is something else.
+        ValueError: Both were given.
+    """
+    if storage_options is not None:
+        mapping("storage_options", storage_options, "arguments of the fsspec filesystem")
+    if filesystem is None:
+        return
+    if not isinstance(filesystem, fsspec.AbstractFileSystem):
+        raise TypeError(f"filesystem is {described(filesystem)}: it must be an fsspec filesystem")
+    if storage_options:
+        raise ValueError(
+            "filesystem= and storage_options= exclude each other: give the options to the filesystem when you make it"
+        )
+
+
+def located(path: str, filesystem: fsspec.AbstractFileSystem | None) -> str:
+    """A path as its backend takes it: one without a scheme is a path of the user's own filesystem, if there is one."""
+    if filesystem is None or "://" in path:
+        return path
+    scheme = _SCHEMES.get(_family(filesystem))
+    return path if scheme is None else f"{scheme}://{path.lstrip('/')}"
 
 
 def _check_backend(backend: object, filesystem: fsspec.AbstractFileSystem | None) -> None:

@@ -18,7 +18,8 @@ def assert_same_columns(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> 
 
 
 def assert_same(found: Any, wanted: Any, name: str) -> None:
-    """Both are the same array, SparseTensor or RaggedTensor."""
+    """Both are the same array, scalar, SparseTensor or RaggedTensor."""
+    found, wanted = arrayed(found), arrayed(wanted)
     assert type(found) is type(wanted), name
     if isinstance(wanted, SparseTensor):
         for part, value in wanted._asdict().items():
@@ -30,6 +31,15 @@ def assert_same(found: Any, wanted: Any, name: str) -> None:
             assert_same_array(one, other, f"{name}.splits{level}")
     else:
         assert_same_array(found, wanted, name)
+
+
+def arrayed(value: Any) -> Any:
+    """A scalar of a single example as the array without dimensions that TensorFlow has in its place."""
+    if not isinstance(value, bytes | np.generic):
+        return value
+    array = np.empty((), object if isinstance(value, bytes) else value.dtype)
+    array[()] = value
+    return array
 
 
 def assert_same_array(found: Any, wanted: Any, name: str) -> None:

@@ -199,7 +199,7 @@ def test_declared_kinds_hold_for_every_row() -> None:
         ({"a": [1, 2], "b": [1]}, "feature 'b': 1 rows where 2 are wanted, as in 'a'"),
         ({"a": [[1], [0.5]]}, "record 1, feature 'a': float32 where int64 is wanted, as in the rows before"),
         ({"a": [[1], None]}, "record 1, feature 'a': None where"),
-        ({"a": [1, 2.5]}, "mixed types: int and float"),
+        ({"a": [["b", 2.5]]}, "mixed types: str and float"),
         ({"a": np.array(3)}, "one int64 where a column"),
         ({"a": "abc"}, "a str where a column"),
         ({"a": 3}, "a int where a column"),

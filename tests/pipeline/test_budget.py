@@ -75,8 +75,8 @@ Verb = Callable[[Dataset[Any]], Dataset[Any]]
 
 VERBS: list[Verb] = [
     lambda ds: ds.prefetch(),
-    lambda ds: ds.prefetch(300_000),
-    lambda ds: ds.prefetch(1 << 40),
+    lambda ds: ds.prefetch(buffer_bytes=300_000),
+    lambda ds: ds.prefetch(buffer_bytes=1 << 40),
     lambda ds: ds.map(soon, 3),
     lambda ds: ds.map(soon, AUTOTUNE, deterministic=False),
     lambda ds: ds.repeat(3),
@@ -153,7 +153,7 @@ def test_shares_never_sum_up_to_more_than_the_budget(data: st.DataObject, budget
 
 def test_a_prefetch_is_within_the_budget() -> None:
     made = Made()
-    dataset = plenty(made).prefetch(1 << 40).with_options(memory_budget=16 * MIB)
+    dataset = plenty(made).prefetch(buffer_bytes=1 << 40).with_options(memory_budget=16 * MIB)
     anyio.run(stalled, dataset)
     assert made.allowed == [11 * MIB // 2]  # 16 without the consumer's quarter, a sixteenth, and the prefetch's half
     assert 8 * MIB <= made.nbytes <= 11 * MIB

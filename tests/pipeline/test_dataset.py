@@ -144,8 +144,10 @@ def test_a_state_of_another_pipeline_is_refused(files: list[str]) -> None:
         streamrec.PositionMismatchError, match=r"had Batch\(batch_size=4.* there is Batch\(batch_size=5"
     ):
         TFRecordDataset(files).batch(5).iterate(state)
-    ahead = TFRecordDataset(files).batch(4).prefetch(1 << 20).iterate().state_dict()
-    assert list(TFRecordDataset(files).batch(4).prefetch(2 << 20).iterate(ahead)), "how far it runs ahead is free"
+    ahead = TFRecordDataset(files).batch(4).prefetch(1).iterate().state_dict()
+    assert list(TFRecordDataset(files).batch(4).prefetch(buffer_bytes=2 << 20).iterate(ahead)), (
+        "how far it runs ahead is free"
+    )
     with pytest.raises(streamrec.PositionMismatchError, match="had Prefetch"):
         TFRecordDataset(files).batch(4).iterate(ahead)
     with pytest.raises(streamrec.PositionMismatchError, match="there is nothing"):
@@ -211,9 +213,9 @@ def test_a_dataset_is_a_value(files: list[str]) -> None:
     assert "Batch(batch_size=3" in repr(dataset)
 
 
-@pytest.mark.parametrize("bad", [lambda ds: ds.batch(0), lambda ds: ds.prefetch(0)])
+@pytest.mark.parametrize("bad", [lambda ds: ds.batch(0), lambda ds: ds.prefetch(buffer_bytes=0)])
 def test_stages_check_their_arguments(files: list[str], bad: Callable[[Dataset[bytes]], object]) -> None:
-    with pytest.raises(ValueError, match="must be at least 1"):
+    with pytest.raises(ValueError, match="it must be a whole number, 1 or more"):
         bad(TFRecordDataset(files))
 
 

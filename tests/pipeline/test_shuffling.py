@@ -302,7 +302,7 @@ def test_an_error_comes_behind_what_the_buffer_holds(files: list[str]) -> None:
 
 
 def test_arguments_out_of_range() -> None:
-    with pytest.raises(ValueError, match="buffer_size=0 must be at least 1"):
+    with pytest.raises(ValueError, match="buffer_size is 0: it must be a whole number, 1 or more"):
         Dataset.range(5).shuffle(0)
 
 

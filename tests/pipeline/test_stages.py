@@ -160,7 +160,7 @@ def test_ragged_batches(files: list[str]) -> None:
     with pytest.raises(ValueError, match=r"arrays of \[1, 2\] dimensions"):
         list(TFRecordDataset(files).take(3).map(lambda r: np.zeros((1,) * (1 + len(r) % 2))).ragged_batch(2))
     with pytest.raises(TypeError, match="a RaggedTensor is no array"):
-        list(dataset.ragged_batch(2).map(lambda batch: batch["pair"][0]).batch(2))
+        list(dataset.ragged_batch(2).map(lambda batch: batch["pair"][0]).padded_batch(2))
 
 
 STAGES: list[Callable[[Dataset[Any]], Dataset[Any]]] = [
@@ -227,7 +227,7 @@ def test_parsed_batches_resume_and_have_rows(examples: str, calls: int | None) -
     assert [row["name"] for row in rows] == [b"%d" % i for i in range(40)]
     assert [row["ids"].values.tolist() for row in rows] == [list(range(i % 4)) for i in range(40)]
     first = next(iter(TFRecordDataset(examples).parse_example(FEATURES)))
-    assert (first["id"].shape, first["name"][()]) == ((), b"0")
+    assert (first["id"], first["name"]) == (0, b"0")
 
 
 def test_a_position_belongs_to_the_features_that_were_parsed(examples: str) -> None:
@@ -276,7 +276,7 @@ def test_stages_are_values_and_check_their_arguments(files: list[str]) -> None:
     dataset = TFRecordDataset(files).skip(1).shard(2, 0).filter(long).padded_batch(2, [None], -1).unbatch().enumerate()
     assert pickle.loads(pickle.dumps(dataset)) == dataset
     for stage, arguments in {"shard": (0, 0), "padded_batch": (0,), "ragged_batch": (0,), "rebatch": (0,)}.items():
-        with pytest.raises(ValueError, match="must be at least 1"):
+        with pytest.raises(ValueError, match="must be a whole number, 1 or more"):
             getattr(dataset, stage)(*arguments)
     with pytest.raises(ValueError, match="less than num_shards=2"):
         dataset.shard(2, 2)

@@ -101,7 +101,14 @@ def upper(record: bytes) -> bytes:
 
 
 def test_every_stage_counts_what_passed(files: list[str]) -> None:
-    chain = TFRecordDataset(files, num_parallel_reads=2).map(upper).batch(1000).repeat(2).prefetch(1 << 20).take(150)
+    chain = (
+        TFRecordDataset(files, num_parallel_reads=2)
+        .map(upper)
+        .batch(1000)
+        .repeat(2)
+        .prefetch(buffer_bytes=1 << 20)
+        .take(150)
+    )
     with chain.iterate() as batches:
         assert len(list(batches)) == 150
         stats = batches.stats()
@@ -213,7 +220,7 @@ def test_queues_are_told() -> None:
             ahead.set()
         return bytes(1000)
 
-    with Dataset.range(10**9).take(8).repeat().map(note).prefetch(4000).iterate() as elements:
+    with Dataset.range(10**9).take(8).repeat().map(note).prefetch(buffer_bytes=4000).iterate() as elements:
         next(elements)
         assert ahead.wait(30)
         stats = elements.stats()

@@ -27,7 +27,9 @@ def dataset(tmp_path: Path) -> Dataset[Any]:
     for shard in range(3):
         (tmp_path / f"s-{shard}").write_bytes(encode_records([bytes(84)] * 30_000))
     records = TFRecordDataset(f"{tmp_path}/s-*", num_parallel_reads=3)
-    return Dataset.zip(records.batch(500).map(len).prefetch(1 << 16), Dataset.range(10**6)).repeat(2).batch(2)
+    return (
+        Dataset.zip(records.batch(500).map(len).prefetch(buffer_bytes=1 << 16), Dataset.range(10**6)).repeat(2).batch(2)
+    )
 
 
 def checked(path: Path) -> list[Event]:
@@ -73,7 +75,7 @@ def test_counters_are_written(tmp_path: Path) -> None:
     """Of queues that live: with little memory, the one of prefetch does until the last elements are taken."""
     path = tmp_path / "run.json"
     consumed = 0
-    numbers_ahead = Dataset.range(1_000_000).prefetch(1 << 20).with_options(memory_budget=4 << 20)
+    numbers_ahead = Dataset.range(1_000_000).prefetch(buffer_bytes=1 << 20).with_options(memory_budget=4 << 20)
     with numbers_ahead.iterate(trace=path) as numbers:
         for _ in numbers:
             consumed += 1

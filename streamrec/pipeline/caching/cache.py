@@ -36,6 +36,7 @@ from streamrec.pipeline.nests import is_nest, map_nest
 from streamrec.pipeline.ragged_rows import RaggedRows
 from streamrec.pipeline.reading.dealing import readers_lines
 from streamrec.pipeline.sources.given import Numbered
+from streamrec.pipeline.sparse_rows import SparseRows
 from streamrec.tfrecord import Frames
 
 __all__ = ["Cache"]
@@ -204,7 +205,7 @@ def copied(value: Any) -> Any:
 
     Objects that are no arrays, records, dicts, tuples or lists are given as they are.
     """
-    if isinstance(value, RaggedRows):
+    if isinstance(value, RaggedRows | SparseRows):
         return value.compact()
     if isinstance(value, Frames | BytesColumn):
         return value.compact() if value.pinned > value.nbytes + value.nbytes // 4 else value

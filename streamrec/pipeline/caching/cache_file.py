@@ -38,7 +38,7 @@ from streamrec.pipeline.stages.stage import Offload, Step
 from streamrec.pipeline.stages.unbatching import Within as Rows
 from streamrec.shards import ReadOptions, ShardReader, ShardWriter
 from streamrec.shards.patterns import is_glob
-from streamrec.storage import RetryPolicy
+from streamrec.storage import RetryPolicy, located
 from streamrec.tfrecord import Frames
 
 __all__ = ["CacheFile"]
@@ -78,6 +78,7 @@ class CacheFile:
         """
         if is_glob(path) or "{" in path:
             raise ValueError(f"cache() wants the name of one file, and {path!r} is a pattern")
+        path = located(path, filesystem)
         return cls(Shards((path,), Plan(), ReadOptions("", max_record_bytes=RECORD_BYTES), options, filesystem, retry))
 
     @property

@@ -20,7 +20,8 @@ import numpy.typing as npt
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
 from streamrec.pipeline.chunk import Batches, Elements
 from streamrec.pipeline.columns import Columns, objects
-from streamrec.pipeline.ragged_rows import RaggedRows
+from streamrec.pipeline.ragged_rows import RaggedRows, ragged_rows
+from streamrec.pipeline.sparse_rows import SparseRows
 from streamrec.tfrecord import Frames
 
 __all__ = ["pack", "unpack"]
@@ -101,6 +102,12 @@ class _Packing:
     def sparse(self, sparse: SparseTensor) -> Node:
         return ["sparse", *map(self.node, sparse)]
 
+    def ragged_rows(self, rows: RaggedRows) -> Node:
+        return ["ragged rows", self.ragged(rows.tensor())]
+
+    def sparse_rows(self, rows: SparseRows) -> Node:
+        return ["sparse rows", self.sparse(rows.tensor()), self.array(rows.shapes)]
+
     def array(self, array: npt.NDArray[Any]) -> Node:
         if array.dtype.kind == "O":
             return ["objects", list(array.shape), self.rows(array.ravel().tolist())]
@@ -176,7 +183,8 @@ _PACKERS: dict[type, Callable[[_Packing, Any], Node]] = {
     dict: _Packing.mapping,
     tuple: _Packing.parts,
     list: _Packing.rows,
-    RaggedRows: _Packing.rows,
+    RaggedRows: _Packing.ragged_rows,
+    SparseRows: _Packing.sparse_rows,
     **dict.fromkeys(PLAIN, _Packing.plain),
 }
 
@@ -214,6 +222,13 @@ class _Unpacking:
 
     def sparse(self, *parts: Node) -> SparseTensor:
         return SparseTensor(*map(self.value, parts))
+
+    def ragged_rows(self, ragged: Node) -> Any:
+        return ragged_rows(self.value(ragged))
+
+    def sparse_rows(self, sparse: Node, shapes: Node) -> SparseRows:
+        rows = SparseRows.of(self.value(sparse))
+        return SparseRows(rows.indices, rows.values, rows.starts, rows.ends, self.value(shapes))
 
     def scalar(self, *raw: Any) -> Any:
         return self._raw(*raw)[()]
@@ -267,6 +282,8 @@ _UNPACKERS: dict[str, Callable[..., Any]] = {
     "column": _Unpacking.bytes_column,
     "ragged": _Unpacking.ragged,
     "sparse": _Unpacking.sparse,
+    "ragged rows": _Unpacking.ragged_rows,
+    "sparse rows": _Unpacking.sparse_rows,
     "array": _Unpacking._raw,
     "objects": _Unpacking.objects,
     "json": _Unpacking.plain,

@@ -20,6 +20,7 @@ from typing import Any
 
 from anyio.abc import TaskGroup
 
+from streamrec.arguments import flag, integer
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.background import background
 from streamrec.pipeline.chunk import Chunk, Position
@@ -43,8 +44,10 @@ def plan_of(cycle_length: int | None, block_length: int = 1, deterministic: bool
     Raises:
         ValueError: A number is less than 1.
     """
-    cycle = AUTO_CYCLE if cycle_length in (None, AUTOTUNE) else cycle_length
-    return Plan(cycle, block_length, deterministic)
+    cycle = integer("cycle_length", cycle_length, none=True)
+    cycle = AUTO_CYCLE if cycle in (None, AUTOTUNE) else cycle
+    kept = None if deterministic is None else flag("deterministic", deterministic)
+    return Plan(cycle, integer("block_length", block_length), kept)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import anyio
 
+from streamrec.arguments import integer
 from streamrec.errors import ClosedError
 from streamrec.pipeline.chunk import weigh
 from streamrec.pipeline.options import AUTOTUNE
@@ -88,7 +89,7 @@ class Caller:
 
 def check_calls(calls: int | None) -> None:
     """Refuses a `num_parallel_calls` that is no number of calls, AUTOTUNE, or None."""
-    if calls not in (None, AUTOTUNE) and calls < 1:
+    if integer("num_parallel_calls", calls, none=True) not in (None, AUTOTUNE) and calls < 1:  # type: ignore[operator]
         raise ValueError(f"num_parallel_calls={calls} must be at least 1, AUTOTUNE, or None")
 
 

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from streamrec.arguments import integer
+
 __all__ = ["Rank", "Reader", "rank_here", "rank_of", "reader_here"]
 
 
@@ -58,7 +60,7 @@ def rank_of(rank: int | None, world_size: int | None) -> Rank | None:
         return None
     if rank is None or world_size is None:
         raise ValueError(f"rank={rank} and world_size={world_size}: pass both, or neither")
-    return Rank(rank, world_size)
+    return Rank(integer("rank", rank), integer("world_size", world_size))
 
 
 def reader_here(rank: Rank | None = None) -> Reader:

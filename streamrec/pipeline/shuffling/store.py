@@ -29,6 +29,7 @@ from streamrec.pipeline.columns import Columns, joined, select
 from streamrec.pipeline.nests import leaves, map_nest
 from streamrec.pipeline.ragged_rows import RaggedRows
 from streamrec.pipeline.shuffling.slots import END, START, TAG, Rows
+from streamrec.pipeline.sparse_rows import SparseRows
 from streamrec.tfrecord import BUFFER_BITS, FOOTER_BYTES, HEADER_BYTES, Frames, Scattered, as_spans
 
 __all__ = ["Store", "spans_of"]
@@ -271,7 +272,7 @@ def weights_of(elements: Any) -> Numbers:
         return elements.lengths
     if isinstance(elements, np.ndarray) and elements.dtype != object:
         return np.full(len(elements), elements.itemsize * int(np.prod(elements.shape[1:])), np.int64)
-    if isinstance(elements, RaggedRows):
+    if isinstance(elements, RaggedRows | SparseRows):
         return elements.row_bytes + OBJECT_BYTES
     return np.array([weight_of(element) for element in elements], np.int64)
 

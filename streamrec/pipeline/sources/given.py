@@ -16,6 +16,7 @@ from streamrec.pipeline.columns import Columns, rows_of, window
 from streamrec.pipeline.description import Within
 from streamrec.pipeline.nests import map_nest
 from streamrec.pipeline.ragged_rows import RaggedRows
+from streamrec.pipeline.sparse_rows import SparseRows
 from streamrec.tfrecord import Frames
 
 __all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "Numbered", "Range", "Slices", "digest_of"]
@@ -102,7 +103,7 @@ def frozen(column: Any) -> Any:
     """A copy: of arrays, one that nobody writes to; Frames, which nobody writes to either, as they are."""
     if isinstance(column, Frames):
         return column
-    if isinstance(column, RaggedRows):
+    if isinstance(column, RaggedRows | SparseRows):
         rows = column.compact()
         rows.values.flags.writeable = False
         return rows
@@ -131,7 +132,7 @@ def pieces(value: Any) -> Iterator[bytes]:
     elif isinstance(value, np.ndarray) and value.dtype.kind != "O":
         yield f"{value.dtype.str}{value.shape}".encode()
         yield value.tobytes()
-    elif isinstance(value, tuple | list | Frames | RaggedRows | np.ndarray):
+    elif isinstance(value, tuple | list | Frames | RaggedRows | SparseRows | np.ndarray):
         yield f"{type(value).__name__}{len(value)}".encode()
         for part in value:
             yield from pieces(part)

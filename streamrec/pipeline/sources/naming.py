@@ -25,6 +25,7 @@ from streamrec.pipeline.mixing.drawing import words
 from streamrec.pipeline.session import StoreOptions
 from streamrec.shards import Filenames
 from streamrec.shards.patterns import listed
+from streamrec.storage import located
 
 __all__ = ["Names"]
 
@@ -45,7 +46,8 @@ class Names:
     def of(cls, patterns: Filenames, shuffle: bool | None, seed: int | None, stores: StoreOptions) -> Names:
         """The names that patterns match, with their braces expanded; `shuffle=None`: shuffled where there is a seed."""
         shuffle = seed is not None if shuffle is None else shuffle
-        return cls(tuple(listed(patterns)), shuffle, seed if shuffle else None, stores)
+        names = tuple(located(name, stores.filesystem) for name in listed(patterns))
+        return cls(names, shuffle, seed if shuffle else None, stores)
 
     def lines(self) -> Iterator[str]:
         yield repr(self)

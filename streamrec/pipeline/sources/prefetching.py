@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,24 +23,23 @@ TUNED = Share(4)
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """A chain run in a task of its own, ahead of its consumer by `buffer_bytes` at the most, or AUTOTUNE."""
+    """A chain run in a task of its own, ahead of its consumer by so many elements, or AUTOTUNE, or by so many bytes."""
 
     inner: Chain
-    buffer_bytes: int = AUTOTUNE
-
-    def __post_init__(self) -> None:
-        if self.buffer_bytes < 1 and self.buffer_bytes != AUTOTUNE:
-            raise ValueError(f"prefetch buffer of {self.buffer_bytes} bytes must be at least 1, or AUTOTUNE")
+    buffer_size: int = AUTOTUNE
+    buffer_bytes: int | None = None
 
     def lines(self) -> Iterator[str]:
         yield from self.inner.lines()
         yield "Prefetch"  # how far it runs ahead does not change what comes
 
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
-        tuned = self.buffer_bytes == AUTOTUNE
-        most, feeding = within.take(TUNED if tuned else Share(2, self.buffer_bytes))
+        tuned = self.buffer_size == AUTOTUNE and self.buffer_bytes is None
+        share = TUNED if tuned else Share(2) if self.buffer_bytes is None else Share(2, self.buffer_bytes)
+        most, feeding = within.take(share)
         depth = Depth(most) if tuned else None
         queue = within.queue(most if depth is None else depth.limit)
+        queue.most_elements = self.buffer_size if self.buffer_size != AUTOTUNE else sys.maxsize
         refused = 0
         async with background() as tasks:
             tasks.start_soon(fill, queue, feeding.chunks(self.inner, state and state["inner"], in_step=True))

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
+from streamrec.example import RaggedTensor, SparseTensor
 from streamrec.pipeline.chunk import Batches, Chunk, Elements, Marks, Positions, Stride
 from streamrec.pipeline.columns import Columns, as_array, compacted, joined, objects, window
 from streamrec.pipeline.nests import map_nest, map_nests
+from streamrec.pipeline.ragged_rows import RaggedRows, stacked_ragged
+from streamrec.pipeline.sparse_rows import SparseRows, stacked_sparse
 from streamrec.pipeline.stages.padding import Padding, ragged
 from streamrec.pipeline.stages.stage import Offload, Step
 from streamrec.tfrecord import Frames, Joining
@@ -174,24 +176,29 @@ def batched(elements: Any) -> Any:
         return map_nest(batched, elements.nest)
     if isinstance(elements, Frames):
         return elements
+    if isinstance(elements, RaggedRows | SparseRows):
+        return elements.tensor()
     return elements.copy() if isinstance(elements, np.ndarray) else stack(elements)
 
 
 def stack(elements: Sequence[Any]) -> Any:
     """A batch of elements that are no raw records, as tf.data batches them.
 
-    Dicts and tuples are batched part by part; arrays and numbers get a first dimension; `bytes` and `str`
-    become an object array, which keeps trailing NULs.
+    Dicts and tuples are batched part by part; arrays and numbers get a first dimension, and so do ragged and sparse
+    tensors; `bytes` and `str` become an object array, which keeps trailing NULs.
 
     Raises:
         ValueError: The shapes differ; the message names them.
-        TypeError: A part is a ragged or sparse tensor.
     """
     return map_nests(stack_part, list(elements))
 
 
-def stack_part(values: list[Any]) -> npt.NDArray[Any]:
+def stack_part(values: list[Any]) -> Any:
     """One part of a batch."""
+    if all(isinstance(value, SparseTensor) for value in values):
+        return stacked_sparse(values)
+    if all(isinstance(value, RaggedTensor) for value in values):
+        return stacked_ragged(values)
     if isinstance(values[0], bytes | str):
         return objects(values)
     arrays = [as_array(value) for value in values]

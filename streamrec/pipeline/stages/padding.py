@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.example import RaggedTensor
+from streamrec.example import RaggedTensor, SparseTensor
 from streamrec.pipeline.columns import Columns, as_array
 from streamrec.pipeline.nests import is_nest, map_nest, map_nests
-from streamrec.pipeline.ragged_rows import RaggedRows
+from streamrec.pipeline.ragged_rows import RaggedRows, stacked_ragged
+from streamrec.pipeline.sparse_rows import SparseRows, stacked_sparse
 
 __all__ = ["Padding", "ragged"]
 
@@ -58,7 +59,7 @@ def part(values: Any, shapes: Any, padding: Any, place: str) -> Any:
 
 def padded(column: Any, shape: Any, value: Any, place: str) -> npt.NDArray[Any]:
     """The arrays of a column as one array, filled up behind each."""
-    if isinstance(column, RaggedRows) and column.values.ndim == 1:
+    if isinstance(column, RaggedRows) and column.values.ndim == 1 and column.values.dtype != object:
         [size] = sizes((int(column.lengths.max()),), shape, place)
         return column.padded(size, 0 if value is None else value)
     if isinstance(column, np.ndarray) and column.dtype != object:
@@ -114,8 +115,9 @@ def ragged(elements: Any) -> Any:
 def ragged_column(column: Any) -> Any:
     """A column as one part of a ragged batch."""
     if isinstance(column, RaggedRows) and column.values.ndim == 1:
-        rows = column.compact()
-        return RaggedTensor(rows.values, (np.append(0, rows.ends),))
+        return column.tensor()
+    if isinstance(column, SparseRows):
+        return column.tensor()
     return map_nests(ragged_part, list(column))
 
 
@@ -125,6 +127,10 @@ def ragged_part(values: list[Any]) -> Any:
     Raises:
         ValueError: The arrays have several ranks.
     """
+    if all(isinstance(value, SparseTensor) for value in values):
+        return stacked_sparse(values)
+    if all(isinstance(value, RaggedTensor) for value in values):
+        return stacked_ragged(values)
     arrays = [as_array(value) for value in values]
     ranks = {array.ndim for array in arrays}
     if len(ranks) > 1:

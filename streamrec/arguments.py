@@ -1,0 +1,105 @@
+"""Checks of arguments: what is wrong is said where the call is made, with the argument's name and what is wanted.
+
+Numbers of NumPy are numbers; a bool is none. What is returned is Python's own kind.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, overload
+
+import numpy as np
+
+__all__ = ["described", "flag", "function", "integer", "mapping", "number"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def described(value: object) -> str:
+    """What came, for a message: its value where that is short, and its type."""
+    text = repr(value)
+    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
+
+
+@overload
+def integer(name: str, value: Any, least: int | None = None) -> int: ...
+@overload
+def integer(name: str, value: Any, least: int | None = None, *, none: bool) -> int | None: ...
+def integer(name: str, value: Any, least: int | None = None, *, none: bool = False) -> int | None:
+    """A whole number, as an int.
+
+    Args:
+        name: What the argument is called.
+        value: What came.
+        least: The least that it may be, or -1 (AUTOTUNE) where that is said to be allowed by `least=-1`.
+        none: Whether None is allowed, and returned.
+
+    Raises:
+        TypeError: It is no whole number.
+        ValueError: It is too small.
+    """
+    if value is None and none:
+        return None
+    wanted = "a whole number" + ("" if least is None else f", {least} or more") + (", or None" if none else "")
+    if isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} is {described(value)}: it must be {wanted}")
+    try:
+        found = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {described(value)}: it must be {wanted}") from None
+    if least is not None and found < least:
+        raise ValueError(f"{name} is {found}: it must be {wanted}")
+    return found
+
+
+def number(name: str, value: Any, least: float | None = None) -> float:
+    """A number, as a float.
+
+    Raises:
+        TypeError: It is none.
+        ValueError: It is too small, or not a number at all (NaN).
+    """
+    wanted = "a number" + ("" if least is None else f", {least:g} or more")
+    if isinstance(value, bool | np.bool_ | str | bytes):
+        raise TypeError(f"{name} is {described(value)}: it must be {wanted}")
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} is {described(value)}: it must be {wanted}") from None
+    if found != found or (least is not None and found < least):
+        raise ValueError(f"{name} is {found}: it must be {wanted}")
+    return found
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False.
+
+    Raises:
+        TypeError: It is neither.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} is {described(value)}: it must be True or False")
+    return bool(value)
+
+
+def function(name: str, value: F) -> F:
+    """Something that can be called.
+
+    Raises:
+        TypeError: It cannot.
+    """
+    if not callable(value):
+        raise TypeError(f"{name} is {described(value)}: it must be a function")
+    return value
+
+
+def mapping(name: str, value: Any, of_what: str) -> Mapping[Any, Any]:
+    """A dict, or another mapping.
+
+    Raises:
+        TypeError: It is none.
+    """
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} is {described(value)}: it must be a dict of {of_what}")
+    return value

@@ -1,0 +1,225 @@
+"""What is wrong with a call is said by the call: the argument's name, what came, and what is wanted."""
+
+import pickle
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
+
+import streamrec
+from streamrec import Dataset, ShardWriter, TFRecordDataset, TFRecordWriter, encode_records
+
+RECORD = streamrec.encode_example({"image": b"\xff\xd8\xff", "label": 3})
+
+
+@pytest.mark.parametrize(
+    ("value", "advice"),
+    [
+        (5, r"int 5: write the bytes that stand for it"),
+        ("text", r"str 'text': write it with \.encode\(\)"),
+        ({"a": 1}, r"dict: write streamrec\.encode_example\(\.\.\.\) of it"),
+        (streamrec.Example(), r"the message Example: write its \.SerializeToString\(\)"),
+        ([1, 2], r"list: write its elements one by one, or all of them with write_batch"),
+        (None, r"NoneType None: write the bytes"),
+        (1.5, r"float 1\.5: write the bytes"),
+        (np.array([b"a"], object), r"an array of objects"),
+    ],
+)
+async def test_a_record_is_bytes(tmp_path: Path, value: Any, advice: str) -> None:
+    """Nothing is written in its place, and the writer goes on."""
+    wanted = f"a record is bytes, not {advice}"
+    with TFRecordWriter(tmp_path / "sync") as writer:
+        with pytest.raises(TypeError, match=wanted):
+            writer.write(value)
+        writer.write(b"good")
+    async with ShardWriter(tmp_path / "async") as several:
+        with pytest.raises(TypeError, match=wanted):
+            await several.write(value)
+        with pytest.raises(TypeError, match=wanted):
+            await several.write_batch([b"before", value, b"behind"])
+        await several.write(b"good")
+    with pytest.raises(TypeError, match=wanted):
+        encode_records([value])
+    assert list(TFRecordDataset(tmp_path / "sync")) == [b"good"]
+    assert list(TFRecordDataset(tmp_path / "async")) == [b"before", b"good"]
+
+
+@pytest.mark.parametrize("value", [bytearray(b"abc"), memoryview(b"abc"), np.frombuffer(b"abc", np.uint8)])
+def test_whatever_is_bytes_like_is_a_record(tmp_path: Path, value: Any) -> None:
+    with TFRecordWriter(tmp_path / "x") as writer:
+        writer.write(value)
+    assert list(TFRecordDataset(tmp_path / "x")) == [b"abc"]
+
+
+ds: Dataset[Any] = Dataset.range(5)
+
+WRONG: list[tuple[Callable[[], Any], str]] = [
+    (lambda: ds.batch(1.5), "batch_size is 1.5 (float): it must be a whole number, 1 or more"),
+    (lambda: ds.batch(True), "batch_size is True (bool): it must be a whole number, 1 or more"),
+    (lambda: ds.batch(2, drop_remainder="no"), "drop_remainder is 'no' (str): it must be True or False"),  # type: ignore[arg-type]
+    (lambda: ds.batch(0), "batch_size is 0: it must be a whole number, 1 or more"),
+    (lambda: ds.padded_batch("3"), "batch_size is '3' (str): it must be a whole number"),  # type: ignore[arg-type]
+    (lambda: ds.ragged_batch(None), "batch_size is None (NoneType): it must be a whole number"),  # type: ignore[arg-type]
+    (lambda: ds.rebatch(1.5), "batch_size is 1.5 (float)"),  # type: ignore[arg-type]
+    (lambda: ds.shuffle(1.5), "buffer_size is 1.5 (float): it must be a whole number, 1 or more"),  # type: ignore[arg-type]
+    (lambda: ds.shuffle(5, seed="a"), "seed is 'a' (str): it must be a whole number, or None"),  # type: ignore[arg-type]
+    (lambda: ds.shuffle(5, 1, 2), "reshuffle_each_iteration is 2 (int): it must be True or False"),  # type: ignore[arg-type]
+    (lambda: ds.take("3"), "count is '3' (str): it must be a whole number, -1 or more"),  # type: ignore[arg-type]
+    (lambda: ds.take(1.5), "count is 1.5 (float)"),  # type: ignore[arg-type]
+    (lambda: ds.take(-2), "count is -2: it must be a whole number, -1 or more"),
+    (lambda: ds.skip(None), "count is None (NoneType)"),  # type: ignore[arg-type]
+    (lambda: ds.repeat(1.5), "count is 1.5 (float)"),  # type: ignore[arg-type]
+    (lambda: ds.prefetch(1.5), "buffer_size is 1.5 (float)"),  # type: ignore[arg-type]
+    (lambda: ds.prefetch(1, buffer_bytes=2), "buffer_size=1 and buffer_bytes=2: give one of them"),
+    (lambda: ds.enumerate("a"), "start is 'a' (str)"),  # type: ignore[arg-type]
+    (lambda: ds.shard(2.0, 0), "num_shards is 2.0 (float)"),  # type: ignore[arg-type]
+    (lambda: ds.shard(2, "0"), "index is '0' (str)"),  # type: ignore[arg-type]
+    (lambda: ds.map(None), "function is None (NoneType): it must be a function"),  # type: ignore[arg-type]
+    (lambda: ds.map(5), "function is 5 (int): it must be a function"),  # type: ignore[arg-type]
+    (lambda: ds.map(5, 2), "function is 5 (int): it must be a function"),  # type: ignore[arg-type]
+    (lambda: ds.map(len, 1.5), "num_parallel_calls is 1.5 (float)"),  # type: ignore[arg-type]
+    (lambda: ds.filter(5), "predicate is 5 (int): it must be a function"),  # type: ignore[arg-type]
+    (lambda: ds.take_while(5), "predicate is 5 (int): it must be a function"),  # type: ignore[arg-type]
+    (lambda: ds.interleave(5), "map_func is 5 (int): it must be a function"),  # type: ignore[arg-type]
+    (lambda: ds.interleave(TFRecordDataset, 1.5), "cycle_length is 1.5 (float)"),  # type: ignore[arg-type]
+    (lambda: ds.interleave(TFRecordDataset, 2, "1"), "block_length is '1' (str)"),  # type: ignore[arg-type]
+    (lambda: ds.flat_map(5), "map_func is 5 (int): it must be a function"),  # type: ignore[arg-type]
+    (lambda: ds.concatenate(5), "dataset is 5 (int): a streamrec Dataset is wanted"),  # type: ignore[arg-type]
+    (lambda: ds.parse_example([1]), "features is [1] (list): it must be a dict of feature configurations"),  # type: ignore[arg-type]
+    (lambda: ds.with_epoch("1"), "epoch is '1' (str)"),  # type: ignore[arg-type]
+    (lambda: ds.with_rank("0", 1), "rank is '0' (str)"),  # type: ignore[arg-type]
+    (lambda: ds.with_options(memory_budget=1.5), "memory_budget is 1.5 (float)"),  # type: ignore[arg-type]
+    (lambda: ds.with_options(deterministic=1), "deterministic is 1 (int)"),  # type: ignore[arg-type]
+    (lambda: ds.bucket_by_sequence_length(5, [1], [1, 2]), "element_length_func is 5 (int)"),  # type: ignore[arg-type]
+    (lambda: ds.bucket_by_sequence_length(len, [1.5], [1, 2]), "bucket_boundaries is 1.5 (float)"),  # type: ignore[list-item]
+    (lambda: ds.bucket_by_sequence_length(len, [1], [1, 2.5]), "bucket_batch_sizes is 2.5 (float)"),  # type: ignore[list-item]
+    (lambda: Dataset.range("5"), "'5'"),  # type: ignore[arg-type]
+    (lambda: Dataset.range(1.5), "1.5"),  # type: ignore[arg-type]
+    (lambda: Dataset.from_generator(5), "generator is 5 (int): it must be a function"),  # type: ignore[arg-type]
+    (lambda: Dataset.zip(ds, 5), "datasets is 5 (int): a streamrec Dataset is wanted"),
+    (lambda: Dataset.choose_from_datasets([ds], 5), "choice_dataset is 5 (int): a streamrec Dataset is wanted"),  # type: ignore[arg-type]
+    (lambda: Dataset.sample_from_datasets([ds, 5]), "datasets is 5 (int): a streamrec Dataset is wanted"),  # type: ignore[list-item]
+    (lambda: Dataset.sample_from_datasets([ds], seed=1.5), "seed is 1.5 (float)"),  # type: ignore[arg-type]
+    (lambda: Dataset.list_files(5), "a file name is 5 (int): give a URL or path, a pattern, or a list of them"),  # type: ignore[arg-type]
+    (lambda: Dataset.list_files("a", shuffle="yes"), "shuffle is 'yes' (str)"),  # type: ignore[arg-type]
+    (lambda: TFRecordDataset(None), "a file name is None (NoneType): give a URL or path"),  # type: ignore[arg-type]
+    (lambda: TFRecordDataset(5), "a file name is 5 (int): give a URL or path"),  # type: ignore[arg-type]
+    (lambda: TFRecordDataset(["a", 5]), "a file name is 5 (int)"),  # type: ignore[list-item]
+    (lambda: TFRecordDataset("a", num_parallel_reads=1.5), "num_parallel_reads is 1.5 (float)"),  # type: ignore[arg-type]
+    (lambda: TFRecordDataset("a", buffer_size="1"), "buffer_size is '1' (str)"),  # type: ignore[arg-type]
+    (lambda: TFRecordDataset("a", on_loss=5), "on_loss is 5 (int): it must be a function"),  # type: ignore[arg-type]
+    (lambda: TFRecordDataset("a", storage_options="abc"), "storage_options is 'abc' (str): it must be a dict of"),  # type: ignore[arg-type]
+    (lambda: TFRecordDataset("a", filesystem="s3"), "filesystem is 's3' (str): it must be an fsspec filesystem"),  # type: ignore[arg-type]
+    (
+        lambda: TFRecordDataset("a", filesystem=LocalFileSystem(), storage_options={"auto_mkdir": True}),
+        "filesystem= and storage_options= exclude each other",
+    ),
+    (
+        lambda: Dataset.list_files("a", filesystem=LocalFileSystem(), storage_options={"auto_mkdir": True}),
+        "filesystem= and storage_options= exclude each other",
+    ),
+    (lambda: ds.cache("a", storage_options="abc"), "storage_options is 'abc' (str)"),  # type: ignore[arg-type]
+    (lambda: ShardWriter("a{shard}", max_shard_bytes=1.5), "max_shard_bytes is 1.5 (float)"),  # type: ignore[arg-type]
+    (lambda: ShardWriter("a", overwrite="no"), "overwrite is 'no' (str)"),  # type: ignore[arg-type]
+    (lambda: ShardWriter("a", storage_options=[1]), "storage_options is [1] (list)"),  # type: ignore[arg-type]
+    (lambda: streamrec.FixedLenFeature(np.int64, []), "a list of sizes comes first, then the dtype"),  # type: ignore[arg-type]
+    (lambda: streamrec.FixedLenFeature("int64", []), "a list of sizes comes first, then the dtype"),  # type: ignore[arg-type]
+    (lambda: streamrec.parse_example([RECORD], ["label"]), "features is ['label'] (list): it must be a dict"),  # type: ignore[arg-type]
+    (lambda: streamrec.parse_single_example(RECORD, "label"), "features is 'label' (str): it must be a dict"),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("call", "message"), WRONG, ids=[message[:40] for _, message in WRONG])
+def test_wrong_arguments(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError, streamrec.FeatureError), match=re.escape(message)):
+        call()
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    dataset = ds.batch(np.int64(2), np.bool_(True)).shuffle(np.int32(3), seed=np.uint8(1)).take(np.int8(5))  # type: ignore[arg-type]
+    assert dataset == ds.batch(2, True).shuffle(3, seed=1).take(5)
+    assert pickle.loads(pickle.dumps(dataset)) == dataset
+
+
+def test_an_int_beside_floats_is_a_float() -> None:
+    features = {"a": streamrec.FixedLenFeature([2], np.float32)}
+    record = streamrec.encode_example({"a": [1.5, 2]})
+    assert streamrec.parse_single_example(record, features)["a"].tolist() == [1.5, 2.0]
+
+
+def test_scalars_of_a_single_example_are_scalars() -> None:
+    """`io.BytesIO(parsed["image"])` reads the image."""
+    features = {"image": streamrec.FixedLenFeature([], bytes), "label": streamrec.FixedLenFeature([], np.int64, 7)}
+    for parsed in (
+        streamrec.parse_single_example(RECORD, features),
+        streamrec.parse_single_example(RECORD, features, string_columns=True),
+        streamrec.parse_single_sequence_example(RECORD, features)[0],
+        next(
+            iter(
+                Dataset.from_tensor_slices([RECORD]).map(
+                    lambda record: streamrec.parse_single_example(record, features)
+                )
+            )
+        ),
+    ):
+        assert type(parsed["image"]) is bytes
+        assert parsed["image"] == b"\xff\xd8\xff"
+        assert type(parsed["label"]) is np.int64
+        assert parsed["label"] == 3
+
+
+def test_a_name_that_exists_is_no_pattern(tmp_path: Path) -> None:
+    for name in ("[b].tfrecord", "b.tfrecord", "x*.tfrecord", "xy.tfrecord"):
+        (tmp_path / name).write_bytes(encode_records([name.encode()]))
+    assert list(TFRecordDataset(f"{tmp_path}/[b].tfrecord")) == [b"[b].tfrecord"]
+    assert list(TFRecordDataset(f"{tmp_path}/x*.tfrecord")) == [b"x*.tfrecord"]
+    (tmp_path / "x*.tfrecord").unlink()
+    assert list(TFRecordDataset(f"{tmp_path}/x*.tfrecord")) == [b"xy.tfrecord"]
+    assert list(Dataset.list_files(f"{tmp_path}/[b].tfrecord")) == [f"{tmp_path}/[b].tfrecord".encode()]
+
+
+def test_local_is_a_scheme(tmp_path: Path) -> None:
+    with TFRecordWriter(f"local://{tmp_path}/a b.tfrecord") as writer:
+        writer.write(b"a")
+    assert (tmp_path / "a b.tfrecord").exists()
+    assert list(TFRecordDataset(f"local://{tmp_path}/*.tfrecord")) == [b"a"]
+
+
+async def test_a_bare_path_is_one_of_the_users_filesystem(tmp_path: Path) -> None:
+    for filesystem in (fsspec.filesystem("memory"), DirFileSystem(str(tmp_path), LocalFileSystem())):
+        for name in ("bare/0.tfrecord", "bare/1.tfrecord"):
+            filesystem.pipe_file(name, encode_records([name.encode()]))
+        both = [b"bare/0.tfrecord", b"bare/1.tfrecord"]
+        assert list(TFRecordDataset("bare/*.tfrecord", filesystem=filesystem)) == both
+        assert list(TFRecordDataset("bare/0.tfrecord", filesystem=filesystem)) == both[:1]
+        async with streamrec.open_shard("bare/1.tfrecord", filesystem=filesystem) as shard:
+            assert [record async for record in shard] == both[1:]
+        async with ShardWriter("bare/2.tfrecord", filesystem=filesystem, manifest="bare/manifest.json") as writer:
+            await writer.write(b"two")
+        assert filesystem.cat_file("bare/2.tfrecord") == encode_records([b"two"])
+        report = await streamrec.verify("bare/manifest.json", filesystem=filesystem)
+        assert report.ok
+        await streamrec.write_manifest("bare/?.tfrecord", "bare/all.json", filesystem=filesystem)
+        names = Dataset.list_files("bare/?.tfrecord", filesystem=filesystem)
+        assert [name.rpartition(b"/")[2] for name in names] == [b"0.tfrecord", b"1.tfrecord", b"2.tfrecord"]
+
+
+async def test_prefetch_counts_elements() -> None:
+    """As in tf.data: two batches ahead, however large they are."""
+    made: list[int] = []
+
+    def generator() -> Any:
+        for number in range(20):
+            made.append(number)
+            yield np.full(1000, number)
+
+    dataset = Dataset.from_generator(generator).batch(1).prefetch(2)
+    assert [int(batch[0, 0]) for batch in dataset] == list(range(20))
+    assert [int(number) for number in Dataset.range(1000).prefetch(1)] == list(range(1000))
+    assert Dataset.range(3).prefetch(0) == Dataset.range(3)
