@@ -99,8 +99,8 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: ds.bucket_by_sequence_length(5, [1], [1, 2]), "element_length_func is 5 (int)"),  # type: ignore[arg-type]
     (lambda: ds.bucket_by_sequence_length(len, [1.5], [1, 2]), "bucket_boundaries is 1.5 (float)"),  # type: ignore[list-item]
     (lambda: ds.bucket_by_sequence_length(len, [1], [1, 2.5]), "bucket_batch_sizes is 2.5 (float)"),  # type: ignore[list-item]
-    (lambda: Dataset.range("5"), "'5'"),  # type: ignore[arg-type]
-    (lambda: Dataset.range(1.5), "1.5"),  # type: ignore[arg-type]
+    (lambda: Dataset.range("5"), "range is '5' (str): it must be a whole number"),  # type: ignore[arg-type]
+    (lambda: Dataset.range(1.5), "range is 1.5 (float)"),  # type: ignore[arg-type]
     (lambda: Dataset.from_generator(5), "generator is 5 (int): it must be a function"),  # type: ignore[arg-type]
     (lambda: Dataset.zip(ds, 5), "datasets is 5 (int): a streamrec Dataset is wanted"),
     (lambda: Dataset.choose_from_datasets([ds], 5), "choice_dataset is 5 (int): a streamrec Dataset is wanted"),  # type: ignore[arg-type]
@@ -194,6 +194,7 @@ def test_local_is_a_scheme(tmp_path: Path) -> None:
 async def test_a_bare_path_is_one_of_the_users_filesystem(tmp_path: Path) -> None:
     for filesystem in (fsspec.filesystem("memory"), DirFileSystem(str(tmp_path), LocalFileSystem())):
         for name in ("bare/0.tfrecord", "bare/1.tfrecord"):
+            filesystem.makedirs("bare", exist_ok=True)
             filesystem.pipe_file(name, encode_records([name.encode()]))
         both = [b"bare/0.tfrecord", b"bare/1.tfrecord"]
         assert list(TFRecordDataset("bare/*.tfrecord", filesystem=filesystem)) == both
