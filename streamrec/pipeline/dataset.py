@@ -485,11 +485,11 @@ class Dataset(Generic[T]):
 
         An epoch decides, with the seed, how everything is shuffled that is shuffled anew each time.
         """
-        return replace(self, options=replace(self.options, epoch=integer("epoch", epoch, 0)))
+        return self._told(replace(self.options, epoch=integer("epoch", epoch, 0)))
 
     def with_rank(self, rank: int, world_size: int) -> Dataset[T]:
         """The same data set as a rank has it: `distribute` does not look for one, where it was given none."""
-        return replace(self, options=replace(self.options, rank=rank_of(rank, world_size)))
+        return self._told(replace(self.options, rank=rank_of(rank, world_size)))
 
     def repeat(self, count: int | None = None) -> Dataset[T]:
         """All elements `count` times over; None or -1 for ever, unless the first epoch has none.
@@ -528,8 +528,8 @@ class Dataset(Generic[T]):
 
         Without a name they are kept in memory, within half of the memory budget, as long as this Dataset lives, or one
         that was made of it; what does not fit is read again each epoch, with a warning. With one they are kept in that
-        file, for all runs and processes. It appears when it is complete, and is never replaced: remove it when the data
-        changed.
+        file, for all runs and processes. Only a pass to the end fills either. The file appears when it is complete, and
+        is never replaced: remove it when the data changed.
         Ranks and workers that read different records need a name each.
 
         Args:
@@ -560,7 +560,7 @@ class Dataset(Generic[T]):
         Raises:
             ValueError: A budget of less than one byte.
         """
-        return replace(self, options=self.options.updated(deterministic, memory_budget))
+        return self._told(self.options.updated(deterministic, memory_budget))
 
     def iterate(
         self,
@@ -611,8 +611,14 @@ class Dataset(Generic[T]):
             return Run(self.chain, options, None, trace, progress, self._epochs.seed)
         epoch = int(state.get("epoch", 0))
         run = Run(self.chain, replace(self.options, epoch=epoch), state, trace, progress)
-        self._epochs.resume(first, epoch)
+        self._epochs.resume(first, epoch, run.position["seed"])
         return run
+
+    def _told(self, options: Options) -> Dataset[T]:
+        """The same, told something else: where no seed was given, chance comes from the same one."""
+        told = replace(self, options=options)
+        told._epochs.seed = self._epochs.seed
+        return told
 
     def _then(self, stage: Stage) -> Dataset[Any]:
         return replace(self, chain=Chain(self.chain.source, (*self.chain.stages, stage)))

@@ -38,10 +38,11 @@ class Epochs:
             self._begun += 1
             return first + self._begun - 1
 
-    def resume(self, first: int, epoch: int) -> None:
-        """An iteration goes on in this epoch: the one that begins after it is the next."""
+    def resume(self, first: int, epoch: int, seed: int) -> None:
+        """An iteration goes on in this epoch, by this seed: the one that begins after it is the next, by the same."""
         with self._lock:
             self._begun = epoch + 1 - first
+            self.seed = seed
 
     def __reduce__(self) -> tuple[Callable[[], Epochs], tuple[()]]:
         return Epochs, ()

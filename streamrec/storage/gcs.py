@@ -28,6 +28,7 @@ from streamrec.storage.gcs_answers import check, info_in, read_json, resource
 from streamrec.storage.gcs_credentials import GcsCredentials
 from streamrec.storage.gcs_uploads import GcsUpload
 from streamrec.storage.http_body import AiohttpBody, client_timeout, range_header, seam, session_settings, size_in
+from streamrec.storage.landing import LANDINGS
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.urls import split_prefix
 
@@ -59,6 +60,7 @@ class GcsBackend:
         self._fs = filesystem
         self._timeout = timeout
         self._credentials = GcsCredentials(filesystem)
+        self.fast_paths = (LANDINGS,)
 
     async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
         """One page of up to 1,000 names; directory markers are left out."""

@@ -27,6 +27,7 @@ from streamrec.storage.http_body import (
     session_settings,
     size_in,
 )
+from streamrec.storage.landing import LANDINGS
 from streamrec.storage.retry import RetryPolicy
 
 __all__ = ["HttpBackend", "connect"]
@@ -53,6 +54,7 @@ class HttpBackend:
     def __init__(self, filesystem: HTTPFileSystem) -> None:
         self._fs = filesystem
         self._session: aiohttp.ClientSession = filesystem._session
+        self.fast_paths = (LANDINGS,)
 
     async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
         """Not over HTTP."""

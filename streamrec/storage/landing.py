@@ -18,6 +18,7 @@ Rules:
 - The kernel gathers: while much is still to come, it says so only when `GATHER` bytes are there (SO_RCVLOWAT), or as
   many as are wanted if that is less. Over TLS what a body is short of may be here already and not deciphered yet, so
   near its end nothing is gathered there.
+- Taking a body over is a fast path (`fast_path.py`): where it fails, aiohttp goes on as ever.
 - aiohttp may still switch the reading on: an earlier response of the same connection that was whole when the
   connection was given on, and is drained only now, does so. What comes then is kept for the next `readinto`,
   and the reading is switched off again.
@@ -31,7 +32,9 @@ from typing import Final
 
 import aiohttp
 
-__all__ = ["Landing", "land"]
+from streamrec.storage.fast_path import FastPath
+
+__all__ = ["LANDINGS", "Landing", "land"]
 
 LEAST: Final = 1 << 20
 """Bytes that must be left for a body to be taken over."""
@@ -49,6 +52,9 @@ DECIPHERING: Final = 512 << 10
 LINGER: Final = 0.02
 """How long a buffer that is not full waits for more, in seconds."""
 
+LANDINGS: Final = FastPath("receiving bodies past aiohttp (streamrec.storage.landing)")
+ALL: Final = "all connections"
+
 
 def land(response: aiohttp.ClientResponse, remaining: int) -> Landing | None:
     """Takes a response's connection over, if that is worth it and safe; None where it is not.
@@ -57,8 +63,18 @@ def land(response: aiohttp.ClientResponse, remaining: int) -> Landing | None:
         response: A response whose `content` was drained a moment ago.
         remaining: Bytes of its body that have not come yet.
     """
+    if remaining < LEAST or not LANDINGS.is_open(ALL):
+        return None
+    try:
+        return _landing(response, remaining)
+    except Exception as error:
+        LANDINGS.leave(ALL, error)
+        return None
+
+
+def _landing(response: aiohttp.ClientResponse, remaining: int) -> Landing | None:
     connection = response.connection
-    if remaining < LEAST or connection is None or connection.transport is None:
+    if connection is None or connection.transport is None:
         return None
     transport, handler = connection.transport, connection.protocol
     held = getattr(handler, "_tail", b"")

@@ -145,6 +145,8 @@ class Storages:
         connect = await asyncio.to_thread(_load, protocol, self._filesystem, self._backend)
         backend = await connect(Source(protocol, self._options, self._filesystem), self._retry)
         traffic = Traffic(self.statistics, protocol, _hedging(backend, self._retry))
+        for fast_path in getattr(backend, "fast_paths", ()):
+            traffic.tally.watch(fast_path)
         storage = Storage(backend, self._retry, self.connections, traffic)
         self._stack.push_async_callback(storage.aclose)
         return storage

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Final
 
+import aiohttp
 from aiobotocore.session import AioSession
 from botocore.awsrequest import HeadersDict
 from botocore.loaders import Loader, create_loader
@@ -22,8 +23,10 @@ from s3fs import S3FileSystem
 from streamrec.storage import http_body
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
 from streamrec.storage.credentials import Renewal
+from streamrec.storage.fast_path import FastPath
 from streamrec.storage.faults import Cause, TransientError, changed, http_body_range
 from streamrec.storage.fsspec_options import Source, build
+from streamrec.storage.landing import LANDINGS
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.s3_credentials import watch_credentials
 from streamrec.storage.s3_errors import PastTheEndError, seam
@@ -103,6 +106,8 @@ class S3Backend:
         self._renewal = renewal
         self._leftovers = Leftovers(filesystem)
         self._gets = Gets(filesystem, renewal)
+        self._bodies = FastPath("reading bodies from aiohttp (streamrec.storage.s3)")
+        self.fast_paths = (self._gets.fast_path, self._bodies, LANDINGS)
 
     async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
         """One page of up to 1,000 keys; directory markers are left out."""
@@ -143,7 +148,16 @@ class S3Backend:
         response = await self._fs._call_s3("get_object", Bucket=bucket, Key=key, **extra)
         self._gets.answered(bucket)
         meta = response["ResponseMetadata"]
-        return Answer(meta["HTTPStatusCode"], HeadersDict(meta["HTTPHeaders"]), response["Body"].raw_stream)
+        return Answer(meta["HTTPStatusCode"], HeadersDict(meta["HTTPHeaders"]), self._raw(response["Body"]))
+
+    def _raw(self, body: Any) -> Any:
+        """The response of aiohttp that the client's body wraps; the body itself where that is not to be had."""
+        for name in ("raw_stream", "_raw_stream", "__wrapped__"):  # of one release or another
+            raw = getattr(body, name, None)
+            if isinstance(raw, aiohttp.ClientResponse):
+                return raw
+        self._bodies.leave("all buckets of this client", f"no aiohttp.ClientResponse in a {type(body).__name__}")
+        return body
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
         """Ends what a killed writer left; begins nothing yet: an object of one part needs no multipart upload."""
@@ -176,4 +190,38 @@ def _body(answer: Answer, path: str, start: int, end: int | None) -> Body:
     except TransientError:
         answer.raw.close()
         raise
-    return http_body.AiohttpBody(answer.raw, ObjectInfo(path, size, answer.headers.get("etag")), start, end)
+    info = ObjectInfo(path, size, answer.headers.get("etag"))
+    if isinstance(answer.raw, aiohttp.ClientResponse):
+        return http_body.AiohttpBody(answer.raw, info, start, end)
+    return ClientBody(answer.raw, info, start, end)
+
+
+class ClientBody:
+    """A Body over the client's own, read as its users do.
+
+    Args:
+        body: The client's; closed with this one.
+        info: The object's size and version.
+        start: First byte, for errors.
+        end: One past the last byte, for errors.
+    """
+
+    keeps_time = False
+    splits = True
+
+    def __init__(self, body: Any, info: ObjectInfo, start: int, end: int | None) -> None:
+        self.info = info
+        self._body = body
+        self._start = start
+        self._end = end
+
+    async def readinto(self, buffer: memoryview) -> int:
+        """Waits for the next bytes; 0 at the end."""
+        with seam(self.info.path, self._start, self._end):
+            data = await self._body.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    async def aclose(self) -> None:
+        """Closes it."""
+        self._body.close()

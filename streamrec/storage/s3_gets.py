@@ -6,8 +6,10 @@ Small shards and ranges are many requests, so it matters: this way costs a third
 
 Rules:
 - The client sends the first GET of a bucket. What it sent is noted as it leaves (botocore's `before-send`): URL up to
-  the key, headers, where and how it was signed. Further objects are asked for in the same way. Before any of these
-  requests was answered well, an error may be due to that: the client itself asks again, unless the store is busy.
+  the key, headers, where and how it was signed. Further objects are asked for in the same way.
+- It is a fast path (`fast_path.py`): where it fails, or the store refuses what it asked for and then answers the
+  client itself, the bucket is left to the client for good. Before any of these requests was answered well, each error
+  may be due to it, unless the store is busy; later only those that are not about the object.
 - Each further request is signed anew, by the client's own signer, and sent by its own HTTP session: credentials that
   are renewed, proxies and certificates are as ever. Its errors are parsed by the client's parser and raised as its own.
 - A bucket whose GETs do not look as expected is left to the client: a URL that does not end with the key, an older
@@ -22,12 +24,14 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
+import aiohttp
 from aiobotocore.endpoint import convert_to_response_dict
 from botocore.awsrequest import AWSRequest
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 from s3fs import S3FileSystem
 
 from streamrec.storage.credentials import Renewal
+from streamrec.storage.fast_path import FastPath
 from streamrec.storage.s3_credentials import EXPIRED, renewed
 
 __all__ = ["Answer", "Gets"]
@@ -76,14 +80,19 @@ class Gets:
     def __init__(self, filesystem: S3FileSystem, renewal: Renewal | None = None) -> None:
         self._fs = filesystem
         self._renewal = renewal
+        self.fast_path = FastPath("repeating the client's GET requests (streamrec.storage.s3_gets)")
         self._noted: dict[str, _Sent] = {}
         self._proven: dict[str, _Sent] = {}
+        self._refused: dict[str, ClientError] = {}
         for events in (filesystem._s3.meta.events, filesystem.session.get_component("event_emitter")):
             events.register_last("before-send.s3.GetObject", self._note, unique_id="streamrec-gets")
 
     def answered(self, bucket: str) -> None:
-        """A GET was answered well: what was noted is right."""
-        if bucket in self._noted:
+        """The client's own GET was answered well: what was noted is right, unless it was refused just now."""
+        refused = self._refused.pop(bucket, None)
+        if refused is not None:
+            self.fast_path.leave(bucket, refused)
+        elif bucket in self._noted:
             self._proven[bucket] = self._noted.pop(bucket)
 
     async def get(self, bucket: str, key: str, headers: Mapping[str, str]) -> Answer | None:
@@ -98,15 +107,22 @@ class Gets:
             ClientError, BotoCoreError: As the client.
         """
         sent = self._proven.get(bucket) or self._noted.get(bucket)
-        if sent is None:
+        if sent is None or not self.fast_path.is_open(bucket):
             return None
         try:
             answer = await self._sent_as(sent, bucket, key, headers)
         except ClientError as error:
-            if bucket in self._proven or not _tells_of_the_request(error):
+            if _is_of_the_store(error) or (bucket in self._proven and _is_of_the_object(error)):
                 raise
+            self._refused[bucket] = error
             return None
-        self.answered(bucket)
+        except Exception as error:
+            if _is_of_the_network(error):
+                raise
+            self.fast_path.leave(bucket, error)
+            return None
+        if bucket in self._noted:
+            self._proven[bucket] = self._noted.pop(bucket)
         return answer
 
     async def _sent_as(self, sent: _Sent, bucket: str, key: str, headers: Mapping[str, str]) -> Answer:
@@ -125,16 +141,24 @@ class Gets:
         return Answer(answer.status_code, answer.headers, answer.raw)
 
     def _note(self, request: Any, **_: Any) -> None:
-        """A GET of the client's leaves."""
+        """A GET of the client's leaves, whatever happens here."""
+        try:
+            self._noted.update(self._of(request))
+        except Exception as error:
+            self.fast_path.leave("all buckets of this client", error)
+
+    def _of(self, request: Any) -> dict[str, _Sent]:
+        """What a GET was like, by its bucket; nothing where it does not look as expected."""
         asked = request.context.get("input_params", {})
         bucket, key = asked.get("Bucket"), asked.get("Key")
         signature = _text(request.headers.get("Authorization", "AWS4"))
         if not bucket or not key or not request.url.endswith(f"/{_quoted(key)}") or not signature.startswith("AWS4"):
-            return
-        kept = {name: value for name, value in request.headers.items() if name.lower() not in _OF_ONE_REQUEST}
+            return {}
+        headers = {_text(name): _text(value) for name, value in request.headers.items()}
+        kept = {name: value for name, value in headers.items() if name.lower() not in _OF_ONE_REQUEST}
         how = {name: request.context[name] for name in ("auth_type", "signing") if name in request.context}
         base = request.url.removesuffix(_quoted(key))
-        self._noted[bucket] = _Sent(base, kept, {"client_config": request.context["client_config"], **how})
+        return {bucket: _Sent(base, kept, {"client_config": request.context["client_config"], **how})}
 
 
 async def _error_of(client: Any, answer: Any) -> ClientError:
@@ -144,10 +168,26 @@ async def _error_of(client: Any, answer: Any) -> ClientError:
     return ClientError(await client._response_parser.parse(told, model.output_shape), "GetObject")
 
 
-def _tells_of_the_request(error: ClientError) -> bool:
-    """Whether another request may be answered well: not where the store is busy."""
+def _status(error: ClientError) -> int:
     status: int = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    return status < 500 and status != 429
+    return status
+
+
+def _is_of_the_store(error: ClientError) -> bool:
+    """Whether any request would be answered so now: the store is busy."""
+    return _status(error) >= 500 or _status(error) == 429
+
+
+def _is_of_the_object(error: ClientError) -> bool:
+    """Whether the client would be told the same: the object is not there, another version, or shorter."""
+    return _status(error) in (404, 412, 416)
+
+
+def _is_of_the_network(error: Exception) -> bool:
+    """Whether the client would fail in the same way. (Its session wraps whatever it does not know, bugs included.)"""
+    if isinstance(error, HTTPClientError) and type(error) is HTTPClientError:
+        return isinstance(error.kwargs.get("error"), aiohttp.ClientError | OSError)
+    return isinstance(error, BotoCoreError | aiohttp.ClientError | OSError)
 
 
 def _quoted(key: str) -> str:

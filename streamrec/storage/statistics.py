@@ -20,6 +20,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final
 
+from streamrec.storage.fast_path import FastPath
 from streamrec.storage.faults import Cause
 
 __all__ = ["BOUNDS", "Counts", "Distribution", "Histogram", "Snapshot", "Statistics", "Tally", "collecting", "current"]
@@ -108,6 +109,7 @@ class Counts:
         first_byte: From a request to the head of its response.
         losses: Damaged places that readers reported.
         lost_bytes: How many bytes were lost there.
+        fallbacks: Fast paths over a client's private details that were left for its own way (`fast_path.py`).
     """
 
     requests: int = 0
@@ -124,6 +126,7 @@ class Counts:
     first_byte: Distribution = Distribution((0,) * (len(BOUNDS) + 1), 0.0)
     losses: int = 0
     lost_bytes: int = 0
+    fallbacks: int = 0
 
 
 class Tally:
@@ -139,6 +142,7 @@ class Tally:
     __slots__ = (
         "_bytes",
         "_failures",
+        "_fast_paths",
         "_first_byte",
         "_hedges",
         "_hedges_won",
@@ -163,6 +167,11 @@ class Tally:
         self._waited_for_turn = self._waited_for_store = self._waited_for_consumer = 0.0
         self._retries = dict.fromkeys(Cause, 0)  # all of them, so that its size never changes under a reader
         self._first_byte = Histogram()
+        self._fast_paths: list[tuple[FastPath, int]] = []
+
+    def watch(self, fast_path: FastPath) -> None:
+        """How often it is left from now on counts here."""
+        self._fast_paths.append((fast_path, fast_path.fallbacks))
 
     def block(self, nbytes: int, store: float, consumer: float) -> None:
         """A block arrived, after so many seconds for the store and, before that, for the consumer."""
@@ -245,6 +254,7 @@ class Tally:
             first_byte=self._first_byte.distribution(),
             losses=self._losses,
             lost_bytes=self._lost_bytes,
+            fallbacks=sum(path.fallbacks - before for path, before in self._fast_paths),
         )
 
 

@@ -1,4 +1,4 @@
-"""Real object stores on loopback, for tests, the demo and benchmarks: SeaweedFS, fake-gcs-server, nginx.
+"""Real object stores on loopback, for tests, the demo and benchmarks: SeaweedFS, fake-gcs-server, moto, nginx.
 
     with seaweedfs() as store:
         fs = s3fs.S3FileSystem(**store.options)
@@ -17,6 +17,7 @@ import hmac
 import json
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -30,7 +31,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-__all__ = ["ServerError", "Store", "fake_gcs", "nginx", "seaweedfs"]
+__all__ = ["ServerError", "Store", "fake_gcs", "moto", "nginx", "seaweedfs"]
 
 KEY: Final = "testkey"
 SECRET: Final = "secretsecret"
@@ -102,6 +103,32 @@ def seaweedfs(
 
 
 @contextlib.contextmanager
+def moto(bucket: str = "streamrec", *, certificate: tuple[Path, Path] | None = None) -> Iterator[Store]:
+    """Moto's server, which takes all of S3's parameters (encryption, requester pays, owners), with one bucket.
+
+    Args:
+        bucket: The bucket's name.
+        certificate: Files that hold a certificate for 127.0.0.1 and its key: the store then speaks TLS.
+
+    Raises:
+        ServerError: Not installed, or did not start.
+    """
+    [port] = _free_ports(1)
+    endpoint = f"{'https' if certificate else 'http'}://127.0.0.1:{port}"
+    command = [str(_program("bin/moto_server")), "-H", "127.0.0.1", "-p", str(port)]
+    client: dict[str, Any] = {"region_name": "us-east-1"}
+    context = None
+    if certificate:
+        file, key = (str(path.absolute()) for path in certificate)
+        command += ["-c", file, "-k", key]
+        client["verify"] = file
+        context = ssl.create_default_context(cafile=file)
+    options = {"endpoint_url": endpoint, "key": KEY, "secret": SECRET, "client_kwargs": client}
+    with _running(command, lambda: _put_bucket(endpoint, bucket, context)) as (directory, log):
+        yield Store(endpoint, f"s3://{bucket}", options, directory, log)
+
+
+@contextlib.contextmanager
 def fake_gcs(bucket: str = "streamrec", *, in_memory: bool = True) -> Iterator[Store]:
     """A fake-gcs-server with one bucket.
 
@@ -136,10 +163,14 @@ def fake_gcs(bucket: str = "streamrec", *, in_memory: bool = True) -> Iterator[S
 
 
 @contextlib.contextmanager
-def nginx() -> Iterator[Store]:
+def nginx(before: str | None = None) -> Iterator[Store]:
     """An nginx that serves the files below `Store.directory`, with ranges and etags, read only.
 
     It also passes for an S3 server that reads only: `anon=True`, path-style, a bucket being a directory.
+
+    Args:
+        before: The endpoint of an S3 server that it stands before: below `/some/path/`, and as an HTTP proxy for
+            `http://BUCKET.s3.streamrec.test`.
 
     Raises:
         ServerError: Not installed, or did not start.
@@ -150,7 +181,8 @@ def nginx() -> Iterator[Store]:
 
     def prepare(directory: Path) -> None:
         (directory / "files").mkdir()
-        (directory / "nginx.conf").write_text(_NGINX_CONF.format(port=port))
+        proxy = _NGINX_PROXY.format(port=port, upstream=before) if before else "}"
+        (directory / "nginx.conf").write_text(_NGINX_CONF.format(port=port, proxy=proxy))
 
     def ready() -> None:
         with contextlib.suppress(urllib.error.HTTPError):  # a 403 for the directory is an answer
@@ -172,8 +204,19 @@ http {{
     uwsgi_temp_path tmp; scgi_temp_path tmp;
     default_type application/octet-stream;
     sendfile on; tcp_nopush on; keepalive_requests 100000;
-    server {{ listen 127.0.0.1:{port}; root files; }}
+    server {{ listen 127.0.0.1:{port}; root files; {proxy}
 }}
+"""
+
+_NGINX_PROXY = """
+        client_max_body_size 0;
+        location /some/path/ {{ proxy_pass {upstream}/; proxy_set_header Host $proxy_host; }}
+    }}
+    server {{
+        listen 127.0.0.1:{port}; server_name ~^(?<bucket>[^.]+)[.]s3[.]streamrec[.]test$;
+        client_max_body_size 0;
+        location / {{ proxy_pass {upstream}; proxy_set_header Host $bucket.s3.amazonaws.com; }}
+    }}
 """
 
 
@@ -237,11 +280,11 @@ def _wait_until(ready: Callable[[], None], server: subprocess.Popen[bytes], log:
         time.sleep(0.05)
 
 
-def _put_bucket(endpoint: str, bucket: str) -> None:
+def _put_bucket(endpoint: str, bucket: str, context: ssl.SSLContext | None = None) -> None:
     """A signed request: it succeeds when all of the server is up."""
     url = f"{endpoint}/{bucket}"
     request = urllib.request.Request(url, method="PUT", headers=_signed("PUT", url, datetime.now(UTC)))
-    urllib.request.urlopen(request, timeout=5).close()
+    urllib.request.urlopen(request, timeout=5, context=context).close()
 
 
 def _signed(method: str, url: str, now: datetime) -> dict[str, str]:

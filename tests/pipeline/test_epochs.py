@@ -129,6 +129,18 @@ def test_without_a_seed_orders_differ_in_each_epoch_and_program() -> None:
     assert numbers(kept) == numbers(kept)
 
 
+def test_without_a_seed_what_keeps_its_order_keeps_it_everywhere() -> None:
+    """In other epochs, on other ranks, and behind a resume in another program."""
+    kept = Dataset.range(50).shuffle(20, reshuffle_each_iteration=False)
+    order = numbers(kept)
+    assert numbers(kept.with_epoch(3)) == numbers(kept.with_rank(0, 2)) == order
+    iterator = kept.iterate()
+    head = [int(next(iterator)) for _ in range(10)]
+    elsewhere = Dataset.range(50).shuffle(20, reshuffle_each_iteration=False)
+    assert head + numbers(elsewhere.iterate(iterator.state_dict())) == order
+    assert numbers(elsewhere) == order
+
+
 class Counting:
     """A generator that counts how often it is run, and how many elements it gives."""
 

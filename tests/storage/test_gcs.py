@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -11,6 +12,7 @@ from streamrec.errors import NotFoundError, StorageError
 from streamrec.storage import Storage
 from streamrec.testing.servers import Store
 from tests.storage.contract import DATA, PART, Place, ReadingTests, StorageTests, kill_while_writing, read_all
+from tests.storage.roundtrip import check
 
 
 class TestGcs(StorageTests):
@@ -67,3 +69,20 @@ class TestTheUsersOwn(ReadingTests):
     def place(self, gcs_store: Store) -> Place:
         own = GCSFileSystem(**gcs_store.options, skip_instance_cache=True)
         return Place(f"{gcs_store.url}/{uuid4().hex}", filesystem=own)
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "requester pays": {"requester_pays": True, "project": "who-pays"},
+    "another project pays": {"requester_pays": "who-pays"},
+    "limits of time": {"requests_timeout": 20, "timeout": 30},
+    "session": {"session_kwargs": {"trust_env": True}},
+    "location and block size": {"default_location": "EU", "block_size": 1 << 20},
+    "version aware": {"version_aware": True},
+}
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_options(gcs_store: Store, case: str) -> None:
+    """Those of gcsfs that have a meaning here, and those that have none."""
+    assert check(f"{gcs_store.url}/{uuid4().hex}", {**gcs_store.options, **OPTIONS[case]}) == 0

@@ -14,7 +14,7 @@ from streamrec.kernels import crc32c
 from streamrec.storage import Storage, Storages, s3
 from streamrec.storage.checksums import encoded
 from streamrec.testing.servers import Store
-from tests.effort import thorough
+from tests.effort import newest, thorough
 from tests.storage.contract import DATA, QUICK, Place, ReadingTests, StorageTests, kill_while_writing, read_all
 
 PART = 5 << 20
@@ -90,6 +90,7 @@ class TestS3(StorageTests):
         head = await client(storage)._call_s3("head_object", Bucket=bucket, Key=key, ChecksumMode="ENABLED")
         assert (head["ContentLength"], head["ChecksumCRC32C"]) == (len(data), encoded(crc32c(data)))
 
+    @newest
     async def test_further_gets_are_those_of_the_client_but_lighter(self, storage: Storage, path: str) -> None:
         """Keys that need quoting are found; what fails fails as ever."""
         names = [f"{path}/{name}" for name in ("plain", "a b+c/ü~x*(1)", "p%q?r=1&#", "äö/__(-.)", "x//y")]
@@ -107,6 +108,7 @@ class TestS3(StorageTests):
             await storage.read_range(names[0], 0, 10, '"another version"')
         assert len(sent) == 1
 
+    @newest
     async def test_the_client_sends_one_of_many_first_gets(self, storage: Storage, path: str) -> None:
         names = [f"{path}/{number}" for number in range(8)]
         for name in names:
@@ -117,6 +119,7 @@ class TestS3(StorageTests):
         ]
         assert len(sent) == 1
 
+    @newest
     async def test_what_fails_before_any_get_was_answered_is_asked_for_by_the_client(
         self, storage: Storage, path: str
     ) -> None:
