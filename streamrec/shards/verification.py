@@ -155,12 +155,12 @@ def verify_sync(
 
 async def side_by_side(*looks: Callable[[], Awaitable[None]]) -> None:
     """Runs them side by side; the first error ends all, and is raised as it is."""
-    errors: list[StreamrecError] = []
+    errors: list[Exception] = []
 
     async def run(look: Callable[[], Awaitable[None]]) -> None:
         try:
             await look()
-        except StreamrecError as error:
+        except Exception as error:  # a group of exceptions tells nobody anything
             errors.append(error)
             group.cancel_scope.cancel()
 

@@ -25,11 +25,13 @@ class Source:
         protocol: The protocol of the first URL ("s3").
         options: The user's storage options: keyword arguments of the filesystem's class.
         filesystem: The user's own filesystem, or None.
+        url: The URL that was asked for first, for errors.
     """
 
     protocol: str
     options: Mapping[str, Any]
     filesystem: AbstractFileSystem | None = None
+    url: str = ""
 
     def option(self, name: str, default: Any = None) -> Any:
         """One option, whether it came as such or with the user's filesystem."""

@@ -17,6 +17,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 import aiohttp
+from gcsfs import GCSFileSystem as EverySize
 from gcsfs.core import GCSFileSystem
 from yarl import URL
 
@@ -29,6 +30,7 @@ from streamrec.storage.gcs_credentials import GcsCredentials
 from streamrec.storage.gcs_uploads import GcsUpload
 from streamrec.storage.http_body import AiohttpBody, client_timeout, range_header, seam, session_settings, size_in
 from streamrec.storage.landing import LANDINGS
+from streamrec.storage.option_names import OF_EVERY_FILESYSTEM, check_endpoint, check_names, parameters_of
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.urls import split_prefix
 
@@ -38,7 +40,16 @@ _LISTED: Final = "items(name,size,generation),nextPageToken"
 
 
 async def connect(source: Source, policy: RetryPolicy) -> GcsBackend:
-    """Makes a session in the running loop."""
+    """Makes a session in the running loop.
+
+    Raises:
+        StorageError: An option that gcsfs does not know, or that names nothing.
+    """
+    known = parameters_of(GCSFileSystem, EverySize) | OF_EVERY_FILESYSTEM
+    check_names(source.url, "storage_options", source.options, known)
+    check_endpoint(source.url, "endpoint_url", source.option("endpoint_url"))
+    session_names = parameters_of(aiohttp.ClientSession.__init__)
+    check_names(source.url, "session_kwargs", source.option("session_kwargs") or {}, session_names)
     session = session_settings(source.option("session_kwargs"))
     filesystem = build(GCSFileSystem, source, keep_class=False, session_kwargs=session)
     await filesystem._set_session()

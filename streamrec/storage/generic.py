@@ -25,7 +25,16 @@ from streamrec.storage.urls import is_temporary
 
 __all__ = ["check_overwrite", "check_size", "check_version", "info_of", "infos_of", "parent", "seam"]
 
-_MISTAKES = (TypeError, ValueError, AttributeError, LookupError, ImportError)
+_MISTAKES = (
+    TypeError,
+    ValueError,
+    AttributeError,
+    LookupError,
+    ImportError,
+    IsADirectoryError,
+    NotADirectoryError,
+    FileExistsError,
+)
 
 
 def info_of(path: str, found: Mapping[str, Any], start: int | None = None) -> ObjectInfo:
@@ -88,7 +97,7 @@ def _translate(error: Exception, path: str, start: int | None, end: int | None) 
         return PermissionDeniedError(f"access refused ({said}): check the credentials", path, start, end)
     if isinstance(error, NotImplementedError):
         return UnsupportedOperationError(f"this filesystem cannot do this ({said})", path, start, end)
-    if isinstance(error, IsADirectoryError | NotADirectoryError | FileExistsError | _MISTAKES):
+    if isinstance(error, _MISTAKES):
         return StorageError(said, path, start, end)
     if isinstance(error, TimeoutError):
         return TransientError(Cause.TIMED_OUT, said)

@@ -28,6 +28,7 @@ from streamrec.storage.http_body import (
     size_in,
 )
 from streamrec.storage.landing import LANDINGS
+from streamrec.storage.option_names import OF_EVERY_FILESYSTEM, check_names, parameters_of
 from streamrec.storage.retry import RetryPolicy
 
 __all__ = ["HttpBackend", "connect"]
@@ -35,6 +36,10 @@ __all__ = ["HttpBackend", "connect"]
 
 async def connect(source: Source, policy: RetryPolicy) -> HttpBackend:
     """Makes a session in the running loop. `client_kwargs` go to it, other options to every request."""
+    known = parameters_of(HTTPFileSystem, aiohttp.ClientSession._request) | OF_EVERY_FILESYSTEM
+    check_names(source.url, "storage_options", source.options, known)
+    session_names = parameters_of(aiohttp.ClientSession.__init__)
+    check_names(source.url, "client_kwargs", source.option("client_kwargs") or {}, session_names)
     client = {"timeout": client_timeout(policy), **session_settings(source.option("client_kwargs"))}
     filesystem = build(HTTPFileSystem, source, client_kwargs=client)
     await filesystem.set_session()

@@ -16,12 +16,13 @@ from typing import Any, Self
 import fsspec
 
 from streamrec.arguments import described, mapping
-from streamrec.errors import ClosedError, MissingExtraError
+from streamrec.errors import ClosedError, MissingExtraError, StorageError, StreamrecError
 from streamrec.storage.backend import Backend
 from streamrec.storage.base import Storage
 from streamrec.storage.connections import BUFFER_BYTES, Connections
 from streamrec.storage.fsspec_options import Source
 from streamrec.storage.hedging import Hedging
+from streamrec.storage.option_names import nearest
 from streamrec.storage.report import Reporter
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.shield import finish
@@ -55,6 +56,20 @@ _FAMILIES = {
 
 _SCHEMES = {"s3": "s3", "gcs": "gs", "memory": "memory"}
 """Families whose backends take URLs only."""
+
+_PACKAGES = {
+    **dict.fromkeys(("abfs", "abfss", "az", "adl"), "adlfs"),
+    **dict.fromkeys(("sftp", "ssh"), "paramiko"),
+    "hf": "huggingface_hub",
+    "smb": "smbprotocol",
+    "dropbox": "dropboxdrivefs",
+    "oci": "ocifs",
+    "oss": "ossfs",
+    "webhdfs": "requests",
+    "github": "requests",
+    "hdfs": "pyarrow",
+}
+"""What to install for protocols that only fsspec knows."""
 
 _EXTRAS = {"s3": "s3", "gcs": "gcs", "http": "http", "obstore": "obstore"}
 
@@ -126,7 +141,7 @@ class Storages:
             if self._closed:
                 raise ClosedError(f"{url}: the storages are closed; make new ones")
             if protocol not in self._made:
-                self._made[protocol] = await self._make(protocol or protocol_of(url))
+                self._made[protocol] = await self._make(protocol or protocol_of(url), url)
             return self._made[protocol]
 
     async def __aenter__(self) -> Self:
@@ -140,10 +155,19 @@ class Storages:
         self._reporter.stop()
         await finish(self._stack.aclose())  # also in a scope that is cancelled: nothing stays open
 
-    async def _make(self, protocol: str) -> Storage:
+    async def _make(self, protocol: str, url: str) -> Storage:
         # in a thread: an import takes up to a second
-        connect = await asyncio.to_thread(_load, protocol, self._filesystem, self._backend)
-        backend = await connect(Source(protocol, self._options, self._filesystem), self._retry)
+        connect = await asyncio.to_thread(_load, url, protocol, self._filesystem, self._backend)
+        try:
+            backend = await connect(Source(protocol, self._options, self._filesystem, url), self._retry)
+        except StreamrecError:
+            raise
+        except Exception as error:
+            raise StorageError(
+                f"no client can be made from these storage options ({type(error).__name__}: {error}): check their "
+                "names and values, and the environment that it looks at",
+                url,
+            ) from error
         traffic = Traffic(self.statistics, protocol, _hedging(backend, self._retry))
         for fast_path in getattr(backend, "fast_paths", ()):
             traffic.tally.watch(fast_path)
@@ -159,9 +183,11 @@ def _hedging(backend: Backend, policy: RetryPolicy) -> Hedging | None:
     return Hedging(policy.hedge_share, policy.first_byte_timeout / 10, policy.stall_timeout / 10)
 
 
-def _load(protocol: str, filesystem: fsspec.AbstractFileSystem | None, backend: str | None = None) -> Connect:
+def _load(url: str, protocol: str, filesystem: fsspec.AbstractFileSystem | None, backend: str | None = None) -> Connect:
     """Imports the backend, and with it the client package."""
-    name = backend or (_BACKENDS.get(protocol) or _generic(protocol) if filesystem is None else _family(filesystem))
+    name = backend or (
+        _BACKENDS.get(protocol) or _generic(url, protocol) if filesystem is None else _family(filesystem)
+    )
     try:
         module = importlib.import_module(f"streamrec.storage.{name}")
     except ImportError as error:
@@ -175,12 +201,17 @@ def _load(protocol: str, filesystem: fsspec.AbstractFileSystem | None, backend: 
     return connect
 
 
-def _generic(protocol: str) -> str:
+def _generic(url: str, protocol: str) -> str:
     """Which of the two general backends serves a protocol that only fsspec knows."""
     try:
         cls = fsspec.get_filesystem_class(protocol)
-    except (ImportError, ValueError) as error:
-        raise MissingExtraError(f"{protocol}:// URLs: {error}") from error
+    except ValueError as error:
+        known = {*_BACKENDS, *fsspec.available_protocols()}
+        raise StorageError(f"no filesystem is known for {protocol}://{nearest(protocol, known)}", url) from error
+    except ImportError as error:
+        package = _PACKAGES.get(protocol)
+        advice = f"pip install {package}" if package else str(error)
+        raise MissingExtraError(f"{protocol}:// URLs need a package: {advice} ({error})") from error
     return "asyncfs" if cls.async_impl else "syncfs"
 
 

@@ -15,11 +15,15 @@ from functools import cache
 from typing import Any, Final
 
 import aiohttp
+from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
 from botocore.awsrequest import HeadersDict
+from botocore.config import Config
+from botocore.exceptions import ProfileNotFound
 from botocore.loaders import Loader, create_loader
 from s3fs import S3FileSystem
 
+from streamrec.errors import StorageError
 from streamrec.storage import http_body
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
 from streamrec.storage.credentials import Renewal
@@ -27,6 +31,7 @@ from streamrec.storage.fast_path import FastPath
 from streamrec.storage.faults import Cause, TransientError, changed, http_body_range
 from streamrec.storage.fsspec_options import Source, build
 from streamrec.storage.landing import LANDINGS
+from streamrec.storage.option_names import OF_EVERY_FILESYSTEM, check_endpoint, check_names, parameters_of
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.s3_credentials import watch_credentials
 from streamrec.storage.s3_errors import PastTheEndError, seam
@@ -43,7 +48,12 @@ UNLIMITED: Final = 1 << 16
 
 
 async def connect(source: Source, policy: RetryPolicy) -> S3Backend:
-    """Makes a client in the running loop."""
+    """Makes a client in the running loop.
+
+    Raises:
+        StorageError: An option that s3fs or botocore does not know, or that names nothing.
+    """
+    _check_options(source)
     users = source.option("config_kwargs") or {}
     if "max_pool_connections" in users:
         logger.info(
@@ -54,11 +64,31 @@ async def connect(source: Source, policy: RetryPolicy) -> S3Backend:
     config = {**_client_config(source, policy), **users, "max_pool_connections": UNLIMITED}
     filesystem = build(S3FileSystem, source, config_kwargs=config)
     filesystem.retries = 1
-    if filesystem.session is None:
-        filesystem.session = _session(filesystem.kwargs)
-    with seam(f"{source.protocol}://"):
-        await filesystem.set_session()
+    try:
+        if filesystem.session is None:
+            filesystem.session = _session(filesystem.kwargs)
+        with seam(f"{source.protocol}://"):
+            await filesystem.set_session()
+    except ProfileNotFound as error:
+        profiles = ", ".join(AioSession().available_profiles) or "none"
+        raise StorageError(f"{error}; profiles in the AWS configuration files: {profiles}", source.url) from error
     return S3Backend(filesystem, watch_credentials(filesystem))
+
+
+def _check_options(source: Source) -> None:
+    """What s3fs hands on to botocore is known by its names, so that a wrong one is found before any request."""
+    session = parameters_of(AioSession)
+    check_names(
+        source.url, "storage_options", source.options, parameters_of(S3FileSystem) | session | OF_EVERY_FILESYSTEM
+    )
+    client = source.option("client_kwargs") or {}
+    check_names(
+        source.url, "client_kwargs", client, parameters_of(AioSession._create_client) - {"self", "service_name"}
+    )
+    config = {*Config.OPTION_DEFAULTS, *parameters_of(AioConfig)}
+    check_names(source.url, "config_kwargs", source.option("config_kwargs") or {}, config)
+    check_endpoint(source.url, "endpoint_url", source.option("endpoint_url"))
+    check_endpoint(source.url, "client_kwargs['endpoint_url']", client.get("endpoint_url"))
 
 
 def _session(options: Mapping[str, Any]) -> AioSession:

@@ -10,7 +10,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from s3fs import S3FileSystem
 
-from streamrec.errors import MissingExtraError
+from streamrec.errors import MissingExtraError, StorageError
 from streamrec.storage import Storages
 from streamrec.testing.servers import Store
 from tests.storage.contract import NotExclusiveTests, Place
@@ -46,7 +46,7 @@ class TestAsyncAroundSync(NotExclusiveTests):
 
 async def test_a_protocol_that_nobody_knows() -> None:
     async with Storages() as storages:
-        with pytest.raises(MissingExtraError, match="nosuch://"):
+        with pytest.raises(StorageError, match="no filesystem is known for"):
             await storages.at("nosuch://x/y")
 
 
