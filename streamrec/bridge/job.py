@@ -20,6 +20,7 @@ What holds:
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Awaitable, Callable
 from contextvars import Context, copy_context
@@ -38,6 +39,8 @@ except ModuleNotFoundError:  # then nothing in this process can have set its var
 __all__ = ["Job", "Listener", "detached", "run"]
 
 T = TypeVar("T")
+
+logger = logging.getLogger("streamrec")
 
 CANCELLED = "the work was cancelled from outside before it had ended; what it gave so far is not all of it"
 LEFT_BEHIND = f"streamrec: cleanup was still running {GRACE:g} s after it was interrupted, and was left behind"
@@ -187,6 +190,9 @@ class Job(Generic[T]):
         return error
 
     def _log(self, error: BaseException) -> None:
+        if self.thread.epitaph is EXITING:
+            logger.warning("cleanup failed while the program ended: %s: %s", type(error).__name__, error)
+            return
         message = "streamrec: cleanup failed, and nobody waits for it"
         self.thread.loop.call_exception_handler({"message": message, "exception": error, "task": self._task})
 

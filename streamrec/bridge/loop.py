@@ -31,6 +31,7 @@ import multiprocessing.util
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -151,6 +152,8 @@ class LoopThread:
             self._gone.open()
 
     async def _drain(self) -> None:
+        if self.epitaph is EXITING:
+            self.loop.set_default_executor(_Inline())
         tasks = await self._cancel_all()
         self._fail_residents()
         if tasks:
@@ -188,6 +191,19 @@ class LoopThread:
     def _fail_residents(self) -> None:
         for fail in list(self.residents):
             fail(ClosedError(self.epitaph))
+
+
+class _Inline(ThreadPoolExecutor):
+    """Does the work where it is asked for: while the interpreter exits, pools take none, and no thread can start."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Calls the function now."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except BaseException as error:
+            future.set_exception(error)
+        return future
 
 
 class _Process:

@@ -48,7 +48,9 @@ class DatasetIterator(Iteration, Generic[T]):
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._watching = watching = run.watching
-        fetch = partial(counted, watching, run.mappings, produce, run.chain, run.position, run.options, watching.root)
+        self._failures: list[Exception] = []
+        work = partial(produce, run.chain, run.position, run.options, watching.root, self._failures)
+        fetch = partial(counted, watching, run.mappings, work)
         self._chunks: bridge.SyncIterator[Chunk] = bridge.iterate(fetch, run.queue_bytes)
         watching.queued = fill_of(self._chunks)
         self._refilling = threading.RLock()  # re-entrant: a signal handler may call `next`
@@ -91,9 +93,19 @@ class DatasetIterator(Iteration, Generic[T]):
             raise
 
     def close(self) -> None:
-        """Ends the run: when this returns, no task or connection of it is left. Closing twice is fine."""
+        """Ends the run: when this returns, no task or connection of it is left. Closing twice is fine.
+
+        An error that lies ahead of the last element taken is not raised: nobody has come to it.
+
+        Raises:
+            Exception: What went wrong while the run was closed.
+        """
         self._run.leave()
-        self._chunks.close()
+        try:
+            self._chunks.close()
+        except Exception as error:
+            if error not in self._failures:
+                raise
 
     def __enter__(self) -> Self:
         return self

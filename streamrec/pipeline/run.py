@@ -37,7 +37,9 @@ __all__ = ["Put", "produce", "started"]
 Put = Callable[[Chunk, int], Awaitable[None]]
 
 
-async def produce(chain: Chain, position: Position | None, options: Options, watch: SourceWatch, put: Put) -> None:
+async def produce(
+    chain: Chain, position: Position | None, options: Options, watch: SourceWatch, failures: list[Exception], put: Put
+) -> None:
     """Runs a chain from a position to its end, and hands every chunk to `put`, with its weight in bytes.
 
     Args:
@@ -45,10 +47,18 @@ async def produce(chain: Chain, position: Position | None, options: Options, wat
         position: Where to begin; None for the start.
         options: What it is told; the budget is what its source may hold.
         watch: Counts it.
+        failures: Gets the error of the chain itself: one of closing it is none.
         put: Takes the chunks.
     """
     async with aclosing(started(chain, position, options, watch)) as chunks:
-        async for chunk in chunks:
+        while True:
+            try:
+                chunk = await anext(chunks, None)
+            except Exception as error:
+                failures.append(error)
+                raise
+            if chunk is None:
+                return
             await put(chunk, chunk.nbytes)
 
 

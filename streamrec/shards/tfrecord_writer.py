@@ -75,6 +75,7 @@ class TFRecordWriter:
             filesystem=filesystem,
             retry=retry,
         )
+        self._writer.tells = False  # this writer does
         self._dropped = weakref.finalize(self, dropped, self._path, bridge.detached(self._writer.abort))
         bridge.run(self._writer.__aenter__)
 

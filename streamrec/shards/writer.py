@@ -14,7 +14,9 @@ Rules:
 
 from __future__ import annotations
 
+import logging
 import os
+import weakref
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 __all__ = ["ShardWriter"]
+
+logger = logging.getLogger("streamrec")
 
 BLOCK_BYTES = 1 << 20
 FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
@@ -151,6 +155,7 @@ class ShardWriter:
 
     Attributes:
         shards: The finished shards, a ShardInfo each, in order.
+        tells: Whether the log says so where nobody closes the writer; set before it is entered.
 
     Raises:
         ValueError: A limit is given and the pattern has no `{shard}`.
@@ -182,12 +187,16 @@ class ShardWriter:
         self._storages = Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy())
         self._stack = AsyncExitStack()
         self._shard: _OpenShard | None = None
+        self.tells = True
+        self._dropped: weakref.finalize[..., Any] | None = None
         self._serial = Serial(f"{pattern}: this writer was closed; nothing more can be written")
         self._closing = self._closed = False
         self.shards: list[ShardInfo] = []
 
     async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(self._storages)
+        if self.tells:
+            self._dropped = weakref.finalize(self, dropped, self._pattern, os.getpid())
         return self
 
     async def __aexit__(
@@ -271,15 +280,21 @@ class ShardWriter:
         await self._roll()
         await self._write_manifest()
         self._closed = True
+        self._ended()
         await self._stack.aclose()
 
     async def _abort(self) -> None:
+        self._ended()
         shard, self._shard = self._shard, None
         try:
             if shard is not None:
                 await shard.abort()
         finally:
             await self._stack.aclose()
+
+    def _ended(self) -> None:
+        if self._dropped is not None:
+            self._dropped.detach()
 
     def _check_open(self) -> None:
         if self._closing:
@@ -332,3 +347,13 @@ class ShardWriter:
         storage = await self._storages.at(manifest.path)
         async with await storage.upload(manifest.path, overwrite=self._overwrite) as upload:
             await upload.write(manifest.to_json())
+
+
+def dropped(pattern: str, maker: int) -> None:
+    """A writer is gone, or the interpreter ends, and nobody closed it."""
+    if os.getpid() == maker:
+        logger.warning(
+            "%s: its ShardWriter was dropped without close(), so the shard under way is not kept: use an `async with` "
+            "block, or close it",
+            pattern,
+        )

@@ -18,7 +18,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import weakref
 from collections.abc import Iterator, Sequence
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import quote, unquote, urlsplit
@@ -38,7 +41,7 @@ from streamrec.storage.faults import changed, exists, seam_of
 from streamrec.storage.fsspec_options import Source
 from streamrec.storage.mapped import MappedFile, read_cached
 from streamrec.storage.retry import RetryPolicy
-from streamrec.storage.shield import finish
+from streamrec.storage.shield import finish, in_thread, surely
 from streamrec.storage.temporary import create_temporary, make_directories, remove_abandoned, sync_directory
 from streamrec.storage.turns import Turns
 from streamrec.storage.urls import is_temporary
@@ -76,10 +79,10 @@ class LocalBackend:
             file = await finish(_open(local_path(path), start), undo=_close)
         info = _info(path, os.fstat(file.fileno()))
         if version is not None and version != info.version:
-            await finish(file.close())
+            await finish(_close(file))
             raise changed(path, start, end)
         if start >= (info.size or 0):
-            await finish(file.close())
+            await finish(_close(file))
             return EmptyBody(info)
         return _LocalBody(file, info, start, self._turns)
 
@@ -145,7 +148,7 @@ class _LocalBody:
 
     async def aclose(self) -> None:
         """Closes the file."""
-        await finish(self._file.close())
+        await finish(_close(self._file))
 
 
 class _LocalUpload:
@@ -157,6 +160,7 @@ class _LocalUpload:
         self._temporary = temporary
         self._file = file
         self._overwrite = overwrite
+        self._left = weakref.finalize(self, remove_own, temporary, os.getpid())
 
     async def put_part(self, index: int, offset: int, data: bytes, whole: Sent | None) -> None:
         """Writes at the offset."""
@@ -171,12 +175,14 @@ class _LocalUpload:
     async def abort(self) -> None:
         """Removes the temporary file."""
         with _seam(self._path):
-            await self._file.close()
-            await asyncio.to_thread(self._temporary.unlink, missing_ok=True)
+            await _close(self._file)
+            await surely(partial(self._temporary.unlink, missing_ok=True))
+            self._left.detach()
 
     async def _commit(self, sent: Sent) -> os.stat_result:
         """The file stays open, and so locked, until it has its final name."""
         stat = await asyncio.to_thread(self._put_in_place, sent)
+        self._left.detach()
         await self._file.close()
         return stat
 
@@ -206,6 +212,12 @@ class _LocalUpload:
         self._temporary.unlink()
 
 
+def remove_own(temporary: Path, maker: int) -> None:
+    """An upload was dropped without an end, or the interpreter ends: its file goes, unless a parent process has it."""
+    if os.getpid() == maker:
+        temporary.unlink(missing_ok=True)
+
+
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -226,7 +238,8 @@ async def _begin(path: str, final: Path, overwrite: bool) -> _LocalUpload:
 
 
 async def _close(file: Any) -> None:
-    await file.close()
+    """Closes a file of aiofiles, also where the task that does it is cancelled before the thread has begun."""
+    await surely(file._file.close)
 
 
 def local_path(url: str) -> Path:
@@ -244,10 +257,11 @@ def scheme_of(url: str) -> str:
 
 
 async def _open(path: Path, start: int) -> Any:
-    file = await aiofiles.open(path, "rb", buffering=0)
-    if start:
-        await file.seek(start)
-    return file
+    file = await in_thread(partial(open, path, "rb", buffering=0), undo=methodcaller("close"))
+    file.seek(start)
+    wrapped = aiofiles.threadpool.wrap(file, loop=asyncio.get_running_loop())
+    weakref.finalize(wrapped, file.close).atexit = False  # a run that is dropped while its loop ends closes nothing
+    return wrapped
 
 
 async def _write_all(file: Any, offset: int, data: bytes | bytearray) -> None:

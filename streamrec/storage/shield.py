@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import anyio
 
-__all__ = ["finish"]
+__all__ = ["finish", "in_thread", "surely"]
 
 T = TypeVar("T")
 
@@ -37,3 +38,36 @@ async def finish(work: Coroutine[Any, Any, T], undo: Callable[[T], Awaitable[Any
                 await undo(task.result())
         raise cancelled
     return task.result()
+
+
+async def in_thread(function: Callable[[], T], undo: Callable[[T], Any]) -> T:
+    """Calls a function in a thread of the loop's pool. Its result is undone there if nobody waits for it any more.
+
+    Args:
+        function: What is called; it gives something that must be freed again (an open file, say).
+        undo: Frees it.
+    """
+    lock, left = threading.Lock(), False
+    made: list[T] = []
+
+    def call() -> T:
+        result = function()
+        with lock:
+            made.append(result)
+            if left:
+                undo(made.pop())
+        return result
+
+    try:
+        return await asyncio.get_running_loop().run_in_executor(None, call)
+    except asyncio.CancelledError:
+        with lock:
+            left = True
+            if made:
+                undo(made.pop())
+        raise
+
+
+async def surely(function: Callable[[], T]) -> T:
+    """Calls a function in a thread of the loop's pool, also where the caller is cancelled before it begins."""
+    return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, function))
