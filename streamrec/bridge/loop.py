@@ -118,6 +118,7 @@ class LoopThread:
     def _main(self) -> None:
         try:
             self.loop = asyncio.new_event_loop()
+            self.loop.set_default_executor(_Pool(thread_name_prefix="streamrec"))
         except BaseException as error:
             self._fail(error)
             return
@@ -152,8 +153,6 @@ class LoopThread:
             self._gone.open()
 
     async def _drain(self) -> None:
-        if self.epitaph is EXITING:
-            self.loop.set_default_executor(_Inline())
         tasks = await self._cancel_all()
         self._fail_residents()
         if tasks:
@@ -193,17 +192,20 @@ class LoopThread:
             fail(ClosedError(self.epitaph))
 
 
-class _Inline(ThreadPoolExecutor):
-    """Does the work where it is asked for: while the interpreter exits, pools take none, and no thread can start."""
+class _Pool(ThreadPoolExecutor):
+    """The loop's threads. Where they take nothing any more, because the interpreter exits, work is done at once."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Calls the function now."""
-        future: Future[Any] = Future()
+        """As ever; or, at the exit, calls the function now."""
         try:
-            future.set_result(fn(*args, **kwargs))
-        except BaseException as error:
-            future.set_exception(error)
-        return future
+            return super().submit(fn, *args, **kwargs)
+        except RuntimeError:
+            future: Future[Any] = Future()
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:
+                future.set_exception(error)
+            return future
 
 
 class _Process:
