@@ -35,7 +35,7 @@ class StreamrecError(Exception):
     """The root: catch this to catch all that streamrec raises on purpose."""
 
 
-class _DataError(StreamrecError):
+class DataError(StreamrecError):
     """Bytes that are not what the format says.
 
     Args:
@@ -63,11 +63,11 @@ class _DataError(StreamrecError):
         return f"{', '.join(where)}: {self.reason}" if where else self.reason
 
 
-class CorruptRecordError(_DataError):
+class CorruptRecordError(DataError):
     """A record whose CRC32C is wrong, a length beyond all measure, or a compressed stream that is broken."""
 
 
-class TruncatedShardError(_DataError):
+class TruncatedShardError(DataError):
     """The bytes end in the middle of a record."""
 
 

@@ -118,7 +118,7 @@ class LoopThread:
     def _main(self) -> None:
         try:
             self.loop = asyncio.new_event_loop()
-            self.loop.set_default_executor(_Pool(thread_name_prefix="streamrec"))
+            self.loop.set_default_executor(_Pool(thread_name_prefix="asyncio"))
         except BaseException as error:
             self._fail(error)
             return

@@ -21,7 +21,7 @@ from streamrec.example.features import Feature
 from streamrec.pipeline.caching.cache import Cache
 from streamrec.pipeline.caching.cache_file import CacheFile
 from streamrec.pipeline.description import Chain, Source
-from streamrec.pipeline.iteration import Run
+from streamrec.pipeline.iteration import Run, check_state
 from streamrec.pipeline.iterators import AsyncDatasetIterator, DatasetIterator, ThreadedAsyncIterator, in_this_loop
 from streamrec.pipeline.memo import Epochs
 from streamrec.pipeline.mixing.drawing import Choices, weights_of
@@ -609,7 +609,8 @@ class Dataset(Generic[T]):
         if state is None:
             options = replace(self.options, epoch=self._epochs.begin(first))
             return Run(self.chain, options, None, trace, progress, self._epochs.seed)
-        epoch = int(state.get("epoch", 0))
+        check_state(state)
+        epoch = int(state["epoch"])
         run = Run(self.chain, replace(self.options, epoch=epoch), state, trace, progress)
         self._epochs.resume(first, epoch, run.position["seed"])
         return run

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
+from hashlib import blake2b
 from itertools import zip_longest
 from operator import length_hint
 from typing import Any
@@ -13,6 +15,7 @@ from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.budget import CONSUMER, UNCOUNTED
 from streamrec.pipeline.chunk import Chunk, Position
 from streamrec.pipeline.description import Chain
+from streamrec.pipeline.names import first_difference, sketch
 from streamrec.pipeline.options import Options
 from streamrec.pipeline.watching.stats import Stats
 from streamrec.pipeline.watching.trace import Trace
@@ -22,7 +25,8 @@ from streamrec.tfrecord import Frames
 
 __all__ = ["Iteration", "Run"]
 
-FORMAT = 1
+FORMAT = 2
+"""The version of states: a later release reads it, or says why not."""
 
 
 class Run:
@@ -86,8 +90,7 @@ class Run:
             chunk, rest = self._under_way
             position = chunk.positions.at(len(chunk.elements) - length_hint(rest))
         position = {**position, "seed": self.position["seed"]}
-        lines = list(self.chain.lines())
-        return {"format": FORMAT, "pipeline": lines, "epoch": self.options.epoch, "position": position}
+        return state_of(self.chain, self.options.epoch, position)
 
 
 class Iteration:
@@ -120,23 +123,79 @@ def unpacked(chunk: Chunk) -> Iterable[Any]:
     return list(chunk.elements) if isinstance(chunk.elements, Frames) else chunk.elements
 
 
-def position_of(chain: Chain, state: Mapping[str, Any]) -> Position:
+def state_of(chain: Chain, epoch: int, position: Position) -> dict[str, Any]:
+    """A state, as JSON: which pipeline, which file names, where it stands; and a digest of all that."""
+    state = {
+        "format": FORMAT,
+        "pipeline": list(chain.lines()),
+        "names": [sketch(names) for names in all_names(chain)],
+        "epoch": epoch,
+        "position": position,
+    }
+    return {**state, "digest": digest_of(state)}
+
+
+def position_of(chain: Chain, state: Any) -> Position:
     """The position in a saved state.
 
     Raises:
-        PositionMismatchError: The state was saved by another pipeline; the message says what differs.
+        PositionMismatchError: It is no state, was changed or cut, is of another version, or was saved by another
+            pipeline; the message says what differs.
     """
-    if state.get("format") != FORMAT:
-        raise PositionMismatchError(
-            f"this state has format {state.get('format')!r}, not {FORMAT}: it is of another version"
-        )
+    check_state(state)
     saved: Sequence[str] = state["pipeline"]
     ours = list(chain.lines())
     if saved != ours:
         was, now = next(pair for pair in zip_longest(saved, ours, fillvalue="nothing") if pair[0] != pair[1])
         raise PositionMismatchError(
-            f"this state was saved by another pipeline: it had {was}, and now there is {now}; "
+            f"this state was saved by another pipeline: it had {was}, and now there is {now}{where(state, chain)}; "
             "resume with the pipeline that saved it, or start anew without the state"
         )
     position: Position = state["position"]
     return position
+
+
+def check_state(state: Any) -> None:
+    """Refuses what is no state, or not as it was saved."""
+    if not isinstance(state, Mapping) or "format" not in state:
+        raise PositionMismatchError(
+            f"a {type(state).__name__} without a 'format' is no state: pass what `state_dict()` gave, as it is"
+        )
+    if state["format"] != FORMAT:
+        newer = isinstance(state["format"], int) and state["format"] > FORMAT
+        advice = "update streamrec" if newer else "start anew without it"
+        raise PositionMismatchError(
+            f"this state has format {state['format']!r}, and this release of streamrec reads format {FORMAT}: {advice}"
+        )
+    if state.get("digest") != digest_of({key: value for key, value in state.items() if key != "digest"}):
+        raise PositionMismatchError(
+            "this state is not as it was saved: something in it was changed or is missing; take another one, or start "
+            "anew without it"
+        )
+
+
+def digest_of(state: Mapping[str, Any]) -> str:
+    """A digest of a state, the same behind JSON and back."""
+    text = json.dumps(state, sort_keys=True, separators=(",", ":"), default=repr)
+    return blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def all_names(part: Any) -> Iterator[Sequence[str]]:
+    """The file names of all sources that a description holds, in order."""
+    names = getattr(part, "filenames", None)
+    if names is not None:
+        yield names
+    parts = part.values() if isinstance(part, Mapping) else part if isinstance(part, tuple | list) else ()
+    if is_dataclass(part) and names is None:
+        parts = [getattr(part, each.name) for each in fields(part)]
+    for each in parts:
+        if isinstance(each, Mapping | tuple | list) or is_dataclass(each):
+            yield from all_names(each)
+
+
+def where(state: Mapping[str, Any], chain: Chain) -> str:
+    """Which file name is the first that differs, for the end of a message; nothing where names are not the matter."""
+    for saved, names in zip(state["names"], all_names(chain), strict=False):
+        if saved != sketch(names):
+            return f" ({first_difference(saved, names)})"
+    return ""

@@ -17,11 +17,13 @@ Every buffer is bounded in bytes, and all of them together by the run's budget (
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
+from streamrec.errors import DataError
 from streamrec.pipeline.chunk import Chunk, Position, Shifted
 from streamrec.pipeline.columns import window
 from streamrec.pipeline.description import Chain, ChainWatch, SourceWatch, Within
@@ -55,7 +57,10 @@ async def produce(
             try:
                 chunk = await anext(chunks, None)
             except Exception as error:
-                failures.append(error)
+                task = asyncio.current_task()
+                closing = task is not None and task.cancelling() > 0  # then it may be of somebody's cleanup
+                if not closing or isinstance(error, DataError):
+                    failures.append(error)
                 raise
             if chunk is None:
                 return

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streamrec.pipeline.iteration import FORMAT
+from streamrec.pipeline.iteration import state_of
 from streamrec.testing.resuming import plain
 from tests.pipeline.chains import Made, chains, shards
 
@@ -42,7 +42,7 @@ def test_random_chains_resume_anywhere(files: list[str], data: st.DataObject) ->
     budget = data.draw(st.sampled_from([1 << 28, 1 << 16, 1 << 13]), "budget")
     dataset = made.ours.with_options(memory_budget=budget)
     position = {"seed": data.draw(st.integers(0, 9), "seed")}  # of what has none: failures come again
-    state = {"format": FORMAT, "pipeline": list(dataset.chain.lines()), "position": position}
+    state = state_of(dataset.chain, 0, position)
     elements, states = run(dataset, state, ENOUGH)
     first = data.draw(st.integers(0, len(elements)), "first")
     behind, more = run(dataset, states[first], ENOUGH - first)

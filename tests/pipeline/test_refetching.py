@@ -19,6 +19,7 @@ from streamrec import (
     TFRecordWriter,
     encode_records,
 )
+from streamrec.pipeline.iteration import digest_of
 from streamrec.pipeline.shuffling.buffer import Held
 from streamrec.pipeline.shuffling.refetching import stretches
 from streamrec.testing.servers import Store
@@ -120,6 +121,7 @@ def unversioned(state: dict[str, Any]) -> dict[str, Any]:
     source = state["position"]["source"]
     versions = {version for version, _ in source["held"]["shards"].values()}
     changed: dict[str, Any] = {**state, "position": without(state["position"])}
+    changed["digest"] = digest_of({key: value for key, value in changed.items() if key != "digest"})
     return changed
 
 

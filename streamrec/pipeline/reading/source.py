@@ -33,6 +33,7 @@ from streamrec.pipeline.background import background
 from streamrec.pipeline.chunk import Chunk
 from streamrec.pipeline.description import Within
 from streamrec.pipeline.memo import Memo
+from streamrec.pipeline.names import told
 from streamrec.pipeline.queue import run_ahead
 from streamrec.pipeline.reading.interleave import Interleave, Plan
 from streamrec.pipeline.reading.lane import Lane
@@ -99,7 +100,7 @@ class Shards:
         return self.plan.cycle_length + self.ahead
 
     def lines(self) -> Iterator[str]:
-        yield f"Shards({self.plan!r}, {list(self.filenames)})"
+        yield f"Shards({self.plan!r}, {told(self.filenames)})"
 
     async def opened(self, within: Within) -> Opened:
         """Its stores and listing; what its lanes leave of the budget, its stores may hold ahead of them."""

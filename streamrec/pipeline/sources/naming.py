@@ -22,6 +22,7 @@ from streamrec.pipeline.columns import Columns, objects
 from streamrec.pipeline.description import Within
 from streamrec.pipeline.memo import Memo
 from streamrec.pipeline.mixing.drawing import words
+from streamrec.pipeline.names import told
 from streamrec.pipeline.session import StoreOptions
 from streamrec.shards import Filenames
 from streamrec.shards.patterns import listed
@@ -50,7 +51,12 @@ class Names:
         return cls(names, shuffle, seed if shuffle else None, stores)
 
     def lines(self) -> Iterator[str]:
-        yield repr(self)
+        yield f"Names({told(self.patterns)}, shuffle={self.shuffle!r}, seed={self.seed!r})"
+
+    @property
+    def filenames(self) -> tuple[str, ...]:
+        """As other sources of files have them."""
+        return self.patterns
 
     async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
         listing = (await within.session.open(self, self.stores, 0, self.patterns, self.memo)).listing
