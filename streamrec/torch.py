@@ -22,6 +22,7 @@ import torch
 from torch.utils import data
 
 from streamrec import BytesColumn, Dataset, DatasetIterator, Frames
+from streamrec.pipeline.iteration import check_state
 from streamrec.pipeline.reading.dealing import is_dealt
 from streamrec.pipeline.reading.environment import Rank, rank_here, reader_here
 
@@ -72,6 +73,8 @@ class IterableDataset(data.IterableDataset[Any]):
         rank = self._dataset.options.rank or self._rank or rank_here()
         self._check_dealt(rank)
         state, self._state = self._state, None
+        if state is not None:
+            check_state(state)
         epoch = self._epoch(state)
         run = self._dataset.with_rank(rank.rank, rank.world_size).with_epoch(epoch).iterate(state)
         self._run = run
@@ -107,7 +110,7 @@ class IterableDataset(data.IterableDataset[Any]):
         info = data.get_worker_info()
         worker = 0 if info is None else info.id
         first, begun = int(self._first[0]), int(self._begun[worker])
-        epoch = first + begun if state is None else int(state.get("epoch", 0))
+        epoch = first + begun if state is None else int(state["epoch"])
         self._begun[worker] = epoch + 1 - first
         return epoch
 

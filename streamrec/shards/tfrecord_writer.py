@@ -31,9 +31,12 @@ BLOCK_BYTES = 1 << 20
 class TFRecordWriter:
     """Writes records to one shard, as `tf.io.TFRecordWriter` does, to any URL or path.
 
-    Unlike TensorFlow's, the shard appears when it is closed and whole: leaving the `with` block by an exception
-    leaves nothing under the name (and what stood there before stays). So does a writer that is dropped without `close`;
-    one that is open when the interpreter exits may leave what a killed writer leaves. The log tells of both.
+    Unlike TensorFlow's, the shard appears when it is closed and whole: leaving the `with` block by an exception leaves
+    nothing under the name (and what stood there before stays). So does a writer that is dropped without `close`, or
+    that is open when the interpreter exits; the log tells of both.
+
+    A symbolic link is followed. What is no plain file (/dev/stdout, a named pipe) is written straight through: what was
+    written before an error cannot be taken back.
 
     Sharing: any number of threads may write to one writer; each record is written once, those of one thread in order.
     `close` comes after the writes that have begun, and refuses later ones (ClosedError).

@@ -137,6 +137,9 @@ class ShardWriter:
         ...             await writer.write(image)
         ...     return [shard.path for shard in writer.shards]
 
+    On local disks a symbolic link is followed, and what is no plain file (/dev/stdout, a named pipe) is written
+    straight through: nothing of it can be taken back.
+
     Args:
         pattern: The shards' URL; `{shard}` or `{shard:05d}` in it stands for the shard's number, from 0.
         options: Compression; None for none.

@@ -21,6 +21,7 @@ Rules:
 from __future__ import annotations
 
 import math
+import resource
 import time
 from collections import deque
 from collections.abc import Callable
@@ -40,6 +41,10 @@ BUFFER_BYTES: Final = 96 << 20
 
 MOST_OPEN: Final = 64
 """Small objects open at a time, at the most: processors take no more."""
+
+LEAST_OPEN: Final = 8
+OF_LIMIT: Final = 8
+"""Of the files that the process may have open, those ahead of their turn are no more than this part."""
 
 PROOF_ALONE: Final = 1 << 20
 PROOF_BESIDE: Final = 8 << 20
@@ -126,6 +131,7 @@ class Connections:
         self.pace = Pace()
         self._latencies: deque[float] = deque(maxlen=REMEMBERED)
         self._rates: deque[float] = deque(maxlen=REMEMBERED)
+        self._most_files = max(LEAST_OPEN, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // OF_LIMIT)
         self._count = 1
         self._count_until = -math.inf
         self._begin_window(clock())
@@ -231,7 +237,8 @@ class Connections:
         """
         pace = self.pace
         useful = max(size, 1) / pace.rate
-        return min(math.ceil(self._climb.target * (1 + pace.latency / useful)), MOST_OPEN)
+        wanted = math.ceil(self._climb.target * (1 + pace.latency / useful))
+        return min(wanted, MOST_OPEN, self._most_files)
 
     def _room(self, urgent: bool) -> int:
         """What one stream may hold ahead of its turn."""

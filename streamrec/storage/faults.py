@@ -12,6 +12,7 @@ its calls of the client below it.
 from __future__ import annotations
 
 import enum
+import resource
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
@@ -40,6 +41,7 @@ __all__ = [
     "http_body_range",
     "retry_after_seconds",
     "seam_of",
+    "too_many_files",
 ]
 
 
@@ -82,6 +84,15 @@ class Seam(Protocol):
 
 
 Translate = Callable[[Any, str, int | None, int | None], StorageError | TransientError]
+
+
+def too_many_files() -> str:
+    """What "Too many open files" means, and what helps."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return (
+        f"too many files and connections are open: {limit:,}, which is all that this process may have: lower "
+        "num_parallel_reads (or cycle_length), or raise the limit (ulimit -n)"
+    )
 
 
 def seam_of(foreign: tuple[type[Exception], ...], translate: Translate) -> Seam:

@@ -6,6 +6,7 @@ into the caller's buffer. What did not fit is kept as a view, not copied again.
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +15,15 @@ import aiohttp
 
 from streamrec.errors import StorageError
 from streamrec.storage.backend import ObjectInfo
-from streamrec.storage.faults import Cause, TransientError, from_status, http_body_range, retry_after_seconds, seam_of
+from streamrec.storage.faults import (
+    Cause,
+    TransientError,
+    from_status,
+    http_body_range,
+    retry_after_seconds,
+    seam_of,
+    too_many_files,
+)
 from streamrec.storage.landing import Landing, land
 from streamrec.storage.retry import RetryPolicy
 
@@ -173,6 +182,8 @@ def translate(
         return StorageError(f"the server's certificate was refused ({said})", path, start, end)
     if isinstance(error, aiohttp.InvalidURL | aiohttp.NonHttpUrlClientError):
         return StorageError(f"this is no URL that can be fetched ({said})", path, start, end)
+    if isinstance(error, OSError) and error.errno == errno.EMFILE:
+        return StorageError(too_many_files(), path, start, end)
     if isinstance(error, TimeoutError):
         return TransientError(Cause.TIMED_OUT, said)
     if isinstance(error, aiohttp.ClientConnectorError | ConnectionRefusedError):

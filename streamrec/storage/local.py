@@ -10,7 +10,8 @@ Uploads go to a temporary name in the same directory (`temporary.py`) and are pu
 a hard link, which never replaces), fsync of the directory. A process that is killed leaves the temporary file,
 which no listing shows; the next upload to the same name removes it.
 
-Paths are plain, or `file://` or `local://` URLs; listings come in the style that was asked for.
+What is no plain file is read and written by `special_files.py`. Paths are plain, or `file://` or `local://` URLs;
+listings come in the style that was asked for.
 """
 
 from __future__ import annotations
@@ -37,11 +38,12 @@ from streamrec.errors import (
     UnsupportedOperationError,
 )
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink, Sent
-from streamrec.storage.faults import changed, exists, seam_of
+from streamrec.storage.faults import changed, exists, seam_of, too_many_files
 from streamrec.storage.fsspec_options import Source
 from streamrec.storage.mapped import MappedFile, read_cached
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.shield import finish, in_thread, surely
+from streamrec.storage.special_files import SpecialBody, StraightUpload, is_special, is_unsized
 from streamrec.storage.temporary import create_temporary, make_directories, remove_abandoned, sync_directory
 from streamrec.storage.turns import Turns
 from streamrec.storage.urls import is_temporary
@@ -75,21 +77,35 @@ class LocalBackend:
 
     async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
         """Opens the file and stays with that one, even when its name moves to another."""
+        local = local_path(path)
         with _seam(path, start, end):
-            file = await finish(_open(local_path(path), start), undo=_close)
+            if await asyncio.to_thread(is_special, local):
+                return await SpecialBody.open(path, local, start)
+            file = await finish(_open(local, start), undo=_close)
         info = _info(path, os.fstat(file.fileno()))
         if version is not None and version != info.version:
             await finish(_close(file))
             raise changed(path, start, end)
+        if not info.size and is_unsized(file.fileno()):
+            special = SpecialBody(path, os.dup(file.fileno()))
+            await finish(_close(file))
+            return special
         if start >= (info.size or 0):
             await finish(_close(file))
             return EmptyBody(info)
         return _LocalBody(file, info, start, self._turns)
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
-        """Makes the directories, and a temporary file beside the final one."""
+        """Makes the directories, and a temporary file beside the final one.
+
+        A symbolic link is followed: what it leads to is replaced, and the link stays.
+        """
         final = local_path(path)
         with _seam(path):
+            if await asyncio.to_thread(is_special, final):
+                return StraightUpload(path, final)
+            if await asyncio.to_thread(os.path.islink, final):
+                final = Path(await asyncio.to_thread(os.path.realpath, final))
             if not overwrite and await asyncio.to_thread(os.path.lexists, final):
                 raise exists(path)
             return await finish(_begin(path, final, overwrite), undo=_LocalUpload.abort)
@@ -310,6 +326,10 @@ def _translate(error: OSError, path: str, start: int | None, end: int | None) ->
         return NotFoundError("there is no such file: check the path", path, start, end)
     if isinstance(error, PermissionError):
         return PermissionDeniedError(f"access refused ({error})", path, start, end)
+    if error.errno == errno.EMFILE:
+        return StorageError(too_many_files(), path, start, end)
+    if isinstance(error, IsADirectoryError):
+        return StorageError(f"this is a directory: write {path.rstrip('/')}/*.tfrecord for the shards in it", path)
     return StorageError(f"{type(error).__name__}: {error}", path, start, end)
 
 

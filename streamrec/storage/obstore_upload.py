@@ -31,6 +31,8 @@ __all__ = ["ObstoreUpload"]
 
 PARALLEL: Final = 3
 
+MOST_PARTS: Final = 10_000
+
 
 class ObstoreUpload:
     """One upload under way.
@@ -68,6 +70,13 @@ class ObstoreUpload:
         if whole is not None and index == 0:
             self._only = data
             return
+        if index == MOST_PARTS:
+            raise StorageError(
+                f"obstore's parts do not grow, and stores take {MOST_PARTS:,}: write smaller shards (max_shard_bytes), "
+                "or leave out backend='obstore'",
+                self._path,
+                offset,
+            )
         if self._writer is None:
             self._writer = obstore.open_writer_async(
                 self._tries(), self._key, buffer_size=len(data), max_concurrency=PARALLEL

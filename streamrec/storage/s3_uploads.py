@@ -112,6 +112,7 @@ class S3Upload:
     """
 
     parallel = 1_000
+    grows = True
 
     def __init__(self, filesystem: S3FileSystem, leftovers: Leftovers, path: str, overwrite: bool) -> None:
         bucket, key = split_object(path)
@@ -141,7 +142,11 @@ class S3Upload:
             self._only = data
             return
         if index >= MAX_PARTS:
-            raise StorageError(f"S3 takes {MAX_PARTS:,} parts at most: pass a larger part_size", self._path, offset)
+            raise StorageError(
+                f"S3 takes {MAX_PARTS:,} parts and 5 TB at most: write several shards (max_shard_bytes)",
+                self._path,
+                offset,
+            )
         upload = await self._start()
         crc32c = kernels.crc32c(data)
         with seam(self._path, offset, offset + len(data)):

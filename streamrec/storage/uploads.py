@@ -4,8 +4,9 @@ The contract:
 
 * Nothing is visible under the path before `complete` returns; a killed process leaves nothing there either.
 * `write` copies what it is given into parts of `part_size`. At most `parallel` parts are on their way (fewer
-  where the store wants them in order); past that `write` waits. So memory stays below
-  `(parallel + 1) * part_size`, whatever is written.
+  where the store wants them in order, or parts are large); past that `write` waits. So memory stays below
+  `(parallel + 1) * part_size`, whatever is written, where parts do not grow.
+* Where the store takes so many parts only (S3), they grow with their number: see `part_bytes`.
 * Each part is retried by itself, under the one retry policy.
 * The object is complete when the store has all of it: its size is compared with what was sent, and its CRC32C
   or etag where the store gives one. What differs is removed again, and is an IntegrityError.
@@ -36,6 +37,26 @@ PART_SIZE = 8 << 20
 PARALLEL = 4
 """Parts under way at the same time."""
 
+GROWTH_AFTER = 1000
+"""Parts after which they grow, where the store takes so many only: S3 takes 10,000, and 5 TB in all."""
+
+GROWTH_EVERY = 64
+"""After so many more, parts are larger by the size of the first ones."""
+
+LARGE_BYTES = 16 << 20
+"""Of larger parts fewer are under way at the same time."""
+
+
+def part_bytes(index: int, first: int, grows: bool) -> int:
+    """How large a part is.
+
+    >>> sum(part_bytes(index, PART_SIZE, True) for index in range(10_000)) > 5e12
+    True
+    >>> part_bytes(999, PART_SIZE, True), part_bytes(9_999, PART_SIZE, True) < 5 << 30
+    (8388608, True)
+    """
+    return first * (1 + max(0, index - GROWTH_AFTER) // GROWTH_EVERY) if grows else first
+
 
 class Upload:
     """One upload under way; made by `Storage.upload`.
@@ -62,8 +83,10 @@ class Upload:
         self._traffic = traffic or Traffic()
         self._sink = sink
         self._policy = policy
-        self._part_size = part_size
-        self._slots = asyncio.Semaphore(min(parallel, sink.parallel))
+        self._first_size = self._part_size = part_size
+        self._grows = bool(getattr(sink, "grows", False))
+        self._parallel = min(parallel, sink.parallel)
+        self._slots = asyncio.Semaphore(self._parallel)
         self._tasks: set[asyncio.Task[None]] = set()
         self._part = bytearray(part_size)
         self._filled = 0
@@ -157,23 +180,37 @@ class Upload:
 
     async def _send(self, last: bool) -> None:
         """Starts the part when there is a slot. It is copied: a dying connection may hold it for long."""
-        await self._slots.acquire()
+        slots = min(self._parallel, -(-self._part_size // LARGE_BYTES))
+        taken = 0
         try:
+            while taken < slots:
+                await self._slots.acquire()
+                taken += 1
             self._check()
         except BaseException:
-            self._slots.release()
+            self._free(taken)
             raise
         data = bytes(memoryview(self._part)[: self._filled])
         self._sent = Sent(self._sent.size + len(data), kernels.crc32c(data, self._sent.crc32c))
         whole = self._sent if last else None
-        task = asyncio.get_running_loop().create_task(self._put(self._index, data, whole))
+        put = self._put(self._index, self._sent.size - len(data), data, whole, slots)
+        task = asyncio.get_running_loop().create_task(put)
         self._index += 1
         self._filled = 0
+        self._resize(part_bytes(self._index, self._first_size, self._grows))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _put(self, index: int, data: bytes, whole: Sent | None) -> None:
-        start = index * self._part_size
+    def _resize(self, size: int) -> None:
+        """The next part has this size."""
+        if size != self._part_size:
+            self._part_size, self._part = size, bytearray(size)
+
+    def _free(self, slots: int) -> None:
+        for _ in range(slots):
+            self._slots.release()
+
+    async def _put(self, index: int, start: int, data: bytes, whole: Sent | None, slots: int) -> None:
         end = start + len(data)
         call = partial(self._sink.put_part, index, start, data, whole)
         limit = self._policy.request_timeout(len(data))
@@ -191,7 +228,7 @@ class Upload:
         except Exception as error:
             self._error = self._error or error
         finally:
-            self._slots.release()
+            self._free(slots)
 
     async def _abort(self) -> None:
         tasks = list(self._tasks)
