@@ -24,14 +24,14 @@ __all__ = ["SpecialBody", "StraightUpload", "is_special", "is_unsized"]
 
 
 def is_special(path: Path) -> bool:
-    """Whether a path leads to something that is no plain file and no directory, or lies among the devices."""
-    if str(path).startswith(("/dev/", "/proc/")):
-        return not path.is_dir()
+    """Whether a path leads to something that is no plain file and no directory, or to an open file by its number."""
     try:
         mode = path.stat().st_mode
     except OSError:
         return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+    if stat.S_ISREG(mode):
+        return str(path).startswith(("/dev/std", "/dev/fd/", "/proc/"))
+    return not stat.S_ISDIR(mode)
 
 
 def is_unsized(number: int) -> bool:
