@@ -277,11 +277,24 @@ def _start() -> LoopThread:
         thread.start()
         if multiprocessing.parent_process() is not None:
             multiprocessing.util.Finalize(None, _at_exit, exitpriority=20)
+            _before_threads_are_joined(_at_exit)
         _process.thread = thread
     except BaseException:  # Ctrl-C in between: the thread may run, and nobody would ever use it
         thread.forsake()
         raise
     return thread
+
+
+def _before_threads_are_joined(function: Callable[[], None]) -> None:
+    """Has a function called when the main thread ends.
+
+    From Python 3.13 on, a child of multiprocessing joins its threads before it calls finalizers: one that still waits
+    for an element would keep it for ever. The hook is that of concurrent.futures; it has no public name.
+    """
+    register = getattr(threading, "_register_atexit", None)
+    if register is not None:
+        with suppress(RuntimeError):  # the main thread has ended
+            register(function)
 
 
 def _at_exit() -> None:
