@@ -16,6 +16,7 @@ from streamrec.pipeline import ChainStats
 from streamrec.pipeline.watching.figures import COUNTERS as STAGE_COUNTERS
 from streamrec.prometheus import StatisticsCollector
 from streamrec.storage import Counts, Statistics
+from streamrec.storage.fast_path import FastPath
 from streamrec.storage.faults import Cause
 from streamrec.storage.report import COUNTERS
 from streamrec.storage.statistics import Tally
@@ -39,6 +40,9 @@ def statistics() -> Statistics:
             tally.hedge()
             tally.hedge_won()
             tally.count_loss(100)
+            fast_path = FastPath("what the tests leave")
+            tally.watch(fast_path)
+            fast_path.leave("it", "on purpose")
     return statistics
 
 
