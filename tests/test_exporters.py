@@ -41,7 +41,7 @@ def statistics() -> Statistics:
             tally.hedge_won()
             tally.count_loss(100)
             fast_path = FastPath("what the tests leave")
-            tally.watch(fast_path)
+            statistics.backend(scheme).watch(fast_path)
             fast_path.leave("it", "on purpose")
     return statistics
 
