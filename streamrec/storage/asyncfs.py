@@ -7,8 +7,10 @@ on the last: two blocks of memory per stream. `stat` and `open` ask for the obje
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
+from inspect import isawaitable
 from typing import Final
 
 import fsspec
@@ -24,6 +26,9 @@ from streamrec.storage.urls import temporary_name
 
 __all__ = ["AsyncFsBackend", "connect"]
 
+CLIENTS: Final = ("_session", "service_client", "credential")
+"""Where filesystems keep what must be closed: most of them, adlfs, adlfs."""
+
 BLOCK: Final = 4 << 20
 """Bytes of one read: below that the cost of a request shows, on S3 above all."""
 
@@ -36,6 +41,14 @@ async def connect(source: Source, policy: RetryPolicy) -> AsyncFsBackend:
         if hasattr(filesystem, "set_session"):
             await filesystem.set_session()
     return AsyncFsBackend(filesystem)
+
+
+def _forget(filesystem: AsyncFileSystem) -> None:
+    """Its finalizers would run when the interpreter ends, on a loop that is not there any more (adlfs)."""
+    for finalizer in list(getattr(weakref.finalize, "_registry", ())):
+        peeked = finalizer.peek()
+        if peeked is not None and peeked[0] is filesystem:
+            finalizer.detach()
 
 
 class AsyncFsBackend:
@@ -104,13 +117,18 @@ class AsyncFsBackend:
         return await SpooledUpload.start(deliver, discard)
 
     async def aclose(self) -> None:
-        """Closes the session, where the filesystem has one that is known how to close."""
+        """Closes the clients that the filesystem has, as far as they are known: fsspec has no way to do so."""
         creator = getattr(self._fs, "_s3creator", None)
-        session = getattr(self._fs, "_session", None)
         if creator is not None:
             await creator.__aexit__(None, None, None)
-        elif session is not None and hasattr(session, "close"):
-            await session.close()
+            return
+        for name in CLIENTS:
+            close = getattr(getattr(self._fs, name, None), "close", None)
+            if close is not None:
+                done = close()
+                if isawaitable(done):
+                    await done
+        _forget(self._fs)
 
     def _name(self, path: str) -> str:
         return str(self._fs._strip_protocol(path))

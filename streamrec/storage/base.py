@@ -57,10 +57,11 @@ class Storage:
     """One store, for one event loop.
 
     Args:
-        backend: How this kind of store is talked to; closed with the Storage.
+        backend: How this kind of store is talked to.
         retry: When to try again and when to give up.
         connections: What its streams share with those of other stores; None: a budget of their own.
         traffic: What its requests share; None: their own.
+        release: Ends the use of a backend that others share; None: it is closed with the Storage.
     """
 
     def __init__(
@@ -69,8 +70,10 @@ class Storage:
         retry: RetryPolicy | None = None,
         connections: Connections | None = None,
         traffic: Traffic | None = None,
+        release: Callable[[], None] | None = None,
     ) -> None:
         self._backend = backend
+        self._release = release
         self._retry = retry or RetryPolicy()
         self._connections = connections or Connections()
         self._traffic = traffic or Traffic()
@@ -195,9 +198,12 @@ class Storage:
         return Upload(sink, self._retry, path, part_size, parallel, self._traffic)
 
     async def aclose(self) -> None:
-        """Closes the client. Streams and uploads must be closed before; later calls are a ClosedError."""
+        """Closes the client, or ends its use. Streams and uploads must be closed before; later calls: ClosedError."""
         self._closed = True
-        await self._backend.aclose()
+        if self._release is not None:
+            self._release()
+        else:
+            await self._backend.aclose()
 
     def _check_open(self, path: str) -> None:
         """A client that is used after its end would quietly open connections that nobody closes."""

