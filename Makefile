@@ -5,7 +5,8 @@
 # all variants of the tests, not those that tell most in the least time (CI does both).
 
 PYTHON ?= python3
-CLIENT := .venv
+# Another Python has an environment of its own: make test PYTHON=python3.13
+CLIENT := .venv$(if $(filter-out python3,$(PYTHON)),-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 SERVERS := .venv-servers
 CRT := .venv-crt
 OLDEST := .venv-oldest
@@ -31,6 +32,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@sed -n '1,5p' Makefile | cut -c3-
+	@echo "  make test PYTHON=python3.13   the tests on another Python, in an environment of its own"
 	@echo "  make check    lint, types and structure"
 	@echo "  make test-s3  the tests of S3 with awscrt, and with the oldest clients"
 	@echo "  make sanitize the tests of kernels and parsing under AddressSanitizer and UBSan"
@@ -68,7 +70,7 @@ fuzz:
 
 bench: client servers peers
 	$(CLIENT)/bin/python $(PIP) tfrecord
-	for name in kernels local stream encode parse paced faults pipeline training; do $(CLIENT)/bin/python -m benchmarks.$$name || exit 1; done
+	for name in kernels local stream encode parse paced faults pipeline training clients repeated_gets; do $(CLIENT)/bin/python -m benchmarks.$$name || exit 1; done
 	$(CLIENT)/bin/python -m benchmarks.pipeline --memory
 
 client: $(CLIENT)/.done
@@ -114,5 +116,5 @@ $(CLIENT)/.peers: $(CLIENT)/.done
 	@touch $@
 
 clean:
-	rm -rf $(CLIENT) $(SERVERS) $(CRT) $(OLDEST) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find streamrec -name '*.so' -delete
