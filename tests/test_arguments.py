@@ -112,6 +112,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: TFRecordDataset(5), "a file name is 5 (int): give a URL or path"),  # type: ignore[arg-type]
     (lambda: TFRecordDataset(["a", 5]), "a file name is 5 (int)"),  # type: ignore[list-item]
     (lambda: TFRecordDataset("a", num_parallel_reads=1.5), "num_parallel_reads is 1.5 (float)"),  # type: ignore[arg-type]
+    (lambda: TFRecordDataset("a", num_parallel_reads=0), "num_parallel_reads is 0: it must be 1 or more, AUTOTUNE, or"),
     (lambda: TFRecordDataset("a", buffer_size="1"), "buffer_size is '1' (str)"),  # type: ignore[arg-type]
     (lambda: TFRecordDataset("a", on_loss=5), "on_loss is 5 (int): it must be a function"),  # type: ignore[arg-type]
     (lambda: TFRecordDataset("a", storage_options="abc"), "storage_options is 'abc' (str): it must be a dict of"),  # type: ignore[arg-type]

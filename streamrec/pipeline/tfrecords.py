@@ -11,6 +11,7 @@ from streamrec.arguments import flag, integer
 from streamrec.pipeline.dataset import Dataset
 from streamrec.pipeline.description import Chain
 from streamrec.pipeline.mixing.interleaving import plan_of
+from streamrec.pipeline.options import AUTOTUNE
 from streamrec.pipeline.reading.source import Shards
 from streamrec.shards import Filenames, ReadOptions
 from streamrec.shards.patterns import listed
@@ -74,8 +75,12 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
         ValueError: An argument is out of its range. (What is wrong with the files shows when it is iterated.)
     """
     check_source(storage_options, filesystem)
-    reads = integer("num_parallel_reads", num_parallel_reads, none=True)
-    cycle = integer("cycle_length", cycle_length, none=True) or reads or 1
+    reads = integer("num_parallel_reads", num_parallel_reads, AUTOTUNE, none=True)
+    cycle = integer("cycle_length", cycle_length, AUTOTUNE, none=True)
+    for name, value in (("num_parallel_reads", reads), ("cycle_length", cycle)):
+        if value == 0:
+            raise ValueError(f"{name} is 0: it must be 1 or more, AUTOTUNE, or None")
+    cycle = cycle or reads or 1
     shards = Shards(
         tuple(located(name, filesystem) for name in listed(filenames)),
         plan_of(cycle, block_length, deterministic),

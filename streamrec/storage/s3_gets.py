@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
+import aiobotocore.endpoint
 import aiohttp
-from aiobotocore.endpoint import convert_to_response_dict
 from botocore.awsrequest import AWSRequest
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 from s3fs import S3FileSystem
@@ -164,7 +164,7 @@ class Gets:
 async def _error_of(client: Any, answer: Any) -> ClientError:
     """What the client would raise."""
     model = client.meta.service_model.operation_model("GetObject")
-    told = await convert_to_response_dict(answer, model)
+    told = await aiobotocore.endpoint.convert_to_response_dict(answer, model)
     return ClientError(await client._response_parser.parse(told, model.output_shape), "GetObject")
 
 

@@ -1,6 +1,9 @@
 """Any other fsspec filesystem, async and sync."""
 
+import asyncio
+import weakref
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import fsspec
@@ -10,6 +13,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from s3fs import S3FileSystem
 
+from streamrec import TFRecordDataset, encode_records
 from streamrec.errors import MissingExtraError, StorageError
 from streamrec.storage import Storages
 from streamrec.testing.servers import Store
@@ -54,3 +58,41 @@ async def test_a_protocol_whose_package_is_missing() -> None:
     async with Storages() as storages:
         with pytest.raises(MissingExtraError, match="dropboxdrivefs"):
             await storages.at("dropbox://x/y")
+
+
+class ServiceClient:
+    """What adlfs keeps: it must be closed, and nobody says so."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+class LikeAzure(AsyncFileSystemWrapper):  # type: ignore[misc]
+    """Has a client, and a finalizer that would run on a loop that is gone."""
+
+    protocol = ("likeazure",)
+    made: list["LikeAzure"] = []  # noqa: RUF012 - streamrec makes the instances
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(LocalFileSystem(auto_mkdir=True), **kwargs)
+        self._strip_protocol = lambda path: path.removeprefix("likeazure://")
+        self.service_client = ServiceClient()
+        self.finalizer = weakref.finalize(self, pytest.fail, "the loop is gone")
+        self.made.append(self)
+
+
+def test_filesystems_that_we_made_are_closed(tmp_path: Path) -> None:
+    """When their loop ends at the latest."""
+    fsspec.register_implementation("likeazure", LikeAzure, clobber=True)
+    (tmp_path / "x").write_bytes(encode_records([b"a"]))
+
+    async def read() -> list[bytes]:
+        return [record async for record in TFRecordDataset(f"likeazure://{tmp_path}/x")]
+
+    assert asyncio.run(read()) == [b"a"]
+    [filesystem] = LikeAzure.made
+    assert filesystem.service_client.closed == 1
+    assert not filesystem.finalizer.alive
