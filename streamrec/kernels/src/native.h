@@ -17,7 +17,7 @@
 #ifndef STREAMREC_NATIVE_H
 #define STREAMREC_NATIVE_H
 
-#define PY_SSIZE_T_CLEAN
+/* No format of arguments has a '#': what one version's headers make of it fails on another, and one build serves all. */
 #include <Python.h>
 #include <stdint.h>
 #include <string.h>

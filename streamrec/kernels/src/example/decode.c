@@ -42,12 +42,14 @@ copy_bytes(const char *data, Py_ssize_t size)
 static int
 read_slot(PyObject *item, decode_slot *slot)
 {
-    const char *key, *fill;
-    Py_ssize_t key_size, fill_size;
+    char *key, *fill = NULL;
+    Py_ssize_t key_size, fill_size = 0;
+    PyObject *name, *filling;
     long long size;
     int kind, dense, padded, required, empty_counts;
-    if (!PyArg_ParseTuple(item, "y#ippLz#pp", &key, &key_size, &kind, &dense, &padded, &size, &fill, &fill_size,
-                          &required, &empty_counts)) {
+    if (!PyArg_ParseTuple(item, "SippLOpp", &name, &kind, &dense, &padded, &size, &filling, &required, &empty_counts) ||
+        PyBytes_AsStringAndSize(name, &key, &key_size) < 0 ||
+        (filling != Py_None && PyBytes_AsStringAndSize(filling, &fill, &fill_size) < 0)) {
         return -1;
     }
     int64_t width = decode_width(kind);

@@ -455,16 +455,18 @@ static int
 read_column(job *work, Py_ssize_t index, PyObject *item, Py_ssize_t rows)
 {
     column *col = &work->cols[index];
-    char *key;
-    PyObject *values, *spans, *splits;
+    char *data;
+    Py_ssize_t size;
+    PyObject *key, *values, *spans, *splits;
     if (!PyTuple_Check(item)) {
         PyErr_SetString(PyExc_TypeError, "a column must be a tuple (key, kind, values, spans, splits)");
         return -1;
     }
-    if (!PyArg_ParseTuple(item, "y#iOOO", &key, &col->key.size, &col->kind, &values, &spans, &splits)) {
+    if (!PyArg_ParseTuple(item, "SiOOO", &key, &col->kind, &values, &spans, &splits) ||
+        PyBytes_AsStringAndSize(key, &data, &size) < 0) {
         return -1;
     }
-    col->key.data = key;
+    col->key = (slice){data, size};
     if (col->kind < KIND_NONE || col->kind > KIND_INT64) {
         PyErr_Format(PyExc_ValueError, "a column's kind must be 0 to 3, not %d", col->kind);
         return -1;
