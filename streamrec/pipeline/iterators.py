@@ -25,11 +25,11 @@ import anyio
 
 from streamrec import bridge
 from streamrec.errors import ClosedError, StorageError
-from streamrec.pipeline.chunk import Chunk
-from streamrec.pipeline.iteration import Iteration, Run
-from streamrec.pipeline.queue import ByteQueue, fill
-from streamrec.pipeline.run import produce, started
-from streamrec.pipeline.watching.watch import Watching
+from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.pipeline.engine.iteration import Iteration, Run
+from streamrec.pipeline.engine.queue import ByteQueue, fill
+from streamrec.pipeline.engine.run import produce, started
+from streamrec.pipeline.telemetry.telemetry import Watching
 from streamrec.storage import Mappings, collecting, noting
 
 __all__ = ["AsyncDatasetIterator", "DatasetIterator", "ThreadedAsyncIterator", "in_this_loop"]

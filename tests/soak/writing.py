@@ -48,7 +48,7 @@ WEATHER = Faults(
     slow=0.05,
     slow_first_byte=0.5,
 )
-BACKENDS = [f"streamrec.storage.{name}" for name in ("s3", "gcs", "local")]
+BACKENDS = [f"streamrec.storage.backends.{name}" for name in ("s3", "gcs", "local")]
 
 
 @dataclass(frozen=True)

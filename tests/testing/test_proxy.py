@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from streamrec.testing.faults import NO_FAULTS, Faults
-from streamrec.testing.http1 import Reader, Request, parse_request
+from streamrec.testing.network.http1 import Reader, Request, parse_request
+from streamrec.testing.network.server import Server
 from streamrec.testing.objectstore import ObjectStore
 from streamrec.testing.plainclient import ask
 from streamrec.testing.proxy import FaultProxy
 from streamrec.testing.requestlog import Entry, repeated_bytes
-from streamrec.testing.server import Server
 
 KEY = "/bucket/dir/key"
 RANGE = {"Range": "bytes=100000-199999"}

@@ -1,0 +1,265 @@
+"""Interleave: in which order the records of many shards come. Pure: it is told what has arrived, and plans.
+
+The order is tf.data's: `cycle_length` slots hold a shard each; `block_length` records are taken from one slot,
+then from the next. A shard that ends leaves its slot empty, and the cycle goes on; when it comes round, an
+empty slot takes the next shard. So the order depends on the shards alone, never on which bytes came first.
+With `deterministic=False` whatever has arrived first comes first, a block of a shard at a time.
+
+Records are never handled one by one: many rounds of turns are taken at once. Short records are copied in order by one
+kernel call; longer ones, and long stretches of one shard, stay where they lie.
+
+Rules:
+- A pull ends between two batches where it can (`batch`, `skip`: how the records are batched behind this): a batch
+  that straddles chunks must be copied once more. For that it waits, but only while more is sure to come.
+- What one pull gives depends on what has arrived; the order of the records never does.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Final
+
+from streamrec.pipeline.elements.chunk import Positions
+from streamrec.pipeline.sources.shards.positions import Arrival, BlockPositions, Snapshot, SourcePositions, Turn
+from streamrec.pipeline.sources.shards.shard_queue import STRETCH_BYTES, Lane, records_begun, shares_of, take_in_turn
+from streamrec.pipeline.sources.shuffle.record_locations import Taken
+from streamrec.tfrecord import Frames
+
+__all__ = ["CHUNK_BYTES", "Interleave", "Plan"]
+
+CHUNK_BYTES = 12 << 20
+"""About how much one pull takes at the most: more costs memory, less costs time for each."""
+
+LONG_CHUNK_RECORDS = 256
+LONG_CHUNK_BYTES = 32 << 20
+"""A pull costs something for each lane: of long records it takes so many, but no more bytes than these. Not of shorter
+ones, though they are not copied either: parsed, a pull of tokens is five times as large."""
+
+AVAILABLE: Final = attrgetter("available")
+TYPICAL_BYTES: Final = attrgetter("typical_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How shards take turns: see the top of this file. `deterministic=None`: as a run's options say (`within`)."""
+
+    cycle_length: int = 1
+    block_length: int = 1
+    deterministic: bool | None = True
+
+    def within(self, deterministic: bool) -> Plan:
+        """This plan in a run whose options say so."""
+        return replace(self, deterministic=deterministic) if self.deterministic is None else self
+
+    def __post_init__(self) -> None:
+        for name in ("cycle_length", "block_length"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+
+
+class Interleave:
+    """The running interleave over `shards` shards.
+
+    The caller makes a lane for each shard that `wanted` names, pushes what arrives, and calls `pull`.
+
+    Args:
+        plan: The order.
+        shards: How many there are.
+        turn: Where to go on.
+        batch: How many records make a batch behind this.
+        skip: How many records precede the first batch.
+        most_bytes: No pull of long records need take more, unless it is CHUNK_BYTES.
+
+    Attributes:
+        lanes: Those in the slots, and those that are fed ahead of their turn, by their shards' numbers.
+        awaited: Where the last pull gave nothing, the lanes that must give more before one can; none: any may do.
+    """
+
+    def __init__(
+        self, plan: Plan, shards: int, turn: Turn | None = None, *, batch: int = 1, skip: int = 0, most_bytes: int = 0
+    ) -> None:
+        turn = turn or Turn((None,) * plan.cycle_length)
+        self._plan = plan
+        self._shards = shards
+        self._cycle = turn.cycle
+        self._block = turn.block
+        self._next = turn.next_shard
+        self.lanes: dict[int, Lane] = {slot.shard: Lane(slot) for slot in turn.slots if slot}
+        self._slots: list[Lane | None] = [None if slot is None else self.lanes[slot.shard] for slot in turn.slots]
+        self._marks = [None if lane is None else lane.mark() for lane in self._slots]
+        self._batch = batch
+        self._pulled = -skip
+        self._most_bytes = min(most_bytes, LONG_CHUNK_BYTES)
+        self.awaited: set[Lane] = set()
+        self._before = self.snapshot
+
+    def wanted(self, ahead: int) -> list[Lane]:
+        """The lanes that should be fed, most urgent first: those in slots, and `ahead` of the shards after them."""
+        for shard in range(self._next, min(self._next + ahead, self._shards)):
+            self.lanes.setdefault(shard, Lane(Arrival(shard)))
+        return list(self.lanes.values())
+
+    def extend(self, shards: int) -> None:
+        """So many shards are known by now."""
+        self._shards = shards
+
+    def reach(self, ahead: int) -> int:
+        """How many shards must be known before the next `pull`, with `ahead` of them fed; or all there are."""
+        return self._next + self._plan.cycle_length + ahead + 1
+
+    @property
+    def finished(self) -> bool:
+        """Whether every record was taken."""
+        return self._next == self._shards and not any(self._slots)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """Where the interleave stands: a lane's mark is made anew when records were taken of it."""
+        return Snapshot(tuple(self._marks), self._cycle, self._block, self._next)
+
+    def pull(self) -> tuple[Frames, Positions] | None:
+        """The next records in order, as far as they have arrived; None where nothing can be taken yet.
+
+        Raises:
+            Exception: The error of a shard whose turn has come; the shard leaves the cycle with it.
+        """
+        return self._pull_in_order() if self._plan.deterministic else self._pull_any()
+
+    def _pull_any(self) -> tuple[Frames, Positions] | None:
+        self.awaited = set()
+        self._fill_slots()
+        idle = 0
+        while idle < len(self._slots) and not self.finished:
+            index, lane = self._cycle, self._slots[self._cycle]
+            if lane is not None and lane.available:
+                self._marks[index] = lane.mark()  # with the block that it gives now, for the places within
+                before = self.snapshot
+                frames, taken = self._take({index: lane}, lane.front())
+                self._advance()
+                return frames, BlockPositions(before, lane.shard, taken)
+            self._advance()
+            idle += 1
+            if lane is not None and lane.ended:
+                self._leave(index)
+                self._fill_slots()
+                idle = 0
+        return None
+
+    def _fill_slots(self) -> None:
+        """Empty slots take the next shards now, in the order in which their turns come: as good as at their turns."""
+        if self._next == self._shards or None not in self._slots:
+            return
+        for index in self._in_turn():
+            if self._slots[index] is None and self._next < self._shards:
+                self._enter(index)
+
+    def _in_turn(self) -> list[int]:
+        """All slots, in the order of their turns."""
+        return [*range(self._cycle, len(self._slots)), *range(self._cycle)]
+
+    def _pull_in_order(self) -> tuple[Frames, Positions] | None:
+        self._fill_slots()
+        while not self.finished:
+            lane = self._slots[self._cycle]
+            if lane is not None and lane.available:
+                return self._pull_ready(lane)
+            if lane is not None and not lane.ended:
+                self.awaited = {lane}
+                return None
+            if lane is not None:
+                self._leave(self._cycle)
+            self._advance()
+            self._fill_slots()
+        return None
+
+    def _pull_ready(self, lane: Lane) -> tuple[Frames, Positions] | None:
+        """The next records, of which this lane's are the first; None where more should arrive before."""
+        block = self._plan.block_length
+        if self._slots.count(None) == len(self._slots) - 1:
+            frames, taken = self._take({self._cycle: lane}, self._stretch(lane, sys.maxsize))
+        elif self._block or block * lane.typical_bytes >= STRETCH_BYTES:
+            frames, taken = self._take({self._cycle: lane}, self._stretch(lane, block - self._block))
+            self._go_on(len(frames))
+        else:
+            seats = {index: seated for index in self._in_turn() if (seated := self._slots[index]) is not None}
+            frames, taken = self._take(seats, self._turns(list(seats.values())))
+            turns, self._block = divmod(len(frames), block)
+            self._cycle = list(seats)[turns % len(seats)]
+        if not len(frames):
+            return None
+        self._pulled += len(frames)
+        before, self._before = self._before, self.snapshot
+        return frames, SourcePositions(before, self._before, len(frames), taken)
+
+    def _take(self, seats: Mapping[int, Lane], count: int) -> tuple[Frames, Taken]:
+        """The next `count` records of the lanes in these slots, in turn."""
+        frames, taken = take_in_turn(list(seats.values()), count, self._plan.block_length)
+        if count:
+            for slot, lane in seats.items():
+                self._marks[slot] = lane.mark()
+        return frames, taken
+
+    def _go_on(self, count: int) -> None:
+        """The current turn had `count` records more."""
+        self._block += count
+        if self._block == self._plan.block_length:
+            self._advance()
+
+    def _stretch(self, lane: Lane, limit: int) -> int:
+        """How many records of one lane to take: those of its first block, or of two where a batch straddles them."""
+        front = min(lane.front(), limit)
+        count = self._cut(front) or self._cut(min(lane.available, limit, front + self._batch))
+        if count or lane.available >= limit or not self._waits(lane):
+            return count or front
+        self.awaited = {lane}
+        return 0
+
+    def _turns(self, lanes: Sequence[Lane]) -> int:
+        """How many records to take of all lanes in turn: whole rounds, or the turns that there are for less."""
+        block = self._plan.block_length
+        scarce = min(lanes, key=AVAILABLE)
+        rounds = scarce.available // block
+        most = max(1, self._most(sum(map(TYPICAL_BYTES, lanes)) // len(lanes)) // (len(lanes) * block))
+        count = min(rounds, most) * len(lanes) * block or records_begun(lanes, block)
+        cut = self._cut(count)
+        if cut or rounds >= most or not self._waits(scarce):
+            return cut or count
+        missing = self._batch - self._pulled % self._batch
+        shares = zip(lanes, shares_of(missing, len(lanes), block), strict=True)
+        short = {lane for lane, share in shares if lane.available < share and lane.comes}
+        self.awaited = short or {scarce}
+        return 0
+
+    def _most(self, record_bytes: int) -> int:
+        """About how many records to take at a time: for a few more than that, a batch may end there too."""
+        count = max(CHUNK_BYTES, min(LONG_CHUNK_RECORDS * record_bytes, self._most_bytes)) // record_bytes
+        more = -(self._pulled + count) % self._batch
+        return count + more if more <= count // 2 else count
+
+    def _cut(self, count: int) -> int:
+        """The largest number up to `count` after which a batch ends; 0 for none."""
+        return max(0, count - (self._pulled + count) % self._batch)
+
+    def _waits(self, lane: Lane) -> bool:
+        """Whether to wait for more of this lane: it is sure to come, and a batch is not too large to be waited for."""
+        return lane.comes and self._batch * lane.typical_bytes <= CHUNK_BYTES
+
+    def _enter(self, index: int) -> None:
+        shard, self._next = self._next, self._next + 1
+        lane = self._slots[index] = self.lanes.setdefault(shard, Lane(Arrival(shard)))
+        self._marks[index] = lane.mark()
+
+    def _leave(self, index: int) -> None:
+        lane = self._slots[index]
+        assert lane is not None
+        self._slots[index] = self._marks[index] = None
+        del self.lanes[lane.shard]
+        if lane.error is not None:
+            raise lane.error
+
+    def _advance(self) -> None:
+        self._cycle = (self._cycle + 1) % len(self._slots)
+        self._block = 0

@@ -1,0 +1,262 @@
+"""Parallel ranges, the pure part: what is asked for, how many at a time, and who gets how many."""
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamrec.storage.reading.adaptive_concurrency import MOST, START, Climb
+from streamrec.storage.reading.connections import MOST_OPEN, PROOF_ALONE, PROOF_BESIDE, Connections, Seat
+from streamrec.storage.reading.range_plan import (
+    FIRST_RANGE,
+    LEAST_RANGE,
+    MOST_RANGE,
+    Pace,
+    RangePlan,
+    Span,
+    Terms,
+    parts,
+    range_bytes,
+)
+
+MIB = 1 << 20
+
+terms_at_any_time = st.builds(Terms, st.integers(1, 40), st.integers(FIRST_RANGE, MOST_RANGE))
+
+
+@given(st.integers(0, 10**9), st.integers(0, 600 * MIB), st.data())
+def test_each_byte_is_asked_for_once_whatever_arrives_first(start: int, length: int, data: st.DataObject) -> None:
+    stop = start + length
+    plan = RangePlan(start, stop)
+    spans = [Span(start, stop)]
+    reached = {0: start}
+    while reached or spans[-1].stop < stop:
+        terms = data.draw(terms_at_any_time)
+        last = len(spans) - 1
+        cut = plan.cut(reached.get(last, spans[-1].stop), terms)
+        if cut is not None:
+            assert terms.connections > 1
+            assert reached[last] < cut < stop
+            spans[-1] = Span(spans[-1].start, cut)
+        while (span := plan.offer(terms, len(reached))) is not None:
+            assert len(reached) < terms.connections
+            assert span.start == spans[-1].stop
+            assert span.stop <= stop
+            if terms.connections > 1:
+                assert span.stop - span.start < terms.range_bytes + LEAST_RANGE
+            plan.accept(span)
+            spans.append(span)
+            reached[len(spans) - 1] = span.start
+        assert reached, "there is always a way on"
+        number = data.draw(st.sampled_from(sorted(reached)))
+        left = spans[number].stop - reached[number]
+        reached[number] += data.draw(st.sampled_from([left, left, min(left, MIB), left // 2]))
+        if reached[number] == spans[number].stop:
+            del reached[number]
+    assert spans[0].start == start
+    assert all(first.stop == second.start for first, second in pairwise(spans))
+    assert spans[-1].stop == stop
+
+
+def test_connections_end_one_after_the_other() -> None:
+    plan, terms = RangePlan(0, 10**10), Terms(16, 8 * MIB)
+    cut = plan.cut(0, terms)
+    sizes = [cut or 0]
+    for under_way in range(1, 16):
+        span = plan.offer(terms, under_way)
+        assert span is not None
+        plan.accept(span)
+        sizes.append(span.stop - span.start)
+    assert sizes == sorted(sizes)
+    assert len(set(sizes)) > 12
+    assert sizes[-1] == 8 * MIB
+
+
+def test_small_objects_are_not_cut() -> None:
+    assert RangePlan(0, 2 * LEAST_RANGE - 1).cut(0, Terms(16, 8 * MIB)) is None
+    assert RangePlan(0, 100 * MIB).cut(0, Terms(1, 8 * MIB)) is None
+    assert RangePlan(7, 7).offer(Terms(4, 8 * MIB), 0) is None
+
+
+@given(st.floats(1e3, 1e10), st.floats(1e-5, 30), st.integers(1, 64), st.integers(0, 10**9))
+def test_ranges_fit_the_budget(rate: float, latency: float, connections: int, budget: int) -> None:
+    size = range_bytes(Pace(rate, latency), connections, budget)
+    assert LEAST_RANGE <= size <= MOST_RANGE
+    assert size == LEAST_RANGE or size * connections <= budget
+
+
+class Clock:
+    """Time that goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@given(st.floats(1, 200), st.integers(2, 30))
+def test_the_climb_finds_how_many_the_wire_takes(wire: float, windows: int) -> None:
+    climb = Climb()
+    for _ in range(40 + windows):
+        climb.measured(min(climb.target, wire))
+    expected = min(max(wire, START), MOST)
+    assert expected * 0.75 - 1 <= climb.target <= min(expected * 1.3 + 1, MOST)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e10), st.integers(0, 100)), max_size=200))
+def test_the_climb_stays_within_its_limits(measured: list[tuple[float, int]]) -> None:
+    climb = Climb()
+    for rate, step in measured:
+        climb.measured(rate, step)
+        assert START <= climb.target <= MOST
+
+
+def test_the_climb_rests_longer_and_longer() -> None:
+    climb, tried = Climb(), []
+    for index in range(300):
+        climb.measured(1e9)
+        if climb.target > START:
+            tried.append(index)
+    waits = [second - first for first, second in pairwise(tried)]
+    assert waits == sorted(waits)
+    assert waits[-1] > 60
+
+
+def moving(connections: Connections, count: int, taken: int) -> list[Seat]:
+    seats = [connections.join() for _ in range(count)]
+    for seat in seats:
+        seat.took(taken, connections.clock())
+    return seats
+
+
+def test_a_small_budget_means_fewer_connections_and_not_smaller_ranges() -> None:
+    connections = Connections(22 * MIB, clock=Clock())
+    (seat,) = moving(connections, 1, PROOF_ALONE)
+    assert connections.terms(seat) == Terms(8, LEAST_RANGE, Pace().lead)
+
+
+@given(st.integers(1, 100))
+def test_streams_share_evenly(count: int) -> None:
+    connections = Connections(1 << 30, clock=Clock())
+    seats = moving(connections, count, PROOF_BESIDE)
+    shares = [connections.terms(seat).connections for seat in seats]
+    assert set(shares) == {max(1, START // count)}
+
+
+def test_a_stream_that_ends_or_rests_leaves_its_share_to_the_others() -> None:
+    clock = Clock()
+    connections = Connections(clock=clock)
+    first, second, third = moving(connections, 3, PROOF_BESIDE)
+    assert connections.terms(first).connections == START // 3
+    connections.leave(third)
+    connections.leave(third)
+    assert connections.terms(first).connections == START // 2
+    clock.now += 1
+    second.waits()
+    assert connections.terms(second).connections == START
+    first.waits()
+    clock.now += 1
+    assert connections.terms(second).connections == START // 2
+
+
+def test_a_stream_proves_first_that_it_wants_many_bytes() -> None:
+    connections = Connections(clock=Clock())
+    (seat,) = moving(connections, 1, PROOF_ALONE - 1)
+    assert connections.terms(seat).connections == 1
+    seat.took(1, connections.clock())
+    assert connections.terms(seat).connections == START
+    other = connections.join()
+    assert connections.terms(seat).connections == 1
+    seat.took(PROOF_BESIDE, connections.clock())
+    assert connections.terms(seat).connections == START // 2
+    assert connections.terms(other).connections == 1
+
+
+Steps = list[tuple[int, int, bool]]
+
+
+@given(
+    st.integers(0, 100 * MIB),
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 30 * MIB), st.booleans()), max_size=60),
+)
+def test_the_budget_is_never_exceeded(budget: int, steps: Steps) -> None:
+    connections = Connections(budget, clock=Clock())
+    seats = moving(connections, 5, PROOF_BESIDE)
+    for number, nbytes, urgent in steps:
+        seat = seats[number]
+        if connections.promise(seat, nbytes, urgent):
+            assert (seat.promised + 1) // 2 <= budget // 5 + 1
+        if not connections.reserve(seat, min(nbytes, seat.promised), urgent) and seat.reserved:
+            connections.release(seat, (seat.reserved + 1) // 2)
+        assert sum(seat.reserved for seat in seats) == connections.budget.held <= budget
+        assert sum(seat.promised for seat in seats) == connections.budget.promised
+        assert all(seat.reserved <= budget // 5 and seat.promised >= 0 for seat in seats)
+    for seat in seats:
+        connections.leave(seat)
+    assert (connections.budget.held, connections.budget.promised) == (0, 0)
+    assert connections.reserve(connections.join(), budget, urgent=True)
+
+
+def test_some_room_is_left_to_what_is_late() -> None:
+    connections = Connections(80 * MIB, clock=Clock())
+    (seat,) = moving(connections, 1, PROOF_ALONE)
+    assert connections.reserve(seat, 70 * MIB)
+    assert not connections.reserve(seat, 1)
+    assert connections.reserve(seat, 10 * MIB, urgent=True)
+    assert not connections.reserve(seat, 1, urgent=True)
+
+
+@given(st.integers(0, 10**9), st.integers(0, 50 * MIB), st.integers(0, 40), st.floats(1e3, 1e10), st.floats(1e-5, 30))
+def test_a_late_range_is_shared_out_whole(start: int, size: int, connections: int, rate: float, latency: float) -> None:
+    spans = parts(Span(start, start + size), connections, Pace(rate, latency))
+    assert (spans[0].start, spans[-1].stop) == (start, start + size)
+    assert all(first.stop == second.start for first, second in pairwise(spans))
+    if len(spans) > 1:
+        assert len(spans) <= connections
+        assert min(span.stop - span.start for span in spans) >= FIRST_RANGE
+        assert size >= 2 * rate * latency, "otherwise it would have come by itself"
+
+
+def run_a_wire(connections: Connections, clock: Clock, wire: float, seconds: float) -> None:
+    """One large object on a wire that takes so much, each connection 60 MB/s of it."""
+    (seat,) = moving(connections, 1, PROOF_ALONE)
+    connections.asked()
+    for _ in range(int(seconds / 0.01)):
+        clock.now += 0.01
+        rate = min(connections.terms(seat).connections * 60e6, wire)
+        seat.took(0, connections.arrived(int(rate * 0.01)))
+
+
+@pytest.mark.parametrize(("wire", "expected"), [(10e9, MOST), (1e9, START), (125e6, START)])
+def test_more_connections_only_where_they_bring_more(wire: float, expected: int) -> None:
+    clock = Clock()
+    connections = Connections(1 << 30, clock=clock)
+    run_a_wire(connections, clock, wire, seconds=6)
+    assert expected <= connections.target <= expected * 1.25
+
+
+def test_a_pause_of_the_consumer_tells_nothing() -> None:
+    clock = Clock()
+    connections = Connections(clock=clock)
+    connections.asked()
+    for _ in range(100):
+        clock.now += 60
+        connections.arrived(MIB)
+    assert connections.target == START
+
+
+def test_small_objects_are_opened_further_ahead() -> None:
+    connections = Connections(clock=Clock())
+    for _ in range(40):
+        connections.answered(0.04)
+        connections.flowed(60 * MIB, 1.0)
+    connections.answered(5.0)  # one that was slow tells little
+    assert connections.pace == Pace(60 * MIB, 0.04)
+    wanted = [connections.streams_for(size) for size in (1, 100_000, 10 * MIB, 100 * MIB, 10**10)]
+    assert wanted[:2] == [MOST_OPEN, MOST_OPEN]
+    assert wanted[2] == math.ceil(START * (1 + 0.04 * 6))
+    assert wanted == sorted(wanted, reverse=True)
+    assert wanted[-1] == START + 1
