@@ -12,9 +12,8 @@ import pytest
 import streamrec
 from streamrec import TFRecordDataset, TFRecordWriter
 from streamrec.storage import Storages
-from streamrec.storage.backends import clients
+from streamrec.storage.backends import clients, s3
 from streamrec.storage.backends.clients import key_of
-from streamrec.storage.backends import s3
 from streamrec.testing.servers import Store
 
 
