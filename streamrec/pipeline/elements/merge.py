@@ -41,22 +41,22 @@ def merged(parts: Sequence[Any], order: Indices) -> Any:
     return [elements[index] for index in order.tolist()]
 
 
-def in_turn(lanes: Sequence[Sequence[Any]], block: int) -> Any:
-    """Elements of several lanes in turn, `block` of each, again and again.
+def in_turn(inputs: Sequence[Sequence[Any]], block: int) -> Any:
+    """Elements of several inputs in turn, `block` of each, again and again.
 
     Args:
-        lanes: For each lane its windows. A lane holds exactly what its turns take; the last turn may be a shorter one.
+        inputs: For each its windows. An input holds exactly what its turns take; the last turn may be a shorter one.
         block: Elements in a turn.
     """
-    windows = [window for lane in lanes for window in lane]
+    windows = [window for one in inputs for window in one]
     if all(isinstance(window, Frames) for window in windows):
         if are_long(windows):
-            return Scattered.in_turn([[window.trimmed() for window in lane] for lane in lanes], block)
-        buffer, spans = kernels.interleave([[(part.buffer, part.spans) for part in lane] for lane in lanes], block)
+            return Scattered.in_turn([[window.trimmed() for window in one] for one in inputs], block)
+        buffer, spans = kernels.interleave([[(part.buffer, part.spans) for part in one] for one in inputs], block)
         return Frames(buffer, as_spans(spans))
-    sizes = np.array([sum(map(len, lane)) for lane in lanes], np.int64)
+    sizes = np.array([sum(map(len, one)) for one in inputs], np.int64)
     turns, within = np.divmod(np.arange(sizes.sum()), block)
-    rounds, numbers = np.divmod(turns, len(lanes))
+    rounds, numbers = np.divmod(turns, len(inputs))
     order = (np.cumsum(sizes) - sizes)[numbers] + rounds * block + within
     return merged(windows, order)
 

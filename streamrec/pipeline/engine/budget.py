@@ -22,7 +22,7 @@ Rules:
 | `cache()` in memory: what it keeps, for the whole run | a half | |
 | `cache(filename)`: what is on its way into the file | a half | 40 MiB |
 | `from_generator`: what was made ahead | a quarter | 4 MiB |
-| shards: lanes, ranges ahead of their turn | all | 6 MiB a lane; ranges as many as fill the wire |
+| shards: queues, ranges ahead of their turn | all | 6 MiB a queue; ranges as many as fill the wire |
 """
 
 from __future__ import annotations

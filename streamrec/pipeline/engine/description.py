@@ -25,11 +25,11 @@ from streamrec.pipeline.stages.stage import Stage, Step
 
 __all__ = [
     "Chain",
-    "ChainWatch",
+    "ChainCounter",
+    "ChunkCounter",
+    "RunContext",
     "Source",
-    "SourceWatch",
-    "Watch",
-    "Within",
+    "SourceCounter",
     "derived",
     "described",
     "in_order",
@@ -43,7 +43,7 @@ class Source(Protocol):
     def lines(self) -> Iterator[str]:
         """The source for people, and for telling whether a saved position belongs to it."""
 
-    def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
+    def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         """Runs it.
 
         Args:
@@ -66,7 +66,7 @@ class Chain:
             yield described(stage)
 
 
-class Watch(Protocol):
+class ChunkCounter(Protocol):
     """What counts the chunks of a chain or of a source."""
 
     def begins(self) -> None:
@@ -82,10 +82,10 @@ class Watch(Protocol):
         """It runs no more."""
 
 
-class SourceWatch(Watch, Protocol):
+class SourceCounter(ChunkCounter, Protocol):
     """What counts a running source."""
 
-    def chain(self, chain: Chain) -> ChainWatch:
+    def chain(self, chain: Chain) -> ChainCounter:
         """What counts a chain that it runs."""
 
     def queue(self, limit: int) -> ByteQueue:
@@ -98,11 +98,11 @@ class SourceWatch(Watch, Protocol):
         """An error that the source ended with; it says so, if a function of the user's raised it and nobody did yet."""
 
 
-class ChainWatch(Watch, Protocol):
+class ChainCounter(ChunkCounter, Protocol):
     """What counts a running chain."""
 
     @property
-    def source(self) -> SourceWatch:
+    def source(self) -> SourceCounter:
         """What counts its source."""
 
     def steps(self, steps: Iterable[Step]) -> list[Step]:
@@ -110,7 +110,7 @@ class ChainWatch(Watch, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Within:
+class RunContext:
     """What a running source has, and what is known of those behind it.
 
     Args:
@@ -128,9 +128,9 @@ class Within:
         beside: Whether stages behind the source work in threads: what it does on the loop it can do meanwhile.
     """
 
-    run: Callable[[Chain, Position | None, Within], AsyncGenerator[Chunk]]
+    run: Callable[[Chain, Position | None, RunContext], AsyncGenerator[Chunk]]
     session: Session
-    watch: SourceWatch
+    counter: SourceCounter
     budget: int
     deterministic: bool = True
     epoch: int = 0
@@ -153,22 +153,22 @@ class Within:
 
     def queue(self, limit: int) -> ByteQueue:
         """A queue for chunks, bounded in bytes; the run's statistics tell how full it is."""
-        return self.watch.queue(limit)
+        return self.counter.queue(limit)
 
     def tells(self, paths: Sequence[str], block_length: int) -> None:
         """The source reads these shards, so many records of each at a turn: for errors, to say where they came up."""
-        self.watch.reads(paths, block_length)
+        self.counter.reads(paths, block_length)
 
-    def take(self, share: Share) -> tuple[int, Within]:
+    def take(self, share: Share) -> tuple[int, RunContext]:
         """A share of the budget for a buffer, in bytes, and all this with what is left for the chains that fill it."""
         taken = share.of(self.budget)
         return taken, replace(self, budget=self.budget - taken)
 
-    def part(self, count: int) -> Within:
+    def part(self, count: int) -> RunContext:
         """All this with one of `count` equal parts of the budget, for chains that run beside each other."""
         return replace(self, budget=self.budget // count)
 
-    def apart(self, number: int) -> Within:
+    def apart(self, number: int) -> RunContext:
         """All this for one of several chains, whose chance has nothing to do with that of the others."""
         return replace(self, seed=derived(self.seed, number))
 

@@ -18,7 +18,7 @@ from streamrec.pipeline.engine.description import Chain
 from streamrec.pipeline.engine.file_names import first_difference, sketch
 from streamrec.pipeline.options import Options
 from streamrec.pipeline.telemetry.stats import Stats
-from streamrec.pipeline.telemetry.telemetry import Watching
+from streamrec.pipeline.telemetry.telemetry import Telemetry
 from streamrec.pipeline.telemetry.trace import Trace
 from streamrec.storage import Mappings
 from streamrec.tfrecord import Frames
@@ -57,7 +57,7 @@ class Run:
         self._under_way: tuple[Chunk, Iterator[Any]] | None = None  # one value, for threads that ask for the state
         self.mappings = Mappings()
         self.looks = self._keeps_looking = False
-        self.watching = Watching(chain, self.queue_bytes, None if trace is None else Trace(trace), progress)
+        self.telemetry = Telemetry(chain, self.queue_bytes, None if trace is None else Trace(trace), progress)
 
     def enter(self, chunk: Chunk) -> None:
         """The next chunk's elements are handed out from now on."""
@@ -67,7 +67,7 @@ class Run:
         rest = iter(elements)
         self._under_way = chunk, rest
         self.elements = rest
-        self.watching.takes(chunk, self.elements)
+        self.telemetry.takes(chunk, self.elements)
 
     def look(self) -> None:
         """Whether the files that elements under way may lie in are as they were.
@@ -81,7 +81,7 @@ class Run:
     def leave(self) -> None:
         """The consumer takes nothing more."""
         self.elements = iter(())
-        self.watching.ends()
+        self.telemetry.ends()
 
     def state_dict(self) -> dict[str, Any]:
         """The position before the next element, as JSON."""
@@ -111,11 +111,11 @@ class Iteration:
     @property
     def waited(self) -> float:
         """Seconds that this iterator's consumer has waited for data so far."""
-        return self._run.watching.waited
+        return self._run.telemetry.waited
 
     def stats(self) -> Stats:
         """How the run stands: its stages, its waits, its bottleneck, its stores; at any time, from any thread."""
-        return self._run.watching.stats()
+        return self._run.telemetry.stats()
 
 
 def unpacked(chunk: Chunk) -> Iterable[Any]:

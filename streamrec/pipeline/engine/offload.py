@@ -17,7 +17,7 @@ from streamrec.pipeline.engine.apply_steps import collect
 from streamrec.pipeline.engine.threads import Threads
 from streamrec.pipeline.stages.stage import Halt, Offload, halting
 
-__all__ = ["Hops", "offloaded", "through"]
+__all__ = ["Offloader", "offloaded", "through"]
 
 HOP_SECONDS: Final = 0.5e-3
 """Work that takes less is done on the event loop: to a thread and back takes a quarter of that, and four changes of the
@@ -37,7 +37,7 @@ async def through(threads: Threads, outputs: Iterator[Chunk], offload: bool) -> 
     return await offloaded(threads, partial(collect, outputs)) if offload else collect(outputs)
 
 
-class Hops:
+class Offloader:
     """Where the work of a chain's stages is done, chunk after chunk.
 
     Args:

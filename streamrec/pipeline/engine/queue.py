@@ -16,8 +16,8 @@ from streamrec.pipeline.engine.background_tasks import background
 __all__ = ["ByteQueue", "fill", "run_ahead"]
 
 
-class Filled(Protocol):
-    """What can be filled with chunks: a queue, or a front."""
+class ChunkSink(Protocol):
+    """What can be filled with chunks: a queue, or an input buffer."""
 
     async def put(self, chunk: Chunk, weight: int) -> None:
         """Adds a chunk; waits while there is no room for it."""
@@ -116,7 +116,7 @@ async def run_ahead(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
             yield chunk
 
 
-async def fill(queue: Filled, chunks: AsyncGenerator[Chunk]) -> None:
+async def fill(queue: ChunkSink, chunks: AsyncGenerator[Chunk]) -> None:
     """Puts all chunks into a queue; an error goes through it, behind the chunks that came before."""
     try:
         async with aclosing(chunks):

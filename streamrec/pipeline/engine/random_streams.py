@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import Columns
-from streamrec.pipeline.engine.description import Within
-from streamrec.pipeline.sources.in_memory import Numbered
+from streamrec.pipeline.engine.description import RunContext
+from streamrec.pipeline.sources.in_memory import NumberedPositions
 
 __all__ = ["Choices", "weights_of", "words"]
 
@@ -76,7 +76,7 @@ class Choices:
     def lines(self) -> Iterator[str]:
         yield repr(self)
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         seed = within.seed if self.seed is None else self.seed
         epoch = within.epoch if self.rerandomize else 0
         bounds = np.cumsum(self.weights) / np.sum(self.weights)
@@ -85,5 +85,5 @@ class Choices:
             uniform = (words(seed, epoch, first, CHUNK_CHOICES) >> np.uint64(11)) * 2.0**-53
             choices = np.searchsorted(bounds[:-1], uniform, "right")
             await anyio.lowlevel.checkpoint()
-            yield Chunk(Columns(choices), Numbered(first), choices.nbytes)
+            yield Chunk(Columns(choices), NumberedPositions(first), choices.nbytes)
             first += CHUNK_CHOICES

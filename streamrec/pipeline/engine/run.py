@@ -27,8 +27,8 @@ from streamrec.errors import DataError
 from streamrec.pipeline.elements.chunk import Chunk, Position, Shifted
 from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.engine.apply_steps import drain, push
-from streamrec.pipeline.engine.description import Chain, ChainWatch, SourceWatch, Within
-from streamrec.pipeline.engine.offload import Hops
+from streamrec.pipeline.engine.description import Chain, ChainCounter, RunContext, SourceCounter
+from streamrec.pipeline.engine.offload import Offloader
 from streamrec.pipeline.engine.session import session
 from streamrec.pipeline.options import Options
 from streamrec.pipeline.stages.batch import Batch
@@ -40,7 +40,12 @@ Put = Callable[[Chunk, int], Awaitable[None]]
 
 
 async def produce(
-    chain: Chain, position: Position | None, options: Options, watch: SourceWatch, failures: list[Exception], put: Put
+    chain: Chain,
+    position: Position | None,
+    options: Options,
+    counter: SourceCounter,
+    failures: list[Exception],
+    put: Put,
 ) -> None:
     """Runs a chain from a position to its end, and hands every chunk to `put`, with its weight in bytes.
 
@@ -52,7 +57,7 @@ async def produce(
         failures: Gets the error of the chain itself: one of closing it is none.
         put: Takes the chunks.
     """
-    async with aclosing(started(chain, position, options, watch)) as chunks:
+    async with aclosing(started(chain, position, options, counter)) as chunks:
         while True:
             try:
                 chunk = await anext(chunks, None)
@@ -68,54 +73,54 @@ async def produce(
 
 
 async def started(
-    chain: Chain, position: Position | None, options: Options, watch: SourceWatch
+    chain: Chain, position: Position | None, options: Options, counter: SourceCounter
 ) -> AsyncGenerator[Chunk]:
     """A run of its own: a chain's chunks, in a session that is closed behind them."""
     async with session() as kept:
         ordered = options.deterministic is not False
-        within = Within(chunks_of, kept, watch, options.budget, ordered, options.epoch, rank=options.rank)
+        within = RunContext(chunks_of, kept, counter, options.budget, ordered, options.epoch, rank=options.rank)
         async with aclosing(within.chunks(chain, position)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
 
-def chunks_of(chain: Chain, position: Position | None, within: Within) -> AsyncGenerator[Chunk]:
+def chunks_of(chain: Chain, position: Position | None, within: RunContext) -> AsyncGenerator[Chunk]:
     """A chain's chunks, from a position on, counted."""
     position = position or {}
-    watch = within.watch.chain(chain)
-    inside = replace(within, watch=watch.source, seed=position.get("seed", within.seed))
-    return watched(running(chain, position, inside, watch), watch)
+    counter = within.counter.chain(chain)
+    inside = replace(within, counter=counter.source, seed=position.get("seed", within.seed))
+    return watched(running(chain, position, inside, counter), counter)
 
 
-async def running(chain: Chain, position: Position, within: Within, watch: ChainWatch) -> AsyncGenerator[Chunk]:
+async def running(chain: Chain, position: Position, within: RunContext, counter: ChainCounter) -> AsyncGenerator[Chunk]:
     """A chain's chunks: the source's, through all steps."""
     states: Mapping[str, Any] = position.get("stages", {})
-    steps = watch.steps(stage.start(str(index), states.get(str(index))) for index, stage in enumerate(chain.stages))
-    hops = Hops((stage.offload for stage in chain.stages), within.session.threads)
+    steps = counter.steps(stage.start(str(index), states.get(str(index))) for index, stage in enumerate(chain.stages))
+    offloader = Offloader((stage.offload for stage in chain.stages), within.session.threads)
     failure: Exception | None = None
     if not position.get("ended") and not any(step.done for step in steps):
         skip = position.get("skip", 0)
         batch, begun = batching(chain, within)
-        beside = hops.wanted if chain.stages else within.beside
+        beside = offloader.wanted if chain.stages else within.beside
         ahead = replace(within, skip=skip, batch=batch, begun=begun, beside=beside)
-        async with aclosing(watched(chain.source.chunks(position.get("source"), ahead), watch.source)) as source:
+        async with aclosing(watched(chain.source.chunks(position.get("source"), ahead), counter.source)) as source:
             try:
                 async for chunk in skipping(source, skip):
-                    chunks, failure = await hops.through(push(steps, chunk), chunk.nbytes)
+                    chunks, failure = await offloader.through(push(steps, chunk), chunk.nbytes)
                     for out in chunks:
                         yield out
                     if failure or any(step.done for step in steps):
                         break
             except Exception as error:
-                failure = watch.source.blamed(error)
-    chunks, last_failure = await hops.through(drain(steps))
+                failure = counter.source.blamed(error)
+    chunks, last_failure = await offloader.through(drain(steps))
     for out in chunks:
         yield out
     if failure := failure or last_failure:
         raise failure
 
 
-def batching(chain: Chain, within: Within) -> tuple[int, int]:
+def batching(chain: Chain, within: RunContext) -> tuple[int, int]:
     """`batch` and `begun` for a chain's source: of its own batches, or of those behind a chain of no stages."""
     if not chain.stages:
         return within.batch, within.begun

@@ -25,12 +25,12 @@ from streamrec.pipeline.engine.threads import Threads
 from streamrec.shards import Filenames, Listing, Portion
 from streamrec.storage import RetryPolicy, Storages, check_source
 
-__all__ = ["Listed", "Opened", "Session", "StoreOptions", "session"]
+__all__ = ["ListedShards", "OpenSource", "Session", "StoreOptions", "session"]
 
 T = TypeVar("T")
 
 
-class Listed(Protocol):
+class ListedShards(Protocol):
     """The shards, or portions of shards, that are read, as far as they are known; see `shards.Listing`."""
 
     @property
@@ -67,11 +67,11 @@ class StoreOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenSource:
     """A source that is open: its stores, and its shards as far as they are known."""
 
     storages: Storages
-    listing: Listed
+    listing: ListedShards
 
 
 class Clients:
@@ -103,7 +103,7 @@ class Session:
         self._tasks = tasks
         self._stack = stack
         self._clients = clients
-        self._opened: list[tuple[object, Opened]] = []
+        self._opened: list[tuple[object, OpenSource]] = []
         self._kept: list[tuple[object, Any]] = []
 
     def remember(self, source: object, make: Callable[[], T]) -> T:
@@ -122,7 +122,7 @@ class Session:
 
     async def open(
         self, source: object, options: StoreOptions, buffer_bytes: int, filenames: Filenames, memo: Memo
-    ) -> Opened:
+    ) -> OpenSource:
         """A source's stores and shards: those of the epoch before, where there was one.
 
         Args:
@@ -139,7 +139,7 @@ class Session:
         storages.connections.budget.widen(buffer_bytes)
         self._stack.callback(storages.connections.budget.widen, -buffer_bytes)
         listing = Listing(storages, filenames, memo.get(Listing), partial(memo.keep, Listing))
-        opened = Opened(storages, listing)
+        opened = OpenSource(storages, listing)
         self._opened.append((source, opened))
         self._tasks.start_soon(listing.run)
         return opened

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamrec.pipeline.elements.chunk import Chunk, Nested
-from streamrec.pipeline.engine.description import Chain, Within
+from streamrec.pipeline.engine.description import Chain, RunContext
 
 __all__ = ["Concatenate"]
 
@@ -23,7 +23,7 @@ class Concatenate:
         yield f"Concatenate({len(self.parts)})"
         yield from (f"  {line}" for part in self.parts for line in part.lines())
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         first, position = (state["part"], state["inner"]) if state else (0, None)
         for part, chain in enumerate(self.parts[first:], first):
             async with aclosing(within.apart(part).chunks(chain, position)) as chunks:

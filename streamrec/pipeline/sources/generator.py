@@ -33,9 +33,9 @@ import anyio
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk, Position, weigh_one
 from streamrec.pipeline.engine.budget import Share
-from streamrec.pipeline.engine.description import Within, name_of
+from streamrec.pipeline.engine.description import RunContext, name_of
 from streamrec.pipeline.sources.in_memory import digest_of
-from streamrec.pipeline.sources.producer import Ahead, Made, in_own_thread
+from streamrec.pipeline.sources.producer import ElementBuffer, Made, in_own_thread
 from streamrec.tfrecord import Frames
 
 __all__ = ["Generated"]
@@ -63,8 +63,8 @@ class Generated:
         given = f", args of digest {digest_of(self.args)}" if self.args else ""
         yield f"Generated({name_of(self.function)}{given})"
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
-        ahead = Ahead(AHEAD.of(within.budget))
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+        ahead = ElementBuffer(AHEAD.of(within.budget))
         place = Place(state["next"], state.get("state")) if state else Place(0, None)
         task = asyncio.get_running_loop().create_task(self._make(place, ahead), name="streamrec generator")
         first, saved = place.number, None if place.state is None else json.dumps(place.state)
@@ -79,7 +79,7 @@ class Generated:
                 await self._ended(task, ahead)
             ahead.check()
 
-    async def _make(self, place: Place, ahead: Ahead) -> None:
+    async def _make(self, place: Place, ahead: ElementBuffer) -> None:
         """Makes elements until there are no more, or nobody wants them. Raises nothing."""
         try:
             if inspect.isasyncgenfunction(self.function):
@@ -93,7 +93,7 @@ class Generated:
             left = ahead.closed and isinstance(error, asyncio.CancelledError)
             ahead.end(None if left else error)
 
-    async def _ended(self, task: asyncio.Task[None], ahead: Ahead) -> None:
+    async def _ended(self, task: asyncio.Task[None], ahead: ElementBuffer) -> None:
         """Waits until nothing of it runs any more; but not for long where that is a thread."""
         await asyncio.wait([task], timeout=CLOSING_SECONDS)
         if not task.done() and not ahead.on_loop:
@@ -101,7 +101,7 @@ class Generated:
             task.cancel()
         await asyncio.wait([task])
 
-    def _in_thread(self, place: Place, ahead: Ahead) -> Any:
+    def _in_thread(self, place: Place, ahead: ElementBuffer) -> Any:
         """Calls the callable; makes its elements here, or returns it where it is async."""
         made = self.function(*self.args)
         if isinstance(made, AsyncIterable):
@@ -148,7 +148,7 @@ class Place:
             )
 
 
-def run(made: Iterable[Any], place: Place, ahead: Ahead) -> None:
+def run(made: Iterable[Any], place: Place, ahead: ElementBuffer) -> None:
     """Takes elements of an iterable in this thread, from a place to its end, or until nobody wants more."""
     dropping = place.enter(made)
     tell = teller(made)
@@ -165,7 +165,7 @@ def run(made: Iterable[Any], place: Place, ahead: Ahead) -> None:
     place.check(dropped, dropping)
 
 
-async def run_async(made: AsyncIterable[Any], place: Place, ahead: Ahead) -> None:
+async def run_async(made: AsyncIterable[Any], place: Place, ahead: ElementBuffer) -> None:
     """The same on the loop, for an async iterable; it is cancelled where nobody wants more."""
     dropping = place.enter(made)
     tell = teller(made)

@@ -16,10 +16,10 @@ from streamrec.pipeline.elements.columns import Columns, rows_of, window
 from streamrec.pipeline.elements.nests import map_nest
 from streamrec.pipeline.elements.ragged_rows import RaggedRows
 from streamrec.pipeline.elements.sparse_rows import SparseRows
-from streamrec.pipeline.engine.description import Within
+from streamrec.pipeline.engine.description import RunContext
 from streamrec.tfrecord import Frames
 
-__all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "Numbered", "Range", "Slices", "digest_of"]
+__all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "NumberedPositions", "Range", "Slices", "digest_of"]
 
 CHUNK_ROWS = 1 << 14
 CHUNK_BYTES = 1 << 20
@@ -62,7 +62,7 @@ class Range:
     def lines(self) -> Iterator[str]:
         yield repr(self)
 
-    def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
+    def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         return yielded(self, state)
 
 
@@ -95,7 +95,7 @@ class Slices:
     def lines(self) -> Iterator[str]:
         yield repr(self)
 
-    def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
+    def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         return yielded(self, state)
 
 
@@ -149,12 +149,12 @@ async def yielded(source: Range | Slices, state: Mapping[str, Any] | None) -> As
         count = max(1, len(rows) * CHUNK_BYTES // max(weigh(rows), CHUNK_BYTES))
         elements = window(rows, 0, count)
         await anyio.lowlevel.checkpoint()
-        yield Chunk.weighed(elements, Numbered(first))
+        yield Chunk.weighed(elements, NumberedPositions(first))
         first += count
 
 
 @dataclass(frozen=True, slots=True)
-class Numbered:
+class NumberedPositions:
     """Positions of elements that have numbers."""
 
     first: int

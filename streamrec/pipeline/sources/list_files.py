@@ -19,7 +19,7 @@ import numpy as np
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk, Position
 from streamrec.pipeline.elements.columns import Columns, objects
-from streamrec.pipeline.engine.description import Within
+from streamrec.pipeline.engine.description import RunContext
 from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.file_names import told
 from streamrec.pipeline.engine.random_streams import words
@@ -58,7 +58,7 @@ class Names:
         """As other sources of files have them."""
         return self.patterns
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         listing = (await within.session.open(self, self.stores, 0, self.patterns, self.memo)).listing
         while not listing.complete:
             await listing.until(len(listing.paths) + 1)
@@ -66,17 +66,17 @@ class Names:
         if self.shuffle:
             keys = words(within.seed if self.seed is None else self.seed, within.epoch, 0, len(names))
             names = [names[index] for index in np.argsort(keys, kind="stable")]
-        epoch = Listed(names)
+        epoch = EpochNames(names)
         first = epoch.resumed(state) if state else 0
         for start in range(first, len(names), CHUNK_NAMES):
             elements = Columns(objects(names[start : start + CHUNK_NAMES]))
             await anyio.lowlevel.checkpoint()
-            yield Chunk.weighed(elements, Named(epoch, start))
+            yield Chunk.weighed(elements, NamePositions(epoch, start))
         if listing.error is not None:
             raise listing.error
 
 
-class Listed:
+class EpochNames:
     """The names of one epoch, in order, and what positions tell of them."""
 
     def __init__(self, names: Sequence[bytes]) -> None:
@@ -109,10 +109,10 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamePositions:
     """Positions of names."""
 
-    listed: Listed
+    listed: EpochNames
     first: int
 
     def at(self, index: int) -> Position:

@@ -10,10 +10,10 @@ from typing import Any
 from streamrec.pipeline.elements.chunk import Chunk, Nested
 from streamrec.pipeline.engine.background_tasks import background
 from streamrec.pipeline.engine.budget import Share
-from streamrec.pipeline.engine.description import Chain, Within
+from streamrec.pipeline.engine.description import Chain, RunContext
 from streamrec.pipeline.engine.queue import fill
 from streamrec.pipeline.options import AUTOTUNE
-from streamrec.pipeline.stages.map.autotune import Depth
+from streamrec.pipeline.stages.map.autotune import PrefetchDepth
 
 __all__ = ["Prefetch"]
 
@@ -33,11 +33,11 @@ class Prefetch:
         yield from self.inner.lines()
         yield "Prefetch"  # how far it runs ahead does not change what comes
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         tuned = self.buffer_size == AUTOTUNE and self.buffer_bytes is None
         share = TUNED if tuned else Share(2) if self.buffer_bytes is None else Share(2, self.buffer_bytes)
         most, feeding = within.take(share)
-        depth = Depth(most) if tuned else None
+        depth = PrefetchDepth(most) if tuned else None
         queue = within.queue(most if depth is None else depth.limit)
         queue.most_elements = self.buffer_size if self.buffer_size != AUTOTUNE else sys.maxsize
         refused = 0

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from typing import Any, TypeVar
 
-__all__ = ["Ahead", "Made", "in_own_thread"]
+__all__ = ["ElementBuffer", "Made", "in_own_thread"]
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ Made = tuple[Any, int, str | None]
 """An element, its weight in bytes, and the JSON of its maker's state behind it, if that has one."""
 
 
-class Ahead:
+class ElementBuffer:
     """Elements that were made and not taken yet: the maker waits where they are too many, the taker where none is.
 
     Args:

@@ -17,7 +17,7 @@ import numpy as np
 
 from streamrec.pipeline.elements.chunk import Chunk, Nested, Position, weigh
 from streamrec.pipeline.elements.columns import select
-from streamrec.pipeline.engine.description import Chain, Within
+from streamrec.pipeline.engine.description import Chain, RunContext
 from streamrec.pipeline.sources.in_memory import CHUNK_BYTES, CHUNK_ROWS, Range, Slices
 
 __all__ = ["Repeat"]
@@ -42,7 +42,7 @@ class Repeat:
         yield from self.inner.lines()
         yield f"Repeat(count={self.count})"
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         source = self.inner.source
         if isinstance(source, Range | Slices) and not self.inner.stages and 0 < len(source) <= FEW_ROWS:
             first = state["epoch"] * len(source) + state["inner"]["source"]["next"] if state else 0
@@ -79,12 +79,12 @@ async def cycled(source: Range | Slices, first: int, total: int | None) -> Async
         last = first + count if total is None else min(first + count, total)
         elements = select(rows, np.arange(first, last) % size)
         await anyio.lowlevel.checkpoint()
-        yield Chunk.weighed(elements, Cycled(first, size))
+        yield Chunk.weighed(elements, CycledPositions(first, size))
         first = last
 
 
 @dataclass(frozen=True, slots=True)
-class Cycled:
+class CycledPositions:
     """Positions of elements of a source of so many rows that comes again and again."""
 
     first: int

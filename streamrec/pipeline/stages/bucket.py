@@ -22,7 +22,7 @@ from streamrec.pipeline.elements.columns import as_array, joined, select
 from streamrec.pipeline.elements.nests import is_nest
 from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.stages.batch import batched, check_size
-from streamrec.pipeline.stages.deferred_positions import NONE, Completed, Left, Ordinals, Places
+from streamrec.pipeline.stages.deferred_positions import NONE, CompletedPositions, Ordinals, Origins, RemainderPositions
 from streamrec.pipeline.stages.padding import Padding
 from streamrec.pipeline.stages.stage import Calls, Offload, Step
 from streamrec.tfrecord import Frames
@@ -96,7 +96,7 @@ def bounded(element: Any, shapes: Any, length: int) -> Any:
     return [length, *[None] * (dimensions - 1)] if dimensions else []
 
 
-class Waiting:
+class WaitingElements:
     """The elements that wait in one bucket: parts of chunks, and their ordinals."""
 
     def __init__(self) -> None:
@@ -124,8 +124,8 @@ class _Bucketing:
         self._key = key
         self._lengths = Calls(stage.length_of)
         self._batches = Calls(self._batch)
-        self._buckets = [Waiting() for _ in stage.batch_sizes]
-        self._places = Places()
+        self._buckets = [WaitingElements() for _ in stage.batch_sizes]
+        self._places = Origins()
         self._last: tuple[Positions, int] | None = None
         self._seen = 0
         self._span: int = state["span"] if state else 0
@@ -139,7 +139,7 @@ class _Bucketing:
         events = self._events(ids)
         passed = min(max(self._span - self._seen, 0), len(ids))
         ends = [passed, *(int(indices[-1]) + 1 for _, indices in events)]
-        positions = Completed(self._key, places, waiting, self._stage.batch_sizes, self._seen, ids, ends)
+        positions = CompletedPositions(self._key, places, waiting, self._stage.batch_sizes, self._seen, ids, ends)
         batches = list(self._batches.results((chunk.elements, *event) for event in events))
         self._keep(chunk.elements, ids, events)
         self._seen += len(ids)
@@ -205,6 +205,6 @@ class _Bucketing:
             return []
         assert self._last is not None
         ordinals = [waiting.ordinals for _, waiting in left]
-        positions = Left(self._key, self._places, ordinals, self._seen, self._last, ended)
+        positions = RemainderPositions(self._key, self._places, ordinals, self._seen, self._last, ended)
         batches = [self._stage.batch(bucket, waiting.release()) for bucket, waiting in left]
         return [Chunk.weighed(batches, positions)]

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from streamrec.pipeline.elements.chunk import Position, Positions, with_state
 
-__all__ = ["NONE", "Completed", "Left", "Ordinals", "Places"]
+__all__ = ["NONE", "CompletedPositions", "Ordinals", "Origins", "RemainderPositions"]
 
 Ordinals = npt.NDArray[np.int64]
 
@@ -26,20 +26,20 @@ NONE: Ordinals = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class Origins:
     """Where elements came from: the chunks that began at these ordinals."""
 
     firsts: tuple[int, ...] = ()
     positions: tuple[Positions, ...] = ()
 
-    def then(self, first: int, positions: Positions) -> Places:
+    def then(self, first: int, positions: Positions) -> Origins:
         """The same and one chunk more."""
-        return Places((*self.firsts, first), (*self.positions, positions))
+        return Origins((*self.firsts, first), (*self.positions, positions))
 
-    def kept(self, ordinals: Ordinals) -> Places:
+    def kept(self, ordinals: Ordinals) -> Origins:
         """Those chunks of which elements are among these."""
         chunks = np.unique(np.searchsorted(self.firsts, ordinals, side="right") - 1).tolist()
-        return Places(tuple(self.firsts[chunk] for chunk in chunks), tuple(self.positions[chunk] for chunk in chunks))
+        return Origins(tuple(self.firsts[chunk] for chunk in chunks), tuple(self.positions[chunk] for chunk in chunks))
 
     def at(self, ordinal: int) -> Position:
         """The place before an element of one of the chunks, or behind the last one's last."""
@@ -57,7 +57,7 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
-class Completed:
+class CompletedPositions:
     """Positions of the batches that one chunk completed.
 
     Args:
@@ -71,7 +71,7 @@ class Completed:
     """
 
     key: str
-    places: Places
+    places: Origins
     waiting: Sequence[Ordinals]
     sizes: Sequence[int]
     first: int
@@ -88,7 +88,7 @@ class Completed:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class RemainderPositions:
     """Positions of the last, smaller batches, one for each bucket in which elements wait.
 
     Args:
@@ -101,7 +101,7 @@ class Left:
     """
 
     key: str
-    places: Places
+    places: Origins
     waiting: Sequence[Ordinals]
     seen: int
     last: tuple[Positions, int]

@@ -42,13 +42,13 @@ class _Unbatching:
     def _rows(self, chunk: Chunk, index: int, rows: Any, size: int | None = None) -> Chunk:
         """The rows of one batch, or of several of one size; without those that came before the run was resumed."""
         first, self._first = self._first, 0
-        positions = Within(chunk.positions, self._key, index, len(rows) if size is None else size, first)
+        positions = RowPositions(chunk.positions, self._key, index, len(rows) if size is None else size, first)
         rows = window(rows, first, len(rows)) if first else rows
         return Chunk.weighed(rows, positions)
 
 
 @dataclass(frozen=True, slots=True)
-class Within:
+class RowPositions:
     """Positions of the rows of batches of `size`, of which the first is `batch`; row `first` of it comes first."""
 
     inner: Positions

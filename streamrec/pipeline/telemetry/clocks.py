@@ -10,7 +10,7 @@ from typing import Final
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.telemetry.trace import Trace
 
-__all__ = ["BETWEEN", "BUSY", "IDLE", "OUTSIDE", "WAITING", "Clock", "Flow", "Lock"]
+__all__ = ["BETWEEN", "BUSY", "IDLE", "OUTSIDE", "WAITING", "Lock", "StateClock", "Throughput"]
 
 Lock = AbstractContextManager[object]
 
@@ -21,7 +21,7 @@ BETWEEN: Final = "waiting"
 IDLE: Final = ""
 
 
-class Clock:
+class StateClock:
     """How long each of several states held; one holds at any time. Used under the run's lock.
 
     Args:
@@ -53,7 +53,7 @@ class Clock:
         return self._seconds.get(state, 0.0) + (now - self._since if state is self._state else 0.0)
 
 
-class Flow:
+class Throughput:
     """Elements and bytes that passed."""
 
     __slots__ = ("elements", "nbytes")

@@ -24,11 +24,11 @@ from streamrec.pipeline.elements.chunk import (
 )
 from streamrec.pipeline.sources.shards.positions import BlockPositions, SourcePositions
 
-__all__ = ["Failed", "record_at"]
+__all__ = ["FailedElement", "record_at"]
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedElement:
     """An element at which a stage failed.
 
     Args:

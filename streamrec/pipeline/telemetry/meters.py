@@ -17,13 +17,13 @@ from time import perf_counter, thread_time
 from weakref import WeakSet
 
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.engine.description import Chain, Source, Watch
+from streamrec.pipeline.engine.description import Chain, ChunkCounter, Source
 from streamrec.pipeline.engine.queue import ByteQueue
 from streamrec.pipeline.stages.stage import Step
-from streamrec.pipeline.telemetry.clocks import BUSY, IDLE, OUTSIDE, WAITING, Clock, Flow, Lock
-from streamrec.pipeline.telemetry.error_locations import Failed
+from streamrec.pipeline.telemetry.clocks import BUSY, IDLE, OUTSIDE, WAITING, Lock, StateClock, Throughput
+from streamrec.pipeline.telemetry.error_locations import FailedElement
 from streamrec.pipeline.telemetry.snapshots import ChainStats, StageStats
-from streamrec.pipeline.telemetry.stage_meters import Counted, StageMeter
+from streamrec.pipeline.telemetry.stage_meters import CountedStep, StageMeter
 from streamrec.pipeline.telemetry.stage_names import held_chains, own_line, title
 from streamrec.pipeline.telemetry.trace import Trace
 
@@ -43,8 +43,8 @@ class SourceMeter:
         self._held = {id(chain): chain for chain in held_chains(source)}
         self._lock = lock
         self._trace = trace
-        self._clock = Clock(trace if source is not None else None, self.title)
-        self._out = Flow()
+        self._clock = StateClock(trace if source is not None else None, self.title)
+        self._out = Throughput()
         self._running = self._asked = self._asking = 0
         self._worked = self._worked_before = 0.0
         self._chains: dict[object, ChainMeter] = {}
@@ -77,7 +77,7 @@ class SourceMeter:
             error.add_note(f"in {self.title}, behind {self._out.elements:,} elements of this run")
         return error
 
-    def place(self, failed: Failed) -> str:
+    def place(self, failed: FailedElement) -> str:
         """Where an element lies that came of this source, as far as that is known."""
         number = f", element {failed.number:,} of this run"
         reader = self
@@ -163,12 +163,12 @@ class ChainMeter:
         self.stages = [StageMeter(lock, trace, stage) for stage in chain.stages]
         self._lock = lock
         self._parent = parent
-        self._clock = Clock(None, "")
+        self._clock = StateClock(None, "")
         self._running = self._asked = 0
 
     def steps(self, steps: Iterable[Step]) -> list[Step]:
         """Its stages' steps, counted."""
-        return [Counted(step, meter, self.source.place) for step, meter in zip(steps, self.stages, strict=True)]
+        return [CountedStep(step, meter, self.source.place) for step, meter in zip(steps, self.stages, strict=True)]
 
     def begins(self) -> None:
         with self._lock:
@@ -206,7 +206,7 @@ class ChainMeter:
         return ChainStats((self.source.stats(now), *rows), asked)
 
 
-async def watched(chunks: AsyncGenerator[Chunk], meter: Watch) -> AsyncGenerator[Chunk]:
+async def watched(chunks: AsyncGenerator[Chunk], meter: ChunkCounter) -> AsyncGenerator[Chunk]:
     """The same chunks; a meter is told when one is asked for, and when it comes."""
     meter.begins()
     asked = False

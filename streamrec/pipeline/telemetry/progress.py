@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol, TextIO
 from streamrec.errors import MissingExtraError
 from streamrec.pipeline.telemetry.stats import Stats
 
-__all__ = ["Display", "Plain", "Pulse", "chosen", "told"]
+__all__ = ["Display", "PlainDisplay", "RateLine", "chosen", "told"]
 
 RECENT_SECONDS: Final = 5.0
 """What the speed and the bottleneck are of."""
@@ -47,18 +47,18 @@ def chosen(stats: Callable[[], Stats]) -> Display:
     Raises:
         MissingExtraError: It runs in a terminal, and the package rich is not installed.
     """
-    pulse = Pulse(stats)
+    pulse = RateLine(stats)
     if is_notebook():
         return _made("notebook", pulse)
     if not sys.stderr.isatty():
-        return Plain(pulse, sys.stderr)
+        return PlainDisplay(pulse, sys.stderr)
     try:
         return _made("terminal", pulse)
     except ImportError as error:
         raise MissingExtraError("progress=True in a terminal needs rich: pip install 'streamrec[cli]'") from error
 
 
-def _made(name: str, pulse: Pulse) -> Display:
+def _made(name: str, pulse: RateLine) -> Display:
     """A display whose package is loaded only now."""
     display: Display = import_module(f"streamrec.pipeline.telemetry.progress_{name}").Shown(pulse)
     return display
@@ -70,7 +70,7 @@ def is_notebook() -> bool:
     return hasattr(ipython and ipython.get_ipython(), "kernel")
 
 
-class Pulse:
+class RateLine:
     """How a run goes, in a line: over all of it, and over the last seconds.
 
     Args:
@@ -111,10 +111,10 @@ def told(stats: Stats, earlier: Stats | None, seconds: float) -> str:
     )
 
 
-class Plain:
+class PlainDisplay:
     """A line on a stream that is no terminal, now and then and at the end."""
 
-    def __init__(self, pulse: Pulse, stream: TextIO, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(self, pulse: RateLine, stream: TextIO, clock: Callable[[], float] = perf_counter) -> None:
         self._pulse = pulse
         self._stream = stream
         self._clock = clock

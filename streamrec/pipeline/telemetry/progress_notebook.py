@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from IPython.display import display
 
-from streamrec.pipeline.telemetry.progress import Pulse
+from streamrec.pipeline.telemetry.progress import RateLine
 
 __all__ = ["Shown"]
 
@@ -21,7 +21,7 @@ INTERVAL: Final = 0.5
 class Shown:
     """An output of the cell that the consumer runs in."""
 
-    def __init__(self, pulse: Pulse) -> None:
+    def __init__(self, pulse: RateLine) -> None:
         self._pulse = pulse
         self._handle: Any = None
         self._next = 0.0

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from streamrec.pipeline.telemetry.progress import Pulse
+from streamrec.pipeline.telemetry.progress import RateLine
 
 __all__ = ["Shown"]
 
@@ -19,7 +19,7 @@ REFRESHES: Final = 4
 class Shown:
     """A line on standard error. What the program prints meanwhile appears above it."""
 
-    def __init__(self, pulse: Pulse) -> None:
+    def __init__(self, pulse: RateLine) -> None:
         self._pulse = pulse
         self._live = Live(
             console=Console(stderr=True), get_renderable=self._text, refresh_per_second=REFRESHES, auto_refresh=True

@@ -7,13 +7,13 @@ from time import perf_counter
 
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.stages.stage import Stage, Step
-from streamrec.pipeline.telemetry.clocks import BETWEEN, BUSY, Clock, Flow, Lock
-from streamrec.pipeline.telemetry.error_locations import Failed
+from streamrec.pipeline.telemetry.clocks import BETWEEN, BUSY, Lock, StateClock, Throughput
+from streamrec.pipeline.telemetry.error_locations import FailedElement
 from streamrec.pipeline.telemetry.snapshots import StageStats
 from streamrec.pipeline.telemetry.stage_names import own_line, title
 from streamrec.pipeline.telemetry.trace import Trace
 
-__all__ = ["Counted", "StageMeter"]
+__all__ = ["CountedStep", "StageMeter"]
 
 
 class StageMeter:
@@ -23,9 +23,9 @@ class StageMeter:
         self.title = title(stage)
         self._line = own_line(stage)
         self._lock = lock
-        self._clock = Clock(trace, self.title)
+        self._clock = StateClock(trace, self.title)
         self._running = 0
-        self._in, self._out = Flow(), Flow()
+        self._in, self._out = Throughput(), Throughput()
 
     def begin(self, chunk: Chunk | None) -> int:
         """The stage gets a chunk, or learns of the end; returns how many elements it had before."""
@@ -65,15 +65,15 @@ class StageMeter:
         )
 
 
-class Counted:
+class CountedStep:
     """A step whose work is counted, and whose errors say where they came up."""
 
-    def __init__(self, step: Step, meter: StageMeter, place: Callable[[Failed], str]) -> None:
+    def __init__(self, step: Step, meter: StageMeter, place: Callable[[FailedElement], str]) -> None:
         self._step = step
         self._meter = meter
         self._place = place
         self._keeps = hasattr(step, "failed")
-        self._failed: Failed | None = None
+        self._failed: FailedElement | None = None
 
     @property
     def done(self) -> bool:
@@ -104,4 +104,4 @@ class Counted:
         """Where the step failed, if it did: its error may come later, behind what it made before."""
         index: int | None = getattr(self._step, "failed", None)
         if index is not None and chunk is not None and self._failed is None:
-            self._failed = Failed(before + index, chunk, index)
+            self._failed = FailedElement(before + index, chunk, index)

@@ -10,14 +10,14 @@ from typing import Any, Final
 
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.engine.description import Chain
-from streamrec.pipeline.telemetry.clocks import Clock
+from streamrec.pipeline.telemetry.clocks import StateClock
 from streamrec.pipeline.telemetry.meters import SourceMeter
 from streamrec.pipeline.telemetry.progress import chosen
 from streamrec.pipeline.telemetry.stats import Stats
 from streamrec.pipeline.telemetry.trace import Trace
 from streamrec.storage import Statistics
 
-__all__ = ["Watching"]
+__all__ = ["Telemetry"]
 
 WAITING: Final = "waiting for data"
 WORKING: Final = "working"
@@ -26,7 +26,7 @@ COUNTER_SECONDS: Final = 0.02
 """Numbers are written to a trace no more often."""
 
 
-class Watching:
+class Telemetry:
     """What one run counts.
 
     Args:
@@ -52,7 +52,7 @@ class Watching:
         self.storage = Statistics()
         self.root = SourceMeter(self._lock, trace, None)
         self._chain = self.root.chain(chain)
-        self._consumer = Clock(trace, "the consumer")
+        self._consumer = StateClock(trace, "the consumer")
         self._elements = self._nbytes = self._nbytes_before = 0
         self._counted = perf_counter()
         self._current: Iterator[Any] = iter(())

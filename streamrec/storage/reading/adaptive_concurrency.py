@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["MOST", "START", "Climb"]
+__all__ = ["MOST", "START", "AdaptiveConcurrency"]
 
 START: Final = 16
 """Connections to begin with: at 60 MB/s each, a 10 Gbit/s wire is nearly full."""
@@ -28,7 +28,7 @@ REST: Final = 8
 LONGEST_REST: Final = 256
 
 
-class Climb:
+class AdaptiveConcurrency:
     """The running search.
 
     Args:
@@ -39,10 +39,10 @@ class Climb:
         target: How many connections there should be now.
 
     Examples:
-        >>> climb = Climb(start=4, most=32)
+        >>> concurrency = AdaptiveConcurrency(start=4, most=32)
         >>> for _ in range(20):  # the wire takes 10 connections of 60 MB/s
-        ...     climb.measured(min(climb.target * 60e6, 600e6))
-        >>> climb.target
+        ...     concurrency.measured(min(concurrency.target * 60e6, 600e6))
+        >>> concurrency.target
         10
     """
 

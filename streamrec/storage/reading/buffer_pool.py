@@ -7,13 +7,13 @@ from typing import Final
 from streamrec import kernels
 from streamrec.storage.backend import BLOCK_BYTES
 
-__all__ = ["Blocks", "Budget"]
+__all__ = ["BufferPool", "ByteBudget"]
 
 SLAB_BYTES: Final = 4 * BLOCK_BYTES
 """Blocks are had by fours: from here on memory comes in huge pages, with hardly a page fault."""
 
 
-class Budget:
+class ByteBudget:
     """Bytes that may be held ahead of their turn, in all.
 
     Args:
@@ -56,7 +56,7 @@ class Budget:
         self.limit += nbytes
 
 
-class Blocks:
+class BufferPool:
     """Memory that ranges land in, used again and again: fresh memory costs more than the copy out of it."""
 
     def __init__(self) -> None:

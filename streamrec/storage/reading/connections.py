@@ -1,8 +1,8 @@
 """Connections: how many requests each stream of a run may have under way. Pure but for its clock.
 
 All streams of one run share them. One stream has its one request always; what the wire takes beyond that
-(`Climb`) is divided evenly among the streams that move: many shards have one each, a single large one has them
-all, and when one ends the others get its share with their next range.
+(`AdaptiveConcurrency`) is divided evenly among the streams that move: many shards have one each, a single large one has
+them all, and when one ends the others get its share with their next range.
 
 Rules:
 - A stream counts while it waits for bytes, or took some a moment ago. One that rests, because its consumer has
@@ -29,12 +29,12 @@ from dataclasses import replace
 from statistics import median
 from typing import Final
 
-from streamrec.storage.reading.adaptive_concurrency import Climb
-from streamrec.storage.reading.buffer_pool import Blocks, Budget
-from streamrec.storage.reading.range_plan import LEAST_RANGE, Pace, Terms, range_bytes
-from streamrec.storage.reading.slow_connections import Flows
+from streamrec.storage.reading.adaptive_concurrency import AdaptiveConcurrency
+from streamrec.storage.reading.buffer_pool import BufferPool, ByteBudget
+from streamrec.storage.reading.range_plan import LEAST_RANGE, ConnectionSpeed, RangeLimits, range_bytes
+from streamrec.storage.reading.slow_connections import SlowConnections
 
-__all__ = ["BUFFER_BYTES", "MOST_OPEN", "Connections", "Seat"]
+__all__ = ["BUFFER_BYTES", "MOST_OPEN", "Connections", "StreamShare"]
 
 BUFFER_BYTES: Final = 96 << 20
 """Default bytes that ranges may hold ahead of their turn."""
@@ -49,7 +49,7 @@ OF_LIMIT: Final = 8
 PROOF_ALONE: Final = 1 << 20
 PROOF_BESIDE: Final = 8 << 20
 """Bytes that a stream has taken before it gets a second connection: alone, and beside others. Beside others it
-may be one that is only opened ahead, until its lane is full."""
+may be one that is only opened ahead, until its queue is full."""
 
 RECENT: Final = 0.2
 """Seconds for which a stream counts after it took bytes."""
@@ -64,14 +64,14 @@ have successors already, and those that wait for room are waited for, while a la
 COUNT_SECONDS: Final = 0.01
 """For how long a count of those that move holds good."""
 
-ONE: Final = Terms(1, LEAST_RANGE)
+ONE: Final = RangeLimits(1, LEAST_RANGE)
 
 LEAST_WINDOW: Final = 0.1
 WINDOW_LATENCIES: Final = 3
 REMEMBERED: Final = 32
 
 
-class Seat:
+class StreamShare:
     """One stream's place among the others; made by `Connections.join`, given back by `leave`.
 
     Attributes:
@@ -108,7 +108,7 @@ class Connections:
 
     Args:
         budget: Bytes that all streams together may hold ahead of their turn.
-        climb: The search for the number of connections.
+        concurrency: The search for the number of connections.
         clock: Seconds that only grow.
 
     Attributes:
@@ -119,16 +119,19 @@ class Connections:
     """
 
     def __init__(
-        self, budget: int = BUFFER_BYTES, climb: Climb | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        budget: int = BUFFER_BYTES,
+        concurrency: AdaptiveConcurrency | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.clock = clock
-        self.budget = Budget(budget)
-        self.blocks = Blocks()
-        self.flows = Flows(clock)
-        self._climb = climb or Climb()
-        self._seats: set[Seat] = set()
+        self.budget = ByteBudget(budget)
+        self.blocks = BufferPool()
+        self.slow_connections = SlowConnections(clock)
+        self._concurrency = concurrency or AdaptiveConcurrency()
+        self._shares: set[StreamShare] = set()
         self._ahead = 0
-        self.pace = Pace()
+        self.pace = ConnectionSpeed()
         self._latencies: deque[float] = deque(maxlen=REMEMBERED)
         self._rates: deque[float] = deque(maxlen=REMEMBERED)
         self._most_files = max(LEAST_OPEN, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // OF_LIMIT)
@@ -139,56 +142,56 @@ class Connections:
     @property
     def target(self) -> int:
         """How many connections should be at work in all."""
-        return self._climb.target
+        return self._concurrency.target
 
-    def join(self) -> Seat:
+    def join(self) -> StreamShare:
         """A stream is being opened."""
-        seat = Seat(self.clock())
-        self._seats.add(seat)
+        share = StreamShare(self.clock())
+        self._shares.add(share)
         self._count_until = -math.inf
-        return seat
+        return share
 
-    def leave(self, seat: Seat) -> None:
+    def leave(self, share: StreamShare) -> None:
         """A stream is closed; what it had reserved is free. May be called twice."""
-        self._seats.discard(seat)
+        self._shares.discard(share)
         self._count_until = -math.inf
-        self.withdraw(seat, seat.promised)
-        self.release(seat, seat.reserved)
+        self.withdraw(share, share.promised)
+        self.release(share, share.reserved)
 
-    def terms(self, seat: Seat) -> Terms:
+    def terms(self, share: StreamShare) -> RangeLimits:
         """What a stream may use now."""
         moving = self._moving()
         budget = self.budget.limit // moving
-        connections = min(self._climb.target // moving, budget * 8 // (LEAST_RANGE * 5))
-        if connections < 2 or seat.taken < (PROOF_BESIDE if moving > 1 else PROOF_ALONE):
+        connections = min(self._concurrency.target // moving, budget * 8 // (LEAST_RANGE * 5))
+        if connections < 2 or share.taken < (PROOF_BESIDE if moving > 1 else PROOF_ALONE):
             return ONE
         pace = self.pace
-        return Terms(connections, range_bytes(pace, connections, budget), pace.lead)
+        return RangeLimits(connections, range_bytes(pace, connections, budget), pace.lead)
 
-    def promise(self, seat: Seat, nbytes: int, urgent: bool = False) -> bool:
+    def promise(self, share: StreamShare, nbytes: int, urgent: bool = False) -> bool:
         """A range of so many bytes may be asked for ahead of its turn; False where there is no room for it now."""
-        if seat.reserved + (seat.promised + nbytes) // 2 > self._room(urgent) or not self.budget.promise(nbytes):
+        if share.reserved + (share.promised + nbytes) // 2 > self._room(urgent) or not self.budget.promise(nbytes):
             self._short = True
             return False
-        seat.promised += nbytes
+        share.promised += nbytes
         return True
 
-    def withdraw(self, seat: Seat, nbytes: int) -> None:
+    def withdraw(self, share: StreamShare, nbytes: int) -> None:
         """So many of the bytes that were promised have their room, or come no more, or not ahead of their turn."""
-        seat.promised -= nbytes
+        share.promised -= nbytes
         self.budget.withdraw(nbytes)
 
-    def reserve(self, seat: Seat, nbytes: int, urgent: bool = False) -> bool:
+    def reserve(self, share: StreamShare, nbytes: int, urgent: bool = False) -> bool:
         """Takes room for a block; False where it is not to be had now."""
-        if seat.reserved + nbytes > self._room(urgent) or not self.budget.take(nbytes):
+        if share.reserved + nbytes > self._room(urgent) or not self.budget.take(nbytes):
             self._short = True
             return False
-        seat.reserved += nbytes
+        share.reserved += nbytes
         return True
 
-    def release(self, seat: Seat, nbytes: int) -> None:
+    def release(self, share: StreamShare, nbytes: int) -> None:
         """Gives reserved bytes back: their consumer has them, or nobody wants them."""
-        seat.reserved -= nbytes
+        share.reserved -= nbytes
         self.budget.give(nbytes)
         if not self.budget.held:
             self.blocks.clear()
@@ -196,7 +199,7 @@ class Connections:
     @property
     def spare(self) -> int:
         """How many requests ahead of their turn may be made beside those under way, of whatever stream."""
-        return max(0, MOST_AHEAD * self._climb.target - self._ahead)
+        return max(0, MOST_AHEAD * self._concurrency.target - self._ahead)
 
     def asked(self) -> None:
         """A request ahead of its turn begins."""
@@ -237,28 +240,28 @@ class Connections:
         """
         pace = self.pace
         useful = max(size, 1) / pace.rate
-        wanted = math.ceil(self._climb.target * (1 + pace.latency / useful))
+        wanted = math.ceil(self._concurrency.target * (1 + pace.latency / useful))
         return min(wanted, MOST_OPEN, self._most_files)
 
     def _room(self, urgent: bool) -> int:
         """What one stream may hold ahead of its turn."""
-        share = self.budget.limit // self._moving()
-        return share if urgent else share - share // SPARE
+        part = self.budget.limit // self._moving()
+        return part if urgent else part - part // SPARE
 
     def _moving(self) -> int:
         """How many streams count; counted anew every few milliseconds, since each block asks."""
         now = self.clock()
         if now >= self._count_until:
-            self._count = max(1, sum(seat.moves(now) for seat in self._seats))
+            self._count = max(1, sum(share.moves(now) for share in self._shares))
             self._count_until = now + COUNT_SECONDS
         return self._count
 
     def _measure(self, now: float) -> None:
         """A window ends. It tells something only where more connections would have had work."""
-        target = self._climb.target
+        target = self._concurrency.target
         if self._ahead and not self._short and now - self._since < 2 * self._window:
-            self._climb.measured(self._bytes / (now - self._since), step=len(self._seats))
-        changed = self._climb.target != target
+            self._concurrency.measured(self._bytes / (now - self._since), step=len(self._shares))
+        changed = self._concurrency.target != target
         self._begin_window(now + 2 * self.pace.latency if changed else now)
 
     def _begin_window(self, since: float) -> None:

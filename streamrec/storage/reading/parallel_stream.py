@@ -8,7 +8,7 @@ Rules:
   plain stream, and while there is no second one its bytes land where the caller wants them, without any copy.
 - Ranges ahead of their turn land in blocks of ours and are copied once, as far as there is room for them: where there
   is none, they wait, the first ones get it first, and nothing further is asked for. A range whose turn has come is
-  read straight into the caller's buffer from where its landing stopped.
+  read straight into the caller's buffer from where it stopped.
 - A range whose first byte is late is asked for again in parts, side by side: together they make up for the time. One
   that is late when its turn has come, while the others have filled their room, is shared out among their connections.
 - Errors come in order: a range that failed for good is reported when all bytes before it were given. Nothing
@@ -28,9 +28,9 @@ from functools import partial
 from typing import Final
 
 from streamrec.errors import ClosedError
-from streamrec.storage.reading.connections import Connections, Seat
-from streamrec.storage.reading.range_buffer import Arriving
-from streamrec.storage.reading.range_plan import FIRST_RANGE, LEAST_RANGE, RangePlan, Span, parts
+from streamrec.storage.reading.connections import Connections, StreamShare
+from streamrec.storage.reading.range_buffer import RangeBuffer
+from streamrec.storage.reading.range_plan import FIRST_RANGE, LEAST_RANGE, ByteRange, RangePlan, parts
 from streamrec.storage.reading.stream import ResumingStream, stop_of
 from streamrec.storage.resilience.shield import finish
 
@@ -64,19 +64,19 @@ async def open_parallel(
     Returns:
         A stream that adds requests as `connections` allow; a plain one where the store gives no ranges.
     """
-    seat = connections.join()
+    share = connections.join()
     stream = request(start, end, version)
     asked = connections.clock()
     try:
         await stream.open()
     except BaseException:
-        connections.leave(seat)
+        connections.leave(share)
         raise
     if not stream.splits:
-        connections.leave(seat)
+        connections.leave(share)
         return stream
     connections.answered(connections.clock() - asked)
-    return ParallelStream(request, connections, seat, stream, end)
+    return ParallelStream(request, connections, share, stream, end)
 
 
 class ParallelStream:
@@ -85,22 +85,27 @@ class ParallelStream:
     Args:
         request: Makes the further requests.
         connections: What this stream shares with the others.
-        seat: This stream's place there.
+        share: This stream's place there.
         first: The first request, which was answered.
         end: One past the last byte, or None: to the end.
     """
 
     def __init__(
-        self, request: Request, connections: Connections, seat: Seat, first: ResumingStream, end: int | None
+        self,
+        request: Request,
+        connections: Connections,
+        share: StreamShare,
+        first: ResumingStream,
+        end: int | None,
     ) -> None:
         self.info = first.info
         self.position = first.position
         self.tally = first.tally
         self._request = request
         self._connections = connections
-        self._seat = seat
+        self._share = share
         stop = stop_of(first.info, end)
-        self._pieces = deque([Arriving(first, connections, seat, stop or 0)])
+        self._pieces = deque([RangeBuffer(first, connections, share, stop or 0)])
         splits = stop is not None and first.info.version is not None
         self._plan = RangePlan(self.position, stop or 0) if splits else RangePlan(0, 0)
         self._last_cut = (stop or 0) - 2 * LEAST_RANGE
@@ -116,14 +121,14 @@ class ParallelStream:
         if not buffer:
             return 0
         buffer = buffer[:FIRST_RANGE]
-        self._seat.waits()
+        self._share.waits()
         try:
             count = await self._read(buffer)
         except BaseException:
             await self.aclose()
             raise
         self.position += count
-        self._seat.took(count, self._connections.clock())
+        self._share.took(count, self._connections.clock())
         return count
 
     async def aclose(self) -> None:
@@ -137,7 +142,7 @@ class ParallelStream:
             await finish(_gone(ahead))
         for piece in pieces:
             await piece.aclose()
-        self._connections.leave(self._seat)
+        self._connections.leave(self._share)
 
     async def _read(self, buffer: memoryview) -> int:
         while True:
@@ -156,14 +161,14 @@ class ParallelStream:
         """Begins whatever requests the plan wants now and the terms allow."""
         if any(piece.error for piece in self._pieces) or not self._feed():
             return
-        terms = self._connections.terms(self._seat)
+        terms = self._connections.terms(self._share)
         if self._pieces:
             cut = self._plan.cut(self._pieces[-1].reached, terms)
             if cut is not None:
                 self._pieces[-1].cut(cut)
         while span := self._plan.offer(terms, sum(piece.busy(terms.lead) for piece in self._pieces)):
             room = min(span.stop - span.start, terms.range_bytes)
-            if self._pieces and not (self._connections.spare and self._connections.promise(self._seat, room)):
+            if self._pieces and not (self._connections.spare and self._connections.promise(self._share, room)):
                 return
             self._plan.accept(span)
             self._pieces.append(self._begun(span, room if self._pieces else 0))
@@ -177,42 +182,42 @@ class ParallelStream:
         head = self._pieces[0]
         if head.ready:
             return
-        connections = self._connections.terms(self._seat).connections
+        connections = self._connections.terms(self._share).connections
         resting = connections - sum(piece.left > 0 and not piece.hungry for piece in self._pieces)
         if 2 * resting >= connections:
             self._share_out(head, resting + 1)
 
-    def _share_out(self, late: Arriving, connections: int) -> None:
+    def _share_out(self, late: RangeBuffer, connections: int) -> None:
         """A range is read by so many requests instead of one, as far as it is worth it and there is room."""
         if self._closed:
             return
         connections = min(connections, 1 + self._connections.spare)
-        _, *others = parts(Span(late.reached, late.stop), connections, self._connections.pace)
+        _, *others = parts(ByteRange(late.reached, late.stop), connections, self._connections.pace)
         self._hand_on(late, others)
 
-    def _relieve(self, slow: Arriving) -> None:
+    def _relieve(self, slow: RangeBuffer) -> None:
         """A range that flows slowly ends soon; others read the rest, where waiting for it takes longer than asking."""
-        rest, pace = Span(slow.reached + SLOW_REST, slow.stop), self._connections.pace
+        rest, pace = ByteRange(slow.reached + SLOW_REST, slow.stop), self._connections.pace
         spare = self._connections.spare
         if spare and rest.stop - rest.start >= max(pace.lead, LEAST_REST):
             self._hand_on(slow, parts(rest, min(LATE_PARTS, spare), pace), paid=False)
 
-    def _hand_on(self, late: Arriving, spans: Sequence[Span], paid: bool = True) -> None:
+    def _hand_on(self, late: RangeBuffer, spans: Sequence[ByteRange], paid: bool = True) -> None:
         """The end of a range is read by other requests, where there is room; they may have to be paid for."""
         more = late.stop - spans[0].start if spans else 0
-        if not more or not self._connections.promise(self._seat, more, urgent=True):
+        if not more or not self._connections.promise(self._share, more, urgent=True):
             return
         if not paid and not late.affords():
-            self._connections.withdraw(self._seat, more)
+            self._connections.withdraw(self._share, more)
             return
         late.cut(spans[0].start)
         for place, span in enumerate(spans, self._pieces.index(late) + 1):
             self._pieces.insert(place, self._begun(span, span.stop - span.start, urgent=True))
 
-    def _begun(self, span: Span, room: int, urgent: bool = False) -> Arriving:
+    def _begun(self, span: ByteRange, room: int, urgent: bool = False) -> RangeBuffer:
         """One more request: ahead of its turn, or with no room where its turn is now."""
         stream = self._request(span.start, span.stop, self.info.version)
-        piece = Arriving(stream, self._connections, self._seat, span.stop, urgent)
+        piece = RangeBuffer(stream, self._connections, self._share, span.stop, urgent)
         if room:
             stream.late = partial(self._share_out, piece, LATE_PARTS)
             piece.begin(room, self._landed)

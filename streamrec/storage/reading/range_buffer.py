@@ -14,20 +14,20 @@ from typing import NamedTuple
 
 from streamrec.kernels.copying import copy_bytes
 from streamrec.storage.backend import BLOCK_BYTES
-from streamrec.storage.reading.connections import Connections, Seat
-from streamrec.storage.reading.slow_connections import Flow
+from streamrec.storage.reading.connections import Connections, StreamShare
+from streamrec.storage.reading.slow_connections import ConnectionProgress
 from streamrec.storage.reading.stream import ResumingStream
 
-__all__ = ["Arriving"]
+__all__ = ["RangeBuffer"]
 
 
-class Arriving:
+class RangeBuffer:
     """One request, and what has landed of it ahead of its turn.
 
     Args:
         stream: The request.
         connections: What its stream shares with the others.
-        seat: Its stream's place there.
+        share: Its stream's place there.
         stop: One past its last byte.
         urgent: Whether it is a part of a late range.
 
@@ -39,7 +39,12 @@ class Arriving:
     """
 
     def __init__(
-        self, stream: ResumingStream, connections: Connections, seat: Seat, stop: int, urgent: bool = False
+        self,
+        stream: ResumingStream,
+        connections: Connections,
+        share: StreamShare,
+        stop: int,
+        urgent: bool = False,
     ) -> None:
         self.task: asyncio.Task[None] | None = None
         self.error: Exception | None = None
@@ -47,13 +52,13 @@ class Arriving:
         self.hungry = False
         self._stream = stream
         self._connections = connections
-        self._seat = seat
+        self._share = share
         self._urgent = urgent
-        self._blocks: deque[Landed] = deque()
-        self._landing = False
+        self._blocks: deque[ReceivedBytes] = deque()
+        self._receiving = False
         self._turn = False
         self._answered = False
-        self._flow = Flow(connections.flows)
+        self._progress = ConnectionProgress(connections.slow_connections)
         self._promised = 0
         self._held_up = False
         self._fed = asyncio.Event()
@@ -86,19 +91,19 @@ class Arriving:
     @property
     def slow(self) -> bool:
         """Whether it flows at a small part of what others give."""
-        return self._flow.lags(slack=BLOCK_BYTES)
+        return self._progress.lags(slack=BLOCK_BYTES)
 
     def cut(self, end: int) -> None:
         """It ends there, further on than it has come."""
         self._stream.cut(end)
         self.stop = end
         surplus = max(0, self._promised - self.left)
-        self._connections.withdraw(self._seat, surplus)
+        self._connections.withdraw(self._share, surplus)
         self._promised -= surplus
 
     async def readinto(self, buffer: memoryview) -> int:
         """Its next bytes, those that have landed first; 0 at its end."""
-        if not self._blocks and self._landing:
+        if not self._blocks and self._receiving:
             self._turn = True
             self._fed.set()
             await self._stopped.wait()
@@ -106,12 +111,12 @@ class Arriving:
             return self._copy(buffer)
         if self.error is not None:
             raise self.error
-        self._flow.begins()
+        self._progress.begins()
         try:
             count = await self._stream.readinto(buffer)
-            self._flow.came(count)
+            self._progress.came(count)
         finally:
-            self._flow.ends()
+            self._progress.ends()
         self._connections.arrived(count)
         return count
 
@@ -122,16 +127,16 @@ class Arriving:
             promised: How many bytes of it, at the most.
             then: Called when these have arrived, or its turn has come.
         """
-        self._landing, self._promised = True, promised
+        self._receiving, self._promised = True, promised
         self._connections.asked()
         self.task = asyncio.get_running_loop().create_task(self._land(then), name="streamrec range")
 
     def feed(self) -> bool:
         """Gives it room for a block; False where there is none."""
-        if not self._connections.reserve(self._seat, BLOCK_BYTES, self._urgent):
+        if not self._connections.reserve(self._share, BLOCK_BYTES, self._urgent):
             return False
         fed = min(BLOCK_BYTES, self._promised)
-        self._connections.withdraw(self._seat, fed)
+        self._connections.withdraw(self._share, fed)
         self._promised -= fed
         self.hungry = False
         self._fed.set()
@@ -139,15 +144,15 @@ class Arriving:
 
     async def aclose(self) -> None:
         """Frees its connection; its task is over by now."""
-        self._flow.ends()
+        self._progress.ends()
         self._ended()
         self._blocks.clear()
         await self._stream.aclose()
 
     def _ended(self) -> None:
         """It lands no more ahead of its turn. May be called twice."""
-        if self._landing:
-            self._landing = False
+        if self._receiving:
+            self._receiving = False
             self._connections.ended()
 
     def _copy(self, buffer: memoryview) -> int:
@@ -158,7 +163,7 @@ class Arriving:
             copy_bytes(buffer[filled : filled + count], block[start : start + count])
             filled += count
             if start + count < stop:
-                self._blocks[0] = Landed(block, start + count, stop)
+                self._blocks[0] = ReceivedBytes(block, start + count, stop)
             else:
                 self._blocks.popleft()
                 self._free(block)
@@ -169,9 +174,9 @@ class Arriving:
             await self._fill()
         except Exception as error:
             self.error = error  # whatever it is, it waits for its turn
-        self._flow.ends()
+        self._progress.ends()
         self._ended()
-        self._connections.withdraw(self._seat, self._promised)
+        self._connections.withdraw(self._share, self._promised)
         self._promised = 0
         self._stopped.set()
         then()
@@ -182,7 +187,7 @@ class Arriving:
         await self._stream.open()
         self._answered = True
         began = now = self._connections.clock()
-        self._flow.begins()
+        self._progress.begins()
         self._connections.answered(began - asked)
         landed, count = 0, -1
         while count and not self._turn and (room := await self._room()):
@@ -195,11 +200,11 @@ class Arriving:
                         break
                     filled += count
                     now = self._connections.arrived(count)
-                    self._flow.came(count)
+                    self._progress.came(count)
             finally:
                 landed += filled
                 if filled:
-                    self._blocks.append(Landed(block, 0, filled))
+                    self._blocks.append(ReceivedBytes(block, 0, filled))
                 else:
                     self._free(block)
         if not self._turn and not self._held_up:
@@ -212,18 +217,18 @@ class Arriving:
             return room
         self.hungry = self._held_up = True
         self._fed.clear()
-        self._flow.ends()
+        self._progress.ends()
         await self._fed.wait()
-        self._flow.begins()
+        self._progress.begins()
         was_fed, self.hungry = not self.hungry, False
         return room if was_fed else 0
 
     def _free(self, block: memoryview) -> None:
         self._connections.blocks.put(block)
-        self._connections.release(self._seat, BLOCK_BYTES)
+        self._connections.release(self._share, BLOCK_BYTES)
 
 
-class Landed(NamedTuple):
+class ReceivedBytes(NamedTuple):
     """Bytes of a block that have landed and were not taken."""
 
     block: memoryview

@@ -18,7 +18,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-__all__ = ["FIRST_RANGE", "LEAST_RANGE", "MOST_RANGE", "Pace", "RangePlan", "Span", "Terms", "parts", "range_bytes"]
+__all__ = [
+    "FIRST_RANGE",
+    "LEAST_RANGE",
+    "MOST_RANGE",
+    "ByteRange",
+    "ConnectionSpeed",
+    "RangeLimits",
+    "RangePlan",
+    "parts",
+    "range_bytes",
+]
 
 LEAST_RANGE: Final = 4 << 20
 """A smaller range costs more than it brings: a request to S3 takes 1.6 ms of processor time."""
@@ -33,7 +43,7 @@ LATENCIES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ConnectionSpeed:
     """What one connection gives.
 
     Attributes:
@@ -50,7 +60,7 @@ class Pace:
         return int(self.rate * self.latency)
 
 
-class Terms(NamedTuple):
+class RangeLimits(NamedTuple):
     """What one stream may use now: so many connections, each for a range of so many bytes.
 
     The next range is asked for when no more than `lead` bytes are left of one.
@@ -61,14 +71,14 @@ class Terms(NamedTuple):
     lead: int = 0
 
 
-class Span(NamedTuple):
+class ByteRange(NamedTuple):
     """Bytes from `start` to `stop`."""
 
     start: int
     stop: int
 
 
-def range_bytes(pace: Pace, connections: int, budget: int) -> int:
+def range_bytes(pace: ConnectionSpeed, connections: int, budget: int) -> int:
     """How large ranges should be, in bytes.
 
     Args:
@@ -77,14 +87,15 @@ def range_bytes(pace: Pace, connections: int, budget: int) -> int:
         budget: Bytes that may have landed ahead of their turn. Ranges under way have half landed, if they began one
             after the other; as much again is left for those behind one that is late.
 
-    >>> range_bytes(Pace(60e6, 0.04), 16, 256 << 20) >> 20, range_bytes(Pace(60e6, 0.04), 16, 100 << 20) >> 20
+    >>> speed = ConnectionSpeed(60e6, 0.04)
+    >>> range_bytes(speed, 16, 256 << 20) >> 20, range_bytes(speed, 16, 100 << 20) >> 20
     (9, 6)
     """
     wanted = min(max(LATENCIES * pace.lead, LEAST_RANGE), MOST_RANGE)
     return max(LEAST_RANGE, min(wanted, budget // connections) >> 20 << 20)
 
 
-def parts(left: Span, connections: int, pace: Pace) -> list[Span]:
+def parts(left: ByteRange, connections: int, pace: ConnectionSpeed) -> list[ByteRange]:
     """A late range, shared out among connections that rest; it alone where that brings nothing.
 
     Args:
@@ -92,9 +103,9 @@ def parts(left: Span, connections: int, pace: Pace) -> list[Span]:
         connections: How many there are for it, with its own.
         pace: What one connection gives.
 
-    >>> [part.stop >> 20 for part in parts(Span(0, 9 << 20), 4, Pace(60e6, 0.04))]
+    >>> [part.stop >> 20 for part in parts(ByteRange(0, 9 << 20), 4, ConnectionSpeed(60e6, 0.04))]
     [2, 4, 6, 9]
-    >>> len(parts(Span(0, 5 << 20), 4, Pace(60e6, 0.1)))
+    >>> len(parts(ByteRange(0, 5 << 20), 4, ConnectionSpeed(60e6, 0.1)))
     1
     """
     size = left.stop - left.start
@@ -103,7 +114,7 @@ def parts(left: Span, connections: int, pace: Pace) -> list[Span]:
         return [left]
     step = size // count >> 20 << 20
     starts = [left.start + number * step for number in range(count)]
-    return [Span(start, stop) for start, stop in zip(starts, [*starts[1:], left.stop], strict=True)]
+    return [ByteRange(start, stop) for start, stop in zip(starts, [*starts[1:], left.stop], strict=True)]
 
 
 class RangePlan:
@@ -115,9 +126,9 @@ class RangePlan:
 
     Examples:
         >>> plan = RangePlan(0, 100 << 20)
-        >>> plan.cut(1 << 20, Terms(4, 8 << 20)) >> 20
+        >>> plan.cut(1 << 20, RangeLimits(4, 8 << 20)) >> 20
         3
-        >>> span = plan.offer(Terms(4, 8 << 20), under_way=1)
+        >>> span = plan.offer(RangeLimits(4, 8 << 20), under_way=1)
         >>> span.start >> 20, span.stop >> 20
         (3, 7)
     """
@@ -127,7 +138,7 @@ class RangePlan:
         self._stop = stop
         self._ends_open = True
 
-    def cut(self, reached: int, terms: Terms) -> int | None:
+    def cut(self, reached: int, terms: RangeLimits) -> int | None:
         """Where the request that takes all the rest should end instead; None where it should go on.
 
         Args:
@@ -140,7 +151,7 @@ class RangePlan:
         self._ends_open = False
         return self._next
 
-    def offer(self, terms: Terms, under_way: int) -> Span | None:
+    def offer(self, terms: RangeLimits, under_way: int) -> ByteRange | None:
         """The next range, to be `accept`ed; None while there is none to be asked for.
 
         Args:
@@ -150,16 +161,16 @@ class RangePlan:
         if self._next == self._stop or under_way >= max(terms.connections, 1):
             return None
         if terms.connections < 2:
-            return Span(self._next, self._stop)
-        return Span(self._next, self._next + self._size(self._next, terms, under_way))
+            return ByteRange(self._next, self._stop)
+        return ByteRange(self._next, self._next + self._size(self._next, terms, under_way))
 
-    def accept(self, span: Span) -> None:
+    def accept(self, span: ByteRange) -> None:
         """The range that was offered is being fetched."""
         assert span.start == self._next, "ranges lie end to end"
         self._next = span.stop
         self._ends_open = span.stop == self._stop
 
-    def _size(self, start: int, terms: Terms, under_way: int) -> int:
+    def _size(self, start: int, terms: RangeLimits, under_way: int) -> int:
         """How large the range from `start` on is, beside so many."""
         left = self._stop - start
         rising = max(terms.range_bytes * (under_way + 1) // terms.connections, FIRST_RANGE)

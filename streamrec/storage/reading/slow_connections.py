@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["Flow", "Flows"]
+__all__ = ["ConnectionProgress", "SlowConnections"]
 
 FLOOR: Final = 0.1
 """Seconds in which no connection is called slow."""
@@ -18,7 +18,7 @@ SLOW: Final = 3
 """A slow one gives less than one part in so many of what each of the others gives."""
 
 
-class Flows:
+class SlowConnections:
     """The connections of a run whose bytes are waited for.
 
     Args:
@@ -37,12 +37,12 @@ class Flows:
         self.each = 0.0
 
 
-class Flow:
+class ConnectionProgress:
     """One of them: what came of it, and of each of the others meanwhile.
 
     >>> now = 0.0
-    >>> flows = Flows(lambda: now)
-    >>> one, other = Flow(flows), Flow(flows)
+    >>> flows = SlowConnections(lambda: now)
+    >>> one, other = ConnectionProgress(flows), ConnectionProgress(flows)
     >>> one.begins(), other.begins()
     (None, None)
     >>> now = 1.0
@@ -52,10 +52,10 @@ class Flow:
     (None, True)
     """
 
-    __slots__ = ("_begun", "_each", "_flows", "_nbytes", "_seconds")
+    __slots__ = ("_begun", "_each", "_nbytes", "_seconds", "_slow_connections")
 
-    def __init__(self, flows: Flows) -> None:
-        self._flows = flows
+    def __init__(self, slow_connections: SlowConnections) -> None:
+        self._slow_connections = slow_connections
         self._nbytes = 0
         self._seconds = self._each = 0.0
         self._begun: tuple[float, float] | None = None
@@ -63,20 +63,20 @@ class Flow:
     def begins(self) -> None:
         """Its bytes are waited for from now on."""
         if self._begun is None:
-            self._flows.count += 1
-            self._begun = self._flows.clock(), self._flows.each
+            self._slow_connections.count += 1
+            self._begun = self._slow_connections.clock(), self._slow_connections.each
 
     def came(self, nbytes: int) -> None:
         """So many of them came."""
         self._nbytes += nbytes
-        self._flows.each += nbytes / max(self._flows.count, 1)
+        self._slow_connections.each += nbytes / max(self._slow_connections.count, 1)
 
     def ends(self) -> None:
         """Nobody waits for them any more. May be called twice."""
         if self._begun is not None:
             self._seconds, self._each = self._so_far(*self._begun)
             self._begun = None
-            self._flows.count -= 1
+            self._slow_connections.count -= 1
 
     def lags(self, slack: int) -> bool:
         """Whether it is waited for, and has given `slack` bytes less than a part of what each of the others has."""
@@ -86,4 +86,4 @@ class Flow:
         return seconds > FLOOR and each / SLOW > self._nbytes + slack
 
     def _so_far(self, since: float, before: float) -> tuple[float, float]:
-        return self._seconds + self._flows.clock() - since, self._each + self._flows.each - before
+        return self._seconds + self._slow_connections.clock() - since, self._each + self._slow_connections.each - before

@@ -26,7 +26,7 @@ from typing import cast
 from streamrec.errors import ClosedError
 from streamrec.storage.backend import Backend, Body, EmptyBody, ObjectInfo, Viewable
 from streamrec.storage.resilience.faults import Cause, TransientError, changed
-from streamrec.storage.resilience.hedged_requests import Openings, Watch
+from streamrec.storage.resilience.hedged_requests import HedgedRequests, MovingDeadline
 from streamrec.storage.resilience.hedging import FIRST_BYTE_FLOOR, STALL_FLOOR
 from streamrec.storage.resilience.retry import Failures, RetryPolicy, within
 from streamrec.storage.resilience.shield import finish
@@ -92,9 +92,9 @@ class ResumingStream:
         self._failures = Failures(policy, path, self._traffic, self.tally)
         self._idle_since = time.monotonic()
         self._reading: asyncio.Timeout | None = None
-        self._rivals: Openings | None = None
-        self._stall = Watch(self._traffic.hedging.stall_limit, STALL_FLOOR, self._race)
-        self._silence = Watch(lambda: policy.stall_timeout, policy.stall_timeout, self._interrupt)
+        self._rivals: HedgedRequests | None = None
+        self._stall = MovingDeadline(self._traffic.hedging.stall_limit, STALL_FLOOR, self._race)
+        self._silence = MovingDeadline(lambda: policy.stall_timeout, policy.stall_timeout, self._interrupt)
         self._closed = False
 
     @property
@@ -270,7 +270,7 @@ class ResumingStream:
         if not self._traffic.hedge(self._failures.limiter, self.tally):
             return False
         if self._rivals is None:
-            self._rivals = Openings()
+            self._rivals = HedgedRequests()
             self._rivals.answer.add_done_callback(self._answered)
         self._rivals.send(self._request())
         return True
@@ -287,7 +287,7 @@ class ResumingStream:
             limit.reschedule(asyncio.get_running_loop().time())
         return False
 
-    async def _overtaken(self, rival: Openings) -> bool:
+    async def _overtaken(self, rival: HedgedRequests) -> bool:
         """Goes on with the second response, if there is one."""
         if not _succeeded(rival.answer):
             return False
@@ -304,29 +304,29 @@ class ResumingStream:
     async def _connect(self) -> Body:
         """Sends a request from where we are, and a second one where the first is late."""
         await self._failures.turn()
-        openings = Openings()
-        openings.send(self._request())
-        watch = Watch(self._traffic.hedging.first_byte_limit, FIRST_BYTE_FLOOR, partial(self._hedge, openings))
+        requests = HedgedRequests()
+        requests.send(self._request())
+        watch = MovingDeadline(self._traffic.hedging.first_byte_limit, FIRST_BYTE_FLOOR, partial(self._hedge, requests))
         watch.begin()
         try:
-            body = await within(self._policy.request_timeout(), openings.answer, "opening")
-            openings.taken = True
+            body = await within(self._policy.request_timeout(), requests.answer, "opening")
+            requests.taken = True
             self._accept(body)  # it is ours to close from here on: settling may be cancelled
         finally:
             watch.cancel()
-            if not openings.settled:
-                await finish(openings.settle())
+            if not requests.settled:
+                await finish(requests.settle())
         self._failures.limiter.answered()
-        if openings.hedged:
+        if requests.hedged:
             self.tally.hedge_won()
         return body
 
-    def _hedge(self, openings: Openings) -> bool:
-        if openings.answer.done() or not self._traffic.hedge(self._failures.limiter, self.tally):
+    def _hedge(self, requests: HedgedRequests) -> bool:
+        if requests.answer.done() or not self._traffic.hedge(self._failures.limiter, self.tally):
             return False
         if self.late is not None:
             self.late()
-        openings.send(self._request())
+        requests.send(self._request())
         return True
 
     def _accept(self, body: Body) -> None:

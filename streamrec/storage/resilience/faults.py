@@ -32,7 +32,7 @@ from streamrec.errors import (
 
 __all__ = [
     "Cause",
-    "Seam",
+    "ErrorTranslator",
     "TransientError",
     "changed",
     "exists",
@@ -77,7 +77,7 @@ class TransientError(Exception):
         return f"{self.cause.value} ({self.reason})"
 
 
-class Seam(Protocol):
+class ErrorTranslator(Protocol):
     """Translates the foreign exceptions that leave its block; they concern bytes [start, end) of `path`."""
 
     def __call__(self, path: str, start: int | None = None, end: int | None = None) -> AbstractContextManager[None]: ...
@@ -95,17 +95,17 @@ def too_many_files() -> str:
     )
 
 
-def seam_of(foreign: tuple[type[Exception], ...], translate: Translate) -> Seam:
+def seam_of(foreign: tuple[type[Exception], ...], translate: Translate) -> ErrorTranslator:
     """A seam for exceptions of these types; ours, among them or not, pass as they are.
 
     Args:
         foreign: What the client below raises.
         translate: Called with the exception, the path and the range: what it means.
     """
-    return partial(_Within, foreign, translate)
+    return partial(_Translated, foreign, translate)
 
 
-class _Within:
+class _Translated:
     """A seam's block. Each block of each body goes through one: as a class it costs a third of a `contextmanager`."""
 
     __slots__ = ("_end", "_foreign", "_path", "_start", "_translate")

@@ -17,10 +17,10 @@ from typing import Any
 from streamrec.storage.backend import Body
 from streamrec.storage.resilience.faults import TransientError
 
-__all__ = ["Openings", "Watch"]
+__all__ = ["HedgedRequests", "MovingDeadline"]
 
 
-class Openings:
+class HedgedRequests:
     """Requests that run against each other.
 
     Attributes:
@@ -76,7 +76,7 @@ class Openings:
             self.answer.set_exception(error)
 
 
-class Watch:
+class MovingDeadline:
     """Calls when a wait takes longer than a limit that may still change: others teach it meanwhile.
 
     It looks after `floor` seconds and then at doubled times, so at twice the limit at the latest. Time in which

@@ -1,4 +1,4 @@
-"""Hedging: when a second request for the same bytes is worth its price. Pure; see `openings` for what does it.
+"""Hedging: when a second request for the same bytes is worth its price. Pure; `hedged_requests.py` does it.
 
 A store answers most requests in the usual time and a few very late. A second request, sent when the first is
 late by this run's own measure, is then the faster way. Source: Dean and Barroso, "The Tail at Scale", 2013.

@@ -1,6 +1,6 @@
 """The limiter: throttling slows all requests to a bucket down together, not each stream by itself.
 
-`Pace` decides and never waits; `Limiter` only waits as long as it says. Rules:
+`RequestRate` decides and never waits; `Limiter` only waits as long as it says. Rules:
 
 * Nothing is limited until the store asks for fewer requests (503 SlowDown, 429). What goes on from there is the
   rate that was sent, and the rule is that of TCP: multiplicative decrease, additive increase. Source: Chiu and
@@ -23,7 +23,7 @@ import math
 import time
 from typing import Final
 
-__all__ = ["HOLD_CAP", "LEAST_RATE", "Limiter", "Pace"]
+__all__ = ["HOLD_CAP", "LEAST_RATE", "Limiter", "RequestRate"]
 
 FIRST_DECREASE: Final = 0.7
 """What is left of the rate after the first decrease."""
@@ -44,13 +44,13 @@ HOLD_CAP: Final = 30.0
 """Seconds that a Retry-After may hold all requests back."""
 
 
-class Pace:
+class RequestRate:
     """How fast requests may go. All times are of one clock, in seconds.
 
     Attributes:
         rate: Requests per second; None: no limit.
 
-    >>> pace = Pace()
+    >>> pace = RequestRate()
     >>> for step in range(100):
     ...     pace.sent(step / 50)
     >>> pace.throttled(2.0, sent_at=1.98)
@@ -124,7 +124,7 @@ class Limiter:
     __slots__ = ("_turn", "answers", "pace")
 
     def __init__(self) -> None:
-        self.pace = Pace()
+        self.pace = RequestRate()
         self.answers = 0
         self._turn = asyncio.Lock()  # serves in the order of arrival
 

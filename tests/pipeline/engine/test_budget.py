@@ -21,9 +21,9 @@ from streamrec.pipeline.engine.budget import (
     default_budget,
     machine_memory,
 )
-from streamrec.pipeline.engine.description import Chain, Within
+from streamrec.pipeline.engine.description import Chain, RunContext
 from streamrec.pipeline.options import Options
-from streamrec.pipeline.sources.in_memory import Numbered
+from streamrec.pipeline.sources.in_memory import NumberedPositions
 from tests.effort import draws
 
 MIB = 1 << 20
@@ -54,12 +54,12 @@ class Plenty:
     def lines(self) -> Iterator[str]:
         yield "Plenty"
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         self.made.allowed.append(within.budget)
         for number in range(0, MANY * RECORDS, RECORDS):
             await anyio.lowlevel.checkpoint()
             self.made.nbytes += CHUNK
-            yield Chunk(Frames.of([bytes(CHUNK // RECORDS)] * RECORDS), Numbered(number), CHUNK)
+            yield Chunk(Frames.of([bytes(CHUNK // RECORDS)] * RECORDS), NumberedPositions(number), CHUNK)
 
 
 def plenty(made: Made) -> Dataset[Any]:
@@ -131,9 +131,9 @@ def test_shares_never_sum_up_to_more_than_the_budget(data: st.DataObject, budget
     made = Made()
     dataset = data.draw(pipelines(made)).with_options(memory_budget=budget)
     taken: list[int] = []
-    take = Within.take
+    take = RunContext.take
 
-    def counted(within: Within, share: Any) -> tuple[int, Within]:
+    def counted(within: RunContext, share: Any) -> tuple[int, RunContext]:
         bytes_taken, rest = take(within, share)
         assert bytes_taken >= 0
         assert bytes_taken + rest.budget == within.budget
@@ -146,7 +146,7 @@ def test_shares_never_sum_up_to_more_than_the_budget(data: st.DataObject, budget
             return elements.memory_budget
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Within, "take", counted)
+        patch.setattr(RunContext, "take", counted)
         assert anyio.run(first) == budget
     assert CONSUMER.of(budget) + sum(taken) + sum(made.allowed) <= max(budget, 2)  # of one byte two have one each
 

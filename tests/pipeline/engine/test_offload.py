@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.engine.offload import HOP_SECONDS, Hops
+from streamrec.pipeline.engine.offload import HOP_SECONDS, Offloader
 from streamrec.pipeline.engine.threads import Threads
 from streamrec.pipeline.stages.stage import Offload
 
@@ -41,30 +41,30 @@ class Work:
 
 
 async def test_long_work_goes_to_a_thread_and_short_work_does_not(threads: Threads) -> None:
-    work, hops = Work(), Hops([Offload.NEVER, Offload.LONG], threads)
+    work, offloader = Work(), Offloader([Offload.NEVER, Offload.LONG], threads)
     for seconds in (0.0, 0.0, 4 * HOP_SECONDS, 4 * HOP_SECONDS, 0.0, 0.0):
-        await hops.through(work.outputs(seconds), NBYTES)
+        await offloader.through(work.outputs(seconds), NBYTES)
     assert work.here == [False, True, True, False, False, True], "the piece before tells how long one takes"
 
 
 async def test_long_goes_by_the_bytes(threads: Threads) -> None:
-    work, hops = Work(), Hops([Offload.LONG], threads)
-    await hops.through(work.outputs(HOP_SECONDS / 4), NBYTES)
-    await hops.through(work.outputs(HOP_SECONDS / 4), 100 * NBYTES)
+    work, offloader = Work(), Offloader([Offload.LONG], threads)
+    await offloader.through(work.outputs(HOP_SECONDS / 4), NBYTES)
+    await offloader.through(work.outputs(HOP_SECONDS / 4), 100 * NBYTES)
     assert work.here == [False, False]
 
 
 async def test_work_of_the_users_always_goes_to_a_thread_and_none_never(threads: Threads) -> None:
     work = Work()
     for offload in (Offload.ALWAYS, Offload.NEVER):
-        hops = Hops([offload], threads)
+        offloader = Offloader([offload], threads)
         for _ in range(2):
-            await hops.through(work.outputs(0.0), NBYTES)
+            await offloader.through(work.outputs(0.0), NBYTES)
     assert work.here == [False, False, True, True]
 
 
 async def test_what_is_left_at_the_end_may_be_long(threads: Threads) -> None:
-    work, hops = Work(), Hops([Offload.LONG], threads)
-    await hops.through(work.outputs(0.0), NBYTES)
-    await hops.through(work.outputs(0.0))
+    work, offloader = Work(), Offloader([Offload.LONG], threads)
+    await offloader.through(work.outputs(0.0), NBYTES)
+    await offloader.through(work.outputs(0.0))
     assert work.here == [False, False]

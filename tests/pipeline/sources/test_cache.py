@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 from streamrec import CacheError, Dataset, Frames, TFRecordDataset, encode_records
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.engine.description import Chain, Within
-from streamrec.pipeline.sources.in_memory import Numbered
+from streamrec.pipeline.engine.description import Chain, RunContext
+from streamrec.pipeline.sources.in_memory import NumberedPositions
 from streamrec.testing.resuming import assert_resumes_everywhere, plain
 from streamrec.testing.servers import Store
 from tests.effort import draws
@@ -116,10 +116,10 @@ class Epochs:
     def lines(self) -> Iterator[str]:
         yield repr(self)
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         first = state["next"] if state else 0
         for number in range(first, self.stop):
-            yield Chunk([(within.epoch, number)], Numbered(number), 100)
+            yield Chunk([(within.epoch, number)], NumberedPositions(number), 100)
 
 
 def test_all_epochs_are_as_the_first_one_whichever_was_cut_short(name: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from streamrec import Dataset
 from streamrec.pipeline.elements.chunk import Chunk, Position
-from streamrec.pipeline.engine.description import Chain, Within
+from streamrec.pipeline.engine.description import Chain, RunContext
 
 
 @dataclass(eq=False)
@@ -32,7 +32,7 @@ class Gated:
     def lines(self) -> Iterator[str]:
         yield f"Gated({self.first})"
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         await self.gate.opened.wait()
         for start in range(self.first, self.first + 15, 5):
             yield Chunk(list(range(start, start + 5)), Nowhere(), 5)

@@ -17,7 +17,7 @@ import pytest
 from streamrec import Dataset, Frames, PositionMismatchError
 from streamrec.pipeline.engine.run import started
 from streamrec.pipeline.options import Options
-from streamrec.pipeline.telemetry.telemetry import Watching
+from streamrec.pipeline.telemetry.telemetry import Telemetry
 from streamrec.testing.resuming import assert_resumes_everywhere, plain
 
 
@@ -262,7 +262,7 @@ async def test_closing_while_the_callable_is_called() -> None:
         return counting_async(5)
 
     chain = Dataset.from_generator(generator).chain
-    chunks = started(chain, None, Options(memory_budget=1000), Watching(chain, 1000, None, False).root)
+    chunks = started(chain, None, Options(memory_budget=1000), Telemetry(chain, 1000, None, False).root)
     first = asyncio.ensure_future(anext(chunks))
     await called.wait()
     first.cancel()

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from streamrec import Frames
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.sources.combine.inputs import Front, Places, Signal
-from streamrec.pipeline.sources.combine.interleave_order import Input, Weave
-from streamrec.pipeline.sources.in_memory import Numbered
+from streamrec.pipeline.sources.combine.inputs import InputBuffer, InputPositions, Signal
+from streamrec.pipeline.sources.combine.interleave_order import InterleaveOrder, OpenInput
+from streamrec.pipeline.sources.in_memory import NumberedPositions
 from streamrec.pipeline.sources.shards.interleave import Plan
 from tests.effort import draws
 
-ENDED = Places(((Numbered(10**6), 0, 0),))
+ENDED = InputPositions(((NumberedPositions(10**6), 0, 0),))
 
 
 def specification(
@@ -45,30 +45,34 @@ def elements_of(queue: list[int], kind: str) -> Any:
     return Frames.of([b"%d" % value for value in queue]) if kind == "frames" else queue
 
 
-async def woven(queues: list[list[int]], plan: Plan, kind: str, seed: int) -> tuple[list[int], list[Chunk]]:
+async def interleaved(queues: list[list[int]], plan: Plan, kind: str, seed: int) -> tuple[list[int], list[Chunk]]:
     """All that a weave gives while chunks of the queues, of random sizes, arrive at random times."""
     rng, signal = random.Random(seed), Signal()
-    weave = Weave(plan, [None] * plan.cycle_length)
+    order = InterleaveOrder(plan, [None] * plan.cycle_length)
     arrived = [0] * len(queues)
-    fronts: list[Front] = []
+    buffers: list[InputBuffer] = []
     found: list[int] = []
     chunks: list[Chunk] = []
-    while not weave.finished:
+    while not order.finished:
         chosen = rng.randrange(len(queues) + 1)
-        if chosen >= len(fronts):
-            if len(fronts) < len(queues):
-                fronts.append(Front(1 << 40, signal))
-                number = len(fronts) - 1
-                weave.waiting.append(Input(number, Places(((Numbered(number), 0, 0),)), fronts[-1]))
-            weave.complete = len(fronts) == len(queues) and rng.random() < 0.9
-        elif not fronts[chosen].ended:
+        if chosen >= len(buffers):
+            if len(buffers) < len(queues):
+                buffers.append(InputBuffer(1 << 40, signal))
+                number = len(buffers) - 1
+                order.waiting.append(
+                    OpenInput(number, InputPositions(((NumberedPositions(number), 0, 0),)), buffers[-1])
+                )
+            order.complete = len(buffers) == len(queues) and rng.random() < 0.9
+        elif not buffers[chosen].ended:
             first = arrived[chosen]
             last = arrived[chosen] = min(len(queues[chosen]), first + rng.choice([0, 1, 2, 5, 30]))
-            await fronts[chosen].put(Chunk(elements_of(queues[chosen][first:last], kind), Numbered(first), 10), 10)
+            await buffers[chosen].put(
+                Chunk(elements_of(queues[chosen][first:last], kind), NumberedPositions(first), 10), 10
+            )
             if last == len(queues[chosen]):
-                fronts[chosen].end(None)
+                buffers[chosen].end(None)
         while rng.random() < 0.7:
-            chunk = weave.pull(len(fronts), Places(((Numbered(len(fronts)), 0, 0),)))
+            chunk = order.pull(len(buffers), InputPositions(((NumberedPositions(len(buffers)), 0, 0),)))
             if chunk is None:
                 break
             found += map(int, chunk.elements)
@@ -98,7 +102,7 @@ def test_the_order_is_tensorflows_whatever_arrives_when(
 ) -> None:
     queues = [list(range(at * 100, at * 100 + length)) for at, length in enumerate(lengths)]
     wanted = specification(queues, [None] * cycle_length, 0, 0, 0, block_length)
-    found, chunks = anyio.run(woven, queues, Plan(cycle_length, block_length), kind, seed)
+    found, chunks = anyio.run(interleaved, queues, Plan(cycle_length, block_length), kind, seed)
     assert found == wanted
     done = 0
     for chunk in chunks:
@@ -115,7 +119,7 @@ def test_any_order_gives_each_once(
 ) -> None:
     queues = [list(range(at * 100, at * 100 + length)) for at, length in enumerate(lengths)]
     everything = Counter(value for queue in queues for value in queue)
-    found, chunks = anyio.run(woven, queues, Plan(cycle_length, block_length, False), kind, seed)
+    found, chunks = anyio.run(interleaved, queues, Plan(cycle_length, block_length, False), kind, seed)
     assert Counter(found) == everything
     for at, _ in enumerate(lengths):
         assert [value for value in found if value // 100 == at] == queues[at]
@@ -131,12 +135,12 @@ def test_many_rounds_are_one_chunk() -> None:
     queues = [list(range(at * 10_000, at * 10_000 + 1000)) for at in range(4)]
 
     async def pulled() -> Chunk | None:
-        weave, signal = Weave(Plan(4), [None] * 4), Signal()
+        order, signal = InterleaveOrder(Plan(4), [None] * 4), Signal()
         for at, queue in enumerate(queues):
-            weave.waiting.append(Input(at, Places(()), Front(1 << 30, signal)))
-            front = weave.waiting[-1].front
-            await front.put(Chunk(Frames.of([b"%d" % value for value in queue]), Numbered(0), 10), 10)
-        return weave.pull(4, ENDED)
+            order.waiting.append(OpenInput(at, InputPositions(()), InputBuffer(1 << 30, signal)))
+            buffer = order.waiting[-1].buffer
+            await buffer.put(Chunk(Frames.of([b"%d" % value for value in queue]), NumberedPositions(0), 10), 10)
+        return order.pull(4, ENDED)
 
     chunk = anyio.run(pulled)
     assert chunk is not None

@@ -20,7 +20,7 @@ from streamrec import (
     encode_records,
 )
 from streamrec.pipeline.engine.iteration import digest_of
-from streamrec.pipeline.sources.shuffle.buffer import Held
+from streamrec.pipeline.sources.shuffle.buffer import HeldElements
 from streamrec.pipeline.sources.shuffle.refetch import stretches
 from streamrec.testing.servers import Store
 
@@ -68,7 +68,7 @@ def test_what_was_held_is_read_once(s3_store: Store, shards: list[list[bytes]]) 
     dataset = TFRecordDataset(urls, num_parallel_reads=4, storage_options=dict(s3_store.options)).shuffle(held, seed=1)
     expected = list(dataset)
     state = stopped(dataset.with_epoch(0), total - held)
-    references = Held.from_json(state["position"]["source"]["held"])
+    references = HeldElements.from_json(state["position"]["source"]["held"])
     order = np.argsort(references.numbers)
     assert references.sizes is not None
     plan = stretches(references.numbers[order], references.sizes[order])

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from streamrec import Framer, Frames, encode_records
 from streamrec.pipeline.sources.shards.interleave import Interleave, Plan
-from streamrec.pipeline.sources.shards.positions import Turn
-from streamrec.pipeline.sources.shards.shard_queue import Lane
+from streamrec.pipeline.sources.shards.positions import InterleaveMark
+from streamrec.pipeline.sources.shards.shard_queue import ShardQueue
 from tests.effort import draws
 
 pytestmark = pytest.mark.usefixtures("both_layouts")
@@ -52,7 +52,7 @@ class Arriving:
         lengths: list[int],
         plan: Plan,
         seed: int,
-        turn: Turn | None = None,
+        turn: InterleaveMark | None = None,
         *,
         batch: int = 1,
         skip: int = 0,
@@ -66,18 +66,18 @@ class Arriving:
 
     def arrive(self) -> None:
         """One more piece of one shard, or its end."""
-        self.go_on(self._random.choice([lane for lane in self.interleave.wanted(2) if not lane.ended]))
+        self.go_on(self._random.choice([queue for queue in self.interleave.wanted(2) if not queue.ended]))
 
-    def go_on(self, lane: Lane) -> None:
+    def go_on(self, queue: ShardQueue) -> None:
         """One more piece of this shard, or its end."""
-        if lane.shard not in self._pieces:
-            self._pieces[lane.shard] = self._cut(lane.shard, lane.start.place.offset)
-            lane.opened(None, "", self._random.choice(self._limits))
-        pieces = self._pieces[lane.shard]
+        if queue.shard not in self._pieces:
+            self._pieces[queue.shard] = self._cut(queue.shard, queue.start.place.offset)
+            queue.opened(None, "", self._random.choice(self._limits))
+        pieces = self._pieces[queue.shard]
         if pieces:
-            lane.push(pieces.pop(0))
+            queue.push(pieces.pop(0))
         else:
-            lane.ended = True
+            queue.ended = True
 
     def _cut(self, shard: int, offset: int) -> list[Frames]:
         data = encode_records(shard_records(shard, self._lengths[shard]))
@@ -123,7 +123,7 @@ def test_the_order_is_tensorflows_whatever_arrives_first(
 def test_only_what_is_awaited_needs_to_go_on(
     stretch: int | None, lengths: list[int], plan: Plan, seed: int, batch: int, skip: int
 ) -> None:
-    """Each lane that is awaited can go on without anything being taken; when all of them have, something else is."""
+    """Each queue that is awaited can go on without anything being taken; when all of them have, something else is."""
     arriving = Arriving(lengths, plan, seed, batch=batch, skip=skip)
     interleave, found = arriving.interleave, []
     with stretches_from(stretch):
@@ -133,9 +133,9 @@ def test_only_what_is_awaited_needs_to_go_on(
                 found += list(pulled[0])
             elif not interleave.finished:
                 assert interleave.awaited
-                for lane in interleave.awaited:
-                    assert lane.comes
-                    arriving.go_on(lane)
+                for queue in interleave.awaited:
+                    assert queue.comes
+                    arriving.go_on(queue)
     assert found == list(specification(lengths, plan))
 
 
@@ -149,7 +149,7 @@ def test_every_turn_resumes_exactly(stretch: int | None, lengths: list[int], pla
         for frames, positions in run(Arriving(lengths, plan, seed, batch=batch)):
             for index in range(len(frames) + 1):
                 position = positions.at(index)  # type: ignore[attr-defined]
-                turn = Turn.from_json(position["source"])
+                turn = InterleaveMark.from_json(position["source"])
                 rest = [record for part, _ in run(Arriving(lengths, plan, seed + 1, turn)) for record in part]
                 assert rest[position["skip"] :] == expected[seen + index :]
             seen += len(frames)
@@ -165,7 +165,7 @@ def test_first_come_gives_each_record_once_and_resumes_exactly(lengths: list[int
         for index in (0, len(frames) // 2, len(frames)):
             position = positions.at(index)  # type: ignore[attr-defined]
             assert position["skip"] == 0
-            turn = Turn.from_json(position["source"])
+            turn = InterleaveMark.from_json(position["source"])
             rest = [record for part, _ in run(Arriving(lengths, plan, seed + 1, turn)) for record in part]
             assert sorted(found + list(frames)[:index] + rest) == every
         found += frames
@@ -177,7 +177,7 @@ def test_pulls_end_between_batches_while_no_shard_ends(cycle: int, batch: int, s
     plan, lengths = Plan(cycle), [60] * cycle
     arriving = Arriving(lengths, plan, batch + skip, batch=batch, skip=skip, limits=(1 << 20,))
     seen = -skip
-    while not any(lane.ended for lane in arriving.interleave.wanted(2)):
+    while not any(queue.ended for queue in arriving.interleave.wanted(2)):
         pulled = arriving.interleave.pull()
         if pulled is None:
             arriving.arrive()
@@ -189,9 +189,9 @@ def test_pulls_end_between_batches_while_no_shard_ends(cycle: int, batch: int, s
 def test_the_rest_of_long_blocks_comes_in_one_pull() -> None:
     """Records that were taken of a block do not make those that are left look longer, and pulls smaller."""
     interleave = Interleave(Plan(4), 4)
-    for lane in interleave.wanted(4):
-        lane.push(Framer().feed(encode_records([b"x" * 10_000] * 300)))
-        lane.ended = True
+    for queue in interleave.wanted(4):
+        queue.push(Framer().feed(encode_records([b"x" * 10_000] * 300)))
+        queue.ended = True
     sizes = []
     while (pulled := interleave.pull()) is not None:
         sizes.append(len(pulled[0]))
@@ -205,9 +205,9 @@ def test_a_pull_of_long_records_takes_more_where_the_budget_allows(most: int, wa
     ends = (np.arange(count) + 1) * record
     frames = Frames(bytes(count * record), np.stack([ends - record, ends], 1), 0)
     interleave = Interleave(Plan(2), 2, batch=8, most_bytes=most)
-    for lane in interleave.wanted(2):
-        lane.opened(None, "", 0)
-        lane.push(frames)
+    for queue in interleave.wanted(2):
+        queue.opened(None, "", 0)
+        queue.push(frames)
     pulled = interleave.pull()
     assert pulled is not None
     assert len(pulled[0]) == wanted
@@ -215,9 +215,9 @@ def test_a_pull_of_long_records_takes_more_where_the_budget_allows(most: int, wa
 
 def test_one_shard_alone_is_not_copied() -> None:
     interleave = Interleave(Plan(), 1)
-    (lane,) = interleave.wanted(2)
+    (queue,) = interleave.wanted(2)
     frames = Framer().feed(encode_records([b"x" * 1000] * 1000))
-    lane.push(frames)
+    queue.push(frames)
     pulled = interleave.pull()
     assert pulled is not None
     assert pulled[0].buffer is frames.buffer

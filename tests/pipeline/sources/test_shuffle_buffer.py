@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from streamrec import Frames
 from streamrec.pipeline.elements.chunk import Batches, Chunk, Position
 from streamrec.pipeline.elements.columns import Columns, window
-from streamrec.pipeline.sources.shuffle.buffer import Buffer, Held
-from streamrec.pipeline.sources.shuffle.buffer_index import END, START, TAG, Rows, Rule
-from streamrec.pipeline.sources.shuffle.buffer_store import Store, spans_of
-from streamrec.pipeline.sources.shuffle.refetch import Stretch, stretches
+from streamrec.pipeline.sources.shuffle.buffer import HeldElements, ShuffleBuffer
+from streamrec.pipeline.sources.shuffle.buffer_index import END, START, TAG, Rows, ShuffleRule
+from streamrec.pipeline.sources.shuffle.buffer_store import BufferStore, spans_of
+from streamrec.pipeline.sources.shuffle.refetch import ByteRun, stretches
 from streamrec.testing.resuming import plain
 from streamrec.tfrecord import BUFFER_BITS, Scattered
 from tests.effort import draws
@@ -38,7 +38,7 @@ class Numbered:
         return {"next": self.first + index}
 
 
-def rows_of(store: Store, elements: Any) -> Rows:
+def rows_of(store: BufferStore, elements: Any) -> Rows:
     spans = spans_of(elements)
     rows = np.zeros((len(spans), 4), np.int64)
     rows[:, : END + 1] = spans
@@ -48,7 +48,7 @@ def rows_of(store: Store, elements: Any) -> Rows:
 
 KINDS: dict[str, Any] = {
     "records": Frames.of(RECORDS),
-    "scattered": Scattered.in_turn([[Frames.of(RECORDS[lane::3])] for lane in range(3)], 1),
+    "scattered": Scattered.in_turn([[Frames.of(RECORDS[queue::3])] for queue in range(3)], 1),
     "long": Frames.of([record * 5000 for record in RECORDS]),
     "objects": RECORDS,
     "numbers": Columns(np.arange(300)),
@@ -60,7 +60,7 @@ KINDS: dict[str, Any] = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_picked_elements_are_those_of_their_rows_before_and_after_tidying(kind: str) -> None:
     """And what is dead does not stay."""
-    elements, store, draw = KINDS[kind], Store(), np.random.default_rng(3)
+    elements, store, draw = KINDS[kind], BufferStore(), np.random.default_rng(3)
     cuts = [0, 20, 21, 90, len(elements)]
     rows = np.concatenate([rows_of(store, window(elements, *each)) for each in zip(cuts, cuts[1:], strict=False)])
     wanted = np.arange(len(elements))
@@ -81,13 +81,13 @@ def test_picked_elements_are_those_of_their_rows_before_and_after_tidying(kind: 
 
 
 def test_kinds_that_meet_in_one_chunk_become_a_list() -> None:
-    store = Store()
+    store = BufferStore()
     rows = np.concatenate([rows_of(store, Frames.of([b"a", b"b"])), rows_of(store, [b"c", "d"])])
     assert store.pick(rows[[3, 0, 2, 1]]) == ["d", b"a", b"c", b"b"]
 
 
 def test_nothing_is_copied_while_little_is_held() -> None:
-    store = Store(free_bytes=10**6)
+    store = BufferStore(free_bytes=10**6)
     rows = rows_of(store, Frames.of(RECORDS))[:1]
     before = rows.copy()
     store.tidy(rows, int(rows[0, END]))
@@ -97,7 +97,7 @@ def test_nothing_is_copied_while_little_is_held() -> None:
 @pytest.mark.parametrize("size", [100, 9000])
 def test_of_long_records_more_that_is_dead_is_kept(size: int) -> None:
     """As much as the buffer may hold, were it alive."""
-    store = Store(free_bytes=10 * size)
+    store = BufferStore(free_bytes=10 * size)
     rows = np.concatenate([rows_of(store, Frames.of([bytes(size)])) for _ in range(15)])[:1]
     store.tidy(rows, size)
     assert (store.held_bytes == 15 * size) is (size == 9000)
@@ -108,7 +108,7 @@ def test_of_long_records_more_that_is_dead_is_kept(size: int) -> None:
 
 def test_little_is_copied_where_elements_leave_at_random() -> None:
     """About a fifth of what comes in, a piece at a time; it was once more than all, into one block of a new size."""
-    store, draw = Store(), np.random.default_rng(1)
+    store, draw = BufferStore(), np.random.default_rng(1)
     chunk, size = Frames.of([bytes(4096)] * 50), 50 * 4096
     rows, moved = np.empty((0, 4), np.int64), 0
     for number in range(400):
@@ -126,7 +126,7 @@ def test_a_buffer_that_comes_in_parts_is_one_block_and_weighs_what_came() -> Non
     """Of a chunk's window too, which has all of the chunk's buffers."""
     buffer = Frames(bytes(3000), np.array([[12, 1000], [1016, 2000], [2016, 2996]]))
     whole = Scattered.in_turn([[buffer], [Frames.of([b"a", b"b", b"c"])]], 1)
-    store = Store()
+    store = BufferStore()
     first = rows_of(store, whole.window(0, 2))
     assert store.held_bytes == 988 + 1 + 2 * 16
     rest = rows_of(store, whole.window(2, 6))
@@ -141,7 +141,10 @@ def test_a_buffer_that_comes_in_parts_is_one_block_and_weighs_what_came() -> Non
 
 
 def test_batches_that_are_held_keep_nothing_else_alive() -> None:
-    store, whole = Store(), Scattered.in_turn([[Frames.of([b"x" * 1000] * 40)], [Frames.of([b"y" * 1000] * 40)]], 1)
+    store, whole = (
+        BufferStore(),
+        Scattered.in_turn([[Frames.of([b"x" * 1000] * 40)], [Frames.of([b"y" * 1000] * 40)]], 1),
+    )
     found = store.pick(rows_of(store, Batches(whole, 3))[[5]])
     assert [list(batch) for batch in found] == [list(whole[15:18])]
     assert found[0].pinned <= 2 * 3000
@@ -149,7 +152,7 @@ def test_batches_that_are_held_keep_nothing_else_alive() -> None:
 
 def test_many_small_blocks_become_few() -> None:
     """Each block costs its part of every pick."""
-    store = Store(free_bytes=10**9)
+    store = BufferStore(free_bytes=10**9)
     rows = np.concatenate([rows_of(store, Frames.of([b"%d" % number])) for number in range(400)])
     store.tidy(rows, int((rows[:, END] - rows[:, START]).sum()))
     assert len(np.unique(rows[:, TAG] >> BUFFER_BITS)) == 1
@@ -157,7 +160,7 @@ def test_many_small_blocks_become_few() -> None:
 
 
 def test_large_blocks_are_left_alone_however_many() -> None:
-    store, large = Store(free_bytes=10**12), Frames(bytes(4 << 20), np.array([[0, 4 << 20]]))
+    store, large = BufferStore(free_bytes=10**12), Frames(bytes(4 << 20), np.array([[0, 4 << 20]]))
     rows = np.concatenate([rows_of(store, large) for _ in range(300)])
     before = rows.copy()
     store.tidy(rows, 300 * (4 << 20))
@@ -185,12 +188,12 @@ def framed(records: list[bytes]) -> Rows:
     sizes=st.lists(st.integers(0, 2**31), min_size=20, max_size=20),
 )
 def test_held_survives_json(numbers: list[int], sizes: list[int]) -> None:
-    by_number = Held(np.array(numbers, np.int64))
-    found = Held.from_json(json.loads(json.dumps(by_number.to_json())))
+    by_number = HeldElements(np.array(numbers, np.int64))
+    found = HeldElements.from_json(json.loads(json.dumps(by_number.to_json())))
     assert found.numbers.tolist() == numbers
     shards = {number >> 42: ("v", "") for number in numbers}
-    by_reference = Held(np.array(numbers, np.int64), np.array(sizes[: len(numbers)], np.int64), shards)
-    found = Held.from_json(json.loads(json.dumps(by_reference.to_json())))
+    by_reference = HeldElements(np.array(numbers, np.int64), np.array(sizes[: len(numbers)], np.int64), shards)
+    found = HeldElements.from_json(json.loads(json.dumps(by_reference.to_json())))
     assert found.sizes is not None
     assert (found.numbers.tolist(), found.sizes.tolist(), found.shards) == (numbers, sizes[: len(numbers)], shards)
 
@@ -201,13 +204,13 @@ def test_fifty_thousand_references_are_less_than_a_megabyte() -> None:
     for shards, offset in ((16, 2**28), (1000, 2**33), (60_000, 2**41)):
         numbers = (draw.integers(0, shards, 50_000) << 42) + draw.integers(0, offset, 50_000)
         present = {int(shard): ("0123456789abcdef", "") for shard in set((numbers >> 42).tolist())}
-        held = Held(
+        held = HeldElements(
             numbers, draw.integers(0, 2**18, 50_000), present if shards < 60_000 else dict.fromkeys(present, (None, ""))
         )
         assert len(json.dumps(held.to_json())) < (1_000_000 if shards < 60_000 else 2_500_000)
 
 
-def fed(buffer: Buffer, elements: Any, cuts: list[int]) -> Iterator[Chunk]:
+def fed(buffer: ShuffleBuffer, elements: Any, cuts: list[int]) -> Iterator[Chunk]:
     edges = [0, *sorted(min(cut, len(elements)) for cut in cuts), len(elements)]
     for first, last in zip(edges, edges[1:], strict=False):
         yield from buffer.feed(Chunk(window(elements, first, last), Numbered(first), 1))
@@ -225,9 +228,9 @@ def fed(buffer: Buffer, elements: Any, cuts: list[int]) -> Iterator[Chunk]:
 def test_the_order_does_not_depend_on_the_chunks(
     capacity: int, limit: int, key: int, cuts: list[int], kind: str
 ) -> None:
-    rule = Rule(capacity, limit, key)
-    found = [plain(one) for chunk in fed(Buffer(rule, False), KINDS[kind], cuts) for one in chunk.elements]
-    again = [plain(one) for chunk in fed(Buffer(rule, False), KINDS[kind], []) for one in chunk.elements]
+    rule = ShuffleRule(capacity, limit, key)
+    found = [plain(one) for chunk in fed(ShuffleBuffer(rule, False), KINDS[kind], cuts) for one in chunk.elements]
+    again = [plain(one) for chunk in fed(ShuffleBuffer(rule, False), KINDS[kind], []) for one in chunk.elements]
     assert found == again
     assert sorted(map(repr, found)) == sorted(repr(plain(one)) for one in KINDS[kind])
 
@@ -237,7 +240,7 @@ def test_the_order_does_not_depend_on_the_chunks(
 )
 def test_what_is_left_comes_in_whole_batches(batch: int, begun: int, sizes: list[int]) -> None:
     """As far as they are no larger than a chunk: a batch that straddles two chunks is copied."""
-    buffer = Buffer(Rule(100, 1 << 40, 7), False)
+    buffer = ShuffleBuffer(ShuffleRule(100, 1 << 40, 7), False)
     megabytes = Frames(bytes(1 << 20), np.array([[0, 1 << 20]] * 20))
     assert not list(buffer.feed(Chunk(megabytes, Numbered(0), 1)))
     assert [len(chunk.elements) for chunk in buffer.drain(batch, begun)] == sizes
@@ -249,12 +252,12 @@ def test_positions_say_what_is_held(capacity: int, cuts: list[int], data: st.Dat
     """After any element: what came in and did not go; and the place to go on from lies before all of it."""
     numbers = Columns(np.arange(300))
     gone: list[int] = []
-    for chunk in fed(Buffer(Rule(capacity, 1 << 40, 7), False, start={"next": 0}), numbers, cuts):
+    for chunk in fed(ShuffleBuffer(ShuffleRule(capacity, 1 << 40, 7), False, start={"next": 0}), numbers, cuts):
         index = data.draw(st.integers(0, len(chunk.elements)))
         state = chunk.positions.at(index)["source"]
         values = [plain(value) for value in chunk.elements]
         start = state["inner"]["next"]
-        held = [start + number for number in Held.from_json(state["held"]).numbers.tolist()]
+        held = [start + number for number in HeldElements.from_json(state["held"]).numbers.tolist()]
         came = set(range(start + state["next"]))
         assert sorted(held) == sorted(came - {*gone, *values[:index]})
         assert state["step"] == len(gone) + index
@@ -265,7 +268,7 @@ def test_positions_say_what_is_held(capacity: int, cuts: list[int], data: st.Dat
 
 def test_chunks_weigh_what_their_positions_keep_alive() -> None:
     """Rows of small records are larger than the records: queues that did not count them held twice their limit."""
-    buffer = Buffer(Rule(20_000, 1 << 30, 7), refers=False)
+    buffer = ShuffleBuffer(ShuffleRule(20_000, 1 << 30, 7), refers=False)
     records = [Frames.of([b"%05d" % number for number in range(10_000)])] * 20
     for frames in records[:3]:
         assert sum(chunk.nbytes for chunk in buffer.feed(Chunk(frames, Numbered(0), 0))) < 10**7
@@ -282,12 +285,12 @@ def test_chunks_weigh_what_their_positions_keep_alive() -> None:
 
 def test_places_of_the_input_are_known_for_each_round_of_the_buffer() -> None:
     """So a resumed run goes back to the oldest element held, and to one round before it at the most."""
-    buffer = Buffer(Rule(100, 1 << 40, 1), False, start={"next": 0})
+    buffer = ShuffleBuffer(ShuffleRule(100, 1 << 40, 1), False, start={"next": 0})
     farthest = 0
     for first in range(0, 100_000, 50):
         for chunk in buffer.feed(Chunk(Columns(np.arange(first, first + 50)), Numbered(first), 1)):
             state = chunk.positions.at(0)["source"]
-            assert min(Held.from_json(state["held"]).numbers.tolist(), default=0) < 300
+            assert min(HeldElements.from_json(state["held"]).numbers.tolist(), default=0) < 300
             farthest = max(farthest, state["next"])
     assert 700 < farthest < 100 * (np.log(100) + 20)
 
@@ -315,5 +318,5 @@ def test_stretches_hold_all_and_little_more(offsets: list[tuple[int, int, int]],
 
 def test_stretches_that_are_near_are_one() -> None:
     sizes = np.array([84, 84, 84])
-    assert stretches(np.array([0, 100, 200]), sizes) == [Stretch(0, 0, 300, 0, 3)]
+    assert stretches(np.array([0, 100, 200]), sizes) == [ByteRun(0, 0, 300, 0, 3)]
     assert len(stretches(np.array([0, 100, 1 << 20]), sizes)) == 2

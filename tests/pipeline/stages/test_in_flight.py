@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from streamrec.pipeline.elements.chunk import Chunk, Position
 from streamrec.pipeline.elements.columns import Columns
-from streamrec.pipeline.sources.in_memory import Numbered
-from streamrec.pipeline.stages.map.in_flight import Delivered, Flight, Haul
+from streamrec.pipeline.sources.in_memory import NumberedPositions
+from streamrec.pipeline.stages.map.in_flight import Delivered, ElementRun, InFlight
 
 RUNS = st.lists(st.integers(0, 6), max_size=8)
 
@@ -28,38 +28,38 @@ class Flying:
     done: Sequence[Sequence[int]] = ()
 
     def __post_init__(self) -> None:
-        self.flight = Flight(self.ordered, self.done)
-        self.hauls: list[Haul] = []
+        self.in_flight = InFlight(self.ordered, self.done)
+        self.element_runs: list[ElementRun] = []
         self.chunks = []
         at = 0
         for size in self.sizes:
             start, at = max(self.first, at), at + size
             if at > self.first or (not size and start == self.first):
                 elements = Columns(np.arange(start, at))
-                self.chunks.append(Chunk(elements, Numbered(start), 8 * len(elements)))
+                self.chunks.append(Chunk(elements, NumberedPositions(start), 8 * len(elements)))
 
     def step(self) -> list[tuple[int, Position]]:
         """Something happens; returns what was delivered: each element, and the position behind it."""
-        flight, draw = self.flight, self.draw
+        in_flight, draw = self.in_flight, self.draw
         deed = draw.randrange(4)
         if deed == 0 and self.chunks:
-            flight.feed(self.chunks.pop(0))
-        elif deed == 0 and not flight.ended:
-            flight.end(None)
-        elif deed == 1 and flight.pending:
-            self.hauls.append(flight.start(draw.randint(1, 4)))
-        elif deed == 2 and self.hauls:
-            haul = draw.choice(self.hauls)
-            results = [int(number) for number in haul.elements][: draw.randint(1, 4)]
-            flight.came(haul, results, len(results))
-            self.hauls = [haul for haul in self.hauls if not haul.ended]
-        elif deed == 3 and (chunk := flight.deliver()) is not None:
+            in_flight.feed(self.chunks.pop(0))
+        elif deed == 0 and not in_flight.ended:
+            in_flight.end(None)
+        elif deed == 1 and in_flight.pending:
+            self.element_runs.append(in_flight.start(draw.randint(1, 4)))
+        elif deed == 2 and self.element_runs:
+            element_run = draw.choice(self.element_runs)
+            results = [int(number) for number in element_run.elements][: draw.randint(1, 4)]
+            in_flight.came(element_run, results, len(results))
+            self.element_runs = [element_run for element_run in self.element_runs if not element_run.ended]
+        elif deed == 3 and (chunk := in_flight.deliver()) is not None:
             return [(int(number), chunk.positions.at(index + 1)) for index, number in enumerate(chunk.elements)]
         return []
 
     def rest(self) -> list[tuple[int, Position]]:
         found = []
-        while not (self.flight.ended and self.flight.idle):
+        while not (self.in_flight.ended and self.in_flight.idle):
             found += self.step()
         return found
 
@@ -70,8 +70,8 @@ def test_everything_comes_once_and_nothing_is_held_at_the_end(sizes: list[int], 
     flying = Flying(sizes, ordered, random.Random(seed))
     numbers = [number for number, _ in flying.rest()]
     assert (numbers if ordered else sorted(numbers)) == list(range(sum(sizes)))
-    flight = flying.flight
-    assert (flight.input_bytes, flight.result_bytes, flight.at_work, flight.undelivered) == (0, 0, 0, 0)
+    in_flight = flying.in_flight
+    assert (in_flight.input_bytes, in_flight.result_bytes, in_flight.at_work, in_flight.undelivered) == (0, 0, 0, 0)
 
 
 @settings(deadline=None)
@@ -102,28 +102,28 @@ def test_what_was_delivered_is_known(order: list[int]) -> None:
 
 @pytest.mark.parametrize("ordered", [True, False])
 def test_an_error_waits_for_the_results_before_it(ordered: bool) -> None:
-    flight = Flight(ordered)
-    flight.feed(Chunk(Columns(np.arange(6)), Numbered(0), 48))
-    first, second = flight.start(3), flight.start(3)
-    flight.came(second, [3], 1, ValueError("four"))
+    in_flight = InFlight(ordered)
+    in_flight.feed(Chunk(Columns(np.arange(6)), NumberedPositions(0), 48))
+    first, second = in_flight.start(3), in_flight.start(3)
+    in_flight.came(second, [3], 1, ValueError("four"))
     if ordered:
-        assert flight.deliver() is None
-        flight.came(first, [0, 1, 2], 3)
-    chunk = flight.deliver()
+        assert in_flight.deliver() is None
+        in_flight.came(first, [0, 1, 2], 3)
+    chunk = in_flight.deliver()
     assert chunk is not None
     assert list(chunk.elements) == ([0, 1, 2, 3] if ordered else [3])
     with pytest.raises(ValueError, match="four"):
-        flight.deliver()
+        in_flight.deliver()
 
 
 def test_an_error_of_the_input_waits_for_all_results() -> None:
-    flight = Flight(ordered=False)
-    flight.feed(Chunk(Columns(np.arange(2)), Numbered(0), 16))
-    haul = flight.start(2)
-    flight.end(OSError("the input"))
-    assert flight.deliver() is None
-    flight.came(haul, ["a", "b"], 2)
-    assert flight.deliver() is not None
+    in_flight = InFlight(ordered=False)
+    in_flight.feed(Chunk(Columns(np.arange(2)), NumberedPositions(0), 16))
+    element_run = in_flight.start(2)
+    in_flight.end(OSError("the input"))
+    assert in_flight.deliver() is None
+    in_flight.came(element_run, ["a", "b"], 2)
+    assert in_flight.deliver() is not None
     with pytest.raises(OSError, match="the input"):
-        flight.deliver()
-    assert flight.deliver() is None
+        in_flight.deliver()
+    assert in_flight.deliver() is None

@@ -17,7 +17,7 @@ import pytest
 import trio
 
 from streamrec import AUTOTUNE, ClosedError, Dataset, Frames, TFRecordDataset, encode_records
-from streamrec.pipeline.stages.map.autotune import Crew
+from streamrec.pipeline.stages.map.autotune import CallCount
 from tests.pipeline.stages.squares import square, square_soon
 
 CALLS = [1, 2, 7, AUTOTUNE]
@@ -107,7 +107,7 @@ def test_so_many_calls_run_at_once_and_no_more() -> None:
     assert most == 6
 
 
-class Rising(Crew):
+class Rising(CallCount):
     """One call more after each window, of one call each, up to six."""
 
     def __init__(self) -> None:
@@ -123,8 +123,8 @@ class Rising(Crew):
 
 
 def test_there_are_as_many_calls_as_the_crew_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    crew = Rising()
-    monkeypatch.setattr("streamrec.pipeline.stages.map.parallel_map.crew_for", lambda calls, awaits: crew)
+    call_count = Rising()
+    monkeypatch.setattr("streamrec.pipeline.stages.map.parallel_map.crew_for", lambda calls, awaits: call_count)
     running, at_once = 0, []
 
     async def count(number: Any) -> int:
@@ -139,8 +139,8 @@ def test_there_are_as_many_calls_as_the_crew_says(monkeypatch: pytest.MonkeyPatc
     assert list(Dataset.range(60).map(count, AUTOTUNE)) == list(range(60))
     assert at_once[0] == 1
     assert max(at_once) == 6
-    assert sum(calls for _, calls, _ in crew.told) == 60
-    assert all(0 <= waited <= seconds + 1e-9 for seconds, _, waited in crew.told)
+    assert sum(calls for _, calls, _ in call_count.told) == 60
+    assert all(0 <= waited <= seconds + 1e-9 for seconds, _, waited in call_count.told)
 
 
 def test_a_slow_call_holds_no_other_up_and_the_order_stays() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from streamrec import Dataset, StageStats, Stats
-from streamrec.pipeline.telemetry.progress import PLAIN_SECONDS, Plain, Pulse, told
+from streamrec.pipeline.telemetry.progress import PLAIN_SECONDS, PlainDisplay, RateLine, told
 from streamrec.pipeline.telemetry.snapshots import ChainStats
 from streamrec.storage import Snapshot
 
@@ -45,7 +45,7 @@ def test_the_line() -> None:
 
 def test_speed_and_bottleneck_are_of_the_last_seconds() -> None:
     clock, lines = Clock(), []
-    pulse = Pulse(lambda: stats(clock.now, min(clock.now, 10.0)), clock)
+    pulse = RateLine(lambda: stats(clock.now, min(clock.now, 10.0)), clock)
     for second in range(30):
         clock.now = float(second)
         lines.append(pulse.line())
@@ -55,7 +55,7 @@ def test_speed_and_bottleneck_are_of_the_last_seconds() -> None:
 
 def test_plain_lines_come_now_and_then() -> None:
     clock, stream = Clock(), io.StringIO()
-    plain = Plain(Pulse(lambda: stats(clock.now, 0.0), clock), stream, clock)
+    plain = PlainDisplay(RateLine(lambda: stats(clock.now, 0.0), clock), stream, clock)
     plain.close()
     assert stream.getvalue() == ""
     plain.start()

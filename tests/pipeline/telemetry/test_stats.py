@@ -17,7 +17,7 @@ import trio
 
 from streamrec import Dataset, StageStats, Stats, TFRecordDataset, encode_records
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.engine.description import Chain, Within
+from streamrec.pipeline.engine.description import Chain, RunContext
 from streamrec.pipeline.sources.in_memory import Range
 from streamrec.pipeline.sources.prefetch import Prefetch
 from streamrec.pipeline.sources.repeat import Repeat
@@ -151,7 +151,7 @@ class Made:
     def lines(self) -> Iterator[str]:
         yield "Made()"
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         for number in range(self.count):
             async with aclosing(within.chunks(Chain(Range(0, number)), None)) as chunks:
                 async for chunk in chunks:
@@ -170,11 +170,11 @@ def test_figures_never_fall_and_stand_still_at_the_end(files: list[str]) -> None
     ended, seen = threading.Event(), list[Stats]()
     with TFRecordDataset(files, num_parallel_reads=4).map(upper).batch(100).prefetch().iterate() as batches:
 
-        def watch() -> None:
+        def counter() -> None:
             while not ended.is_set():
                 seen.append(batches.stats())
 
-        watcher = threading.Thread(target=watch)
+        watcher = threading.Thread(target=counter)
         watcher.start()
         count = len(list(batches))
         ended.set()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from streamrec.storage.backends.local.fair_scheduling import Turns
+from streamrec.storage.backends.local.fair_scheduling import FairScheduler
 
 
 def turn_of_the_loop() -> Callable[[], int]:
@@ -22,7 +22,7 @@ def turn_of_the_loop() -> Callable[[], int]:
 
 
 async def test_one_in_each_turn_and_in_line() -> None:
-    turns, now = Turns(), turn_of_the_loop()
+    turns, now = FairScheduler(), turn_of_the_loop()
     taken: list[tuple[int, int]] = []
 
     async def work(number: int) -> None:
@@ -38,7 +38,7 @@ async def test_one_in_each_turn_and_in_line() -> None:
 
 
 async def test_alone_there_is_no_wait_for_the_first() -> None:
-    turns, now = Turns(), turn_of_the_loop()
+    turns, now = FairScheduler(), turn_of_the_loop()
     before = now()
     await turns.take()
     assert now() == before
@@ -49,7 +49,7 @@ async def test_alone_there_is_no_wait_for_the_first() -> None:
 @pytest.mark.parametrize("turns_before", range(4))
 async def test_a_place_that_is_given_up_holds_nobody_up(turns_before: int) -> None:
     """Before its turn, and when the turn has just been given to it."""
-    turns = Turns()
+    turns = FairScheduler()
     await turns.take()
     waiting = [asyncio.create_task(turns.take()) for _ in range(4)]
     for _ in range(turns_before):

@@ -18,7 +18,7 @@ from botocore.exceptions import ClientError
 import streamrec
 from streamrec.storage import Storages
 from streamrec.storage.backends import fast_path
-from streamrec.storage.backends.s3.repeated_gets import Gets
+from streamrec.storage.backends.s3.repeated_gets import RepeatedGets
 from streamrec.testing.servers import Store, moto, nginx
 from tests.effort import OTHER_CLIENT, newest
 from tests.storage.contract import QUICK
@@ -119,7 +119,7 @@ def test_a_fast_path_that_breaks_is_left_for_good(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No request fails; it is said once, and counted."""
-    monkeypatch.setattr(Gets, "_sent_as", broken)
+    monkeypatch.setattr(RepeatedGets, "_sent_as", broken)
     monkeypatch.setattr(fast_path, "_said", set())
     assert check(f"{store.url}/{uuid4().hex}", store.options) == 1
     warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
@@ -131,7 +131,7 @@ def test_a_body_of_another_kind_is_read_as_the_clients_users_do(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where neither the GET can be repeated nor aiohttp's response be had."""
-    monkeypatch.setattr(Gets, "_sent_as", broken)
+    monkeypatch.setattr(RepeatedGets, "_sent_as", broken)
     monkeypatch.setattr(fast_path, "_said", set())
     monkeypatch.setattr("streamrec.storage.backends.s3.backend.aiohttp.ClientResponse", PrivateDetailError)
     assert check(f"{store.url}/{uuid4().hex}", store.options) >= 1
@@ -149,10 +149,10 @@ async def test_a_refusal_that_the_client_does_not_get_ends_it(store: Store, monk
                 await upload.write(name.encode())
         for name in names[:2]:
             assert await storage.read_range(name, 0, 1000) == name.encode()
-        gets: Gets = storage._backend._gets  # type: ignore[attr-defined]
+        gets: RepeatedGets = storage._backend._repeated_gets  # type: ignore[attr-defined]
         [(bucket, sent)] = gets._proven.items()
         gets._proven[bucket] = type(sent)(sent.base, {**sent.headers, "x-amz-copy-source": "?"}, sent.context)
-        monkeypatch.setattr(Gets, "_sent_as", refused)
+        monkeypatch.setattr(RepeatedGets, "_sent_as", refused)
         for name in names:
             assert await storage.read_range(name, 0, 1000) == name.encode()
         assert storages.statistics.snapshot().backends["s3"].fallbacks == 1

@@ -66,14 +66,14 @@ def _said(headers: dict[str, str | bytes]) -> str:
 
 async def test_bodies_land_deciphered(storage: Storage, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A whole object by one GET and by several, in reads of any size: every byte, though the kernel gathers."""
-    landed: list[buffered_body.Landing] = []
-    begin = buffered_body.Landing.__init__
+    landed: list[buffered_body.BufferedBody] = []
+    begin = buffered_body.BufferedBody.__init__
 
-    def noted(self: buffered_body.Landing, *arguments: object) -> None:
+    def noted(self: buffered_body.BufferedBody, *arguments: object) -> None:
         landed.append(self)
         begin(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(buffered_body.Landing, "__init__", noted)
+    monkeypatch.setattr(buffered_body.BufferedBody, "__init__", noted)
     data = os.urandom(21 << 20)
     async with await storage.upload(path) as upload:
         await upload.write(data)

@@ -14,7 +14,7 @@ from streamrec.errors import ClosedError, ObjectChangedError, PermissionDeniedEr
 from streamrec.shards import ShardReader
 from streamrec.storage import RetryPolicy, Storages
 from streamrec.storage.backend import Body
-from streamrec.storage.reading.adaptive_concurrency import Climb
+from streamrec.storage.reading.adaptive_concurrency import AdaptiveConcurrency
 from streamrec.storage.reading.connections import Connections
 from streamrec.storage.reading.parallel_stream import SLOW_REST, ParallelStream, open_parallel
 from streamrec.storage.reading.range_plan import FIRST_RANGE
@@ -144,7 +144,7 @@ def test_a_cancellation_leaves_nothing(seed: int, turns: int) -> None:
 
 async def test_a_late_range_is_shared_out_among_those_that_rest() -> None:
     backend, shared_out, clock = late_in_parts()
-    connections = Connections(BUDGET, Climb(start=4, most=4), clock)
+    connections = Connections(BUDGET, AdaptiveConcurrency(start=4, most=4), clock)
     reading = asyncio.create_task(read_all(await opened(backend, connections)))
     await shared_out.wait()
     assert not reading.done()
@@ -158,7 +158,7 @@ async def test_a_late_range_is_shared_out_among_those_that_rest() -> None:
 
 async def test_a_range_whose_first_byte_is_late_is_asked_for_again_in_parts() -> None:
     backend, in_parts, clock = late_in_parts()
-    connections = Connections(BUDGET, Climb(start=4, most=4), clock)
+    connections = Connections(BUDGET, AdaptiveConcurrency(start=4, most=4), clock)
     hedging = Hedging(1.0, first_byte_guess=FIRST_BYTE_FLOOR, stall_guess=20.0)
     stream = await opened(backend, connections, traffic=Traffic(hedging=hedging))
     head, buffer = bytearray(), memoryview(bytearray(64 << 10))
@@ -175,7 +175,7 @@ async def test_a_range_whose_first_byte_is_late_is_asked_for_again_in_parts() ->
 
 async def test_the_rest_of_a_range_that_flows_slowly_is_asked_for_by_others() -> None:
     clock = Ticks()
-    connections = Connections(len(LARGE), Climb(start=4, most=4), clock)
+    connections = Connections(len(LARGE), AdaptiveConcurrency(start=4, most=4), clock)
     backend = Scattered(LARGE, dries_up=100_000)
     relieved = asyncio.Event()
 
@@ -202,7 +202,7 @@ async def test_the_rest_of_a_range_that_flows_slowly_is_asked_for_by_others() ->
 
 async def test_a_range_for_which_nobody_waits_is_not_slow() -> None:
     clock = Ticks()
-    connections = Connections(len(LARGE), Climb(start=4, most=4), clock)
+    connections = Connections(len(LARGE), AdaptiveConcurrency(start=4, most=4), clock)
     backend = Scattered(LARGE)
     backend.watch = lambda: setattr(clock, "now", clock.now + 0.01)
     stream = await opened(backend, connections, traffic=Traffic(hedging=Unhurried(1.0, 20.0, 20.0)))
@@ -302,7 +302,7 @@ class FirstAnswered(Scattered):
 async def test_ranges_of_streams_that_rest_count_too() -> None:
     """Each stream was once the only one that moved, and had all connections; then they waited for each other."""
     now = 0.0
-    connections = Connections(1 << 30, Climb(start=16, most=16), clock=lambda: now)
+    connections = Connections(1 << 30, AdaptiveConcurrency(start=16, most=16), clock=lambda: now)
     backends = [FirstAnswered(DATA, seed) for seed in range(16)]
     streams = [await opened(backend, connections) for backend in backends]
     got = await asyncio.gather(*map(read_up_to_8_mib, streams))
@@ -326,7 +326,7 @@ def test_streams_that_come_and_go_cut_and_join_each_others_requests(seed: int, s
     """Each has more connections while it is alone, and one while it is not: no byte comes twice or is missing."""
 
     async def run() -> None:
-        connections = Connections(BUDGET, Climb(start=4, most=8))
+        connections = Connections(BUDGET, AdaptiveConcurrency(start=4, most=8))
         backends = [Scattered(DATA, seed + number) for number in range(len(starts))]
 
         async def read(backend: Scattered, turns: int) -> None:

@@ -7,30 +7,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec.storage.reading.adaptive_concurrency import MOST, START, Climb
-from streamrec.storage.reading.connections import MOST_OPEN, PROOF_ALONE, PROOF_BESIDE, Connections, Seat
+from streamrec.storage.reading.adaptive_concurrency import MOST, START, AdaptiveConcurrency
+from streamrec.storage.reading.connections import MOST_OPEN, PROOF_ALONE, PROOF_BESIDE, Connections, StreamShare
 from streamrec.storage.reading.range_plan import (
     FIRST_RANGE,
     LEAST_RANGE,
     MOST_RANGE,
-    Pace,
+    ByteRange,
+    ConnectionSpeed,
+    RangeLimits,
     RangePlan,
-    Span,
-    Terms,
     parts,
     range_bytes,
 )
 
 MIB = 1 << 20
 
-terms_at_any_time = st.builds(Terms, st.integers(1, 40), st.integers(FIRST_RANGE, MOST_RANGE))
+terms_at_any_time = st.builds(RangeLimits, st.integers(1, 40), st.integers(FIRST_RANGE, MOST_RANGE))
 
 
 @given(st.integers(0, 10**9), st.integers(0, 600 * MIB), st.data())
 def test_each_byte_is_asked_for_once_whatever_arrives_first(start: int, length: int, data: st.DataObject) -> None:
     stop = start + length
     plan = RangePlan(start, stop)
-    spans = [Span(start, stop)]
+    spans = [ByteRange(start, stop)]
     reached = {0: start}
     while reached or spans[-1].stop < stop:
         terms = data.draw(terms_at_any_time)
@@ -39,7 +39,7 @@ def test_each_byte_is_asked_for_once_whatever_arrives_first(start: int, length: 
         if cut is not None:
             assert terms.connections > 1
             assert reached[last] < cut < stop
-            spans[-1] = Span(spans[-1].start, cut)
+            spans[-1] = ByteRange(spans[-1].start, cut)
         while (span := plan.offer(terms, len(reached))) is not None:
             assert len(reached) < terms.connections
             assert span.start == spans[-1].stop
@@ -61,7 +61,7 @@ def test_each_byte_is_asked_for_once_whatever_arrives_first(start: int, length: 
 
 
 def test_connections_end_one_after_the_other() -> None:
-    plan, terms = RangePlan(0, 10**10), Terms(16, 8 * MIB)
+    plan, terms = RangePlan(0, 10**10), RangeLimits(16, 8 * MIB)
     cut = plan.cut(0, terms)
     sizes = [cut or 0]
     for under_way in range(1, 16):
@@ -75,14 +75,14 @@ def test_connections_end_one_after_the_other() -> None:
 
 
 def test_small_objects_are_not_cut() -> None:
-    assert RangePlan(0, 2 * LEAST_RANGE - 1).cut(0, Terms(16, 8 * MIB)) is None
-    assert RangePlan(0, 100 * MIB).cut(0, Terms(1, 8 * MIB)) is None
-    assert RangePlan(7, 7).offer(Terms(4, 8 * MIB), 0) is None
+    assert RangePlan(0, 2 * LEAST_RANGE - 1).cut(0, RangeLimits(16, 8 * MIB)) is None
+    assert RangePlan(0, 100 * MIB).cut(0, RangeLimits(1, 8 * MIB)) is None
+    assert RangePlan(7, 7).offer(RangeLimits(4, 8 * MIB), 0) is None
 
 
 @given(st.floats(1e3, 1e10), st.floats(1e-5, 30), st.integers(1, 64), st.integers(0, 10**9))
 def test_ranges_fit_the_budget(rate: float, latency: float, connections: int, budget: int) -> None:
-    size = range_bytes(Pace(rate, latency), connections, budget)
+    size = range_bytes(ConnectionSpeed(rate, latency), connections, budget)
     assert LEAST_RANGE <= size <= MOST_RANGE
     assert size == LEAST_RANGE or size * connections <= budget
 
@@ -99,50 +99,50 @@ class Clock:
 
 @given(st.floats(1, 200), st.integers(2, 30))
 def test_the_climb_finds_how_many_the_wire_takes(wire: float, windows: int) -> None:
-    climb = Climb()
+    concurrency = AdaptiveConcurrency()
     for _ in range(40 + windows):
-        climb.measured(min(climb.target, wire))
+        concurrency.measured(min(concurrency.target, wire))
     expected = min(max(wire, START), MOST)
-    assert expected * 0.75 - 1 <= climb.target <= min(expected * 1.3 + 1, MOST)
+    assert expected * 0.75 - 1 <= concurrency.target <= min(expected * 1.3 + 1, MOST)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e10), st.integers(0, 100)), max_size=200))
 def test_the_climb_stays_within_its_limits(measured: list[tuple[float, int]]) -> None:
-    climb = Climb()
+    concurrency = AdaptiveConcurrency()
     for rate, step in measured:
-        climb.measured(rate, step)
-        assert START <= climb.target <= MOST
+        concurrency.measured(rate, step)
+        assert START <= concurrency.target <= MOST
 
 
 def test_the_climb_rests_longer_and_longer() -> None:
-    climb, tried = Climb(), []
+    concurrency, tried = AdaptiveConcurrency(), []
     for index in range(300):
-        climb.measured(1e9)
-        if climb.target > START:
+        concurrency.measured(1e9)
+        if concurrency.target > START:
             tried.append(index)
     waits = [second - first for first, second in pairwise(tried)]
     assert waits == sorted(waits)
     assert waits[-1] > 60
 
 
-def moving(connections: Connections, count: int, taken: int) -> list[Seat]:
-    seats = [connections.join() for _ in range(count)]
-    for seat in seats:
-        seat.took(taken, connections.clock())
-    return seats
+def moving(connections: Connections, count: int, taken: int) -> list[StreamShare]:
+    shares = [connections.join() for _ in range(count)]
+    for share in shares:
+        share.took(taken, connections.clock())
+    return shares
 
 
 def test_a_small_budget_means_fewer_connections_and_not_smaller_ranges() -> None:
     connections = Connections(22 * MIB, clock=Clock())
-    (seat,) = moving(connections, 1, PROOF_ALONE)
-    assert connections.terms(seat) == Terms(8, LEAST_RANGE, Pace().lead)
+    (share,) = moving(connections, 1, PROOF_ALONE)
+    assert connections.terms(share) == RangeLimits(8, LEAST_RANGE, ConnectionSpeed().lead)
 
 
 @given(st.integers(1, 100))
 def test_streams_share_evenly(count: int) -> None:
     connections = Connections(1 << 30, clock=Clock())
-    seats = moving(connections, count, PROOF_BESIDE)
-    shares = [connections.terms(seat).connections for seat in seats]
+    shares = moving(connections, count, PROOF_BESIDE)
+    shares = [connections.terms(share).connections for share in shares]
     assert set(shares) == {max(1, START // count)}
 
 
@@ -164,14 +164,14 @@ def test_a_stream_that_ends_or_rests_leaves_its_share_to_the_others() -> None:
 
 def test_a_stream_proves_first_that_it_wants_many_bytes() -> None:
     connections = Connections(clock=Clock())
-    (seat,) = moving(connections, 1, PROOF_ALONE - 1)
-    assert connections.terms(seat).connections == 1
-    seat.took(1, connections.clock())
-    assert connections.terms(seat).connections == START
+    (share,) = moving(connections, 1, PROOF_ALONE - 1)
+    assert connections.terms(share).connections == 1
+    share.took(1, connections.clock())
+    assert connections.terms(share).connections == START
     other = connections.join()
-    assert connections.terms(seat).connections == 1
-    seat.took(PROOF_BESIDE, connections.clock())
-    assert connections.terms(seat).connections == START // 2
+    assert connections.terms(share).connections == 1
+    share.took(PROOF_BESIDE, connections.clock())
+    assert connections.terms(share).connections == START // 2
     assert connections.terms(other).connections == 1
 
 
@@ -184,34 +184,34 @@ Steps = list[tuple[int, int, bool]]
 )
 def test_the_budget_is_never_exceeded(budget: int, steps: Steps) -> None:
     connections = Connections(budget, clock=Clock())
-    seats = moving(connections, 5, PROOF_BESIDE)
+    shares = moving(connections, 5, PROOF_BESIDE)
     for number, nbytes, urgent in steps:
-        seat = seats[number]
-        if connections.promise(seat, nbytes, urgent):
-            assert (seat.promised + 1) // 2 <= budget // 5 + 1
-        if not connections.reserve(seat, min(nbytes, seat.promised), urgent) and seat.reserved:
-            connections.release(seat, (seat.reserved + 1) // 2)
-        assert sum(seat.reserved for seat in seats) == connections.budget.held <= budget
-        assert sum(seat.promised for seat in seats) == connections.budget.promised
-        assert all(seat.reserved <= budget // 5 and seat.promised >= 0 for seat in seats)
-    for seat in seats:
-        connections.leave(seat)
+        share = shares[number]
+        if connections.promise(share, nbytes, urgent):
+            assert (share.promised + 1) // 2 <= budget // 5 + 1
+        if not connections.reserve(share, min(nbytes, share.promised), urgent) and share.reserved:
+            connections.release(share, (share.reserved + 1) // 2)
+        assert sum(share.reserved for share in shares) == connections.budget.held <= budget
+        assert sum(share.promised for share in shares) == connections.budget.promised
+        assert all(share.reserved <= budget // 5 and share.promised >= 0 for share in shares)
+    for share in shares:
+        connections.leave(share)
     assert (connections.budget.held, connections.budget.promised) == (0, 0)
     assert connections.reserve(connections.join(), budget, urgent=True)
 
 
 def test_some_room_is_left_to_what_is_late() -> None:
     connections = Connections(80 * MIB, clock=Clock())
-    (seat,) = moving(connections, 1, PROOF_ALONE)
-    assert connections.reserve(seat, 70 * MIB)
-    assert not connections.reserve(seat, 1)
-    assert connections.reserve(seat, 10 * MIB, urgent=True)
-    assert not connections.reserve(seat, 1, urgent=True)
+    (share,) = moving(connections, 1, PROOF_ALONE)
+    assert connections.reserve(share, 70 * MIB)
+    assert not connections.reserve(share, 1)
+    assert connections.reserve(share, 10 * MIB, urgent=True)
+    assert not connections.reserve(share, 1, urgent=True)
 
 
 @given(st.integers(0, 10**9), st.integers(0, 50 * MIB), st.integers(0, 40), st.floats(1e3, 1e10), st.floats(1e-5, 30))
 def test_a_late_range_is_shared_out_whole(start: int, size: int, connections: int, rate: float, latency: float) -> None:
-    spans = parts(Span(start, start + size), connections, Pace(rate, latency))
+    spans = parts(ByteRange(start, start + size), connections, ConnectionSpeed(rate, latency))
     assert (spans[0].start, spans[-1].stop) == (start, start + size)
     assert all(first.stop == second.start for first, second in pairwise(spans))
     if len(spans) > 1:
@@ -222,12 +222,12 @@ def test_a_late_range_is_shared_out_whole(start: int, size: int, connections: in
 
 def run_a_wire(connections: Connections, clock: Clock, wire: float, seconds: float) -> None:
     """One large object on a wire that takes so much, each connection 60 MB/s of it."""
-    (seat,) = moving(connections, 1, PROOF_ALONE)
+    (share,) = moving(connections, 1, PROOF_ALONE)
     connections.asked()
     for _ in range(int(seconds / 0.01)):
         clock.now += 0.01
-        rate = min(connections.terms(seat).connections * 60e6, wire)
-        seat.took(0, connections.arrived(int(rate * 0.01)))
+        rate = min(connections.terms(share).connections * 60e6, wire)
+        share.took(0, connections.arrived(int(rate * 0.01)))
 
 
 @pytest.mark.parametrize(("wire", "expected"), [(10e9, MOST), (1e9, START), (125e6, START)])
@@ -254,7 +254,7 @@ def test_small_objects_are_opened_further_ahead() -> None:
         connections.answered(0.04)
         connections.flowed(60 * MIB, 1.0)
     connections.answered(5.0)  # one that was slow tells little
-    assert connections.pace == Pace(60 * MIB, 0.04)
+    assert connections.pace == ConnectionSpeed(60 * MIB, 0.04)
     wanted = [connections.streams_for(size) for size in (1, 100_000, 10 * MIB, 100 * MIB, 10**10)]
     assert wanted[:2] == [MOST_OPEN, MOST_OPEN]
     assert wanted[2] == math.ceil(START * (1 + 0.04 * 6))

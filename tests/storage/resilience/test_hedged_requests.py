@@ -9,7 +9,7 @@ from streamrec.storage import RetryPolicy
 from streamrec.storage.backend import Body, ObjectInfo
 from streamrec.storage.reading.stream import ResumingStream
 from streamrec.storage.resilience.faults import Cause, TransientError
-from streamrec.storage.resilience.hedged_requests import Openings, Watch
+from streamrec.storage.resilience.hedged_requests import HedgedRequests, MovingDeadline
 from streamrec.storage.resilience.hedging import FIRST_BYTE_FLOOR, Hedging
 from streamrec.storage.resilience.traffic import Traffic
 from tests.storage.reading.scattered import Scattered
@@ -46,54 +46,54 @@ FAULT = TransientError(Cause.SERVER, "a 500")
 
 async def test_the_first_answer_counts_and_the_other_is_closed() -> None:
     before = asyncio.all_tasks()
-    openings, go, bodies = Openings(), asyncio.Event(), [Opened(), Opened(), Opened()]
+    requests, go, bodies = HedgedRequests(), asyncio.Event(), [Opened(), Opened(), Opened()]
     for body in bodies[:2]:
-        openings.send(after(go, body))
+        requests.send(after(go, body))
     never = asyncio.Event()
-    openings.send(after(never, bodies[2]))
+    requests.send(after(never, bodies[2]))
     go.set()
-    answer = await openings.answer
-    openings.taken = True
+    answer = await requests.answer
+    requests.taken = True
     assert answer is bodies[0]
-    await openings.settle()
-    assert openings.settled
+    await requests.settle()
+    assert requests.settled
     assert [body.closed for body in bodies] == [False, True, False]
     assert asyncio.all_tasks() == before
 
 
 async def test_an_answer_that_nobody_took_is_closed() -> None:
-    openings, go, body = Openings(), asyncio.Event(), Opened()
-    openings.send(after(go, body))
+    requests, go, body = HedgedRequests(), asyncio.Event(), Opened()
+    requests.send(after(go, body))
     go.set()
-    await asyncio.wait([openings.answer])
-    await openings.settle()
+    await asyncio.wait([requests.answer])
+    await requests.settle()
     assert [body.closed] == [True]
 
 
 async def test_a_fault_waits_for_the_other_request() -> None:
-    openings, first, second = Openings(), asyncio.Event(), asyncio.Event()
-    openings.send(after(first, FAULT))
-    openings.send(after(second, Opened()))
+    requests, first, second = HedgedRequests(), asyncio.Event(), asyncio.Event()
+    requests.send(after(first, FAULT))
+    requests.send(after(second, Opened()))
     first.set()
     await asyncio.sleep(0)
     second.set()
-    assert await openings.answer
-    openings.taken = True
-    assert openings.hedged
-    assert openings.settled
+    assert await requests.answer
+    requests.taken = True
+    assert requests.hedged
+    assert requests.settled
 
 
 @pytest.mark.parametrize("error", [FAULT, PermissionError("final")])
 async def test_an_error_counts_when_it_is_the_last_or_final(error: Exception) -> None:
     before = asyncio.all_tasks()
-    openings, go, never = Openings(), asyncio.Event(), asyncio.Event()
-    openings.send(after(go, error))
+    requests, go, never = HedgedRequests(), asyncio.Event(), asyncio.Event()
+    requests.send(after(go, error))
     if error is not FAULT:
-        openings.send(after(never, Opened()))
+        requests.send(after(never, Opened()))
     go.set()
     with pytest.raises(type(error)):
-        await openings.answer
-    await openings.settle()
+        await requests.answer
+    await requests.settle()
     assert asyncio.all_tasks() == before
 
 
@@ -122,7 +122,7 @@ def test_a_watch_looks_at_doubled_times_until_the_limit(monkeypatch: pytest.Monk
     loop, calls = FakeLoop(), []
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
     limits = iter([1.5, 1.5, 0.3, 0.3])
-    Watch(lambda: next(limits), 0.05, lambda: bool(calls.append(loop.now))).begin()
+    MovingDeadline(lambda: next(limits), 0.05, lambda: bool(calls.append(loop.now))).begin()
     seen = [loop.step() for _ in range(4)]
     assert seen == pytest.approx([0.05, 0.1, 0.2, 0.3])
     assert calls == pytest.approx([0.3])
@@ -137,7 +137,7 @@ def test_a_watch_begins_anew_for_who_wants_it(monkeypatch: pytest.MonkeyPatch) -
         calls.append(loop.now)
         return len(calls) < 3
 
-    Watch(lambda: 0.3, 0.2, sent).begin()
+    MovingDeadline(lambda: 0.3, 0.2, sent).begin()
     while loop.timers:
         loop.step()
     assert calls == pytest.approx([0.3, 0.6, 0.9])
@@ -146,10 +146,10 @@ def test_a_watch_begins_anew_for_who_wants_it(monkeypatch: pytest.MonkeyPatch) -
 def test_time_in_which_the_loop_stood_still_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     loop, calls = FakeLoop(), []
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
-    Watch(lambda: 0.5, 0.5, lambda: bool(calls.append(loop.now))).begin()
+    MovingDeadline(lambda: 0.5, 0.5, lambda: bool(calls.append(loop.now))).begin()
     loop.step(late=10.0)
     assert calls == [10.5]
-    Watch(lambda: 1.0, 0.5, lambda: bool(calls.append(loop.now))).begin()
+    MovingDeadline(lambda: 1.0, 0.5, lambda: bool(calls.append(loop.now))).begin()
     loop.step(late=10.0)
     assert calls == [10.5]
     loop.step()
@@ -160,7 +160,7 @@ def test_one_timer_serves_many_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is set anew when it is due, for the wait that is under way by then; where there is none, not at all."""
     loop, calls = FakeLoop(), []
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
-    watch = Watch(lambda: 0.5, 0.5, lambda: bool(calls.append(loop.now)))
+    watch = MovingDeadline(lambda: 0.5, 0.5, lambda: bool(calls.append(loop.now)))
     for loop.now in (0.0, 0.1, 0.2, 0.3):
         watch.begin()
         assert len(loop.timers) == 1
@@ -179,7 +179,7 @@ def test_one_timer_serves_many_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_wait_that_began_while_the_loop_was_late_has_all_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     loop, calls = FakeLoop(), []
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
-    watch = Watch(lambda: 0.5, 0.5, lambda: bool(calls.append(loop.now)))
+    watch = MovingDeadline(lambda: 0.5, 0.5, lambda: bool(calls.append(loop.now)))
     watch.begin()
     watch.end()
     loop.now = 3.0

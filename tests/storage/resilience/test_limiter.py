@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from streamrec import TFRecordDataset, ThrottledError, encode_records
 from streamrec.storage import RetryPolicy, Storages
-from streamrec.storage.resilience.limiter import HOLD_CAP, LEAST_RATE, Limiter, Pace
+from streamrec.storage.resilience.limiter import HOLD_CAP, LEAST_RATE, Limiter, RequestRate
 from streamrec.storage.resilience.traffic import Traffic
 from streamrec.testing.objectstore import ObjectStore
 from tests.effort import draws
@@ -30,7 +30,7 @@ DATA = encode_records(RECORDS)
 
 
 def test_nothing_is_limited_before_the_store_says_so() -> None:
-    pace = Pace()
+    pace = RequestRate()
     for _ in range(10_000):
         pace.sent(1.0)
         pace.answered()
@@ -39,7 +39,7 @@ def test_nothing_is_limited_before_the_store_says_so() -> None:
 
 
 def test_one_decrease_a_round() -> None:
-    pace = Pace()
+    pace = RequestRate()
     for _ in range(100):
         pace.sent(10.0)
     pace.throttled(10.1, sent_at=10.0)
@@ -59,7 +59,7 @@ def test_one_decrease_a_round() -> None:
 
 
 def test_the_rate_never_falls_to_nothing() -> None:
-    pace = Pace()
+    pace = RequestRate()
     for now in range(100):
         pace.sent(now)
         pace.throttled(now + 0.5, sent_at=now)
@@ -67,7 +67,7 @@ def test_the_rate_never_falls_to_nothing() -> None:
 
 
 def test_retry_after_holds_everybody_for_a_while() -> None:
-    pace = Pace()
+    pace = RequestRate()
     pace.sent(0.0)
     pace.throttled(0.0, 0.0, retry_after=7.0)
     assert pace.delay(0.0) == 7.0
@@ -76,7 +76,7 @@ def test_retry_after_holds_everybody_for_a_while() -> None:
 
 
 def test_the_limit_is_forgotten_when_it_is_no_longer_true() -> None:
-    pace, now = Pace(), 0.0
+    pace, now = RequestRate(), 0.0
     for _ in range(50):
         pace.sent(now)
     pace.throttled(now, now)
@@ -95,7 +95,7 @@ class Simulation:
 
     def __init__(self, allowed: int, streams: int, latency: float) -> None:
         self.allowed, self.latency = allowed, latency
-        self.pace = Pace()
+        self.pace = RequestRate()
         self.tokens, self.counted = float(allowed), 0.0
         self.served, self.refused = [0] * streams, 0
         self.queue: list[int] = []

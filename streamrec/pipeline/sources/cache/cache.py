@@ -32,10 +32,10 @@ from streamrec.pipeline.elements.nests import is_nest, map_nest
 from streamrec.pipeline.elements.ragged_rows import RaggedRows
 from streamrec.pipeline.elements.sparse_rows import SparseRows
 from streamrec.pipeline.engine.budget import Share
-from streamrec.pipeline.engine.description import Chain, Within
+from streamrec.pipeline.engine.description import Chain, RunContext
 from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.sources.cache.cache_file import CacheFile
-from streamrec.pipeline.sources.in_memory import Numbered
+from streamrec.pipeline.sources.in_memory import NumberedPositions
 from streamrec.pipeline.sources.shards.distribute import readers_lines
 from streamrec.tfrecord import Frames
 
@@ -50,7 +50,7 @@ UPLOAD: Final = Share(2, 40 << 20)
 """What a file on its way takes: five parts of an upload."""
 
 
-class Kept:
+class CacheState:
     """What is kept of one cache from pass to pass.
 
     Attributes:
@@ -83,13 +83,15 @@ class Cache:
         yield from self.inner.lines()
         yield f"Cache({'memory' if self.file is None else 'file'})"
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
-        kept = self.memo.of(readers_lines(self.inner, within), Kept)
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+        kept = self.memo.of(readers_lines(self.inner, within), CacheState)
         async with aclosing(await self._source(state, kept, replace(within, epoch=0))) as chunks:
             async for chunk in chunks:
                 yield chunk
 
-    async def _source(self, state: Mapping[str, Any] | None, kept: Kept, within: Within) -> AsyncGenerator[Chunk]:
+    async def _source(
+        self, state: Mapping[str, Any] | None, kept: CacheState, within: RunContext
+    ) -> AsyncGenerator[Chunk]:
         """The chain, or what was kept of it, from a position on."""
         if state is not None and "next" not in state:
             return first_pass(self._feeding(within).chunks(self.inner, state["inner"]))
@@ -105,7 +107,7 @@ class Cache:
         chunks = self._keeping(kept, within)
         return first_pass(chunks) if state is None else numbered(chunks, wanted)
 
-    def _keeping(self, kept: Kept, within: Within) -> AsyncGenerator[Chunk]:
+    def _keeping(self, kept: CacheState, within: RunContext) -> AsyncGenerator[Chunk]:
         """A whole pass of the chain, which fills the cache."""
         chunks = self._feeding(within).chunks(self.inner, None)
         if self.file is not None:
@@ -113,7 +115,7 @@ class Cache:
         limit = MEMORY.of(within.budget)
         return chunks if limit <= kept.over else remembering(chunks, kept, limit)
 
-    def _feeding(self, within: Within) -> Within:
+    def _feeding(self, within: RunContext) -> RunContext:
         """What the chain runs within: the same whether it fills the cache or not, since orders may depend on it."""
         return within.take(MEMORY if self.file is None else UPLOAD)[1]
 
@@ -142,13 +144,13 @@ async def numbered(
             used = min(max(wanted - number, 0), count)
             if used < count:
                 elements = window(chunk.elements, used, count) if used else chunk.elements
-                positions = Cached(number + used, version, chunk.positions, used)
+                positions = CachedPositions(number + used, version, chunk.positions, used)
                 yield Chunk(elements, positions, chunk.nbytes)
             number += count
 
 
 @dataclass(frozen=True, slots=True)
-class Cached:
+class CachedPositions:
     """Positions of elements by their numbers; and by their places in a file of this version."""
 
     first: int
@@ -163,7 +165,7 @@ class Cached:
         return {"source": {**number, "version": self.version, "inner": dict(self.inner.at(self.used + index))}}
 
 
-async def remembering(chunks: AsyncGenerator[Chunk], kept: Kept, limit: int) -> AsyncGenerator[Chunk]:
+async def remembering(chunks: AsyncGenerator[Chunk], kept: CacheState, limit: int) -> AsyncGenerator[Chunk]:
     """A whole pass, whose elements are kept where they fit."""
     parts: list[tuple[Any, int]] = []
     try:
@@ -181,7 +183,7 @@ async def remembering(chunks: AsyncGenerator[Chunk], kept: Kept, limit: int) -> 
         kept.hold(-sum(nbytes for _, nbytes in parts))
 
 
-def give_up(kept: Kept, limit: int, parts: list[tuple[Any, int]]) -> None:
+def give_up(kept: CacheState, limit: int, parts: list[tuple[Any, int]]) -> None:
     """Frees what was kept, and says so."""
     LOG.warning(
         "cache(): the elements do not fit into %d MB, half of the memory budget; they are read again for each epoch:"
@@ -197,7 +199,7 @@ async def remembered(parts: list[tuple[Any, int]]) -> AsyncGenerator[Chunk]:
     """Copies of what was kept; others on the loop have their turns in between."""
     for part, nbytes in parts:
         await anyio.lowlevel.checkpoint()
-        yield Chunk(copied(part), Numbered(0), nbytes)
+        yield Chunk(copied(part), NumberedPositions(0), nbytes)
 
 
 def copied(value: Any) -> Any:

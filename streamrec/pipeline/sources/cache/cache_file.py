@@ -31,11 +31,11 @@ from streamrec.errors import AlreadyExistsError, CacheError, NotFoundError, Unsu
 from streamrec.pipeline.elements.chunk import Chunk, Elements
 from streamrec.pipeline.elements.codec import pack, unpack
 from streamrec.pipeline.elements.columns import window
-from streamrec.pipeline.engine.description import Chain, Within
+from streamrec.pipeline.engine.description import Chain, RunContext
 from streamrec.pipeline.sources.shards.interleave import Plan
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.pipeline.stages.stage import Offload, Step
-from streamrec.pipeline.stages.unbatch import Within as Rows
+from streamrec.pipeline.stages.unbatch import RowPositions as Rows
 from streamrec.shards import ReadOptions, ShardReader, ShardWriter
 from streamrec.shards.listing.patterns import is_glob
 from streamrec.storage import RetryPolicy, located
@@ -91,7 +91,7 @@ class CacheFile:
         """The elements in it."""
         return Chain(self.shards, (Unpack(self.path),))
 
-    async def find(self, lines: Sequence[str], within: Within) -> str | None:
+    async def find(self, lines: Sequence[str], within: RunContext) -> str | None:
         """The cache, if it is there.
 
         Args:
@@ -127,7 +127,7 @@ class CacheFile:
         head = {"format": FORMAT, "version": VERSION, "pipeline": list(lines)}
         count = 0
         async with AsyncExitStack() as stack:
-            writing = Writing(self)
+            writing = CacheWriter(self)
             stack.push_async_exit(writing.leave)
             await writing.begin(HEAD + json.dumps(head).encode())
             await stack.enter_async_context(aclosing(chunks))
@@ -153,7 +153,7 @@ class CacheFile:
         )
 
 
-class Writing:
+class CacheWriter:
     """A cache on its way into its file; it ends without an error where somebody else's comes first.
 
     Attributes:

@@ -1,8 +1,8 @@
-"""Fronts: chains that run side by side, each in a task of its own, and what has arrived of each.
+"""Input buffers: chains that run side by side, each in a task of its own, and what has arrived of each.
 
 Rules:
-- A front holds as many bytes as its limit allows, but always one chunk. Its task waits there; the others go on.
-- What has arrived can be looked at before it is taken: so whoever joins fronts decides without awaiting.
+- An input buffer holds as many bytes as its limit allows, but always one chunk. Its task waits there; the others go on.
+- What has arrived can be looked at before it is taken: so whoever joins buffers decides without awaiting.
 - An error waits behind the elements that came before it, and is raised where its turn has come, once.
 """
 
@@ -20,11 +20,11 @@ from streamrec.pipeline.elements.chunk import Chunk, Position, Positions
 from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.engine.background_tasks import background
 from streamrec.pipeline.engine.budget import Share
-from streamrec.pipeline.engine.description import Chain, Within
+from streamrec.pipeline.engine.description import Chain, RunContext
 from streamrec.pipeline.engine.queue import fill
 from streamrec.tfrecord import Frames
 
-__all__ = ["AHEAD", "Front", "Places", "Signal", "Taken", "abreast"]
+__all__ = ["AHEAD", "InputBuffer", "InputPositions", "Signal", "TakenElements", "run_inputs"]
 
 AHEAD = Share(4)
 """A chain runs ahead of those beside it by this part of its part of the budget."""
@@ -47,8 +47,8 @@ class Signal:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """Where a front stood when elements were taken, and the places between those.
+class InputPositions:
+    """Where an input buffer stood when elements were taken, and the places between those.
 
     Args:
         stretches: Runs of elements: the positions of their chunk, the first one's index in it, and how many.
@@ -67,21 +67,21 @@ class Places:
         return self.start
 
 
-class Taken(NamedTuple):
-    """What was taken of a front.
+class TakenElements(NamedTuple):
+    """What was taken of an input buffer.
 
     Attributes:
         windows: The elements, as windows of the chunks that they lie in.
-        places: Where the front stood, and the places between them.
+        places: Where the buffer stood, and the places between them.
         nbytes: About how many bytes they keep alive.
     """
 
     windows: list[Any]
-    places: Places
+    places: InputPositions
     nbytes: int
 
 
-class Front:
+class InputBuffer:
     """What has arrived of one chain, and was not taken.
 
     Args:
@@ -108,7 +108,7 @@ class Front:
         self._chunks: deque[Chunk] = deque()
         self._weights: deque[int] = deque()
         self._used = 0
-        self._passed = Places((), start)
+        self._passed = InputPositions((), start)
 
     async def put(self, chunk: Chunk, weight: int) -> None:
         """Adds a chunk; waits while there is no room for it."""
@@ -161,9 +161,9 @@ class Front:
         nbytes = abs(chunk.elements.extent) if isinstance(chunk.elements, Frames) else chunk.nbytes
         return nbytes // len(chunk.elements) + 1
 
-    def mark(self) -> Places:
-        """Where the front stands."""
-        return Places(((self._chunks[0].positions, self._used, 0),)) if self._chunks else self._passed
+    def mark(self) -> InputPositions:
+        """Where the buffer stands."""
+        return InputPositions(((self._chunks[0].positions, self._used, 0),)) if self._chunks else self._passed
 
     def peek(self, most: int) -> list[Any]:
         """The next elements, `most` of them at the most, as windows; they are not taken."""
@@ -178,10 +178,10 @@ class Front:
                 break
         return windows
 
-    def take(self, count: int) -> Taken:
+    def take(self, count: int) -> TakenElements:
         """The next `count` elements, of those that are available."""
         if not count:
-            return Taken([], self.mark(), 0)
+            return TakenElements([], self.mark(), 0)
         windows = []
         stretches = []
         nbytes = 0
@@ -197,21 +197,21 @@ class Front:
             self._used = last
             if last == size:
                 self._drop()
-        return Taken(windows, Places(tuple(stretches)), nbytes)
+        return TakenElements(windows, InputPositions(tuple(stretches)), nbytes)
 
     def _drop(self) -> None:
         """The first chunk is used up."""
         chunk = self._chunks.popleft()
-        self._passed = Places(((chunk.positions, self._used, 0),))
+        self._passed = InputPositions(((chunk.positions, self._used, 0),))
         self._used = 0
         self.held -= self._weights.popleft()
         self._room.notify()
 
 
 @asynccontextmanager
-async def abreast(
-    chains: Sequence[Chain], positions: Sequence[Position | None], within: Within, arrived: Signal
-) -> AsyncGenerator[list[Front]]:
+async def run_inputs(
+    chains: Sequence[Chain], positions: Sequence[Position | None], within: RunContext, arrived: Signal
+) -> AsyncGenerator[list[InputBuffer]]:
     """Runs chains side by side, each with an equal part of the budget, until the block is left.
 
     Args:
@@ -222,7 +222,9 @@ async def abreast(
     """
     shares = [within.part(len(chains)).apart(number).take(AHEAD) for number in range(len(chains))]
     async with background() as tasks:
-        fronts = [Front(limit, arrived, position) for (limit, _), position in zip(shares, positions, strict=True)]
-        for front, (_, feeding), chain, position in zip(fronts, shares, chains, positions, strict=True):
-            tasks.start_soon(fill, front, feeding.chunks(chain, position))
-        yield fronts
+        buffers = [
+            InputBuffer(limit, arrived, position) for (limit, _), position in zip(shares, positions, strict=True)
+        ]
+        for buffer, (_, feeding), chain, position in zip(buffers, shares, chains, positions, strict=True):
+            tasks.start_soon(fill, buffer, feeding.chunks(chain, position))
+        yield buffers

@@ -1,7 +1,7 @@
 """Interleave: a function makes a dataset of each element, and these are interleaved; `flat_map` has one at a time.
 
 Each dataset runs in a task of its own, with an equal share of the budget; a few are opened before their turn comes.
-`Weave` decides whose turn it is; this file makes the chains, and moves chunks.
+`InterleaveOrder` decides whose turn it is; this file makes the chains, and moves chunks.
 
 Rules:
 - The function is called in a thread, for as many elements as there is room for; what it raises waits for its turn.
@@ -24,11 +24,11 @@ from streamrec.arguments import flag, integer
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk, Position
 from streamrec.pipeline.engine.background_tasks import background
-from streamrec.pipeline.engine.description import Chain, Within, name_of
+from streamrec.pipeline.engine.description import Chain, RunContext, name_of
 from streamrec.pipeline.engine.queue import fill
 from streamrec.pipeline.options import AUTOTUNE
-from streamrec.pipeline.sources.combine.inputs import AHEAD, Front, Signal, abreast
-from streamrec.pipeline.sources.combine.interleave_order import Input, Weave, digest_of
+from streamrec.pipeline.sources.combine.inputs import AHEAD, InputBuffer, Signal, run_inputs
+from streamrec.pipeline.sources.combine.interleave_order import InterleaveOrder, OpenInput, digest_of
 from streamrec.pipeline.sources.shards.interleave import Plan
 
 __all__ = ["Interleaved", "plan_of"]
@@ -73,29 +73,29 @@ class Interleaved:
         yield from self.outer.lines()
         yield f"Interleave({self.plan!r}, {name_of(self.function)})"
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         part = within.part(self.places + 1)
         arrived, outer_position = Signal(), state["outer"] if state else None
         async with (
-            abreast([self.outer], [outer_position], part, Signal()) as (outer,),
+            run_inputs([self.outer], [outer_position], part, Signal()) as (outer,),
             background() as tasks,
         ):
-            inputs = Inputs(self, outer, tasks, part, arrived)
+            inputs = InputOpener(self, outer, tasks, part, arrived)
             plan = self.plan.within(within.deterministic)
-            weave = await inputs.remade(state, plan) if state else Weave(plan, [None] * plan.cycle_length)
-            tasks.start_soon(inputs.run, weave)
+            order = await inputs.remade(state, plan) if state else InterleaveOrder(plan, [None] * plan.cycle_length)
+            tasks.start_soon(inputs.run, order)
             while True:
-                chunk = weave.pull(inputs.count, outer.mark())
+                chunk = order.pull(inputs.count, outer.mark())
                 inputs.room.notify()
                 if chunk is not None:
                     yield chunk
-                elif weave.finished:
+                elif order.finished:
                     return
                 else:
                     await arrived.wait()
 
 
-class Inputs:
+class InputOpener:
     """Makes chains of the outer chain's elements, and starts a task for each.
 
     Attributes:
@@ -103,7 +103,9 @@ class Inputs:
         room: To be told when an input may have been used up.
     """
 
-    def __init__(self, source: Interleaved, outer: Front, tasks: TaskGroup, within: Within, arrived: Signal) -> None:
+    def __init__(
+        self, source: Interleaved, outer: InputBuffer, tasks: TaskGroup, within: RunContext, arrived: Signal
+    ) -> None:
         self.count = 0
         self.room = Signal()
         self._source = source
@@ -112,30 +114,30 @@ class Inputs:
         self._limit, self._within = within.take(AHEAD)
         self._arrived = arrived
 
-    async def run(self, weave: Weave) -> None:
-        """Adds inputs to the weave as there is room for them, up to the end of the outer chain. Raises nothing."""
+    async def run(self, order: InterleaveOrder) -> None:
+        """Adds inputs to the interleave as there is room for them, up to the end of the outer chain. Raises nothing."""
         try:
             while await self._outer.more():
-                while not (room := self._source.places - weave.under_way):
+                while not (room := self._source.places - order.under_way):
                     await self.room.wait()
                 taken = [self._taken(None) for _ in range(min(room, self._outer.available))]
-                weave.waiting.extend(entry for entry, _ in taken)
+                order.waiting.extend(entry for entry, _ in taken)
                 await self._make(taken)
         except Exception as error:
-            failed = Input(self.count, self._outer.mark(), Front(0, self._arrived))
-            failed.front.end(error)
-            weave.waiting.append(failed)
-        weave.complete = True
+            failed = OpenInput(self.count, self._outer.mark(), InputBuffer(0, self._arrived))
+            failed.buffer.end(error)
+            order.waiting.append(failed)
+        order.complete = True
         self._arrived.notify()
 
-    async def remade(self, state: Mapping[str, Any], plan: Plan) -> Weave:
-        """The weave as it was: its open inputs made again, of the elements that they were made of.
+    async def remade(self, state: Mapping[str, Any], plan: Plan) -> InterleaveOrder:
+        """The interleave as it was: its open inputs made again, of the elements that they were made of.
 
         Raises:
             PositionMismatchError: The elements or the function are others than they were.
         """
         saved = {slot[0]: slot for slot in state["slots"] if slot is not None}
-        entries: dict[int, Input] = {}
+        entries: dict[int, OpenInput] = {}
         self.count = state["first"]
         while self.count < state["next"]:
             if not await self._outer.more():
@@ -149,24 +151,24 @@ class Inputs:
                 entries[slot[0]] = entry
                 await self._make([(entry, element)], slot[1], slot[2])
         slots = [slot and entries[slot[0]] for slot in state["slots"]]
-        return Weave(plan, slots, state["cycle"], state["block"])
+        return InterleaveOrder(plan, slots, state["cycle"], state["block"])
 
-    def _taken(self, position: Position | None) -> tuple[Input, Any]:
+    def _taken(self, position: Position | None) -> tuple[OpenInput, Any]:
         """The next element, and an input for what will be made of it."""
         taken = self._outer.take(1)
-        entry = Input(self.count, taken.places, Front(self._limit, self._arrived, position))
+        entry = OpenInput(self.count, taken.places, InputBuffer(self._limit, self._arrived, position))
         self.count += 1
         return entry, taken.windows[0][0]
 
     async def _make(
-        self, taken: Sequence[tuple[Input, Any]], digest: str | None = None, position: Position | None = None
+        self, taken: Sequence[tuple[OpenInput, Any]], digest: str | None = None, position: Position | None = None
     ) -> None:
         """Calls the function for elements, and starts what it makes of them."""
         work = partial(made, self._source.function, [element for _, element in taken])
         chains = await self._within.session.threads.run(work)
         for (entry, _), chain in zip(taken, chains, strict=True):
             if isinstance(chain, Exception):
-                entry.front.end(chain)
+                entry.buffer.end(chain)
                 continue
             if digest is not None and digest != digest_of(chain):
                 raise PositionMismatchError(
@@ -175,7 +177,7 @@ class Inputs:
                     "with the data and the function that it was saved with, or start anew without the state"
                 )
             entry.chain = chain
-            self._tasks.start_soon(fill, entry.front, branched(chain, position, self._within.apart(1 + entry.ordinal)))
+            self._tasks.start_soon(fill, entry.buffer, branched(chain, position, self._within.apart(1 + entry.ordinal)))
 
 
 def made(function: Callable[..., Any], elements: Sequence[Any]) -> list[Chain | Exception]:
@@ -205,7 +207,7 @@ def chain_of(function: Callable[..., Any], element: Any) -> Chain:
     return chain
 
 
-async def branched(chain: Chain, position: Position | None, within: Within) -> AsyncGenerator[Chunk]:
+async def branched(chain: Chain, position: Position | None, within: RunContext) -> AsyncGenerator[Chunk]:
     """A chain's chunks; what it opens is closed behind it, but for the clients, which the run keeps."""
     async with (
         within.session.branch() as session,

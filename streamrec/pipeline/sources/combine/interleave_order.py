@@ -1,4 +1,4 @@
-"""Weaving: in which order the elements of many chains come. Pure: it looks at what has arrived, and plans.
+"""Interleave order: in which order the elements of many chains come. Pure: it looks at what has arrived, and plans.
 
 The order is tf.data's: `cycle_length` slots hold a chain each; `block_length` elements are taken from one slot, then
 from the next. A chain that ends leaves its slot empty; when the cycle comes round, an empty slot takes the next one.
@@ -24,60 +24,60 @@ from typing import Any, NamedTuple
 from streamrec.pipeline.elements.chunk import Chunk, Position
 from streamrec.pipeline.elements.merge import in_turn
 from streamrec.pipeline.engine.description import Chain
-from streamrec.pipeline.sources.combine.inputs import Front, Places
+from streamrec.pipeline.sources.combine.inputs import InputBuffer, InputPositions
 from streamrec.pipeline.sources.shards.interleave import CHUNK_BYTES, Plan
 from streamrec.pipeline.sources.shards.shard_queue import STRETCH_BYTES
 
-__all__ = ["Input", "Weave", "digest_of"]
+__all__ = ["InterleaveOrder", "OpenInput", "digest_of"]
 
 
-class Input:
+class OpenInput:
     """An element of the outer chain, and what runs of the chain that was made of it.
 
     Attributes:
         ordinal: Its number among the outer chain's elements.
         outer: Where the outer chain stands before it.
-        front: What has arrived of the chain.
+        buffer: What has arrived of the chain.
         chain: The chain; None until it is made.
     """
 
-    def __init__(self, ordinal: int, outer: Places, front: Front) -> None:
+    def __init__(self, ordinal: int, outer: InputPositions, buffer: InputBuffer) -> None:
         self.ordinal = ordinal
         self.outer = outer
-        self.front = front
+        self.buffer = buffer
         self.chain: Chain | None = None
 
 
-class Slot(NamedTuple):
+class SlotMark(NamedTuple):
     """What is known of an open input before a pull, and where it stood. It holds no data."""
 
     ordinal: int
-    outer: Places
+    outer: InputPositions
     chain: Chain | None
-    places: Places
+    places: InputPositions
 
     @classmethod
-    def of(cls, entry: Input) -> Slot:
+    def of(cls, entry: OpenInput) -> SlotMark:
         """An input as it is now."""
-        return cls(entry.ordinal, entry.outer, entry.chain, entry.front.mark())
+        return cls(entry.ordinal, entry.outer, entry.chain, entry.buffer.mark())
 
-    def to_json(self, places: Places, count: int) -> list[Any]:
+    def to_json(self, places: InputPositions, count: int) -> list[Any]:
         """The input's number, its chain's digest, and its place."""
         return [self.ordinal, self.chain and digest_of(self.chain), places.at(count)]
 
 
-class Before(NamedTuple):
-    """Where a weave stands; the next input is not open yet."""
+class OrderMark(NamedTuple):
+    """Where an interleave stands; the next input is not open yet."""
 
-    slots: tuple[Slot | None, ...]
+    slots: tuple[SlotMark | None, ...]
     next_ordinal: int
-    next_outer: Places
+    next_outer: InputPositions
 
 
-class Weave:
-    """The running weave.
+class InterleaveOrder:
+    """The running interleave.
 
-    The caller adds inputs in order, fills their fronts, and calls `pull`.
+    The caller adds inputs in order, fills their buffers, and calls `pull`.
 
     Args:
         plan: The order.
@@ -90,8 +90,8 @@ class Weave:
         complete: No input will be added any more. Set by the caller.
     """
 
-    def __init__(self, plan: Plan, slots: Sequence[Input | None], cycle: int = 0, block: int = 0) -> None:
-        self.waiting: deque[Input] = deque()
+    def __init__(self, plan: Plan, slots: Sequence[OpenInput | None], cycle: int = 0, block: int = 0) -> None:
+        self.waiting: deque[OpenInput] = deque()
         self.complete = False
         self._plan = plan
         self._slots = list(slots)
@@ -108,7 +108,7 @@ class Weave:
         """Whether every element was taken."""
         return self.complete and not self.under_way
 
-    def pull(self, next_ordinal: int, next_outer: Places) -> Chunk | None:
+    def pull(self, next_ordinal: int, next_outer: InputPositions) -> Chunk | None:
         """The next elements, as far as they have arrived; None where nothing can be taken yet.
 
         Args:
@@ -119,13 +119,13 @@ class Weave:
             Exception: The error of an input whose turn has come; it leaves its slot with it.
         """
         self._fill()
-        lanes = self._in_order() if self._plan.deterministic else self._at_hand()
-        if not lanes:
+        ready = self._in_order() if self._plan.deterministic else self._at_hand()
+        if not ready:
             return None
         if self.waiting:
             next_ordinal, next_outer = self.waiting[0].ordinal, self.waiting[0].outer
-        slots = tuple(None if entry is None else Slot.of(entry) for entry in self._slots)
-        return self._take(lanes, Before(slots, next_ordinal, next_outer))
+        slots = tuple(None if entry is None else SlotMark.of(entry) for entry in self._slots)
+        return self._take(ready, OrderMark(slots, next_ordinal, next_outer))
 
     def _fill(self) -> None:
         """Empty slots take the next inputs, in the order in which their turns come."""
@@ -138,34 +138,34 @@ class Weave:
         """The slots that give something now, from the one whose turn it is up to one of which nothing is known."""
         while not self.finished:
             entry = self._slots[self._cycle]
-            if entry is not None and entry.front.available:
+            if entry is not None and entry.buffer.available:
                 return self._live()
-            ended = self.complete if entry is None else entry.front.ended
+            ended = self.complete if entry is None else entry.buffer.ended
             if not ended:
                 return []
             self._pass()
         return []
 
     def _live(self) -> list[int]:
-        lanes = []
+        ready = []
         for index in self._around():
             if self._slots[index] is not None:
-                lanes.append(index)
+                ready.append(index)
             elif not self.complete:
                 break
-        return lanes
+        return ready
 
     def _at_hand(self) -> list[int]:
         """The slots that have something at hand, from the one whose turn it is on."""
         for index in self._around():
             entry = self._slots[index]
-            if entry is not None and entry.front.exhausted:
+            if entry is not None and entry.buffer.exhausted:
                 self._leave(index)
         self._fill()
-        lanes = [index for index in self._around() if self._available(index)]
-        if lanes and lanes[0] != self._cycle:
-            self._cycle, self._block = lanes[0], 0
-        return lanes
+        ready = [index for index in self._around() if self._available(index)]
+        if ready and ready[0] != self._cycle:
+            self._cycle, self._block = ready[0], 0
+        return ready
 
     def _around(self) -> list[int]:
         """All slots, from the one whose turn it is on."""
@@ -180,50 +180,50 @@ class Weave:
         self._fill()
 
     def _leave(self, index: int) -> None:
-        front, self._slots[index] = self._front(index), None
-        front.check()
+        buffer, self._slots[index] = self._buffer(index), None
+        buffer.check()
 
-    def _front(self, index: int) -> Front:
+    def _buffer(self, index: int) -> InputBuffer:
         entry = self._slots[index]
         assert entry is not None
-        return entry.front
+        return entry.buffer
 
     def _available(self, index: int) -> int:
         entry = self._slots[index]
-        return entry.front.available if entry is not None else 0
+        return entry.buffer.available if entry is not None else 0
 
-    def _take(self, lanes: list[int], before: Before) -> Chunk:
+    def _take(self, ready: list[int], before: OrderMark) -> Chunk:
         """Elements of these slots, of which the first has something."""
         block, size = self._plan.block_length, len(self._slots)
-        front = self._front(lanes[0])
+        buffer = self._buffer(ready[0])
         known = self.complete or len(self._live()) == size
-        sole = size == 1 or (len(lanes) == 1 and (known or not self._plan.deterministic))
-        if sole or self._block or front.available < block or block * front.typical_bytes >= STRETCH_BYTES:
-            count = front.first if sole else min(front.first, block - self._block)
-            lanes, order = lanes[:1], [lanes[0], *([] if sole else [(lanes[0] + 1) % size])]
+        sole = size == 1 or (len(ready) == 1 and (known or not self._plan.deterministic))
+        if sole or self._block or buffer.available < block or block * buffer.typical_bytes >= STRETCH_BYTES:
+            count = buffer.first if sole else min(buffer.first, block - self._block)
+            ready, order = ready[:1], [ready[0], *([] if sole else [(ready[0] + 1) % size])]
         else:
-            count = self._rounds(lanes, known)
-            order = lanes if known else [*lanes, (lanes[-1] + 1) % size]
-        turns = Turns(tuple(lanes), tuple(order), block, self._block)
-        taken = [self._front(lane).take(share) for lane, share in zip(lanes, turns.shares(count), strict=True)]
+            count = self._rounds(ready, known)
+            order = ready if known else [*ready, (ready[-1] + 1) % size]
+        turns = TurnShares(tuple(ready), tuple(order), block, self._block)
+        taken = [self._buffer(slot).take(share) for slot, share in zip(ready, turns.shares(count), strict=True)]
         self._cycle, self._block = turns.next(count)
-        positions = Woven(before, turns, tuple(part.places for part in taken))
+        positions = InterleavedPositions(before, turns, tuple(part.places for part in taken))
         windows = [part.windows for part in taken if part.windows]
         alone = len(windows) == 1 and len(windows[0]) == 1
         elements = windows[0][0] if alone else in_turn(windows, block)
         return Chunk(elements, positions, sum(part.nbytes for part in taken))
 
-    def _rounds(self, lanes: Sequence[int], known: bool) -> int:
-        """How many elements to take of all lanes in turn: whole rounds, or what there is of one."""
+    def _rounds(self, ready: Sequence[int], known: bool) -> int:
+        """How many elements to take of all slots in turn: whole rounds, or what there is of one."""
         block = self._plan.block_length
-        scarce = min(map(self._available, lanes)) // block if known or not self._plan.deterministic else 0
-        most = max(1, CHUNK_BYTES // (sum(self._front(lane).typical_bytes for lane in lanes) * block))
-        count = min(scarce, most) * len(lanes) * block
-        return count or begun([self._available(lane) for lane in lanes], block)
+        scarce = min(map(self._available, ready)) // block if known or not self._plan.deterministic else 0
+        most = max(1, CHUNK_BYTES // (sum(self._buffer(slot).typical_bytes for slot in ready) * block))
+        count = min(scarce, most) * len(ready) * block
+        return count or begun([self._available(slot) for slot in ready], block)
 
 
 def begun(available: Sequence[int], block: int) -> int:
-    """How many elements there are of a round that not all lanes can complete."""
+    """How many elements there are of a round that not all slots can complete."""
     count = 0
     for number in available:
         count += min(number, block)
@@ -233,25 +233,25 @@ def begun(available: Sequence[int], block: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class TurnShares:
     """Who gives what in one pull.
 
     Args:
-        lanes: The slots that give, in order; the first one may have begun its turn before, if it gives alone.
-        order: Whose turns follow each other: the lanes, and the slot behind them where their round is not closed.
+        ready: The slots that give, in order; the first one may have begun its turn before, if it gives alone.
+        order: Whose turns follow each other: the ready ones, and the slot behind them where their round is not closed.
         block: Elements in a turn.
         given: How many of the first turn were given before.
     """
 
-    lanes: tuple[int, ...]
+    ready: tuple[int, ...]
     order: tuple[int, ...]
     block: int
     given: int
 
     def shares(self, count: int) -> list[int]:
-        """How many of the first `count` elements each lane gives."""
-        rounds, rest = divmod(count, len(self.lanes) * self.block)
-        return [rounds * self.block + min(max(rest - n * self.block, 0), self.block) for n in range(len(self.lanes))]
+        """How many of the first `count` elements each slot gives."""
+        rounds, rest = divmod(count, len(self.ready) * self.block)
+        return [rounds * self.block + min(max(rest - n * self.block, 0), self.block) for n in range(len(self.ready))]
 
     def next(self, count: int) -> tuple[int, int]:
         """Whose turn it is behind `count` elements, and how many of it were given."""
@@ -260,16 +260,16 @@ class Turns:
 
 
 @dataclass(frozen=True, slots=True)
-class Woven:
-    """Positions of elements that were woven."""
+class InterleavedPositions:
+    """Positions of elements that were interleaved."""
 
-    before: Before
-    turns: Turns
-    taken: tuple[Places, ...]
+    before: OrderMark
+    turns: TurnShares
+    taken: tuple[InputPositions, ...]
 
     def at(self, index: int) -> Position:
         cycle, block = self.turns.next(index)
-        moved = dict(zip(self.turns.lanes, zip(self.taken, self.turns.shares(index), strict=True), strict=True))
+        moved = dict(zip(self.turns.ready, zip(self.taken, self.turns.shares(index), strict=True), strict=True))
         oldest = min(filter(None, self.before.slots), key=lambda slot: slot.ordinal, default=None)
         first, outer = (oldest.ordinal, oldest.outer) if oldest else (self.before.next_ordinal, self.before.next_outer)
         slots = [

@@ -23,8 +23,8 @@ import numpy.typing as npt
 from streamrec.pipeline.elements.chunk import Chunk, Position
 from streamrec.pipeline.elements.columns import Columns
 from streamrec.pipeline.elements.merge import merged
-from streamrec.pipeline.engine.description import Chain, Within
-from streamrec.pipeline.sources.combine.inputs import Front, Places, Signal, abreast
+from streamrec.pipeline.engine.description import Chain, RunContext
+from streamrec.pipeline.sources.combine.inputs import InputBuffer, InputPositions, Signal, run_inputs
 from streamrec.pipeline.sources.shards.interleave import CHUNK_BYTES
 
 __all__ = ["Choose"]
@@ -54,7 +54,7 @@ class Choose:
         yield f"Choose({len(self.parts)}, stop_on_empty={self.stop_on_empty})"
         yield from (f"  {line}" for part in (self.choices, *self.parts) for line in part.lines())
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         """Each chain runs in a task of its own, with an equal share of the budget; choices are small."""
         positions = state["parts"] if state else [None] * len(self.parts)
         choice = state["choices"] if state else None
@@ -62,10 +62,10 @@ class Choose:
         beside = within.apart(len(self.parts))
         few = replace(beside, budget=min(CHOICE_BYTES, within.budget // (len(self.parts) + 1)))
         async with (
-            abreast([self.choices], [choice], few, arrived) as (choices,),
-            abreast(self.parts, positions, replace(within, budget=within.budget - few.budget), arrived) as parts,
+            run_inputs([self.choices], [choice], few, arrived) as (choices,),
+            run_inputs(self.parts, positions, replace(within, budget=within.budget - few.budget), arrived) as parts,
         ):
-            mixer = Mixer(choices, parts, self.stop_on_empty)
+            mixer = Sampler(choices, parts, self.stop_on_empty)
             while not mixer.ended:
                 chunk = mixer.pull()
                 if chunk is not None:
@@ -74,14 +74,14 @@ class Choose:
                     await arrived.wait()
 
 
-class Mixer:
+class Sampler:
     """Follows choices, as far as elements have arrived. It never awaits.
 
     Attributes:
         ended: Nothing more comes.
     """
 
-    def __init__(self, choices: Front, parts: Sequence[Front], stop_on_empty: bool) -> None:
+    def __init__(self, choices: InputBuffer, parts: Sequence[InputBuffer], stop_on_empty: bool) -> None:
         self.ended = False
         self._choices = choices
         self._parts = parts
@@ -141,12 +141,12 @@ class Mixer:
         fitting = CHUNK_BYTES // max(part.typical_bytes for part in self._parts)
         return max(1, min(FEWEST + 2 * available, fitting, MOST))
 
-    def _taken(self, chosen: Indices, rank: Indices, kept: Indices, count: int, choices: Places) -> Chunk:
+    def _taken(self, chosen: Indices, rank: Indices, kept: Indices, count: int, choices: InputPositions) -> Chunk:
         """What these choices take, each of which is the `rank`-th of its part: what is passed over comes behind."""
         shares = np.bincount(chosen, minlength=len(self._parts))
         taken = [part.take(share) for part, share in zip(self._parts, shares.tolist(), strict=True)]
         windows = [window for part in taken for window in part.windows]
-        positions = Mixed(choices, count, kept, chosen, tuple(part.places for part in taken))
+        positions = SampledPositions(choices, count, kept, chosen, tuple(part.places for part in taken))
         elements = windows[0]
         if len(windows) > 1:
             order = (np.cumsum(shares) - shares)[chosen] + rank
@@ -201,7 +201,7 @@ def ranks(chosen: Indices, parts: int) -> Indices:
 
 
 @dataclass(frozen=True, slots=True)
-class Mixed:
+class SampledPositions:
     """Positions of elements that were mixed.
 
     Args:
@@ -212,11 +212,11 @@ class Mixed:
         parts: The places of the parts.
     """
 
-    choices: Places
+    choices: InputPositions
     count: int
     kept: Indices
     chosen: Indices
-    parts: tuple[Places, ...]
+    parts: tuple[InputPositions, ...]
 
     def at(self, index: int) -> Position:
         shares = np.bincount(self.chosen[:index], minlength=len(self.parts)).tolist()

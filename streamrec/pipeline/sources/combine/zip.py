@@ -9,8 +9,8 @@ from typing import Any
 from streamrec.pipeline.elements.chunk import Chunk, Position
 from streamrec.pipeline.elements.columns import Columns
 from streamrec.pipeline.elements.nests import leaves, map_nest
-from streamrec.pipeline.engine.description import Within
-from streamrec.pipeline.sources.combine.inputs import Front, Places, Signal, abreast
+from streamrec.pipeline.engine.description import RunContext
+from streamrec.pipeline.sources.combine.inputs import InputBuffer, InputPositions, Signal, run_inputs
 
 __all__ = ["Zip"]
 
@@ -29,25 +29,25 @@ class Zip:
         yield f"Zip({map_nest(lambda _: '*', self.nest)})"
         yield from (f"  {line}" for part in leaves(self.nest) for line in part.lines())
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         """Each chain runs in a task of its own, with an equal share of the budget."""
         chains = list(leaves(self.nest))
         positions = state["parts"] if state else [None] * len(chains)
-        async with abreast(chains, positions, within, Signal()) as fronts:
+        async with run_inputs(chains, positions, within, Signal()) as buffers:
             while True:
-                for front in fronts:
-                    if not await front.more():
+                for buffer in buffers:
+                    if not await buffer.more():
                         return
-                yield paired(self.nest, fronts)
+                yield paired(self.nest, buffers)
 
 
-def paired(nest: Any, fronts: Sequence[Front]) -> Chunk:
+def paired(nest: Any, buffers: Sequence[InputBuffer]) -> Chunk:
     """As many elements as all have in one chunk, as elements that look like the nest, with their positions."""
-    count = min(front.first for front in fronts)
-    taken = [front.take(count) for front in fronts]
+    count = min(buffer.first for buffer in buffers)
+    taken = [buffer.take(count) for buffer in buffers]
     windows = iter([part.windows[0] for part in taken])
     columns = Columns(map_nest(lambda _: column(next(windows)), nest))
-    return Chunk(columns, Abreast(tuple(part.places for part in taken)), sum(part.nbytes for part in taken))
+    return Chunk(columns, ZippedPositions(tuple(part.places for part in taken)), sum(part.nbytes for part in taken))
 
 
 def column(elements: Any) -> Any:
@@ -56,10 +56,10 @@ def column(elements: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Abreast:
+class ZippedPositions:
     """Positions of elements that were paired: those of all parts."""
 
-    parts: tuple[Places, ...]
+    parts: tuple[InputPositions, ...]
 
     def at(self, index: int) -> Position:
         return {"source": {"parts": [places.at(index) for places in self.parts]}}

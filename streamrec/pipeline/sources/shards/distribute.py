@@ -21,12 +21,12 @@ from typing import Any, ClassVar
 from streamrec.errors import ManifestError, PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk, Position, Positions
 from streamrec.pipeline.elements.columns import window
-from streamrec.pipeline.engine.description import Chain, Within
+from streamrec.pipeline.engine.description import Chain, RunContext
 from streamrec.pipeline.engine.epochs import Memo
-from streamrec.pipeline.engine.session import Opened
+from streamrec.pipeline.engine.session import OpenSource
 from streamrec.pipeline.sources.shards.ranks import Rank, Reader, reader_here
 from streamrec.pipeline.sources.shards.source import Shards, read
-from streamrec.pipeline.sources.shuffle.record_locations import Places, places_of
+from streamrec.pipeline.sources.shuffle.record_locations import RecordLocations, places_of
 from streamrec.shards import Even, Portion, ReadOptions, assign_records, check_even, deal, even_count, sizes_of, told_by
 
 __all__ = ["Distribute", "is_dealt", "readers_lines"]
@@ -66,12 +66,12 @@ class Distribute:
         """How the shards are read."""
         return self.shards.options
 
-    async def opened(self, within: Within) -> Opened:
+    async def opened(self, within: RunContext) -> OpenSource:
         """The stores, and what is read of them: this reader's share."""
         opened, _ = await self._dealt(within)
         return opened
 
-    async def check(self, position: Position, within: Within) -> None:
+    async def check(self, position: Position, within: RunContext) -> None:
         """Refuses a position, of a chain around this source, that was saved by another reader, or with other shards.
 
         Raises:
@@ -83,7 +83,7 @@ class Distribute:
         _, share = await self._dealt(within)
         share.check(state)
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         """The records of this reader's share."""
         opened, share = await self._dealt(within)
         given = share.check(state)
@@ -102,14 +102,14 @@ class Distribute:
                 raise ManifestError(f"{self.manifest}: no record is left of those that it says are in {share.paths}")
             state, within = None, replace(within, skip=0)
 
-    async def _dealt(self, within: Within) -> tuple[Opened, Share]:
+    async def _dealt(self, within: RunContext) -> tuple[OpenSource, Share]:
         whole = await self.shards.opened(within)
         reader = reader_here(self.rank or within.rank)
         share: Share | None = self.memo.get(reader)
         if share is None:
             share = await share_of(self, reader, whole)
             self.memo.keep(reader, share)
-        return Opened(whole.storages, share), share
+        return OpenSource(whole.storages, share), share
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class SharePositions:
     share: Share
     given: int
 
-    def places(self) -> Places | None:
+    def places(self) -> RecordLocations | None:
         """The places of the records in their portions, whose numbers stand for the shards'."""
         return places_of(self.inner)
 
@@ -202,12 +202,12 @@ def is_dealt(chain: Chain) -> bool:
     return any(line.lstrip().startswith("Distribute(") for line in chain.lines())
 
 
-def readers_lines(chain: Chain, within: Within) -> tuple[str, ...]:
+def readers_lines(chain: Chain, within: RunContext) -> tuple[str, ...]:
     """A chain's lines, and whose they are where it is dealt: what tells the elements of one reader from another's."""
     return (*chain.lines(), *([str(reader_here(within.rank))] if is_dealt(chain) else []))
 
 
-async def share_of(how: Distribute, reader: Reader, opened: Opened) -> Share:
+async def share_of(how: Distribute, reader: Reader, opened: OpenSource) -> Share:
     """Works out what a reader reads.
 
     Raises:

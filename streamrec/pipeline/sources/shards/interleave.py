@@ -23,9 +23,21 @@ from operator import attrgetter
 from typing import Final
 
 from streamrec.pipeline.elements.chunk import Positions
-from streamrec.pipeline.sources.shards.positions import Arrival, BlockPositions, Snapshot, SourcePositions, Turn
-from streamrec.pipeline.sources.shards.shard_queue import STRETCH_BYTES, Lane, records_begun, shares_of, take_in_turn
-from streamrec.pipeline.sources.shuffle.record_locations import Taken
+from streamrec.pipeline.sources.shards.positions import (
+    BlockPositions,
+    InterleaveMark,
+    InterleaveSnapshot,
+    ShardMark,
+    SourcePositions,
+)
+from streamrec.pipeline.sources.shards.shard_queue import (
+    STRETCH_BYTES,
+    ShardQueue,
+    records_begun,
+    shares_of,
+    take_in_turn,
+)
+from streamrec.pipeline.sources.shuffle.record_locations import TakenRecords
 from streamrec.tfrecord import Frames
 
 __all__ = ["CHUNK_BYTES", "Interleave", "Plan"]
@@ -35,7 +47,7 @@ CHUNK_BYTES = 12 << 20
 
 LONG_CHUNK_RECORDS = 256
 LONG_CHUNK_BYTES = 32 << 20
-"""A pull costs something for each lane: of long records it takes so many, but no more bytes than these. Not of shorter
+"""A pull costs something for each queue: of long records it takes so many, but no more bytes than these. Not of shorter
 ones, though they are not copied either: parsed, a pull of tokens is five times as large."""
 
 AVAILABLE: Final = attrgetter("available")
@@ -63,7 +75,7 @@ class Plan:
 class Interleave:
     """The running interleave over `shards` shards.
 
-    The caller makes a lane for each shard that `wanted` names, pushes what arrives, and calls `pull`.
+    The caller makes a queue for each shard that `wanted` names, pushes what arrives, and calls `pull`.
 
     Args:
         plan: The order.
@@ -74,33 +86,42 @@ class Interleave:
         most_bytes: No pull of long records need take more, unless it is CHUNK_BYTES.
 
     Attributes:
-        lanes: Those in the slots, and those that are fed ahead of their turn, by their shards' numbers.
-        awaited: Where the last pull gave nothing, the lanes that must give more before one can; none: any may do.
+        queues: Those in the slots, and those that are fed ahead of their turn, by their shards' numbers.
+        awaited: Where the last pull gave nothing, the queues that must give more before one can; none: any may do.
     """
 
     def __init__(
-        self, plan: Plan, shards: int, turn: Turn | None = None, *, batch: int = 1, skip: int = 0, most_bytes: int = 0
+        self,
+        plan: Plan,
+        shards: int,
+        turn: InterleaveMark | None = None,
+        *,
+        batch: int = 1,
+        skip: int = 0,
+        most_bytes: int = 0,
     ) -> None:
-        turn = turn or Turn((None,) * plan.cycle_length)
+        turn = turn or InterleaveMark((None,) * plan.cycle_length)
         self._plan = plan
         self._shards = shards
         self._cycle = turn.cycle
         self._block = turn.block
         self._next = turn.next_shard
-        self.lanes: dict[int, Lane] = {slot.shard: Lane(slot) for slot in turn.slots if slot}
-        self._slots: list[Lane | None] = [None if slot is None else self.lanes[slot.shard] for slot in turn.slots]
-        self._marks = [None if lane is None else lane.mark() for lane in self._slots]
+        self.queues: dict[int, ShardQueue] = {slot.shard: ShardQueue(slot) for slot in turn.slots if slot}
+        self._slots: list[ShardQueue | None] = [
+            None if slot is None else self.queues[slot.shard] for slot in turn.slots
+        ]
+        self._marks = [None if queue is None else queue.mark() for queue in self._slots]
         self._batch = batch
         self._pulled = -skip
         self._most_bytes = min(most_bytes, LONG_CHUNK_BYTES)
-        self.awaited: set[Lane] = set()
+        self.awaited: set[ShardQueue] = set()
         self._before = self.snapshot
 
-    def wanted(self, ahead: int) -> list[Lane]:
-        """The lanes that should be fed, most urgent first: those in slots, and `ahead` of the shards after them."""
+    def wanted(self, ahead: int) -> list[ShardQueue]:
+        """The queues that should be fed, most urgent first: those in slots, and `ahead` of the shards after them."""
         for shard in range(self._next, min(self._next + ahead, self._shards)):
-            self.lanes.setdefault(shard, Lane(Arrival(shard)))
-        return list(self.lanes.values())
+            self.queues.setdefault(shard, ShardQueue(ShardMark(shard)))
+        return list(self.queues.values())
 
     def extend(self, shards: int) -> None:
         """So many shards are known by now."""
@@ -116,9 +137,9 @@ class Interleave:
         return self._next == self._shards and not any(self._slots)
 
     @property
-    def snapshot(self) -> Snapshot:
-        """Where the interleave stands: a lane's mark is made anew when records were taken of it."""
-        return Snapshot(tuple(self._marks), self._cycle, self._block, self._next)
+    def snapshot(self) -> InterleaveSnapshot:
+        """Where the interleave stands: a queue's mark is made anew when records were taken of it."""
+        return InterleaveSnapshot(tuple(self._marks), self._cycle, self._block, self._next)
 
     def pull(self) -> tuple[Frames, Positions] | None:
         """The next records in order, as far as they have arrived; None where nothing can be taken yet.
@@ -133,16 +154,16 @@ class Interleave:
         self._fill_slots()
         idle = 0
         while idle < len(self._slots) and not self.finished:
-            index, lane = self._cycle, self._slots[self._cycle]
-            if lane is not None and lane.available:
-                self._marks[index] = lane.mark()  # with the block that it gives now, for the places within
+            index, queue = self._cycle, self._slots[self._cycle]
+            if queue is not None and queue.available:
+                self._marks[index] = queue.mark()  # with the block that it gives now, for the places within
                 before = self.snapshot
-                frames, taken = self._take({index: lane}, lane.front())
+                frames, taken = self._take({index: queue}, queue.first_block())
                 self._advance()
-                return frames, BlockPositions(before, lane.shard, taken)
+                return frames, BlockPositions(before, queue.shard, taken)
             self._advance()
             idle += 1
-            if lane is not None and lane.ended:
+            if queue is not None and queue.ended:
                 self._leave(index)
                 self._fill_slots()
                 idle = 0
@@ -163,25 +184,25 @@ class Interleave:
     def _pull_in_order(self) -> tuple[Frames, Positions] | None:
         self._fill_slots()
         while not self.finished:
-            lane = self._slots[self._cycle]
-            if lane is not None and lane.available:
-                return self._pull_ready(lane)
-            if lane is not None and not lane.ended:
-                self.awaited = {lane}
+            queue = self._slots[self._cycle]
+            if queue is not None and queue.available:
+                return self._pull_ready(queue)
+            if queue is not None and not queue.ended:
+                self.awaited = {queue}
                 return None
-            if lane is not None:
+            if queue is not None:
                 self._leave(self._cycle)
             self._advance()
             self._fill_slots()
         return None
 
-    def _pull_ready(self, lane: Lane) -> tuple[Frames, Positions] | None:
-        """The next records, of which this lane's are the first; None where more should arrive before."""
+    def _pull_ready(self, queue: ShardQueue) -> tuple[Frames, Positions] | None:
+        """The next records, of which this queue's are the first; None where more should arrive before."""
         block = self._plan.block_length
         if self._slots.count(None) == len(self._slots) - 1:
-            frames, taken = self._take({self._cycle: lane}, self._stretch(lane, sys.maxsize))
-        elif self._block or block * lane.typical_bytes >= STRETCH_BYTES:
-            frames, taken = self._take({self._cycle: lane}, self._stretch(lane, block - self._block))
+            frames, taken = self._take({self._cycle: queue}, self._stretch(queue, sys.maxsize))
+        elif self._block or block * queue.typical_bytes >= STRETCH_BYTES:
+            frames, taken = self._take({self._cycle: queue}, self._stretch(queue, block - self._block))
             self._go_on(len(frames))
         else:
             seats = {index: seated for index in self._in_turn() if (seated := self._slots[index]) is not None}
@@ -194,12 +215,12 @@ class Interleave:
         before, self._before = self._before, self.snapshot
         return frames, SourcePositions(before, self._before, len(frames), taken)
 
-    def _take(self, seats: Mapping[int, Lane], count: int) -> tuple[Frames, Taken]:
-        """The next `count` records of the lanes in these slots, in turn."""
+    def _take(self, seats: Mapping[int, ShardQueue], count: int) -> tuple[Frames, TakenRecords]:
+        """The next `count` records of the queues in these slots, in turn."""
         frames, taken = take_in_turn(list(seats.values()), count, self._plan.block_length)
         if count:
-            for slot, lane in seats.items():
-                self._marks[slot] = lane.mark()
+            for slot, queue in seats.items():
+                self._marks[slot] = queue.mark()
         return frames, taken
 
     def _go_on(self, count: int) -> None:
@@ -208,28 +229,28 @@ class Interleave:
         if self._block == self._plan.block_length:
             self._advance()
 
-    def _stretch(self, lane: Lane, limit: int) -> int:
-        """How many records of one lane to take: those of its first block, or of two where a batch straddles them."""
-        front = min(lane.front(), limit)
-        count = self._cut(front) or self._cut(min(lane.available, limit, front + self._batch))
-        if count or lane.available >= limit or not self._waits(lane):
-            return count or front
-        self.awaited = {lane}
+    def _stretch(self, queue: ShardQueue, limit: int) -> int:
+        """How many records of one queue to take: those of its first block, or of two where a batch straddles them."""
+        first = min(queue.first_block(), limit)
+        count = self._cut(first) or self._cut(min(queue.available, limit, first + self._batch))
+        if count or queue.available >= limit or not self._waits(queue):
+            return count or first
+        self.awaited = {queue}
         return 0
 
-    def _turns(self, lanes: Sequence[Lane]) -> int:
-        """How many records to take of all lanes in turn: whole rounds, or the turns that there are for less."""
+    def _turns(self, queues: Sequence[ShardQueue]) -> int:
+        """How many records to take of all queues in turn: whole rounds, or the turns that there are for less."""
         block = self._plan.block_length
-        scarce = min(lanes, key=AVAILABLE)
+        scarce = min(queues, key=AVAILABLE)
         rounds = scarce.available // block
-        most = max(1, self._most(sum(map(TYPICAL_BYTES, lanes)) // len(lanes)) // (len(lanes) * block))
-        count = min(rounds, most) * len(lanes) * block or records_begun(lanes, block)
+        most = max(1, self._most(sum(map(TYPICAL_BYTES, queues)) // len(queues)) // (len(queues) * block))
+        count = min(rounds, most) * len(queues) * block or records_begun(queues, block)
         cut = self._cut(count)
         if cut or rounds >= most or not self._waits(scarce):
             return cut or count
         missing = self._batch - self._pulled % self._batch
-        shares = zip(lanes, shares_of(missing, len(lanes), block), strict=True)
-        short = {lane for lane, share in shares if lane.available < share and lane.comes}
+        shares = zip(queues, shares_of(missing, len(queues), block), strict=True)
+        short = {queue for queue, share in shares if queue.available < share and queue.comes}
         self.awaited = short or {scarce}
         return 0
 
@@ -243,22 +264,22 @@ class Interleave:
         """The largest number up to `count` after which a batch ends; 0 for none."""
         return max(0, count - (self._pulled + count) % self._batch)
 
-    def _waits(self, lane: Lane) -> bool:
-        """Whether to wait for more of this lane: it is sure to come, and a batch is not too large to be waited for."""
-        return lane.comes and self._batch * lane.typical_bytes <= CHUNK_BYTES
+    def _waits(self, queue: ShardQueue) -> bool:
+        """Whether to wait for more of this queue: it is sure to come, and a batch is not too large to be waited for."""
+        return queue.comes and self._batch * queue.typical_bytes <= CHUNK_BYTES
 
     def _enter(self, index: int) -> None:
         shard, self._next = self._next, self._next + 1
-        lane = self._slots[index] = self.lanes.setdefault(shard, Lane(Arrival(shard)))
-        self._marks[index] = lane.mark()
+        queue = self._slots[index] = self.queues.setdefault(shard, ShardQueue(ShardMark(shard)))
+        self._marks[index] = queue.mark()
 
     def _leave(self, index: int) -> None:
-        lane = self._slots[index]
-        assert lane is not None
+        queue = self._slots[index]
+        assert queue is not None
         self._slots[index] = self._marks[index] = None
-        del self.lanes[lane.shard]
-        if lane.error is not None:
-            raise lane.error
+        del self.queues[queue.shard]
+        if queue.error is not None:
+            raise queue.error
 
     def _advance(self) -> None:
         self._cycle = (self._cycle + 1) % len(self._slots)

@@ -14,17 +14,17 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.pipeline.elements.chunk import Position
-from streamrec.pipeline.sources.shuffle.record_locations import Places, Taken
+from streamrec.pipeline.sources.shuffle.record_locations import RecordLocations, TakenRecords
 from streamrec.shards import ShardPlace
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
-__all__ = ["Arrival", "BlockPositions", "LaneMark", "Snapshot", "SourcePositions", "Turn"]
+__all__ = ["BlockPositions", "InterleaveMark", "InterleaveSnapshot", "QueueMark", "ShardMark", "SourcePositions"]
 
 START = ShardPlace()
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class ShardMark:
     """Where a shard that takes part stands: its number, the next record's place, and how it is compressed."""
 
     shard: int
@@ -35,16 +35,16 @@ class Arrival:
         return [self.shard, self.place.offset, self.place.record, self.place.version, self.compression]
 
     @classmethod
-    def from_json(cls, state: Sequence[Any]) -> Arrival:
+    def from_json(cls, state: Sequence[Any]) -> ShardMark:
         shard, offset, record, version, compression = state
         return cls(shard, ShardPlace(offset, record, version), compression)
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class InterleaveMark:
     """The whole interleave: who sits in the slots, whose turn it is, and which shard comes next."""
 
-    slots: tuple[Arrival | None, ...]
+    slots: tuple[ShardMark | None, ...]
     cycle: int = 0
     block: int = 0
     next_shard: int = 0
@@ -54,13 +54,13 @@ class Turn:
         return {"slots": slots, "cycle": self.cycle, "block": self.block, "next": self.next_shard}
 
     @classmethod
-    def from_json(cls, state: Mapping[str, Any]) -> Turn:
-        slots = tuple(slot and Arrival.from_json(slot) for slot in state["slots"])
+    def from_json(cls, state: Mapping[str, Any]) -> InterleaveMark:
+        slots = tuple(slot and ShardMark.from_json(slot) for slot in state["slots"])
         return cls(slots, state["cycle"], state["block"], state["next"])
 
 
-class LaneMark(NamedTuple):
-    """Where one lane stands: record `used` of the block with these spans, or `end` where no block is there."""
+class QueueMark(NamedTuple):
+    """Where one queue stands: record `used` of the block with these spans, or `end` where no block is there."""
 
     shard: int
     record: int
@@ -71,10 +71,10 @@ class LaneMark(NamedTuple):
     origin: int
     used: int
 
-    def arrival(self, further: int = 0) -> Arrival:
+    def arrival(self, further: int = 0) -> ShardMark:
         """The place `further` records on, within the block."""
         place = ShardPlace(self._offset(self.used + further), self.record + further, self.version)
-        return Arrival(self.shard, place, self.compression)
+        return ShardMark(self.shard, place, self.compression)
 
     def _offset(self, index: int) -> int:
         if self.spans is None:
@@ -84,31 +84,31 @@ class LaneMark(NamedTuple):
         return self.origin + int(self.spans[-1, 1]) + FOOTER_BYTES
 
 
-class Snapshot(NamedTuple):
+class InterleaveSnapshot(NamedTuple):
     """A Turn that is not worked out yet."""
 
-    marks: tuple[LaneMark | None, ...]
+    marks: tuple[QueueMark | None, ...]
     cycle: int
     block: int
     next_shard: int
 
-    def turn(self, moved: int = -1, further: int = 0) -> Turn:
+    def turn(self, moved: int = -1, further: int = 0) -> InterleaveMark:
         """The turn; with `moved`, the one in which that shard is `further` records on."""
         slots = tuple(
             mark if mark is None else mark.arrival(further if mark.shard == moved else 0) for mark in self.marks
         )
-        return Turn(slots, self.cycle, self.block, self.next_shard)
+        return InterleaveMark(slots, self.cycle, self.block, self.next_shard)
 
 
 class SourcePositions(NamedTuple):
     """Positions within a chunk that came in order: the turn before it, and how many records into it."""
 
-    before: Snapshot
-    after: Snapshot
+    before: InterleaveSnapshot
+    after: InterleaveSnapshot
     size: int
-    taken: Taken | None = None
+    taken: TakenRecords | None = None
 
-    def places(self) -> Places | None:
+    def places(self) -> RecordLocations | None:
         return self.taken and self.taken.places()
 
     def at(self, index: int) -> Position:
@@ -120,11 +120,11 @@ class SourcePositions(NamedTuple):
 class BlockPositions(NamedTuple):
     """Positions within a block of one shard whose place in the order is not fixed: exact, without a skip."""
 
-    before: Snapshot
+    before: InterleaveSnapshot
     shard: int
-    taken: Taken | None = None
+    taken: TakenRecords | None = None
 
-    def places(self) -> Places | None:
+    def places(self) -> RecordLocations | None:
         return self.taken and self.taken.places()
 
     def at(self, index: int) -> Position:

@@ -1,4 +1,4 @@
-"""Lanes: the records of one shard that have arrived and wait for their turn."""
+"""Queues: the records of one shard that have arrived and wait for their turn."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Sequence
 
 from streamrec import kernels
-from streamrec.pipeline.sources.shards.positions import Arrival, LaneMark
-from streamrec.pipeline.sources.shuffle.record_locations import Stretch, Taken
+from streamrec.pipeline.sources.shards.positions import QueueMark, ShardMark
+from streamrec.pipeline.sources.shuffle.record_locations import RecordRun, TakenRecords
 from streamrec.tfrecord import SCATTERED_BYTES, Frames, Scattered, as_spans
 
-__all__ = ["STRETCH_BYTES", "Lane", "records_begun", "shares_of", "take_in_turn"]
+__all__ = ["STRETCH_BYTES", "ShardQueue", "records_begun", "shares_of", "take_in_turn"]
 
 STRETCH_BYTES = 256 << 10
 """A stretch of one block goes without a copy from here on, however short its records; else short ones are copied, or a
@@ -19,7 +19,7 @@ few bytes would keep a whole block alive."""
 NOTHING = Frames.of(())
 
 
-class Lane:
+class ShardQueue:
     """One shard's queue of blocks.
 
     Attributes:
@@ -32,7 +32,7 @@ class Lane:
         limit_bytes: How many it should hold; it may always hold one block.
     """
 
-    def __init__(self, start: Arrival) -> None:
+    def __init__(self, start: ShardMark) -> None:
         self.shard = start.shard
         self.start = start
         self.ended = False
@@ -80,15 +80,15 @@ class Lane:
         self.held_bytes += self._last_bytes
         self._end = frames.offset(count)
 
-    def mark(self) -> LaneMark:
-        """Where the lane stands."""
+    def mark(self) -> QueueMark:
+        """Where the queue stands."""
         block = self._blocks[0] if self._blocks else None
         spans, origin = (None, 0) if block is None else (block.spans, block.origin or 0)
-        return LaneMark(
+        return QueueMark(
             self.shard, self._record, self._version, self._compression, self._end, spans, origin, self._used
         )
 
-    def front(self) -> int:
+    def first_block(self) -> int:
         """How many records lie in the first block, and can be had without a copy."""
         return len(self._blocks[0].spans) - self._used if self._blocks else 0
 
@@ -110,52 +110,52 @@ class Lane:
                 self.held_bytes -= memoryview(block.buffer).nbytes
         return taken
 
-    def noted(self, windows: Sequence[Frames]) -> tuple[int, str | None, str | None, tuple[Stretch, ...]]:
+    def noted(self, windows: Sequence[Frames]) -> tuple[int, str | None, str | None, tuple[RecordRun, ...]]:
         """Where records lie that were taken."""
-        stretches = [Stretch(window.origin or 0, window.spans) for window in windows]
+        stretches = [RecordRun(window.origin or 0, window.spans) for window in windows]
         return self.shard, self._version, self._compression, tuple(stretches)
 
 
-def records_begun(lanes: Sequence[Lane], block: int) -> int:
-    """How many records there are of a round that not all lanes can complete."""
+def records_begun(queues: Sequence[ShardQueue], block: int) -> int:
+    """How many records there are of a round that not all queues can complete."""
     count = 0
-    for lane in lanes:
-        count += min(lane.available, block)
-        if lane.available < block:
+    for queue in queues:
+        count += min(queue.available, block)
+        if queue.available < block:
             break
     return count
 
 
-def shares_of(count: int, lanes: int, block: int) -> list[int]:
-    """How many of the next `count` records each of so many lanes gives.
+def shares_of(count: int, queues: int, block: int) -> list[int]:
+    """How many of the next `count` records each of so many queues gives.
 
     >>> shares_of(11, 3, 2)
     [4, 4, 3]
     """
-    rounds, rest = divmod(count, lanes * block)
-    return [rounds * block + min(max(rest - index * block, 0), block) for index in range(lanes)]
+    rounds, rest = divmod(count, queues * block)
+    return [rounds * block + min(max(rest - index * block, 0), block) for index in range(queues)]
 
 
-def take_in_turn(lanes: Sequence[Lane], count: int, block: int) -> tuple[Frames, Taken]:
-    """The next `count` records of the lanes in turn: short ones copied in order, all else as they lie."""
+def take_in_turn(queues: Sequence[ShardQueue], count: int, block: int) -> tuple[Frames, TakenRecords]:
+    """The next `count` records of the queues in turn: short ones copied in order, all else as they lie."""
     if not count:
-        return NOTHING, Taken((), block, 0)
-    shares = shares_of(count, len(lanes), block)
-    windows = [lane.take(share) for lane, share in zip(lanes, shares, strict=True) if share]
-    noted = [lane.noted(each) for lane, each in zip(lanes, windows, strict=False)]
-    taken = Taken(tuple(noted), block if len(windows) > 1 else count, count)
+        return NOTHING, TakenRecords((), block, 0)
+    shares = shares_of(count, len(queues), block)
+    windows = [queue.take(share) for queue, share in zip(queues, shares, strict=True) if share]
+    noted = [queue.noted(each) for queue, each in zip(queues, windows, strict=False)]
+    taken = TakenRecords(tuple(noted), block if len(windows) > 1 else count, count)
     if len(windows) == 1 and len(windows[0]) == 1 and _is_stretch(windows[0][0]):
         return windows[0][0], taken
-    if _scatters(lanes):
+    if _scatters(queues):
         return Scattered.in_turn(windows, taken.block), taken
-    pairs = [[(window.buffer, window.spans) for window in lane] for lane in windows]
+    pairs = [[(window.buffer, window.spans) for window in queue] for queue in windows]
     buffer, spans = kernels.interleave(pairs, taken.block)
     return Frames(buffer, as_spans(spans)), taken
 
 
-def _scatters(lanes: Sequence[Lane]) -> bool:
-    """Whether records of these lanes stay where they lie."""
-    return sum(lane.typical_bytes for lane in lanes) >= SCATTERED_BYTES * len(lanes)
+def _scatters(queues: Sequence[ShardQueue]) -> bool:
+    """Whether records of these queues stay where they lie."""
+    return sum(queue.typical_bytes for queue in queues) >= SCATTERED_BYTES * len(queues)
 
 
 def _is_stretch(window: Frames) -> bool:

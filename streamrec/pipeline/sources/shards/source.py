@@ -1,16 +1,16 @@
 """The source: shards fetched beside each other, interleaved in order, within a byte budget.
 
-Each shard in the cycle, and a few after it, is fetched by a task of its own into its lane, and waits there when
-the lane holds its share of the budget. `Interleave` decides whose turn it is; this file only moves blocks.
+Each shard in the cycle, and a few after it, is fetched by a task of its own into its queue, and waits there when
+the queue holds its share of the budget. `Interleave` decides whose turn it is; this file only moves blocks.
 
 How many after it: shards that are too small to be read by parallel ranges are opened so far ahead that together
 they fill the wire, as `Connections` has measured it (a shard of 100 kB at 40 ms to the first byte: dozens). Which
 shards come, and in which order, never depends on it.
 
 Rules:
-- A task that fails puts its error into its lane, where it waits for the records before it: tasks raise nothing.
-- What all lanes hold, and the blocks that are being filled, stay within the budget; but a lane may always hold
-  one block, or one record, or nothing would move. Of the budget, the lanes in the cycle and the first ones after
+- A task that fails puts its error into its queue, where it waits for the records before it: tasks raise nothing.
+- What all queues hold, and the blocks that are being filled, stay within the budget; but a queue may always hold
+  one block, or one record, or nothing would move. Of the budget, the queues in the cycle and the first ones after
   it have their shares for good; what is left holds ranges ahead of their turn and small shards further ahead. Where
   there are fewer shards than places, so do the shares of the places without one.
 """
@@ -31,14 +31,14 @@ from fsspec import AbstractFileSystem
 
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.engine.background_tasks import background
-from streamrec.pipeline.engine.description import Within
+from streamrec.pipeline.engine.description import RunContext
 from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.file_names import told
 from streamrec.pipeline.engine.queue import run_ahead
-from streamrec.pipeline.engine.session import Listed, Opened, StoreOptions
+from streamrec.pipeline.engine.session import ListedShards, OpenSource, StoreOptions
 from streamrec.pipeline.sources.shards.interleave import Interleave, Plan
-from streamrec.pipeline.sources.shards.positions import Turn
-from streamrec.pipeline.sources.shards.shard_queue import Lane
+from streamrec.pipeline.sources.shards.positions import InterleaveMark
+from streamrec.pipeline.sources.shards.shard_queue import ShardQueue
 from streamrec.shards import ReadOptions, ShardReader
 from streamrec.storage import RetryPolicy, Storage
 
@@ -71,7 +71,7 @@ LEAST_WHOLE = 4
 turn alone does not fill the wire for long enough."""
 
 SLACK_BYTES = 512 << 10
-"""What a small shard's lane holds beside the shard: a block that is larger than what is left for it."""
+"""What a small shard's queue holds beside the shard: a block that is larger than what is left for it."""
 
 REMEMBERED = 16
 """So many shards tell how large the next ones are."""
@@ -96,24 +96,24 @@ class Shards:
 
     @property
     def places(self) -> int:
-        """How many lanes have a share of the budget for good."""
+        """How many queues have a share of the budget for good."""
         return self.plan.cycle_length + self.ahead
 
     def lines(self) -> Iterator[str]:
         yield f"Shards({self.plan!r}, {told(self.filenames)})"
 
-    async def opened(self, within: Within) -> Opened:
-        """Its stores and listing; what its lanes leave of the budget, its stores may hold ahead of them."""
+    async def opened(self, within: RunContext) -> OpenSource:
+        """Its stores and listing; what its queues leave of the budget, its stores may hold ahead of them."""
         stores = StoreOptions(self.storage_options, self.filesystem, self.retry)
         return await within.session.open(
             self, stores, self.beside(self.places, within.budget), self.filenames, self.memo
         )
 
-    def beside(self, lanes: int, budget: int) -> int:
-        """What so many lanes leave of a budget."""
-        return max(0, budget - lanes * lane_bytes(self.options.block_bytes or LEAST_BLOCK_BYTES))
+    def beside(self, queues: int, budget: int) -> int:
+        """What so many queues leave of a budget."""
+        return max(0, budget - queues * lane_bytes(self.options.block_bytes or LEAST_BLOCK_BYTES))
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         """The records of all shards, a chunk at a time."""
         async with aclosing(read(self, state, within, await self.opened(within))) as chunks:
             async for chunk in chunks:
@@ -121,23 +121,23 @@ class Shards:
 
 
 async def read(
-    shards: Shards, state: Mapping[str, Any] | None, within: Within, opened: Opened
+    shards: Shards, state: Mapping[str, Any] | None, within: RunContext, opened: OpenSource
 ) -> AsyncGenerator[Chunk]:
     """The records of what is listed, a chunk at a time."""
     within.tells(opened.listing.paths, shards.plan.block_length)
-    turn = Turn.from_json(state) if state is not None else None
+    turn = InterleaveMark.from_json(state) if state is not None else None
     plan = shards.plan.within(within.deterministic)
     skip, most = within.skip - within.begun, within.budget // CHUNK_SHARE
     interleave = Interleave(plan, 0, turn, batch=within.batch, skip=skip, most_bytes=most)
     async with background() as tasks:
-        with closing(Feeds(shards, opened, tasks, within)) as feeds:
+        with closing(Fetchers(shards, opened, tasks, within)) as feeds:
             chunks = interleaved(interleave, feeds, opened.listing)
             async with aclosing(run_ahead(chunks) if within.beside else chunks) as chunks:
                 async for chunk in chunks:
                     yield chunk
 
 
-async def interleaved(interleave: Interleave, feeds: Feeds, listing: Listed) -> AsyncGenerator[Chunk]:
+async def interleaved(interleave: Interleave, feeds: Fetchers, listing: ListedShards) -> AsyncGenerator[Chunk]:
     """Pulls what the interleave's order allows, and waits for more where it allows nothing."""
     while True:
         ahead = feeds.ahead
@@ -157,10 +157,10 @@ async def interleaved(interleave: Interleave, feeds: Feeds, listing: Listed) -> 
         raise listing.error
 
 
-class Feeds:
-    """The tasks that fetch shards into lanes."""
+class Fetchers:
+    """The tasks that fetch shards into queues."""
 
-    def __init__(self, shards: Shards, opened: Opened, tasks: TaskGroup, within: Within) -> None:
+    def __init__(self, shards: Shards, opened: OpenSource, tasks: TaskGroup, within: RunContext) -> None:
         self._shards = shards
         self._options = shards.options
         self._storages = opened.storages
@@ -172,11 +172,11 @@ class Feeds:
         self._sizes: deque[int] = deque(maxlen=REMEMBERED)
         self._typical_bytes = 0
         self._started: set[int] = set()
-        self._beyond: dict[Lane, int] = {}
+        self._beyond: dict[ShardQueue, int] = {}
         self._unused = 0
-        self._awaited: set[Lane] = set()
+        self._awaited: set[ShardQueue] = set()
         self._arrival: asyncio.Future[None] | None = None
-        self._resting: dict[Lane, asyncio.Future[None]] = {}
+        self._resting: dict[ShardQueue, asyncio.Future[None]] = {}
         self._waking = False
 
     @property
@@ -188,18 +188,18 @@ class Feeds:
             return self._shards.ahead
         return max(self._shards.ahead, self._connections.streams_for(size) - self._shards.plan.cycle_length)
 
-    def feed(self, lanes: list[Lane]) -> None:
-        """Starts a task for each lane that has none; beyond the places, as far as the budget goes."""
+    def feed(self, queues: list[ShardQueue]) -> None:
+        """Starts a task for each queue that has none; beyond the places, as far as the budget goes."""
         places = self._shards.places
         self._lend()
-        self._settle(set(lanes[places:]))
-        for number, lane in enumerate(lanes):
-            if lane.shard in self._started:
+        self._settle(set(queues[places:]))
+        for number, queue in enumerate(queues):
+            if queue.shard in self._started:
                 continue
-            if number >= places and not self._admit(lane):
+            if number >= places and not self._admit(queue):
                 break
-            self._started.add(lane.shard)
-            self._tasks.start_soon(self._feed, lane)
+            self._started.add(queue.shard)
+            self._tasks.start_soon(self._feed, queue)
 
     def close(self) -> None:
         """What was lent is given back."""
@@ -215,32 +215,32 @@ class Feeds:
             self._unused = beside(shards, self._budget) - beside(places, self._budget)
             self._connections.budget.widen(self._unused)
 
-    def _admit(self, lane: Lane) -> bool:
-        """Takes room for a lane beyond the places, where there is any."""
+    def _admit(self, queue: ShardQueue) -> bool:
+        """Takes room for a queue beyond the places, where there is any."""
         room = self._typical_bytes + SLACK_BYTES
         if not self._connections.budget.take(room):
             return False
-        self._beyond[lane] = room
+        self._beyond[queue] = room
         return True
 
-    def _whole(self, lane: Lane, size: int | None) -> int | None:
-        """What a lane beyond the places may hold: all of its shard where there is room. None for one in its place."""
-        room = self._beyond.get(lane)
+    def _whole(self, queue: ShardQueue, size: int | None) -> int | None:
+        """What a queue beyond the places may hold: all of its shard where there is room. None for one in its place."""
+        room = self._beyond.get(queue)
         more = (size or 0) + SLACK_BYTES - (room or 0)
         if room is not None and more > 0 and self._connections.budget.take(more):
-            room = self._beyond[lane] = room + more
+            room = self._beyond[queue] = room + more
         return room
 
-    def _settle(self, beyond: set[Lane]) -> None:
-        """Lanes that have a place by now, or are gone, give their room back."""
-        for lane in [lane for lane in self._beyond if lane not in beyond]:
-            self._connections.budget.give(self._beyond.pop(lane))
-            if lane.limit_bytes:
-                lane.limit_bytes = max(lane.limit_bytes, min(self._share, LANE_BYTES))
+    def _settle(self, beyond: set[ShardQueue]) -> None:
+        """Queues that have a place by now, or are gone, give their room back."""
+        for queue in [queue for queue in self._beyond if queue not in beyond]:
+            self._connections.budget.give(self._beyond.pop(queue))
+            if queue.limit_bytes:
+                queue.limit_bytes = max(queue.limit_bytes, min(self._share, LANE_BYTES))
 
     @property
     def _share(self) -> int:
-        """What one lane in its place may hold."""
+        """What one queue in its place may hold."""
         places = self._shards.places
         return self._budget // (min(places, len(self._listing.paths)) if self._listing.complete else places)
 
@@ -250,47 +250,47 @@ class Feeds:
         return self._shards.plan.cycle_length == 1 or (self._listing.complete and len(self._listing.paths) == 1)
 
     def wake(self) -> None:
-        """Records were taken: lanes that have room again may go on, one in each turn of the loop."""
+        """Records were taken: queues that have room again may go on, one in each turn of the loop."""
         if not self._waking:
             self._wake_next()
 
     def _wake_next(self) -> None:
-        lane = next((lane for lane in self._resting if lane.is_low), None)
-        self._waking = lane is not None
-        if lane is not None:
-            answer(self._resting.pop(lane))
+        queue = next((queue for queue in self._resting if queue.is_low), None)
+        self._waking = queue is not None
+        if queue is not None:
+            answer(self._resting.pop(queue))
             asyncio.get_running_loop().call_soon(self._wake_next)
 
-    async def arrival(self, lanes: set[Lane]) -> None:
-        """Waits until something has arrived in all of these lanes; without any, until it has in one of all."""
-        self._awaited = lanes
-        for lane in lanes & self._resting.keys():
-            answer(self._resting.pop(lane))
+    async def arrival(self, queues: set[ShardQueue]) -> None:
+        """Waits until something has arrived in all of these queues; without any, until it has in one of all."""
+        self._awaited = queues
+        for queue in queues & self._resting.keys():
+            answer(self._resting.pop(queue))
         self._arrival = asyncio.get_running_loop().create_future()
         try:
             await self._arrival
         finally:
             self._arrival = None
 
-    def _arrived(self, lane: Lane | None = None) -> None:
+    def _arrived(self, queue: ShardQueue | None = None) -> None:
         """Something has; or it is known better how many shards to open ahead."""
-        self._awaited.discard(lane)
-        if self._arrival is not None and (lane is None or not self._awaited):
+        self._awaited.discard(queue)
+        if self._arrival is not None and (queue is None or not self._awaited):
             answer(self._arrival)
 
-    async def _feed(self, lane: Lane) -> None:
+    async def _feed(self, queue: ShardQueue) -> None:
         """Fetches one shard to its end."""
         try:
-            await self._fetch(lane)
+            await self._fetch(queue)
         except Exception as error:
-            lane.error = error  # whatever it is, it waits for its turn
-        lane.ended = True
-        self._arrived(lane)
+            queue.error = error  # whatever it is, it waits for its turn
+        queue.ended = True
+        self._arrived(queue)
 
-    async def _fetch(self, lane: Lane) -> None:
-        portion = self._listing.portion(lane.shard)
+    async def _fetch(self, queue: ShardQueue) -> None:
+        portion = self._listing.portion(queue.shard)
         storage = await self._storages.at(portion.path)
-        place, options = lane.start.place, self._options_for(lane, storage)
+        place, options = queue.start.place, self._options_for(queue, storage)
         if not place.offset and portion.place.offset:  # a mark in a manifest: only shards without compression have them
             place, options = replace(portion.place, version=place.version), replace(options, compression_type="")
         reader = await ShardReader.open(storage, portion.path, options, place, portion.piece)
@@ -299,32 +299,32 @@ class Feeds:
                 self._sizes.append(reader.info.size)
                 self._typical_bytes = int(median(self._sizes))
                 self._arrived()
-            limit = self._whole(lane, reader.info.size) or min(self._share, lane_bytes(reader.most_block_bytes))
-            lane.opened(reader.info.version, reader.compression_type, limit)
+            limit = self._whole(queue, reader.info.size) or min(self._share, lane_bytes(reader.most_block_bytes))
+            queue.opened(reader.info.version, reader.compression_type, limit)
             while (frames := await reader.read_alone()) is not None:
                 count = len(frames)
                 begun = reader.place.record - count
                 first, last = portion.within(begun, count)
                 if first < last:
-                    lane.push(frames if last - first == count else frames.window(first, last), begun + first)
-                    self._arrived(lane)
+                    queue.push(frames if last - first == count else frames.window(first, last), begun + first)
+                    self._arrived(queue)
                 if portion.ends(begun + count):
                     break
-                if not lane.has_room:
-                    room = self._resting[lane] = asyncio.get_running_loop().create_future()
+                if not queue.has_room:
+                    room = self._resting[queue] = asyncio.get_running_loop().create_future()
                     await room
         finally:
             with anyio.CancelScope(shield=True):
                 await reader.aclose()
 
-    def _options_for(self, lane: Lane, storage: Storage) -> ReadOptions:
+    def _options_for(self, queue: ShardQueue, storage: Storage) -> ReadOptions:
         """How one shard is read: blocks of which two of the usual size fit in its share, and the compression if known.
 
         Larger blocks than usual are for who has the memory: records of all blocks that were pulled last are kept too.
         """
         block = self._block_bytes(storage, ALONE_BLOCKS if self._alone else 1)
         view = self._block_bytes(storage, MAPPED_BLOCKS)
-        compression = self._options.compression_type if lane.start.compression is None else lane.start.compression
+        compression = self._options.compression_type if queue.start.compression is None else queue.start.compression
         group = self._batch if self._alone else self._shards.plan.block_length
         return replace(
             self._options, block_bytes=block, view_bytes=view, compression_type=compression, block_records=group
@@ -343,5 +343,5 @@ def answer(waiter: asyncio.Future[None]) -> None:
 
 
 def lane_bytes(block_bytes: int) -> int:
-    """How much a lane may hold, for blocks of a size: two at the least, so that one fills while one is taken."""
+    """How much a queue may hold, for blocks of a size: two at the least, so that one fills while one is taken."""
     return max(LANE_BYTES, 2 * block_bytes)

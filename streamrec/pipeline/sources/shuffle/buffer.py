@@ -26,17 +26,17 @@ from streamrec.pipeline.sources.shuffle.buffer_index import (
     REFERENCE,
     ROW_BYTES,
     TAG,
-    Base,
+    BufferIndex,
     Entry,
+    IndexCopy,
     Rows,
-    Rule,
-    Slots,
+    ShuffleRule,
 )
-from streamrec.pipeline.sources.shuffle.buffer_store import Store, spans_of
-from streamrec.pipeline.sources.shuffle.record_locations import OFFSET_BITS, Places, places_of
+from streamrec.pipeline.sources.shuffle.buffer_store import BufferStore, spans_of
+from streamrec.pipeline.sources.shuffle.record_locations import OFFSET_BITS, RecordLocations, places_of
 from streamrec.tfrecord import BUFFER_BITS
 
-__all__ = ["NOTHING", "Buffer", "Fixed", "Held"]
+__all__ = ["NOTHING", "FixedPosition", "HeldElements", "ShuffleBuffer"]
 
 logger = logging.getLogger("streamrec")
 
@@ -50,7 +50,7 @@ NOTHING: Rows = np.empty((0, 4), np.int64)
 SIZES = (1 << BUFFER_BITS) - 1
 
 
-class Known(NamedTuple):
+class KnownPlace(NamedTuple):
     """A place of the input that elements held may be reached from: the number of its next element."""
 
     number: int
@@ -58,7 +58,7 @@ class Known(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldElements:
     """What a position says of the buffer's elements, in the order of the slots."""
 
     numbers: Rows
@@ -79,7 +79,7 @@ class Held:
         }
 
     @classmethod
-    def from_json(cls, state: Mapping[str, Any]) -> Held:
+    def from_json(cls, state: Mapping[str, Any]) -> HeldElements:
         if "numbers" in state:
             return cls(unpacked_numbers(state["numbers"]))
         references = unpacked_numbers(state["shard"]) << OFFSET_BITS | unpacked_numbers(state["offset"])
@@ -99,7 +99,7 @@ def unpacked_numbers(text: Sequence[str]) -> Rows:
     return np.frombuffer(b64decode(text[1]), text[0]).astype(np.int64)
 
 
-class Buffer:
+class ShuffleBuffer:
     """The running buffer.
 
     Args:
@@ -109,24 +109,24 @@ class Buffer:
         start: Where the input begins; `restore` says how much of it came in before.
     """
 
-    def __init__(self, rule: Rule, refers: bool, ordered: bool = True, start: Position | None = None) -> None:
+    def __init__(self, rule: ShuffleRule, refers: bool, ordered: bool = True, start: Position | None = None) -> None:
         self._rule = rule
         self._refers = refers
         self._ordered = ordered
-        self._known = [Known(0, start)]
+        self._known = [KnownPlace(0, start)]
         self._shards: dict[int, tuple[str | None, str | None]] = {}
-        self._store = Store(rule.limit)
-        self._slots = Slots(rule, NOTHING, 0)
+        self._store = BufferStore(rule.limit)
+        self._slots = BufferIndex(rule, NOTHING, 0)
         self._next = 0
         self._warned = False
-        self._rebase(Entry(NOTHING, Fixed(start), 0), 0)
+        self._rebase(Entry(NOTHING, FixedPosition(start), 0), 0)
 
     @property
     def room(self) -> int:
         """How many elements may come in before the first one leaves, if they are small enough."""
         return self._rule.capacity - len(self._slots.rows)
 
-    def restore(self, rows: Rows, store: Store, held: Held, step: int, entry: Entry, taken: int) -> None:
+    def restore(self, rows: Rows, store: BufferStore, held: HeldElements, step: int, entry: Entry, taken: int) -> None:
         """Holds again what it held.
 
         Args:
@@ -139,7 +139,7 @@ class Buffer:
         """
         self._store = store
         self._shards.update(held.shards or {})
-        self._slots = Slots(self._rule, rows, step)
+        self._slots = BufferIndex(self._rule, rows, step)
         self._next = entry.first + taken
         self._rebase(entry, taken)
 
@@ -215,26 +215,26 @@ class Buffer:
             return came, None
         elements = self._store.pick(out[:went])
         shards = self._shards if self._refers else None
-        positions = Shuffled(self._base, self._entries, self._gone, went, self._known, shards, self._ordered)
+        positions = ShuffledPositions(self._base, self._entries, self._gone, went, self._known, shards, self._ordered)
         self._gone += went
         return came, Chunk.weighed(elements, positions)
 
     def _rebase(self, entry: Entry, taken: int) -> None:
         """Positions count from here on."""
         slots, place = self._slots, entry._replace(rows=NOTHING)
-        self._base = Base(self._rule, slots.rows.copy(), slots.weight, slots.step, place, taken)
+        self._base = IndexCopy(self._rule, slots.rows.copy(), slots.weight, slots.step, place, taken)
         self._entries: list[Entry] = []
         self._gone = 0
         if not self._refers:
             self._note(self._base)
 
-    def _note(self, base: Base) -> None:
+    def _note(self, base: IndexCopy) -> None:
         """The input's next place is known from here on; those that nothing held lies behind are forgotten."""
         number = base.entry.first + base.taken
         oldest = int(base.rows[:, REFERENCE].min()) if len(base.rows) else number
         needed = [known for known, after in zip(self._known, self._known[1:], strict=False) if after.number > oldest]
         last = self._known[-1]
-        new = [] if last.number == number else [Known(number, base.entry.positions.at(base.taken))]
+        new = [] if last.number == number else [KnownPlace(number, base.entry.positions.at(base.taken))]
         self._known = [*needed, last, *new]
 
     def _tell_if_small(self) -> None:
@@ -251,7 +251,7 @@ class Buffer:
             )
 
 
-def known_places(positions: Positions) -> Places:
+def known_places(positions: Positions) -> RecordLocations:
     """The places of records that are held by reference."""
     places = places_of(positions)
     assert places is not None, "a chain whose records are held by reference says where they lie"
@@ -259,7 +259,7 @@ def known_places(positions: Positions) -> Places:
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class FixedPosition:
     """The position of the only place there is."""
 
     position: Position | None
@@ -269,7 +269,7 @@ class Fixed:
 
 
 @dataclass(frozen=True, slots=True)
-class Shuffled:
+class ShuffledPositions:
     """Positions of elements that went.
 
     Args:
@@ -282,23 +282,23 @@ class Shuffled:
         ordered: Whether the input comes in one order.
     """
 
-    base: Base
+    base: IndexCopy
     entries: Sequence[Entry]
     gone: int
     count: int
-    known: Sequence[Known]
+    known: Sequence[KnownPlace]
     shards: Mapping[int, tuple[str | None, str | None]] | None
     ordered: bool
 
     place_bytes: ClassVar[int] = 3 * ROW_BYTES
     """A row that came in, and two of a base, which is copied when half as many went as it holds."""
 
-    def places(self) -> Places | None:
+    def places(self) -> RecordLocations | None:
         """Where these elements lie, if they are records of shards."""
         if self.shards is None:
             return None
         rows = self.base.went(self.entries, self.gone, self.count)
-        return Places(rows[:, REFERENCE], rows[:, TAG] & SIZES, self.shards)
+        return RecordLocations(rows[:, REFERENCE], rows[:, TAG] & SIZES, self.shards)
 
     def at(self, index: int) -> Position:
         if not self.ordered:
@@ -310,11 +310,11 @@ class Shuffled:
         numbers = place.rows[:, REFERENCE]
         state: dict[str, Any] = {"limit": self.base.rule.limit, "step": place.step}
         if self.shards is not None:
-            held = Held(numbers, place.rows[:, TAG] & SIZES, self.shards)
+            held = HeldElements(numbers, place.rows[:, TAG] & SIZES, self.shards)
             inner = place.entry.positions.at(place.taken)
         else:
             oldest = min(int(numbers.min()), place.next) if len(numbers) else place.next
             known = next(known for known in reversed(self.known) if known.number <= oldest)
-            held, inner = Held(numbers - known.number), known.position or {}
+            held, inner = HeldElements(numbers - known.number), known.position or {}
             state["next"] = place.next - known.number
         return {"source": {**state, "held": held.to_json(), "inner": dict(inner)}}

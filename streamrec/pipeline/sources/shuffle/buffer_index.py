@@ -31,12 +31,12 @@ __all__ = [
     "ROW_WEIGHT",
     "START",
     "TAG",
-    "Base",
+    "BufferIndex",
     "Entry",
-    "Place",
+    "IndexCopy",
+    "IndexState",
     "Rows",
-    "Rule",
-    "Slots",
+    "ShuffleRule",
 ]
 
 Rows = npt.NDArray[np.int64]
@@ -48,7 +48,7 @@ ROW_WEIGHT = 64
 """What an element weighs beside its bytes, in the buffer's limit."""
 
 
-class Rule(NamedTuple):
+class ShuffleRule(NamedTuple):
     """What the order depends on, beside the elements.
 
     Args:
@@ -71,7 +71,7 @@ class Entry(NamedTuple):
     ended: bool = False
 
 
-class Place(NamedTuple):
+class IndexState(NamedTuple):
     """Where the buffer stands: what it holds, how many elements it gave, and which input comes next."""
 
     rows: Rows
@@ -85,7 +85,7 @@ class Place(NamedTuple):
         return self.entry.first + self.taken
 
 
-class Slots:
+class BufferIndex:
     """The running slots.
 
     Args:
@@ -95,7 +95,7 @@ class Slots:
         weight: What the rows weigh; None: to be worked out.
     """
 
-    def __init__(self, rule: Rule, rows: Rows, step: int, weight: int | None = None) -> None:
+    def __init__(self, rule: ShuffleRule, rows: Rows, step: int, weight: int | None = None) -> None:
         self._rule = rule
         self._slots = np.empty((max(1, min(rule.capacity, rule.limit // ROW_WEIGHT + 1)), 4), np.int64)
         self._slots[: len(rows)] = rows
@@ -137,17 +137,17 @@ def weight_of(rows: Rows) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class IndexCopy:
     """A copy of the slots, and which input comes next."""
 
-    rule: Rule
+    rule: ShuffleRule
     rows: Rows
     weight: int
     step: int
     entry: Entry
     taken: int
 
-    def place(self, entries: Sequence[Entry], gone: int) -> Place:
+    def place(self, entries: Sequence[Entry], gone: int) -> IndexState:
         """Where the buffer stands when `gone` elements more went, while these entries came in behind the base."""
         return self._replayed(iter(entries), gone)[1]
 
@@ -163,12 +163,12 @@ class Base:
                 return out
             entry, taken = next(coming), 0
 
-    def _replayed(self, coming: Iterator[Entry], gone: int) -> tuple[Slots, Place]:
+    def _replayed(self, coming: Iterator[Entry], gone: int) -> tuple[BufferIndex, IndexState]:
         """The slots when `gone` more elements went, and where that is."""
-        slots = Slots(self.rule, self.rows, self.step, self.weight)
+        slots = BufferIndex(self.rule, self.rows, self.step, self.weight)
         entry, taken = self.entry, self.taken
         while gone:
             entry = next(coming)
             taken, went = slots.exchange(entry, 0, None, gone)
             gone -= went
-        return slots, Place(slots.rows, slots.step, entry, taken)
+        return slots, IndexState(slots.rows, slots.step, entry, taken)

@@ -5,7 +5,7 @@ Rules:
   record's size in its shard). In a block of records, START and END are the span; elsewhere START is the element's
   index.
 - A block of records that came scattered is the buffer that they came in. It weighs what came of it so far: the rest
-  lies in a lane still. What comes later of the same buffer comes to the same block.
+  lies in a queue still. What comes later of the same buffer comes to the same block.
 - What is held is no more than about WASTE times what is alive, or a given number of bytes: beyond that, what is alive
   in the emptiest blocks is copied together, until a part (FREED) of what is dead is free. Elements leave at random, so
   these blocks are nearly empty by then: for five records that come, about one is copied once more. Long records have
@@ -32,7 +32,7 @@ from streamrec.pipeline.elements.sparse_rows import SparseRows
 from streamrec.pipeline.sources.shuffle.buffer_index import END, START, TAG, Rows
 from streamrec.tfrecord import BUFFER_BITS, FOOTER_BYTES, HEADER_BYTES, Frames, Scattered, as_spans
 
-__all__ = ["Store", "spans_of"]
+__all__ = ["BufferStore", "spans_of"]
 
 WASTE = 2
 LONG_BYTES = 8 << 10
@@ -61,7 +61,7 @@ class Block:
     nbytes: int
 
 
-class Store:
+class BufferStore:
     """The blocks.
 
     Args:

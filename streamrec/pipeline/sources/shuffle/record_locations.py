@@ -18,7 +18,7 @@ import numpy.typing as npt
 from streamrec.pipeline.elements.chunk import Nested, Picked, Positions, Shifted, StageState
 from streamrec.tfrecord import HEADER_BYTES
 
-__all__ = ["OFFSET_BITS", "Placed", "Places", "Stretch", "Taken", "joined", "places_of"]
+__all__ = ["OFFSET_BITS", "LocatedPositions", "RecordLocations", "RecordRun", "TakenRecords", "joined", "places_of"]
 
 Numbers = npt.NDArray[np.int64]
 
@@ -30,7 +30,7 @@ MOST_BYTES = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class RecordLocations:
     """Where records lie.
 
     Args:
@@ -43,22 +43,22 @@ class Places:
     sizes: Numbers
     shards: Mapping[int, tuple[str | None, str | None]]
 
-    def picked(self, indices: Any) -> Places:
+    def picked(self, indices: Any) -> RecordLocations:
         """Those of some records, by indices or a slice."""
-        return Places(self.references[indices], self.sizes[indices], self.shards)
+        return RecordLocations(self.references[indices], self.sizes[indices], self.shards)
 
 
 @runtime_checkable
-class Placed(Protocol):
+class LocatedPositions(Protocol):
     """Positions of a source that knows where its records lie."""
 
-    def places(self) -> Places | None:
+    def places(self) -> RecordLocations | None:
         """The places of all records, or None where they were not noted."""
 
 
-def places_of(positions: Positions) -> Places | None:
+def places_of(positions: Positions) -> RecordLocations | None:
     """The places of the elements between these positions, of which there may be more than elements; None: unknown."""
-    if isinstance(positions, Placed):
+    if isinstance(positions, LocatedPositions):
         return positions.places()
     if isinstance(positions, StageState | Nested):
         return places_of(positions.inner)
@@ -69,31 +69,31 @@ def places_of(positions: Positions) -> Places | None:
     return None
 
 
-def joined(parts: Sequence[Places]) -> Places:
+def joined(parts: Sequence[RecordLocations]) -> RecordLocations:
     """Several places as one."""
     shards = {shard: told for part in parts for shard, told in part.shards.items()}
     references, sizes = [part.references for part in parts], [part.sizes for part in parts]
-    return Places(np.concatenate(references), np.concatenate(sizes), shards)
+    return RecordLocations(np.concatenate(references), np.concatenate(sizes), shards)
 
 
-class Stretch(NamedTuple):
+class RecordRun(NamedTuple):
     """Records that lie in one block of a shard."""
 
     origin: int
     spans: Numbers
 
 
-class Taken(NamedTuple):
-    """What was taken of the lanes in turn: for each its shard, version, compression and stretches, and the turns."""
+class TakenRecords(NamedTuple):
+    """What was taken of the queues in turn: for each its shard, version, compression and stretches, and the turns."""
 
-    lanes: tuple[tuple[int, str | None, str | None, tuple[Stretch, ...]], ...]
+    queues: tuple[tuple[int, str | None, str | None, tuple[RecordRun, ...]], ...]
     block: int
     total: int
 
-    def places(self) -> Places:
+    def places(self) -> RecordLocations:
         """The places of the records, in the order in which they were taken."""
         references, sizes = np.empty(self.total, np.int64), np.empty(self.total, np.int64)
-        for number, (shard, _, _, stretches) in enumerate(self.lanes):
+        for number, (shard, _, _, stretches) in enumerate(self.queues):
             spans = stretches[0].spans if len(stretches) == 1 else np.concatenate([each.spans for each in stretches])
             at = self._turns_of(number, len(spans))
             first = 0
@@ -104,17 +104,17 @@ class Taken(NamedTuple):
             check(shard, int(offsets[-1]))
             references[at] = offsets + (shard << OFFSET_BITS)
             sizes[at] = spans[:, 1] - spans[:, 0]
-        return Places(references, sizes, {shard: (version, kind) for shard, version, kind, _ in self.lanes})
+        return RecordLocations(references, sizes, {shard: (version, kind) for shard, version, kind, _ in self.queues})
 
     def _turns_of(self, number: int, count: int) -> Any:
-        """Where one lane's records stand among all."""
-        lanes, block = len(self.lanes), self.block
-        if lanes == 1:
+        """Where one queue's records stand among all."""
+        queues, block = len(self.queues), self.block
+        if queues == 1:
             return slice(None)
         if block == 1:
-            return slice(number, None, lanes)
+            return slice(number, None, queues)
         turns, within = np.divmod(np.arange(count), block)
-        return (turns * lanes + number) * block + within
+        return (turns * queues + number) * block + within
 
 
 def check(shard: int, offset: int) -> None:

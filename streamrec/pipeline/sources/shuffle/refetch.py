@@ -19,15 +19,15 @@ from streamrec import kernels
 from streamrec.errors import CorruptRecordError, PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk, Position
 from streamrec.pipeline.elements.columns import compacted, joined
-from streamrec.pipeline.engine.description import Within
-from streamrec.pipeline.engine.session import Opened
+from streamrec.pipeline.engine.description import RunContext
+from streamrec.pipeline.engine.session import OpenSource
 from streamrec.pipeline.sources.shards.distribute import Distribute
 from streamrec.pipeline.sources.shards.source import Shards
-from streamrec.pipeline.sources.shuffle.record_locations import OFFSET_BITS, Places
+from streamrec.pipeline.sources.shuffle.record_locations import OFFSET_BITS, RecordLocations
 from streamrec.shards import ShardPlace, ShardReader
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, Frames, as_spans
 
-__all__ = ["Refetch", "Stretch", "stretches"]
+__all__ = ["ByteRun", "Refetch", "stretches"]
 
 GAP_BYTES = 256 << 10
 """Records nearer to each other than this are read at once: a request costs more than these bytes."""
@@ -41,7 +41,7 @@ NOTHING = Frames.of(())
 Numbers = npt.NDArray[np.int64]
 
 
-class Stretch(NamedTuple):
+class ByteRun(NamedTuple):
     """Bytes of one shard, and which records they hold: `first` to `last` (exclusive) of those wanted."""
 
     shard: int
@@ -51,7 +51,7 @@ class Stretch(NamedTuple):
     last: int
 
 
-def stretches(references: Numbers, sizes: Numbers, gap: int = GAP_BYTES, most: int = STRETCH_BYTES) -> list[Stretch]:
+def stretches(references: Numbers, sizes: Numbers, gap: int = GAP_BYTES, most: int = STRETCH_BYTES) -> list[ByteRun]:
     """Which bytes to read.
 
     Args:
@@ -61,7 +61,7 @@ def stretches(references: Numbers, sizes: Numbers, gap: int = GAP_BYTES, most: i
         most: A stretch ends behind so many bytes.
 
     >>> stretches(np.array([0, 100, 5000]), np.array([84, 84, 84]), gap=1000)
-    [Stretch(shard=0, start=0, end=200, first=0, last=2), Stretch(shard=0, start=5000, end=5100, first=2, last=3)]
+    [ByteRun(shard=0, start=0, end=200, first=0, last=2), ByteRun(shard=0, start=5000, end=5100, first=2, last=3)]
     """
     ends = references + sizes + (HEADER_BYTES + FOOTER_BYTES)
     shards = references >> OFFSET_BITS
@@ -72,7 +72,7 @@ def stretches(references: Numbers, sizes: Numbers, gap: int = GAP_BYTES, most: i
             stop = max(first + 1, int(np.searchsorted(references[first:last], references[first] + most)) + first)
             shard, start = int(shards[first]), int(references[first])
             origin = shard << OFFSET_BITS
-            found.append(Stretch(shard, start - origin, int(ends[stop - 1]) - origin, first, stop))
+            found.append(ByteRun(shard, start - origin, int(ends[stop - 1]) - origin, first, stop))
             first = stop
     return found
 
@@ -82,12 +82,12 @@ class Refetch:
     """Records of shards by their places: a source that is made when a run is resumed, and holds nothing that flows."""
 
     shards: Shards | Distribute
-    wanted: Places
+    wanted: RecordLocations
 
     def lines(self) -> Iterator[str]:
         yield f"Refetch({len(self.wanted.references)})"
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         """The records, in the order of their places, which are sorted."""
         opened = await self.shards.opened(within)
         plan = self._plan()
@@ -98,20 +98,20 @@ class Refetch:
             group = plan[: max(1, bisect_bytes(plan[:PARALLEL], most))]
             plan = plan[len(group) :]
             for frames in await self._fetched(opened, group):
-                yield Chunk(frames, Nowhere(), memoryview(frames.buffer).nbytes)
+                yield Chunk(frames, NoPositions(), memoryview(frames.buffer).nbytes)
 
-    def _plan(self) -> list[Stretch]:
+    def _plan(self) -> list[ByteRun]:
         """What is read, in order: of a compressed shard, one stretch."""
-        plan: list[Stretch] = []
+        plan: list[ByteRun] = []
         for stretch in stretches(self.wanted.references, self.wanted.sizes):
             last = plan[-1] if plan else None
             if last is not None and last.shard == stretch.shard and self.wanted.shards[stretch.shard][1]:
-                plan[-1] = Stretch(last.shard, last.start, stretch.end, last.first, stretch.last)
+                plan[-1] = ByteRun(last.shard, last.start, stretch.end, last.first, stretch.last)
             else:
                 plan.append(stretch)
         return plan
 
-    async def _fetched(self, opened: Opened, group: Sequence[Stretch]) -> list[Frames]:
+    async def _fetched(self, opened: OpenSource, group: Sequence[ByteRun]) -> list[Frames]:
         """The records of several stretches, read beside each other; the first error in their order, if there is one."""
         results: list[Frames | Exception] = [NOTHING] * len(group)
 
@@ -131,7 +131,7 @@ class Refetch:
             frames.append(result)
         return frames
 
-    async def _fetch(self, opened: Opened, stretch: Stretch) -> Frames:
+    async def _fetch(self, opened: OpenSource, stretch: ByteRun) -> Frames:
         """The records of one stretch."""
         if stretch.shard >= len(opened.listing.paths):
             raise PositionMismatchError(
@@ -207,14 +207,14 @@ def changed(path: str, offset: int, what: str) -> PositionMismatchError:
     )
 
 
-def bisect_bytes(plan: Sequence[Stretch], most: int) -> int:
+def bisect_bytes(plan: Sequence[ByteRun], most: int) -> int:
     """How many of the first stretches have no more than so many bytes together."""
     total = np.cumsum([stretch.end - stretch.start for stretch in plan])
     return int(np.searchsorted(total, most, side="right"))
 
 
 @dataclass(frozen=True, slots=True)
-class Nowhere:
+class NoPositions:
     """Positions that nobody asks for: what is refetched is on its way into a buffer."""
 
     def at(self, index: int) -> Position:

@@ -28,7 +28,7 @@ from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk, Shifted
 from streamrec.pipeline.elements.columns import select, window
 from streamrec.pipeline.engine.budget import Share
-from streamrec.pipeline.engine.description import Chain, Source, Within, derived, in_order
+from streamrec.pipeline.engine.description import Chain, RunContext, Source, derived, in_order
 from streamrec.pipeline.engine.offload import through
 from streamrec.pipeline.engine.queue import run_ahead
 from streamrec.pipeline.engine.threads import Threads
@@ -36,10 +36,10 @@ from streamrec.pipeline.sources.prefetch import Prefetch
 from streamrec.pipeline.sources.repeat import Repeat
 from streamrec.pipeline.sources.shards.distribute import Distribute
 from streamrec.pipeline.sources.shards.source import Shards
-from streamrec.pipeline.sources.shuffle.buffer import NOTHING, Buffer, Fixed, Held
-from streamrec.pipeline.sources.shuffle.buffer_index import END, REFERENCE, TAG, Entry, Rule
-from streamrec.pipeline.sources.shuffle.buffer_store import Store, spans_of
-from streamrec.pipeline.sources.shuffle.record_locations import Places
+from streamrec.pipeline.sources.shuffle.buffer import NOTHING, FixedPosition, HeldElements, ShuffleBuffer
+from streamrec.pipeline.sources.shuffle.buffer_index import END, REFERENCE, TAG, Entry, ShuffleRule
+from streamrec.pipeline.sources.shuffle.buffer_store import BufferStore, spans_of
+from streamrec.pipeline.sources.shuffle.record_locations import RecordLocations
 from streamrec.pipeline.sources.shuffle.refetch import Refetch
 from streamrec.pipeline.stages.map.parallel_map import ParallelMap
 from streamrec.pipeline.stages.parse import Parse
@@ -104,14 +104,14 @@ class Shuffle:
         yield from self.inner.lines()
         yield f"Shuffle(buffer_size={self.buffer_size}, seed={self.seed}, reshuffle_each_iteration={self.reshuffle})"
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         share, before = within.apart(0).take(BUFFER)
         limit = within.session.remember(self, lambda: int(state["limit"]) if state else share // 2)
         epoch = within.epoch if self.reshuffle else 0
-        rule = Rule(self.buffer_size, limit, derived(within.seed if self.seed is None else self.seed, epoch))
+        rule = ShuffleRule(self.buffer_size, limit, derived(within.seed if self.seed is None else self.seed, epoch))
         shards = records_of(self.inner)
         ordered = shards is not None or in_order(self.inner, within.deterministic)
-        buffer = Buffer(rule, shards is not None, ordered, state and state["inner"])
+        buffer = ShuffleBuffer(rule, shards is not None, ordered, state and state["inner"])
         if state and shards is not None:
             await refetched(buffer, state, self.inner, shards, before)
         failure: Exception | None = None
@@ -146,29 +146,31 @@ async def worked(threads: Threads, outputs: Iterator[Chunk], nbytes: int) -> lis
 
 
 async def refetched(
-    buffer: Buffer, state: Mapping[str, Any], inner: Chain, shards: Shards | Distribute, within: Within
+    buffer: ShuffleBuffer, state: Mapping[str, Any], inner: Chain, shards: Shards | Distribute, within: RunContext
 ) -> None:
     """Gives a buffer what it held by reference."""
-    held = Held.from_json(state["held"])
+    held = HeldElements.from_json(state["held"])
     assert held.sizes is not None, "sizes stand beside references"
     order = np.argsort(held.numbers, kind="stable")
     if isinstance(shards, Distribute):
         await shards.check(state["inner"], within)
-    wanted = Places(held.numbers[order], held.sizes[order], held.shards or {})
+    wanted = RecordLocations(held.numbers[order], held.sizes[order], held.shards or {})
     filling = Filling(held, state["limit"])
     async with aclosing(within.chunks(again(inner, Refetch(shards, wanted)), None)) as chunks:
         async for chunk in chunks:
             filling.put(chunk.elements, order[filling.count : filling.count + len(chunk.elements)])
-    filling.into(buffer, state["step"], Entry(NOTHING, Fixed(state["inner"]), 0), 0)
+    filling.into(buffer, state["step"], Entry(NOTHING, FixedPosition(state["inner"]), 0), 0)
 
 
-async def run_again(buffer: Buffer, state: Mapping[str, Any], chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
+async def run_again(
+    buffer: ShuffleBuffer, state: Mapping[str, Any], chunks: AsyncGenerator[Chunk]
+) -> AsyncGenerator[Chunk]:
     """Gives a buffer what it held by number, from the chunks since then; then the chunks that follow."""
-    held, first, last = Held.from_json(state["held"]), 0, state["next"]
+    held, first, last = HeldElements.from_json(state["held"]), 0, state["next"]
     order = np.argsort(held.numbers, kind="stable")
     numbers, filling = held.numbers[order], Filling(held, state["limit"])
     if not last:
-        filling.into(buffer, state["step"], Entry(NOTHING, Fixed(state["inner"]), 0), 0)
+        filling.into(buffer, state["step"], Entry(NOTHING, FixedPosition(state["inner"]), 0), 0)
     async for chunk in chunks:
         count = len(chunk.elements)
         if first >= last:
@@ -194,14 +196,14 @@ class Filling:
 
     Args:
         held: What they are.
-        limit: See `Store`.
+        limit: See `BufferStore`.
     """
 
-    def __init__(self, held: Held, limit: int) -> None:
+    def __init__(self, held: HeldElements, limit: int) -> None:
         self._held = held
         self._rows = np.empty((len(held.numbers), 4), np.int64)
         self._rows[:, REFERENCE] = held.numbers
-        self._store = Store(limit)
+        self._store = BufferStore(limit)
         self.count = 0
 
     def put(self, elements: Any, slots: npt.NDArray[np.int64]) -> None:
@@ -215,6 +217,6 @@ class Filling:
         self._rows[slots, TAG] = sizes + tags
         self.count += len(slots)
 
-    def into(self, buffer: Buffer, step: int, entry: Entry, taken: int) -> None:
+    def into(self, buffer: ShuffleBuffer, step: int, entry: Entry, taken: int) -> None:
         """All of them into the buffer, which gave `step` elements and has `taken` of an entry of its input."""
         buffer.restore(self._rows, self._store, self._held, step, entry, taken)

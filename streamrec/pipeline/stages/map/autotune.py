@@ -1,23 +1,23 @@
 """What tunes itself while a pipeline runs. Pure: told what happened and when, each says what to do next.
 
-- `Grain`: how many elements go to a thread at a time. A hop there and back costs some 0.1 ms, so short calls go many
+- `TaskSize`: how many elements go to a thread at a time. A hop there and back costs some 0.1 ms, so short calls go many
   at a time; long ones go alone, or their results would come in lumps.
-- `Crew`: how many calls there should be at once. Twice as many are tried while the consumer waits and all are at work
-  (once that has failed, half as many more). They stay where they bring at least half of what they would bring if
+- `CallCount`: how many calls there should be at once. Twice as many are tried while the consumer waits and all are at
+  work (once that has failed, half as many more). They stay where they bring at least half of what they would bring if
   nothing were full: the processor, the interpreter's lock, a service. There is one less where the consumer has not
   waited for long.
-- `Depth`: how many bytes a prefetch runs ahead. It grows where its queue was found empty after it had been full: then
-  the queue was too small to bridge a gap. An empty queue that never filled up would not be helped by a larger one.
+- `PrefetchDepth`: how many bytes a prefetch runs ahead. It grows where its queue was empty after it had been full:
+  then the queue was too small to bridge a gap. An empty queue that never filled up would not be helped by a larger one.
 
-Source of the rule for `Depth`: tf.data's prefetch autotuner (prefetch_autotuner.h); for `Crew`: the knee of Jain and
-Ramakrishnan, as in storage/reading/adaptive_concurrency.py.
+Source of the rule for `PrefetchDepth`: tf.data's prefetch autotuner (prefetch_autotuner.h); for `CallCount`: the knee
+of Jain and Ramakrishnan, as in storage/reading/adaptive_concurrency.py.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["FIRST_DEPTH", "Crew", "Depth", "Grain"]
+__all__ = ["FIRST_DEPTH", "CallCount", "PrefetchDepth", "TaskSize"]
 
 RUN_SECONDS: Final = 10e-3
 """How long a thread should be busy with what it is given: a hundred times what a hop costs, ten times on a machine
@@ -53,7 +53,7 @@ FIRST_DEPTH: Final = 8 << 20
 """Bytes that a prefetch begins with: a chunk that is taken, and one that comes."""
 
 
-class Grain:
+class TaskSize:
     """How many elements go to a thread at a time.
 
     Args:
@@ -73,7 +73,7 @@ class Grain:
     def ran(self, count: int, seconds: float, nbytes: int) -> None:
         """A run of `count` elements took so long, and its results weigh so much.
 
-        >>> grain = Grain(most_bytes=1 << 20)
+        >>> grain = TaskSize(most_bytes=1 << 20)
         >>> for _ in range(9):
         ...     grain.ran(grain.size, grain.size * 4e-6, grain.size * 100)
         >>> grain.size
@@ -92,7 +92,7 @@ def blended(old: float, new: float, first: bool) -> float:
     return new if first else 0.75 * old + 0.25 * new
 
 
-class Crew:
+class CallCount:
     """How many calls there should be at once.
 
     Args:
@@ -104,7 +104,7 @@ class Crew:
         target: So many now.
 
     Examples:
-        >>> crew = Crew(start=2, most=32)
+        >>> crew = CallCount(start=2, most=32)
         >>> for _ in range(20):  # the consumer always waits, and six calls are as good as any more
         ...     crew.measured(1.0, min(crew.target, 6) * 100, waited=0.9)
         >>> crew.target
@@ -164,7 +164,7 @@ class Crew:
         self.target = min(self.target + max(self.target // 2 if failed_before else self.target, 1), self._most)
 
 
-class Depth:
+class PrefetchDepth:
     """How many bytes a prefetch runs ahead.
 
     Args:
@@ -189,7 +189,7 @@ class Depth:
         Returns:
             The limit from now on.
 
-        >>> depth = Depth(most=1 << 30)
+        >>> depth = PrefetchDepth(most=1 << 30)
         >>> depth.found(empty=True, full=False) == depth.found(empty=False, full=True) == FIRST_DEPTH
         True
         >>> depth.found(empty=True, full=False) == 2 * FIRST_DEPTH

@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import streamrec.pipeline.sources.shuffle.record_locations as places
 from streamrec.pipeline.elements.chunk import Chunk, Position, Positions, weigh_places
 from streamrec.pipeline.elements.columns import window
+from streamrec.pipeline.sources.shuffle import record_locations
 
-__all__ = ["Delivered", "Flight", "Haul"]
+__all__ = ["Delivered", "ElementRun", "InFlight"]
 
 
 class Delivered:
@@ -76,7 +76,7 @@ def joined_runs(runs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 @dataclass(eq=False, slots=True)
-class Held:
+class HeldChunk:
     """A chunk whose elements are under way.
 
     Attributes:
@@ -90,7 +90,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Fed:
+class ChunkMark:
     """Where a chunk's elements lie: its positions, without its data."""
 
     ordinal: int
@@ -98,7 +98,7 @@ class Fed:
 
 
 @dataclass(eq=False, slots=True)
-class Haul:
+class ElementRun:
     """A run of elements of one chunk that go through the function one after the other.
 
     Attributes:
@@ -110,7 +110,7 @@ class Haul:
         queued: Whether it stands in the line of those that are asked for results.
     """
 
-    held: Held
+    held: HeldChunk
     first: int
     last: int
     results: list[Any] = field(default_factory=list)
@@ -129,7 +129,7 @@ class Haul:
         return self.first == self.last or self.error is not None
 
 
-class Flight:
+class InFlight:
     """Elements under way.
 
     Args:
@@ -155,9 +155,9 @@ class Flight:
         self._ordered = ordered
         self._delivered = Delivered(0, done)
         self._next = 0
-        self._fed: deque[Fed] = deque()
-        self._waiting: deque[tuple[Held, int, int]] = deque()
-        self._line: deque[Haul] = deque()
+        self._fed: deque[ChunkMark] = deque()
+        self._waiting: deque[tuple[HeldChunk, int, int]] = deque()
+        self._line: deque[ElementRun] = deque()
         self._error: Exception | None = None
 
     @property
@@ -170,9 +170,9 @@ class Flight:
         first, self._next = self._next, self._next + len(chunk.elements)
         runs = self._delivered.missing(first, self._next)
         count = sum(last - begun for begun, last in runs)
-        self._fed.append(Fed(first, chunk.positions))
+        self._fed.append(ChunkMark(first, chunk.positions))
         if count:
-            held = Held(chunk, first, count)
+            held = HeldChunk(chunk, first, count)
             self._waiting.extend((held, *run) for run in runs)
             self.pending += count
             self.input_bytes += chunk.nbytes
@@ -181,42 +181,42 @@ class Flight:
         """No more elements come, because of an error or not; it is raised behind all results."""
         self.ended, self._error = True, error
 
-    def start(self, most: int) -> Haul:
+    def start(self, most: int) -> ElementRun:
         """The next `most` elements that wait, or fewer; call it where some are pending."""
         held, first, last = self._waiting.popleft()
         stop = min(last, first + most)
         if stop < last:
             self._waiting.appendleft((held, stop, last))
-        haul = Haul(held, first, stop)
+        element_run = ElementRun(held, first, stop)
         self.pending -= stop - first
         self.at_work += 1
         self.undelivered += 1
         if self._ordered:
-            self._queue(haul)
-        return haul
+            self._queue(element_run)
+        return element_run
 
-    def came(self, haul: Haul, results: list[Any], nbytes: int, error: Exception | None = None) -> None:
-        """A haul's next results came, and perhaps the error that ended it.
+    def came(self, element_run: ElementRun, results: list[Any], nbytes: int, error: Exception | None = None) -> None:
+        """A run's next results came, and perhaps the error that ended it.
 
         Args:
-            haul: Which.
+            element_run: Which.
             results: Of its first elements that had none.
             nbytes: What these results weigh.
             error: Of the element behind them.
         """
-        nbytes += weigh_places(haul.held.chunk.positions, len(results))
-        haul.results.extend(results)
-        haul.first += len(results)
-        haul.nbytes += nbytes
-        haul.error = error
+        nbytes += weigh_places(element_run.held.chunk.positions, len(results))
+        element_run.results.extend(results)
+        element_run.first += len(results)
+        element_run.nbytes += nbytes
+        element_run.error = error
         self.result_bytes += nbytes
-        haul.held.waiting -= len(results)
-        if not haul.held.waiting:
-            self.input_bytes -= haul.held.chunk.nbytes
-        if haul.ended:
+        element_run.held.waiting -= len(results)
+        if not element_run.held.waiting:
+            self.input_bytes -= element_run.held.chunk.nbytes
+        if element_run.ended:
             self.at_work -= 1
-        if not haul.queued:
-            self._queue(haul)
+        if not element_run.queued:
+            self._queue(element_run)
 
     def deliver(self) -> Chunk | None:
         """All results whose turn has come; None where there are none.
@@ -228,21 +228,21 @@ class Flight:
         parts: list[tuple[int, int]] = []
         nbytes = 0
         while self._line:
-            haul = self._line[0]
-            if haul.results:
-                parts.append((haul.first - len(haul.results), haul.first))
-                results += haul.results
-                nbytes += haul.nbytes
-                haul.results, haul.nbytes = [], 0
-            if haul.error is not None and results:
+            element_run = self._line[0]
+            if element_run.results:
+                parts.append((element_run.first - len(element_run.results), element_run.first))
+                results += element_run.results
+                nbytes += element_run.nbytes
+                element_run.results, element_run.nbytes = [], 0
+            if element_run.error is not None and results:
                 break
-            if haul.error is None and not haul.ended and self._ordered:
+            if element_run.error is None and not element_run.ended and self._ordered:
                 break
             self._line.popleft()
-            haul.queued = False
-            if haul.error is not None:
-                raise haul.error
-            self.undelivered -= haul.ended
+            element_run.queued = False
+            if element_run.error is not None:
+                raise element_run.error
+            self.undelivered -= element_run.ended
         if results:
             return self._chunk(results, parts, nbytes)
         if self.ended and self.idle and self._error is not None:
@@ -250,22 +250,22 @@ class Flight:
             raise error
         return None
 
-    def _queue(self, haul: Haul) -> None:
-        haul.queued = True
-        self._line.append(haul)
+    def _queue(self, element_run: ElementRun) -> None:
+        element_run.queued = True
+        self._line.append(element_run)
 
     def _chunk(self, results: list[Any], parts: list[tuple[int, int]], nbytes: int) -> Chunk:
         self.result_bytes -= nbytes
         while len(self._fed) > 1 and self._fed[1].ordinal <= self._delivered.low:
             self._fed.popleft()
-        positions = Places(tuple(self._fed), self._delivered.copy(), tuple(parts))
+        positions = ResultPositions(tuple(self._fed), self._delivered.copy(), tuple(parts))
         for first, last in parts:
             self._delivered.add(first, last)
         return Chunk(results, positions, nbytes)
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ResultPositions:
     """Positions of results: what had been delivered before them, and which elements' they are.
 
     Args:
@@ -274,7 +274,7 @@ class Places:
         parts: The ordinals of these results, in runs, in the order of delivery.
     """
 
-    fed: tuple[Fed, ...]
+    fed: tuple[ChunkMark, ...]
     delivered: Delivered
     parts: tuple[tuple[int, int], ...]
 
@@ -293,15 +293,15 @@ class Places:
         done = [[first - low, last - low] for first, last in delivered.beyond]
         return {"source": {"inner": dict(fed.positions.at(low - fed.ordinal)), "done": done}}
 
-    def places(self) -> places.Places | None:
+    def places(self) -> record_locations.RecordLocations | None:
         """The places of the records that these results were made of, where they are known."""
         found = []
         ends = [fed.ordinal for fed in self.fed[1:]] + [sys.maxsize]
         for first, last in self.parts:
             for fed, end in zip(self.fed, ends, strict=True):
                 if first < end and fed.ordinal < last:
-                    known = places.places_of(fed.positions)
+                    known = record_locations.places_of(fed.positions)
                     if known is None:
                         return None
                     found.append(known.picked(slice(max(first - fed.ordinal, 0), min(last, end) - fed.ordinal)))
-        return places.joined(found)
+        return record_locations.joined(found)

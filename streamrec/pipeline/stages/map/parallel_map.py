@@ -1,7 +1,7 @@
 """ParallelMap: several calls of a function at once, ahead of the consumer.
 
-`Flight` knows what is under way, `Crew` and `Grain` how much of it there should be, and `Caller` how to call; this file
-has them work together.
+`InFlight` knows what is under way, `CallCount` and `TaskSize` how much of it there should be, and `Caller` how to call;
+this file has them work together.
 
 Rules:
 - In order, whatever precedes a failing element arrives, then its error once, with its traceback. Otherwise what had
@@ -30,11 +30,11 @@ from anyio.abc import TaskGroup
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.engine.background_tasks import background
 from streamrec.pipeline.engine.budget import Share
-from streamrec.pipeline.engine.description import Chain, Within, described, in_order
+from streamrec.pipeline.engine.description import Chain, RunContext, described, in_order
 from streamrec.pipeline.options import AUTOTUNE
-from streamrec.pipeline.stages.map.autotune import Crew, Grain
+from streamrec.pipeline.stages.map.autotune import CallCount, TaskSize
 from streamrec.pipeline.stages.map.calls import Caller, check_calls
-from streamrec.pipeline.stages.map.in_flight import Flight, Haul
+from streamrec.pipeline.stages.map.in_flight import ElementRun, InFlight
 
 __all__ = ["ParallelMap"]
 
@@ -70,15 +70,15 @@ class ParallelMap:
         order = ", deterministic=False)" if self.deterministic is False else ")"
         yield described(self).removesuffix(")") + order  # how many calls there are changes no element
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: Within) -> AsyncGenerator[Chunk]:
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         most_bytes, feeding = within.take(UNDER_WAY)
         position, done = (state["inner"], state["done"]) if state else (None, ())
         fixed = replace(feeding, deterministic=feeding.deterministic or bool(done))
         in_turn = fixed.deterministic if self.deterministic is None else self.deterministic
-        flight = Flight(in_turn or not in_order(self.inner, fixed.deterministic), done)
+        in_flight = InFlight(in_turn or not in_order(self.inner, fixed.deterministic), done)
         async with background() as tasks:
             caller = Caller(self.function, within.session.threads)
-            calling = Calling(caller, self.calls, flight, most_bytes, tasks)
+            calling = Calling(caller, self.calls, in_flight, most_bytes, tasks)
             tasks.start_soon(calling.take_in, fixed.chunks(self.inner, position))
             try:
                 while (chunk := await calling.next()) is not None:
@@ -87,11 +87,11 @@ class ParallelMap:
                 caller.stopped = True
 
 
-def crew_for(calls: int, awaits: bool) -> Crew:
+def crew_for(calls: int, awaits: bool) -> CallCount:
     """How many calls at once: a number, or what helps."""
     if calls != AUTOTUNE:
-        return Crew(calls, calls, calls)
-    return Crew(FIRST_AWAITED, MOST_AWAITED) if awaits else Crew(min(2, cores()), cores())
+        return CallCount(calls, calls, calls)
+    return CallCount(FIRST_AWAITED, MOST_AWAITED) if awaits else CallCount(min(2, cores()), cores())
 
 
 def cores() -> int:
@@ -105,20 +105,20 @@ class Calling:
     Args:
         caller: Calls the function.
         calls: How many at once, or AUTOTUNE.
-        flight: What is under way.
+        in_flight: What is under way.
         most_bytes: What that may hold.
         tasks: Where the calls live.
     """
 
-    def __init__(self, caller: Caller, calls: int, flight: Flight, most_bytes: int, tasks: TaskGroup) -> None:
+    def __init__(self, caller: Caller, calls: int, in_flight: InFlight, most_bytes: int, tasks: TaskGroup) -> None:
         self._caller = caller
         self._calls = calls
-        self._flight = flight
+        self._in_flight = in_flight
         self._half = most_bytes // 2
         self._tasks = tasks
         self._awaits = caller.awaits
-        self._crew = crew_for(calls, self._awaits)
-        self._grain = Grain(self._half // max(calls, cores()))
+        self._call_count = crew_for(calls, self._awaits)
+        self._task_size = TaskSize(self._half // max(calls, cores()))
         self._changed = anyio.Event()
         self._asleep = False
         self._since, self._ended, self._waited = perf_counter(), 0, 0.0
@@ -129,14 +129,14 @@ class Calling:
         try:
             async with aclosing(chunks):
                 async for chunk in chunks:
-                    self._flight.feed(chunk)
+                    self._in_flight.feed(chunk)
                     self._start()
                     while self._full:
                         await self._news()
         except Exception as error:
-            self._flight.end(error)
+            self._in_flight.end(error)
         else:
-            self._flight.end(None)
+            self._in_flight.end(None)
         self._wake()
 
     async def next(self) -> Chunk | None:
@@ -145,10 +145,10 @@ class Calling:
         Raises:
             Exception: What a call, or the input, ended with.
         """
-        while (chunk := self._flight.deliver()) is None:
-            if self._flight.ended and self._flight.idle:
+        while (chunk := self._in_flight.deliver()) is None:
+            if self._in_flight.ended and self._in_flight.idle:
                 return None
-            if self._flight.at_work >= self._crew.target:
+            if self._in_flight.at_work >= self._call_count.target:
                 self._waits_since = perf_counter()
             await self._news()
             self._count_wait(perf_counter())
@@ -160,60 +160,60 @@ class Calling:
     @property
     def _full(self) -> bool:
         """Whether there is input enough."""
-        flight = self._flight
-        enough = flight.pending >= self._crew.target * self._size
-        return enough or (flight.input_bytes >= self._half and not flight.idle)
+        in_flight = self._in_flight
+        enough = in_flight.pending >= self._call_count.target * self._size
+        return enough or (in_flight.input_bytes >= self._half and not in_flight.idle)
 
     @property
     def _size(self) -> int:
         """How many elements make a run."""
-        return 1 if self._awaits else self._grain.size
+        return 1 if self._awaits else self._task_size.size
 
     def _start(self) -> None:
         """Starts as many runs as there may be."""
-        while (haul := self._next_haul()) is not None:
-            self._tasks.start_soon(self._work, haul)
+        while (element_run := self._next_haul()) is not None:
+            self._tasks.start_soon(self._work, element_run)
 
-    def _next_haul(self) -> Haul | None:
+    def _next_haul(self) -> ElementRun | None:
         """The next run of elements, where one may start."""
-        if self._caller.stopped or not self._flight.pending or not self._may_start:
+        if self._caller.stopped or not self._in_flight.pending or not self._may_start:
             return None
-        even = max(math.ceil(self._flight.pending / self._crew.target), self._size // LEAST_RUN)
-        return self._flight.start(min(self._size, even))
+        even = max(math.ceil(self._in_flight.pending / self._call_count.target), self._size // LEAST_RUN)
+        return self._in_flight.start(min(self._size, even))
 
     @property
     def _may_start(self) -> bool:
-        flight, crew = self._flight, self._crew
-        expected = (flight.at_work + 1) * self._size * self._grain.bytes_each
-        return not flight.undelivered or (
-            flight.at_work < crew.target
-            and flight.undelivered < OUTSTANDING * crew.target
-            and flight.result_bytes + expected <= self._half
+        in_flight, call_count = self._in_flight, self._call_count
+        expected = (in_flight.at_work + 1) * self._size * self._task_size.bytes_each
+        return not in_flight.undelivered or (
+            in_flight.at_work < call_count.target
+            and in_flight.undelivered < OUTSTANDING * call_count.target
+            and in_flight.result_bytes + expected <= self._half
         )
 
-    async def _work(self, first: Haul) -> None:
+    async def _work(self, first: ElementRun) -> None:
         """Runs of elements, one after the other, while there are any; raises nothing but its own cancellation."""
-        haul: Haul | None = first
-        while haul is not None:
-            ran = await self._caller.run(haul.elements)
+        element_run: ElementRun | None = first
+        while element_run is not None:
+            ran = await self._caller.run(element_run.elements)
             if ran.results:
-                self._grain.ran(len(ran.results), ran.seconds, ran.nbytes)
+                self._task_size.ran(len(ran.results), ran.seconds, ran.nbytes)
             self._ended += len(ran.results)
-            self._flight.came(haul, ran.results, ran.nbytes, ran.error)
+            self._in_flight.came(element_run, ran.results, ran.nbytes, ran.error)
             self._tune()
-            if haul.ended:
-                haul = self._next_haul()
+            if element_run.ended:
+                element_run = self._next_haul()
             self._start()
             self._wake()
 
     def _tune(self) -> None:
         """Tells how many calls there should be, now and then, what they gave."""
         if self._caller.awaits and not self._awaits:
-            self._awaits, self._crew = True, crew_for(self._calls, awaits=True)
+            self._awaits, self._call_count = True, crew_for(self._calls, awaits=True)
         now = perf_counter()
         self._count_wait(now)
-        if self._crew.due(now - self._since, self._ended):
-            self._crew.measured(now - self._since, self._ended, self._waited)
+        if self._call_count.due(now - self._since, self._ended):
+            self._call_count.measured(now - self._since, self._ended, self._waited)
             self._since, self._ended, self._waited = now, 0, 0.0
 
     def _count_wait(self, now: float) -> None:

@@ -26,7 +26,7 @@ from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, 
 from streamrec.storage.backends.gcs.credentials import GcsCredentials
 from streamrec.storage.backends.gcs.responses import check, info_in, read_json, resource
 from streamrec.storage.backends.gcs.uploads import GcsUpload
-from streamrec.storage.backends.http.buffered_body import LANDINGS
+from streamrec.storage.backends.http.buffered_body import BUFFERED_BODIES
 from streamrec.storage.backends.http.responses import (
     AiohttpBody,
     client_timeout,
@@ -78,7 +78,7 @@ class GcsBackend:
         self._fs = filesystem
         self._timeout = timeout
         self._credentials = GcsCredentials(filesystem)
-        self.fast_paths = (LANDINGS,)
+        self.fast_paths = (BUFFERED_BODIES,)
 
     async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
         """One page of up to 1,000 names; directory markers are left out."""

@@ -16,7 +16,7 @@ from fsspec.implementations.http import HTTPFileSystem
 
 from streamrec.errors import UnsupportedOperationError
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
-from streamrec.storage.backends.http.buffered_body import LANDINGS
+from streamrec.storage.backends.http.buffered_body import BUFFERED_BODIES
 from streamrec.storage.backends.http.responses import (
     AiohttpBody,
     check_answer,
@@ -59,7 +59,7 @@ class HttpBackend:
     def __init__(self, filesystem: HTTPFileSystem) -> None:
         self._fs = filesystem
         self._session: aiohttp.ClientSession = filesystem._session
-        self.fast_paths = (LANDINGS,)
+        self.fast_paths = (BUFFERED_BODIES,)
 
     async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
         """Not over HTTP."""

@@ -34,7 +34,7 @@ import aiohttp
 
 from streamrec.storage.backends.fast_path import FastPath
 
-__all__ = ["LANDINGS", "Landing", "land"]
+__all__ = ["BUFFERED_BODIES", "BufferedBody", "take_over"]
 
 LEAST: Final = 1 << 20
 """Bytes that must be left for a body to be taken over."""
@@ -52,27 +52,27 @@ DECIPHERING: Final = 512 << 10
 LINGER: Final = 0.02
 """How long a buffer that is not full waits for more, in seconds."""
 
-LANDINGS: Final = FastPath("receiving bodies past aiohttp (streamrec.storage.backends.http.buffered_body)")
+BUFFERED_BODIES: Final = FastPath("receiving bodies past aiohttp (streamrec.storage.backends.http.buffered_body)")
 ALL: Final = "all connections"
 
 
-def land(response: aiohttp.ClientResponse, remaining: int) -> Landing | None:
+def take_over(response: aiohttp.ClientResponse, remaining: int) -> BufferedBody | None:
     """Takes a response's connection over, if that is worth it and safe; None where it is not.
 
     Args:
         response: A response whose `content` was drained a moment ago.
         remaining: Bytes of its body that have not come yet.
     """
-    if remaining < LEAST or not LANDINGS.is_open(ALL):
+    if remaining < LEAST or not BUFFERED_BODIES.is_open(ALL):
         return None
     try:
-        return _landing(response, remaining)
+        return _buffered(response, remaining)
     except Exception as error:
-        LANDINGS.leave(ALL, error)
+        BUFFERED_BODIES.leave(ALL, error)
         return None
 
 
-def _landing(response: aiohttp.ClientResponse, remaining: int) -> Landing | None:
+def _buffered(response: aiohttp.ClientResponse, remaining: int) -> BufferedBody | None:
     connection = response.connection
     if connection is None or connection.transport is None:
         return None
@@ -80,14 +80,14 @@ def _landing(response: aiohttp.ClientResponse, remaining: int) -> Landing | None
     held = getattr(handler, "_tail", b"")
     if not isinstance(transport, asyncio.Transport) or handler is None or held or not transport.is_reading():
         return None
-    landing = Landing(transport, handler, remaining)
+    buffered = BufferedBody(transport, handler, remaining)
     transport.pause_reading()
-    transport.set_protocol(landing)
-    return landing
+    transport.set_protocol(buffered)
+    return buffered
 
 
-class Landing(asyncio.BufferedProtocol):
-    """The receiving end; made by `land`."""
+class BufferedBody(asyncio.BufferedProtocol):
+    """The receiving end; made by `take_over`."""
 
     def __init__(self, transport: asyncio.Transport, handler: asyncio.BaseProtocol, remaining: int) -> None:
         self._transport = transport

@@ -15,7 +15,7 @@ import aiohttp
 
 from streamrec.errors import StorageError
 from streamrec.storage.backend import ObjectInfo
-from streamrec.storage.backends.http.buffered_body import Landing, land
+from streamrec.storage.backends.http.buffered_body import BufferedBody, take_over
 from streamrec.storage.resilience.faults import (
     Cause,
     TransientError,
@@ -54,9 +54,9 @@ class AiohttpBody:
         splits: Whether the server gives ranges.
     """
 
-    __slots__ = ("_end", "_landing", "_left", "_response", "_start", "_unseen", "info", "splits")
+    __slots__ = ("_buffered", "_end", "_left", "_response", "_start", "_unseen", "info", "splits")
 
-    keeps_time = False  # aiohttp's own limit ends where a landing begins
+    keeps_time = False  # aiohttp's own limit ends where a buffered body begins
 
     def __init__(
         self,
@@ -74,18 +74,18 @@ class AiohttpBody:
         self._unseen = _plain_length(response)
         # what came with the head is taken now: once the connection is found broken, aiohttp gives nothing out any more
         self._left = _NOTHING if response.content.exception() else self._received()
-        self._landing: Landing | None = None
+        self._buffered: BufferedBody | None = None
 
     async def readinto(self, buffer: memoryview) -> int:
-        """Waits for the next bytes: those that aiohttp has already, then the rest by a landing where it can be."""
+        """Waits for the next bytes: those that aiohttp has already, then the rest by a BufferedBody where it can be."""
         with seam(self.info.path, self._start, self._end):
-            if self._landing is not None:
-                return await self._landing.readinto(buffer)
+            if self._buffered is not None:
+                return await self._buffered.readinto(buffer)
             left = self._left or self._received()
             if not left:
-                self._landing = land(self._response, self._unseen)
-                if self._landing is not None:
-                    return await self._landing.readinto(buffer)
+                self._buffered = take_over(self._response, self._unseen)
+                if self._buffered is not None:
+                    return await self._buffered.readinto(buffer)
                 left = await self._next_chunk()
         count = min(len(left), len(buffer))
         buffer[:count] = left[:count]

@@ -38,9 +38,9 @@ from streamrec.errors import (
     UnsupportedOperationError,
 )
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink, Sent
-from streamrec.storage.backends.local.fair_scheduling import Turns
+from streamrec.storage.backends.local.fair_scheduling import FairScheduler
 from streamrec.storage.backends.local.mapped_files import MappedFile, read_cached
-from streamrec.storage.backends.local.special_files import SpecialBody, StraightUpload, is_special, is_unsized
+from streamrec.storage.backends.local.special_files import DirectUpload, SpecialBody, is_special, is_unsized
 from streamrec.storage.backends.local.temporary_files import (
     create_temporary,
     make_directories,
@@ -68,7 +68,7 @@ class LocalBackend:
     remote = False
 
     def __init__(self) -> None:
-        self._turns = Turns()
+        self._turns = FairScheduler()
 
     async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
         """All of them on one page."""
@@ -108,7 +108,7 @@ class LocalBackend:
         final = local_path(path)
         with _seam(path):
             if await asyncio.to_thread(is_special, final):
-                return StraightUpload(path, final)
+                return DirectUpload(path, final)
             if await asyncio.to_thread(os.path.islink, final):
                 final = Path(await asyncio.to_thread(os.path.realpath, final))
             if not overwrite and await asyncio.to_thread(os.path.lexists, final):
@@ -123,7 +123,7 @@ class _LocalBody:
     keeps_time = True
     splits = False
 
-    def __init__(self, file: Any, info: ObjectInfo, position: int, turns: Turns) -> None:
+    def __init__(self, file: Any, info: ObjectInfo, position: int, turns: FairScheduler) -> None:
         self.info = info
         self._file = file
         self._number = file.fileno()

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-__all__ = ["Turns"]
+__all__ = ["FairScheduler"]
 
 
-class Turns:
+class FairScheduler:
     """A line for one loop; who comes first goes first."""
 
     def __init__(self) -> None:

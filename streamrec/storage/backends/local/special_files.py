@@ -20,7 +20,7 @@ from streamrec.storage.resilience.shield import finish, in_thread, surely
 
 MOST_BYTES = 1 << 20
 
-__all__ = ["SpecialBody", "StraightUpload", "is_special", "is_unsized"]
+__all__ = ["DirectUpload", "SpecialBody", "is_special", "is_unsized"]
 
 
 def is_special(path: Path) -> bool:
@@ -117,7 +117,7 @@ def _free(local: Path) -> None:
         os.close(os.open(local, os.O_WRONLY | os.O_NONBLOCK))
 
 
-class StraightUpload:
+class DirectUpload:
     """A PartSink over a file that is written as it comes."""
 
     parallel = 1

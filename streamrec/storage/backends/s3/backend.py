@@ -27,13 +27,13 @@ from streamrec.errors import StorageError
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
 from streamrec.storage.backends.fast_path import FastPath
 from streamrec.storage.backends.http import responses as http_body
-from streamrec.storage.backends.http.buffered_body import LANDINGS
+from streamrec.storage.backends.http.buffered_body import BUFFERED_BODIES
 from streamrec.storage.backends.option_names import OF_EVERY_FILESYSTEM, check_endpoint, check_names, parameters_of
 from streamrec.storage.backends.options import Source, build
 from streamrec.storage.backends.s3.credentials import watch_credentials
 from streamrec.storage.backends.s3.errors import PastTheEndError, seam
-from streamrec.storage.backends.s3.repeated_gets import Answer, Gets
-from streamrec.storage.backends.s3.uploads import Leftovers, S3Upload
+from streamrec.storage.backends.s3.repeated_gets import RepeatedGets, Response
+from streamrec.storage.backends.s3.uploads import S3Upload, UnfinishedUploads
 from streamrec.storage.backends.urls import split_object, split_prefix
 from streamrec.storage.resilience.credentials import Renewal
 from streamrec.storage.resilience.faults import Cause, TransientError, changed, http_body_range
@@ -134,10 +134,10 @@ class S3Backend:
     def __init__(self, filesystem: S3FileSystem, renewal: Renewal | None = None) -> None:
         self._fs = filesystem
         self._renewal = renewal
-        self._leftovers = Leftovers(filesystem)
-        self._gets = Gets(filesystem, renewal)
+        self._unfinished = UnfinishedUploads(filesystem)
+        self._repeated_gets = RepeatedGets(filesystem, renewal)
         self._bodies = FastPath("reading bodies from aiohttp (streamrec.storage.backends.s3.backend)")
-        self.fast_paths = (self._gets.fast_path, self._bodies, LANDINGS)
+        self.fast_paths = (self._repeated_gets.fast_path, self._bodies, BUFFERED_BODIES)
 
     async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
         """One page of up to 1,000 keys; directory markers are left out."""
@@ -167,18 +167,20 @@ class S3Backend:
             headers["If-Match"] = version
         try:
             with seam(path, start, end):
-                answer = await self._gets.get(bucket, key, headers) or await self._first_get(bucket, key, headers)
+                answer = await self._repeated_gets.get(bucket, key, headers) or await self._first_get(
+                    bucket, key, headers
+                )
         except PastTheEndError:
             return EmptyBody(await self._stat_past_the_end(path, start, version))
         return _body(answer, path, start, end)
 
-    async def _first_get(self, bucket: str, key: str, headers: Mapping[str, str]) -> Answer:
+    async def _first_get(self, bucket: str, key: str, headers: Mapping[str, str]) -> Response:
         """A GET by the client itself."""
         extra = {name.replace("-", ""): value for name, value in headers.items()}
         response = await self._fs._call_s3("get_object", Bucket=bucket, Key=key, **extra)
-        self._gets.answered(bucket)
+        self._repeated_gets.answered(bucket)
         meta = response["ResponseMetadata"]
-        return Answer(meta["HTTPStatusCode"], HeadersDict(meta["HTTPHeaders"]), self._raw(response["Body"]))
+        return Response(meta["HTTPStatusCode"], HeadersDict(meta["HTTPHeaders"]), self._raw(response["Body"]))
 
     def _raw(self, body: Any) -> Any:
         """The response of aiohttp that the client's body wraps; the body itself where that is not to be had."""
@@ -191,7 +193,7 @@ class S3Backend:
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
         """Ends what a killed writer left; begins nothing yet: an object of one part needs no multipart upload."""
-        upload = S3Upload(self._fs, self._leftovers, path, overwrite)
+        upload = S3Upload(self._fs, self._unfinished, path, overwrite)
         await upload.prepare()
         return upload
 
@@ -213,7 +215,7 @@ class S3Backend:
         return info
 
 
-def _body(answer: Answer, path: str, start: int, end: int | None) -> Body:
+def _body(answer: Response, path: str, start: int, end: int | None) -> Body:
     """The body of a GET, once its range was found right."""
     try:
         size = http_body_range(answer.status, answer.headers, start, end)

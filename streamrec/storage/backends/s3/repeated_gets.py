@@ -34,7 +34,7 @@ from streamrec.storage.backends.fast_path import FastPath
 from streamrec.storage.backends.s3.credentials import EXPIRED, renewed
 from streamrec.storage.resilience.credentials import Renewal
 
-__all__ = ["Answer", "Gets"]
+__all__ = ["RepeatedGets", "Response"]
 
 _OF_ONE_REQUEST: Final = frozenset(
     {
@@ -52,7 +52,7 @@ _OF_ONE_REQUEST: Final = frozenset(
 """Headers that belong to one request, or that its signature adds."""
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """A response whose head has arrived."""
 
     status: int
@@ -69,7 +69,7 @@ class _Sent:
     context: Mapping[str, Any]
 
 
-class Gets:
+class RepeatedGets:
     """The further GETs of one filesystem.
 
     Args:
@@ -95,7 +95,7 @@ class Gets:
         elif bucket in self._noted:
             self._proven[bucket] = self._noted.pop(bucket)
 
-    async def get(self, bucket: str, key: str, headers: Mapping[str, str]) -> Answer | None:
+    async def get(self, bucket: str, key: str, headers: Mapping[str, str]) -> Response | None:
         """One GET; None where the client itself is to send it.
 
         Args:
@@ -125,7 +125,7 @@ class Gets:
             self._proven[bucket] = self._noted.pop(bucket)
         return answer
 
-    async def _sent_as(self, sent: _Sent, bucket: str, key: str, headers: Mapping[str, str]) -> Answer:
+    async def _sent_as(self, sent: _Sent, bucket: str, key: str, headers: Mapping[str, str]) -> Response:
         client = await self._fs.get_s3(bucket)
         for attempt in range(2):
             request = AWSRequest("GET", sent.base + _quoted(key), {**sent.headers, **headers}, stream_output=True)
@@ -138,7 +138,7 @@ class Gets:
             expired = told.response.get("Error", {}).get("Code") in EXPIRED
             if attempt or not expired or self._renewal is None or not await renewed(self._renewal, request.context):
                 raise told
-        return Answer(answer.status_code, answer.headers, answer.raw)
+        return Response(answer.status_code, answer.headers, answer.raw)
 
     def _note(self, request: Any, **_: Any) -> None:
         """A GET of the client's leaves, whatever happens here."""

@@ -48,7 +48,7 @@ from streamrec.storage.resilience.faults import Cause, TransientError, exists
 from streamrec.storage.resilience.shield import finish
 from streamrec.storage.uploads.checksums import encoded
 
-__all__ = ["Leftovers", "S3Upload"]
+__all__ = ["S3Upload", "UnfinishedUploads"]
 
 MAX_PARTS: Final = 10_000
 MARK: Final = "streamrec-upload"
@@ -56,7 +56,7 @@ MARK: Final = "streamrec-upload"
 _LOG = logging.getLogger(__name__)
 
 
-class Leftovers:
+class UnfinishedUploads:
     """Multipart uploads that nobody finished, and the right to end them; one for each client.
 
     Args:
@@ -114,10 +114,10 @@ class S3Upload:
     parallel = 1_000
     grows = True
 
-    def __init__(self, filesystem: S3FileSystem, leftovers: Leftovers, path: str, overwrite: bool) -> None:
+    def __init__(self, filesystem: S3FileSystem, unfinished: UnfinishedUploads, path: str, overwrite: bool) -> None:
         bucket, key = split_object(path)
         self._fs = filesystem
-        self._leftovers = leftovers
+        self._unfinished = unfinished
         self._path = path
         self._overwrite = overwrite
         self._mark = None if overwrite else secrets.token_hex(16)
@@ -134,7 +134,7 @@ class S3Upload:
         """Ends unfinished uploads to this key; refuses a name that is taken, where it must not be replaced."""
         if not self._overwrite and await self._head() is not None:
             raise exists(self._path)
-        await self._leftovers.end(self._path)
+        await self._unfinished.end(self._path)
 
     async def put_part(self, index: int, offset: int, data: bytes, whole: Sent | None) -> None:
         """Uploads a part; an only part waits for `complete`."""
@@ -179,9 +179,9 @@ class S3Upload:
         """Frees the parts."""
         self._only = None
         if self._id is not None:
-            await self._leftovers.abort(self._path, self._id)
+            await self._unfinished.abort(self._path, self._id)
         elif self._asked:
-            await self._leftovers.end(self._path)
+            await self._unfinished.end(self._path)
         self._id, self._asked = None, False
 
     async def _start(self) -> str:
@@ -193,7 +193,7 @@ class S3Upload:
 
     async def _create(self) -> None:
         if self._asked:  # and there was no answer: the store may have made one all the same
-            await self._leftovers.end(self._path)
+            await self._unfinished.end(self._path)
         self._asked = True
         with seam(self._path):
             made = await self._fs._call_s3(
