@@ -36,7 +36,7 @@ help:
 	@echo "  make check    lint, types and structure"
 	@echo "  make test-s3  the tests of S3 with awscrt, and with the oldest clients"
 	@echo "  make sanitize the tests of kernels and parsing under AddressSanitizer and UBSan"
-	@echo "  make soak     ten minutes of reading and writing in bad weather (SOAK_SECONDS=600, SOAK_KILLS=100), and killed training runs"
+	@echo "  make soak     ten minutes of reading and writing over a bad network (SOAK_SECONDS=600, SOAK_KILLS=100), and killed training runs"
 	@echo "  make fuzz     ten minutes of fuzzing the decoder (needs clang)"
 	@echo "  make bench    the comparisons in benchmarks/ (needs PEERS=1)"
 

@@ -72,7 +72,7 @@ both = pytest.mark.parametrize("read", [read_sync, read_async])
     ],
 )
 def test_damage(s3_store: Store, read: Reading, name: str, data: bytes, kind: type[Exception]) -> None:
-    url = put(s3_store, f"weather-{name}", data)
+    url = put(s3_store, f"network-{name}", data)
     found, error = read(url, dict(s3_store.options))
     assert type(error) is kind
     assert found == RECORDS[:BAD]
@@ -83,7 +83,7 @@ def test_damage(s3_store: Store, read: Reading, name: str, data: bytes, kind: ty
 def test_what_is_not_damaged_is_read_on(s3_store: Store) -> None:
     """A damaged payload and a damaged length: read whole, and in pieces side by side, each good record comes once."""
     data = flipped(flipped(DATA, OFFSET + 1), len(encode_records(RECORDS[:300])) + 15)
-    url, options = put(s3_store, "weather-damage", data), dict(s3_store.options)
+    url, options = put(s3_store, "network-damage", data), dict(s3_store.options)
     rest = RECORDS[:300] + RECORDS[301:BAD] + RECORDS[BAD + 1 :]
     told: list[streamrec.Loss] = []
     dataset = streamrec.TFRecordDataset(url, storage_options=options, on_error="resync", on_loss=told.append)
@@ -114,7 +114,7 @@ def test_a_missing_object(s3_store: Store, read: Reading) -> None:
 
 @both
 def test_a_wrong_key(s3_store: Store, read: Reading) -> None:
-    url = put(s3_store, "weather-key", DATA)
+    url = put(s3_store, "network-key", DATA)
     _, error = read(url, {**s3_store.options, "secret": "wrong"})
     assert isinstance(error, streamrec.PermissionDeniedError)
     assert error.path == url
@@ -123,7 +123,7 @@ def test_a_wrong_key(s3_store: Store, read: Reading) -> None:
 @both
 def test_a_server_that_goes_away(read: Reading) -> None:
     with seaweedfs() as store:
-        url = put(store, "weather-away", DATA)
+        url = put(store, "network-away", DATA)
         options = dict(store.options)
     began = time.monotonic()
     _, error = read(url, options)

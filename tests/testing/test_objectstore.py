@@ -1,4 +1,4 @@
-"""The store in fair weather, seen by a plain client."""
+"""The store without faults, seen by a plain client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drawing: random numbers that depend on a seed, an epoch and a step alone, and the source of random choices.
+"""Random streams: random numbers that depend on a seed, an epoch and a step alone, and the source of random choices.
 
 Rules:
 - Numbers are raw words of the counter-based generator Philox-4x64 (Salmon et al., 2011), keyed by (seed, epoch). Word n

@@ -1,4 +1,4 @@
-"""Figures of the parts of a run, frozen: of a source or a stage, and of a chain of them.
+"""Snapshots of the figures of the parts of a run, frozen: of a source or a stage, and of a chain of them.
 
 What their seconds mean, on the wall's clock:
 - `busy`: it worked. For a source that reads (it has no chains of its own): what the event loop's thread worked while

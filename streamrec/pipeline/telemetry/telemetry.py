@@ -1,4 +1,4 @@
-"""Watching: all that one run counts, and who looks at it: `stats()`, the progress display, the trace file."""
+"""Telemetry: all that one run counts, and who looks at it: `stats()`, the progress display, the trace file."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class InflatedStream:
         self._inflater = inflater
         self._inflater.feed(head)
         self._skip = skip
-        self._landing = memoryview(bytearray(INFLATE_INPUT_BYTES))
+        self._input = memoryview(bytearray(INFLATE_INPUT_BYTES))
         self._ended = False
 
     async def readinto(self, buffer: memoryview) -> int:
@@ -56,9 +56,9 @@ class InflatedStream:
         return filled
 
     async def _feed(self) -> None:
-        size = await self._stream.readinto(self._landing)
+        size = await self._stream.readinto(self._input)
         if size:
-            self._inflater.feed(bytes(self._landing[:size]))
+            self._inflater.feed(bytes(self._input[:size]))
         else:
             self._ended = True
 

@@ -127,11 +127,11 @@ def _viewed(stream: ByteStream, memory_map: bool | None) -> ResumingStream | Non
 
 
 async def _head(stream: ByteStream) -> bytes:
-    landing = bytearray(DETECT_BYTES)
+    buffer = bytearray(DETECT_BYTES)
     filled = 0
     while filled < DETECT_BYTES:
-        size = await stream.readinto(memoryview(landing)[filled:])
+        size = await stream.readinto(memoryview(buffer)[filled:])
         if not size:
             break
         filled += size
-    return bytes(landing[:filled])
+    return bytes(buffer[:filled])

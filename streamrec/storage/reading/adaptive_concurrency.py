@@ -1,7 +1,7 @@
-"""Climb: how many connections fill the wire. Pure: it is told what a number of them gave, and says which to try.
+"""Adaptive concurrency: how many connections fill the wire. Pure: told what some gave, it says how many to try.
 
 One connection to an object store gives 50-100 MB/s, however fast the machine; so more are better, until the wire,
-the store or the processor is full. Where that is nobody knows before, and it changes. So it is felt for: a few
+the store or the processor is full. Where that is nobody knows before, and it changes. So it is searched for: a few
 more are tried, and kept where all of them together give at least half of what the new ones would bring if nothing
 were full. Where they do not, they are taken back, and it rests for a while before it tries again, longer each
 time (Jain and Ramakrishnan's "knee", not TCP's "cliff": a store is never pushed until it refuses).

@@ -1,4 +1,4 @@
-"""Room: how many bytes may be held ahead of their turn, and the memory that they lie in."""
+"""Buffer pool: how many bytes may be held ahead of their turn, and the memory that they lie in."""
 
 from __future__ import annotations
 

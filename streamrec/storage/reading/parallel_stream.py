@@ -220,14 +220,14 @@ class ParallelStream:
         piece = RangeBuffer(stream, self._connections, self._share, span.stop, urgent)
         if room:
             stream.late = partial(self._share_out, piece, LATE_PARTS)
-            piece.begin(room, self._landed)
+            piece.begin(room, self._arrived)
         return piece
 
     def _feed(self) -> bool:
         """Gives room to the ranges that wait for it, in their order; whether none waits any more."""
         return all(not piece.hungry or piece.feed() for piece in self._pieces)
 
-    def _landed(self) -> None:
+    def _arrived(self) -> None:
         """A range has arrived, or as much of it as there is room for: the next may be asked for."""
         if not self._closed:
             self._ask()

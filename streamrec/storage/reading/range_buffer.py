@@ -1,4 +1,4 @@
-"""Arriving: one range of an object, and what has landed of it ahead of its turn.
+"""Range buffer: one range of an object, and the bytes of it that have arrived before the stream has come to them.
 
 It lands in blocks that all streams of a run share, a block at a time as there is room for it; where there is none it
 waits, and TCP holds the sender back. Once its turn has come it lands no further: what is there is copied out, and the
@@ -22,7 +22,7 @@ __all__ = ["RangeBuffer"]
 
 
 class RangeBuffer:
-    """One request, and what has landed of it ahead of its turn.
+    """One request, and what has arrived of it ahead of its turn.
 
     Args:
         stream: The request.
@@ -32,7 +32,7 @@ class RangeBuffer:
         urgent: Whether it is a part of a late range.
 
     Attributes:
-        task: What lands it, or landed it; None where its turn had come from the beginning.
+        task: What receives it, or did; None where its turn had come from the beginning.
         error: What ended it; it waits for the bytes before it.
         stop: One past its last byte.
         hungry: Whether it waits for room.
@@ -102,7 +102,7 @@ class RangeBuffer:
         self._promised -= surplus
 
     async def readinto(self, buffer: memoryview) -> int:
-        """Its next bytes, those that have landed first; 0 at its end."""
+        """Its next bytes, those that have arrived first; 0 at its end."""
         if not self._blocks and self._receiving:
             self._turn = True
             self._fed.set()
@@ -189,7 +189,7 @@ class RangeBuffer:
         began = now = self._connections.clock()
         self._progress.begins()
         self._connections.answered(began - asked)
-        landed, count = 0, -1
+        arrived, count = 0, -1
         while count and not self._turn and (room := await self._room()):
             block = self._connections.blocks.get()
             filled = 0
@@ -202,13 +202,13 @@ class RangeBuffer:
                     now = self._connections.arrived(count)
                     self._progress.came(count)
             finally:
-                landed += filled
+                arrived += filled
                 if filled:
                     self._blocks.append(ReceivedBytes(block, 0, filled))
                 else:
                     self._free(block)
         if not self._turn and not self._held_up:
-            self._connections.flowed(landed, now - began)
+            self._connections.flowed(arrived, now - began)
 
     async def _room(self) -> int:
         """Waits for room for a block; returns how much of it to fill, 0 where its turn has come or all is there."""
@@ -229,7 +229,7 @@ class RangeBuffer:
 
 
 class ReceivedBytes(NamedTuple):
-    """Bytes of a block that have landed and were not taken."""
+    """Bytes of a block that have arrived and were not taken."""
 
     block: memoryview
     start: int

@@ -1,4 +1,4 @@
-"""Flow: whether a connection gives much less than the others, while its bytes are waited for. Pure.
+"""Slow connections: whether a connection gives much less than the others, while its bytes are waited for. Pure.
 
 It is measured by what the others get, not by the clock alone: where the event loop stands still, nobody gets anything.
 Time does not count in which nobody waits for its bytes, or there is no room for them.

@@ -1,4 +1,4 @@
-"""Openings: requests for the same bytes, of which the first to be answered counts.
+"""Hedged requests: requests for the same bytes, of which the first to be answered counts.
 
 Rules:
 

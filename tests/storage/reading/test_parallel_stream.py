@@ -89,7 +89,7 @@ def test_every_byte_once_and_in_order(seed: int, broken: float, start: int, end:
 
 
 def check_requests(backend: Scattered, start: int, end: int | None, broken: float, size: int = len(DATA)) -> None:
-    """What was given lies end to end: no byte came twice, and in fair weather none was asked for twice."""
+    """What was given lies end to end: no byte came twice, and without faults none was asked for twice."""
     given = sorted((asked.start, asked.start + asked.given) for asked in backend.log if asked.given)
     assert given[0][0] == start
     assert given[-1][1] == min(size, end or size)
@@ -407,7 +407,7 @@ async def storages(simulated: ObjectStore) -> AsyncIterator[Storages]:
     ],
     ids=["fair", "paced", "broken", "busy", "lying", "slow", "crawling"],
 )
-async def test_over_http_in_any_weather(simulated: ObjectStore, storages: Storages, faults: Faults) -> None:
+async def test_over_http_in_any_network(simulated: ObjectStore, storages: Storages, faults: Faults) -> None:
     simulated.faults = faults
     stream = await (await storages.at("s3://b/large")).stream("s3://b/large")
     assert isinstance(stream, ParallelStream)

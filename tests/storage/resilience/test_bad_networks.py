@@ -1,4 +1,4 @@
-"""What a user sees in bad weather: all records, in order, byte-identical, and statistics that say what it took."""
+"""What a user sees over a bad network: all records, in order, byte-identical, and statistics that say what it took."""
 
 import os
 from collections import Counter
@@ -15,7 +15,7 @@ from streamrec.testing.objectstore import ObjectStore
 SHARDS = [[os.urandom(2000) + bytes([shard]) for _ in range(800)] for shard in range(8)]
 POLICY = RetryPolicy(attempts=12, backoff_base=0.01, backoff_cap=0.1, stall_timeout=1.0)
 
-WEATHER = {
+FAULTS = {
     "reset": Faults(reset=0.4),
     "cut": Faults(cut=0.4),
     "unavailable": Faults(unavailable=0.2),
@@ -39,9 +39,9 @@ def store(tmp_path: Path) -> Iterator[ObjectStore]:
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "http"])
-@pytest.mark.parametrize("weather", WEATHER)
-def test_every_record_comes(store: ObjectStore, scheme: str, weather: str) -> None:
-    store.faults = replace(WEATHER[weather], seed=11, first_byte=0.002, jitter=0.002)
+@pytest.mark.parametrize("network", FAULTS)
+def test_every_record_comes(store: ObjectStore, scheme: str, network: str) -> None:
+    store.faults = replace(FAULTS[network], seed=11, first_byte=0.002, jitter=0.002)
     own: dict[str, dict[str, object]] = {
         "s3": {"endpoint_url": store.url, "anon": True},
         "gs": {"endpoint_url": store.url, "token": "anon", "project": "p"},

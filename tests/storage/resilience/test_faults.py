@@ -1,4 +1,4 @@
-"""Bad weather: what reading and writing do when connections break, stall and lie. Ours is the only retry layer."""
+"""Network faults: what reading and writing do when connections break, stall and lie. Ours is the only retry layer."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ POLICY = RetryPolicy(
 Choose = Callable[[Request], Fault | None]
 
 
-class Weather:
+class FaultyNetwork:
     """One object in a real store, a proxy before it, and a Storage that goes through the proxy."""
 
     def __init__(self, store: Store, proxy: FaultProxy, storage: Storage, path: str) -> None:
@@ -65,15 +65,15 @@ class Weather:
 
 
 @asynccontextmanager
-async def through_a_proxy(store: Store, policy: RetryPolicy = POLICY) -> AsyncIterator[Weather]:
+async def through_a_proxy(store: Store, policy: RetryPolicy = POLICY) -> AsyncIterator[FaultyNetwork]:
     async with FaultProxy(store.endpoint) as proxy:
         options = {**store.options, "endpoint_url": proxy.url} if "endpoint_url" in store.options else {}
         name = uuid4().hex
         path = f"{store.url if options else proxy.url}/{name}"
         async with Storages(options, retry=policy) as storages:
-            weather = Weather(store, proxy, await storages.at(path), path)
-            await weather.replace(DATA)
-            yield weather
+            network = FaultyNetwork(store, proxy, await storages.at(path), path)
+            await network.replace(DATA)
+            yield network
 
 
 @pytest.fixture
@@ -91,157 +91,157 @@ def store(request: pytest.FixtureRequest) -> Store:
 
 
 @pytest.fixture
-async def weather(store: Store) -> AsyncIterator[Weather]:
-    async with through_a_proxy(store) as weather:
-        yield weather
+async def network(store: Store) -> AsyncIterator[FaultyNetwork]:
+    async with through_a_proxy(store) as network:
+        yield network
 
 
 @pytest.mark.parametrize("start", [0, 10])
-async def test_a_broken_body_goes_on_where_it_broke(weather: Weather, start: int) -> None:
-    weather.meets(Fault(cut=300_000), Fault(cut=0), Fault(cut=1), Fault(cut=500_000))
-    stream = await weather.storage.stream(weather.path, start)
+async def test_a_broken_body_goes_on_where_it_broke(network: FaultyNetwork, start: int) -> None:
+    network.meets(Fault(cut=300_000), Fault(cut=0), Fault(cut=1), Fault(cut=500_000))
+    stream = await network.storage.stream(network.path, start)
     assert await read_all(stream) == DATA[start:]
-    starts = [int(text.removeprefix("bytes=").rstrip("-") or 0) - start for text in weather.proxy.ranges()]
+    starts = [int(text.removeprefix("bytes=").rstrip("-") or 0) - start for text in network.proxy.ranges()]
     assert len(starts) == 5
     assert starts == sorted(starts)
     assert starts[0] == 0 < starts[1] <= 300_000  # less, where a dying connection took bytes with it
     assert starts[2] == starts[1]
     assert starts[4] > starts[3]
-    pins = [r.headers.get("if-match") or "generation=" in r.path for r in weather.proxy.log if r.method == "GET"]
+    pins = [r.headers.get("if-match") or "generation=" in r.path for r in network.proxy.log if r.method == "GET"]
     assert all(pins[1:])
 
 
-async def test_progress_starts_the_count_anew(weather: Weather) -> None:
-    weather.meets(*[Fault(cut=100_000)] * 10)
-    assert await weather.read() == DATA
-    assert len(weather.proxy.ranges()) == 11
+async def test_progress_starts_the_count_anew(network: FaultyNetwork) -> None:
+    network.meets(*[Fault(cut=100_000)] * 10)
+    assert await network.read() == DATA
+    assert len(network.proxy.ranges()) == 11
 
 
-async def test_without_progress_it_ends_after_so_many_attempts(weather: Weather) -> None:
-    weather.meets(Fault(cut=500_000), then=Fault(cut=0))
-    stream = await weather.storage.stream(weather.path)
+async def test_without_progress_it_ends_after_so_many_attempts(network: FaultyNetwork) -> None:
+    network.meets(Fault(cut=500_000), then=Fault(cut=0))
+    stream = await network.storage.stream(network.path)
     buffer = memoryview(bytearray(1 << 20))
     with pytest.raises(StorageError, match="3 attempts in a row") as caught:
         while await stream.readinto(buffer):
             pass
     assert stream.position == caught.value.offset
     assert stream.position <= 500_000
-    assert caught.value.path == weather.path
-    assert len(weather.proxy.ranges()) == POLICY.attempts
+    assert caught.value.path == network.path
+    assert len(network.proxy.ranges()) == POLICY.attempts
 
 
-async def test_a_store_that_is_always_busy(weather: Weather) -> None:
-    weather.meets(then=status("503 Slow Down"))
+async def test_a_store_that_is_always_busy(network: FaultyNetwork) -> None:
+    network.meets(then=status("503 Slow Down"))
     with pytest.raises(ThrottledError, match="RetryPolicy") as caught:
-        await weather.read(7)
-    assert (caught.value.path, caught.value.offset) == (weather.path, 7)
-    assert len(weather.proxy.ranges()) == POLICY.attempts
+        await network.read(7)
+    assert (caught.value.path, caught.value.offset) == (network.path, 7)
+    assert len(network.proxy.ranges()) == POLICY.attempts
 
 
 @pytest.mark.parametrize("store", ["s3_store", "gcs_store", "http_store"], indirect=True)  # obstore does not tell it
-async def test_retry_after_is_honoured(weather: Weather) -> None:
-    weather.meets(status("503 Slow Down", "Retry-After: 1"))
+async def test_retry_after_is_honoured(network: FaultyNetwork) -> None:
+    network.meets(status("503 Slow Down", "Retry-After: 1"))
     began = time.monotonic()
-    assert await weather.read() == DATA
+    assert await network.read() == DATA
     assert time.monotonic() - began >= 1
-    weather.meets(status("503 Slow Down", "Retry-After: 3600"))
+    network.meets(status("503 Slow Down", "Retry-After: 3600"))
     began = time.monotonic()
     with pytest.raises(ThrottledError):
-        await weather.read()
+        await network.read()
     assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize("line", ["500 Oops", "502 Bad Gateway", "504 Gateway Timeout", "429 Too Many Requests"])
-async def test_what_passes_is_tried_again(weather: Weather, line: str) -> None:
-    weather.meets(status(line))
-    assert await weather.read() == DATA
-    assert len(weather.proxy.ranges()) == 2
+async def test_what_passes_is_tried_again(network: FaultyNetwork, line: str) -> None:
+    network.meets(status(line))
+    assert await network.read() == DATA
+    assert len(network.proxy.ranges()) == 2
 
 
 @pytest.mark.parametrize(
     ("line", "error"), [("403 No", PermissionDeniedError), ("404 No", NotFoundError), ("400 No", StorageError)]
 )
-async def test_what_does_not_pass_is_final(weather: Weather, line: str, error: type[StorageError]) -> None:
-    weather.meets(then=status(line))
+async def test_what_does_not_pass_is_final(network: FaultyNetwork, line: str, error: type[StorageError]) -> None:
+    network.meets(then=status(line))
     with pytest.raises(error):
-        await weather.read()
-    assert len(weather.proxy.ranges()) == 1
+        await network.read()
+    assert len(network.proxy.ranges()) == 1
 
 
 async def test_a_stalled_body_is_gone_on_with_elsewhere(store: Store) -> None:
-    async with through_a_proxy(store, replace(POLICY, stall_timeout=1)) as weather:
-        weather.meets(Fault(stall=400_000), Fault(stall=0))
-        assert await weather.read() == DATA
+    async with through_a_proxy(store, replace(POLICY, stall_timeout=1)) as network:
+        network.meets(Fault(stall=400_000), Fault(stall=0))
+        assert await network.read() == DATA
 
 
 async def test_bodies_that_stall_are_given_up(store: Store) -> None:
-    async with through_a_proxy(store, replace(POLICY, stall_timeout=0.2)) as weather:
-        weather.meets(then=Fault(stall=0))
+    async with through_a_proxy(store, replace(POLICY, stall_timeout=0.2)) as network:
+        network.meets(then=Fault(stall=0))
         with pytest.raises(StorageTimeoutError):
-            await weather.read()
-        assert len(weather.proxy.ranges()) == POLICY.attempts
+            await network.read()
+        assert len(network.proxy.ranges()) == POLICY.attempts
 
 
 async def test_an_answer_that_never_comes(store: Store) -> None:
-    async with through_a_proxy(store, replace(POLICY, connect_timeout=1, first_byte_timeout=0.2)) as weather:
-        weather.meets(then=Fault(answer=b"HTTP/1.1 "))
+    async with through_a_proxy(store, replace(POLICY, connect_timeout=1, first_byte_timeout=0.2)) as network:
+        network.meets(then=Fault(answer=b"HTTP/1.1 "))
         with pytest.raises(StorageError):
-            await weather.read()
-        weather.meets(then=Fault(stall=0, head=lambda head: b""))
+            await network.read()
+        network.meets(then=Fault(stall=0, head=lambda head: b""))
         with pytest.raises(StorageTimeoutError):
-            await weather.read()
-        assert len(weather.proxy.ranges()) == POLICY.attempts
+            await network.read()
+        assert len(network.proxy.ranges()) == POLICY.attempts
 
 
-async def test_wrong_ranges_never_reach_the_caller(weather: Weather) -> None:
+async def test_wrong_ranges_never_reach_the_caller(network: FaultyNetwork) -> None:
     def shift(head: bytes) -> bytes:
         return head.replace(b"bytes 10-", b"bytes 11-")
 
-    weather.meets(then=Fault(head=shift))
+    network.meets(then=Fault(head=shift))
     with pytest.raises(StorageError, match="other bytes"):
-        await weather.read(10)
-    assert len(weather.proxy.ranges()) == POLICY.attempts
-    weather.meets(Fault(head=shift))
-    assert await weather.read(10) == DATA[10:]
+        await network.read(10)
+    assert len(network.proxy.ranges()) == POLICY.attempts
+    network.meets(Fault(head=shift))
+    assert await network.read(10) == DATA[10:]
 
 
-async def test_all_bytes_where_some_were_wanted(weather: Weather) -> None:
+async def test_all_bytes_where_some_were_wanted(network: FaultyNetwork) -> None:
     whole = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(DATA) + DATA
-    weather.meets(then=Fault(answer=whole))
+    network.meets(then=Fault(answer=whole))
     with pytest.raises(StorageError, match="a 200 with all bytes"):
-        await weather.read(10)
+        await network.read(10)
 
 
-async def test_an_object_that_changes_on_the_way(weather: Weather) -> None:
-    weather.meets(Fault(cut=300_000))
-    stream = await weather.storage.stream(weather.path)
-    await weather.replace(DATA[::-1] + b"longer: nginx's etag has whole seconds and the size")
+async def test_an_object_that_changes_on_the_way(network: FaultyNetwork) -> None:
+    network.meets(Fault(cut=300_000))
+    stream = await network.storage.stream(network.path)
+    await network.replace(DATA[::-1] + b"longer: nginx's etag has whole seconds and the size")
     got, buffer = bytearray(), bytearray(70_000)
     with pytest.raises(ObjectChangedError) as caught:
         while count := await stream.readinto(memoryview(buffer)):
             got += buffer[:count]
-    assert caught.value.path == weather.path
+    assert caught.value.path == network.path
     assert got == DATA[: caught.value.offset]
 
 
 async def test_nobody_listens(store: Store) -> None:
-    async with through_a_proxy(store) as weather:
-        await weather.proxy.__aexit__(None, None, None)
-        for call in (weather.storage.stat, weather.storage.stream):
+    async with through_a_proxy(store) as network:
+        await network.proxy.__aexit__(None, None, None)
+        for call in (network.storage.stat, network.storage.stream):
             with pytest.raises(StorageError, match="no connection") as caught:
-                await call(weather.path)
-            assert caught.value.path == weather.path
+                await call(network.path)
+            assert caught.value.path == network.path
 
 
 async def test_a_server_that_goes_away(store: Store) -> None:
-    async with through_a_proxy(store) as weather:
-        weather.meets(Fault(stall=200_000))
-        stream = await weather.storage.stream(weather.path)
+    async with through_a_proxy(store) as network:
+        network.meets(Fault(stall=200_000))
+        stream = await network.storage.stream(network.path)
         await stream.readinto(memoryview(bytearray(100)))
-        await weather.proxy.__aexit__(None, None, None)
+        await network.proxy.__aexit__(None, None, None)
         with pytest.raises(StorageError) as caught:
             await read_all(stream)
-        assert caught.value.path == weather.path
+        assert caught.value.path == network.path
         assert (caught.value.offset or 0) >= 100
 
 
@@ -249,11 +249,11 @@ async def test_a_server_that_goes_away(store: Store) -> None:
 @pytest.mark.parametrize("lost", ["request", "answer"])
 async def test_each_request_of_an_upload_may_fail_once(store: Store, lost: str) -> None:
     """Parts, the start and the end: with the request lost, or with its answer lost after it took effect."""
-    async with through_a_proxy(store, replace(POLICY, attempts=5)) as weather:
-        await upload_through_faults(weather, lost)
+    async with through_a_proxy(store, replace(POLICY, attempts=5)) as network:
+        await upload_through_faults(network, lost)
 
 
-async def upload_through_faults(weather: Weather, lost: str) -> None:
+async def upload_through_faults(network: FaultyNetwork, lost: str) -> None:
     data = os.urandom(17 << 20)
     seen: set[tuple[str, str]] = set()
     stored = -1
@@ -271,12 +271,12 @@ async def upload_through_faults(weather: Weather, lost: str) -> None:
         stored = int(span.partition("/")[0].rpartition("-")[2]) if "-" in span else stored
         return Fault(cut=0, head=lambda head: b"") if fresh else None
 
-    weather.proxy.choose = choose
-    async with await weather.storage.upload(weather.path, part_size=5 << 20) as upload:
+    network.proxy.choose = choose
+    async with await network.storage.upload(network.path, part_size=5 << 20) as upload:
         await upload.write(data)
-    weather.proxy.choose = lambda request: None
+    network.proxy.choose = lambda request: None
     assert len(seen) >= 4
-    assert await weather.read() == data
+    assert await network.read() == data
 
 
 def resume_incomplete(stored: int) -> Fault:
@@ -285,20 +285,20 @@ def resume_incomplete(stored: int) -> Fault:
 
 
 @pytest.mark.parametrize("store", ["s3_store", "gcs_store", *THROUGH_OBSTORE], indirect=True)
-async def test_an_upload_that_cannot_be_stored(weather: Weather) -> None:
-    before = await weather.read()
-    weather.proxy.choose = lambda request: status("503 Slow Down") if "upload" in request.path.lower() else None
+async def test_an_upload_that_cannot_be_stored(network: FaultyNetwork) -> None:
+    before = await network.read()
+    network.proxy.choose = lambda request: status("503 Slow Down") if "upload" in request.path.lower() else None
     with pytest.raises(ThrottledError) as caught:
-        async with await weather.storage.upload(weather.path, part_size=5 << 20) as upload:
+        async with await network.storage.upload(network.path, part_size=5 << 20) as upload:
             for _ in range(20):
                 await upload.write(bytes(5 << 20))
-    assert caught.value.path == weather.path
-    assert await weather.read() == before
+    assert caught.value.path == network.path
+    assert await network.read() == before
 
 
-async def test_cancellation_is_quick(weather: Weather) -> None:
-    weather.meets(then=Fault(stall=0))
-    stream = await weather.storage.stream(weather.path)
+async def test_cancellation_is_quick(network: FaultyNetwork) -> None:
+    network.meets(then=Fault(stall=0))
+    stream = await network.storage.stream(network.path)
     task = asyncio.create_task(stream.readinto(memoryview(bytearray(10))))
     for _ in range(10):  # steps of the loop: it waits for bytes then
         await asyncio.sleep(0)

@@ -53,7 +53,7 @@ def url(store: ObjectStore, scheme: str, index: int) -> str:
 
 
 def first_is_slow(name: str, slow: int = 1) -> Faults:
-    """Weather in which the first requests for an object are slow, and the next one is not."""
+    """A network in which the first requests for an object are slow, and the next one is not."""
     for seed in range(1000):
         faults = Faults(slow=0.5, slow_first_byte=10.0, first_byte=0.0, jitter=0.0, seed=seed)
         if [decide(faults, "read", name, ordinal).slow for ordinal in range(slow + 1)] == [True] * slow + [False]:
@@ -206,7 +206,7 @@ async def test_a_network_that_is_slow_everywhere_is_not_doubled(store: ObjectSto
     assert seen.requests + seen.in_flight == counts.requests, "the store counts an answer when it has been sent"
 
 
-def test_a_dataset_in_slow_and_stalling_weather(store: ObjectStore) -> None:
+def test_a_dataset_in_slow_and_stalling_network(store: ObjectStore) -> None:
     store.faults = Faults(seed=5, first_byte=0.01, jitter=0.01, slow=0.05, slow_first_byte=8.0, stall=0.05)
     urls = [url(store, "s3", index) for index in range(32)]
     policy = replace(PATIENT, hedge_share=1.0)  # all are paid for

@@ -1,4 +1,4 @@
-"""Writing in bad weather: parts and ends of uploads that break, stall, get lost or arrive damaged."""
+"""Writing over a bad network: parts and ends of uploads that break, stall, get lost or arrive damaged."""
 
 import asyncio
 import hashlib

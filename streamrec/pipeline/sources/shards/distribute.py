@@ -1,4 +1,4 @@
-"""Distribute: the shards of a data set dealt to ranks and loader workers, each of which reads its own share.
+"""Distribute: the shards of a data set divided among ranks and loader workers, each of which reads its own share.
 
 Rules:
 - Who reads is looked up where and when the pipeline runs: a Dataset that is pickled, or forked, finds its new home.

@@ -205,21 +205,21 @@ class Interleave:
             frames, taken = self._take({self._cycle: queue}, self._stretch(queue, block - self._block))
             self._go_on(len(frames))
         else:
-            seats = {index: seated for index in self._in_turn() if (seated := self._slots[index]) is not None}
-            frames, taken = self._take(seats, self._turns(list(seats.values())))
+            ready = {index: each for index in self._in_turn() if (each := self._slots[index]) is not None}
+            frames, taken = self._take(ready, self._turns(list(ready.values())))
             turns, self._block = divmod(len(frames), block)
-            self._cycle = list(seats)[turns % len(seats)]
+            self._cycle = list(ready)[turns % len(ready)]
         if not len(frames):
             return None
         self._pulled += len(frames)
         before, self._before = self._before, self.snapshot
         return frames, SourcePositions(before, self._before, len(frames), taken)
 
-    def _take(self, seats: Mapping[int, ShardQueue], count: int) -> tuple[Frames, TakenRecords]:
+    def _take(self, ready: Mapping[int, ShardQueue], count: int) -> tuple[Frames, TakenRecords]:
         """The next `count` records of the queues in these slots, in turn."""
-        frames, taken = take_in_turn(list(seats.values()), count, self._plan.block_length)
+        frames, taken = take_in_turn(list(ready.values()), count, self._plan.block_length)
         if count:
-            for slot, queue in seats.items():
+            for slot, queue in ready.items():
                 self._marks[slot] = queue.mark()
         return frames, taken
 

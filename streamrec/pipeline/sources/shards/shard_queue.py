@@ -1,4 +1,4 @@
-"""Queues: the records of one shard that have arrived and wait for their turn."""
+"""Shard queues: the records of one shard that have arrived and wait for their turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The slots of a shuffle buffer: which element leaves when another comes. Numbers only, no element is seen.
+"""The index of a shuffle buffer: which element leaves when another comes. Numbers only, no element is seen.
 
 The order is tf.data's: the buffer is filled; then a random slot is emitted for each input that comes, and at the end of
 the input the rest, in random order. It depends on the seed, on the buffer's size and on the weights of the elements

@@ -1,4 +1,4 @@
-"""Places: where records lie in their shards, so that who holds them can say which they are without their data.
+"""Record locations: where records lie in their shards, so that a position can name them without their data.
 
 Rules:
 - What a source took is noted as references to spans, and worked out only for who asks (`places_of`).

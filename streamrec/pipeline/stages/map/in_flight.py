@@ -1,4 +1,4 @@
-"""Flight: elements on their way through calls of a function. Pure: told what came and what ended, it says what goes on.
+"""In flight: elements on their way through calls of a function. Pure: told what came and ended, it says what goes on.
 
 Elements have ordinals, counted from where the run began. They are started in their order, a run of them at a time; runs
 end in any order. Their results are delivered in order, or as they come.

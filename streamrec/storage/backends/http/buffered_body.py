@@ -1,4 +1,4 @@
-"""Landing: the rest of a response's body, received by the kernel straight into the caller's buffers.
+"""Buffered body: the rest of a response's body, received by the kernel straight into the caller's buffers.
 
 aiohttp makes a `bytes` object of what the socket gives, another of the body in it, and wakes its reader for
 each: that is half of what a streamed GET costs. asyncio can do without: a BufferedProtocol tells the

@@ -1,7 +1,7 @@
-"""Turns: one at a time in each turn of the event loop.
+"""Fair scheduling: one piece of work in each iteration of the event loop, first come, first served.
 
-Work that does not wait, and takes some tenths of a millisecond, belongs on the loop. Sixteen such pieces in one turn do
-not: whatever has come meanwhile waits until the last of them is done.
+Work that does not wait, and takes some tenths of a millisecond, belongs on the loop. Sixteen such pieces at once
+do not: whatever has come meanwhile waits until the last of them is done.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The page on bad weather says what is so."""
+"""The page on bad networks says what is so."""
 
 import doctest
 from dataclasses import fields
@@ -7,7 +7,7 @@ from pathlib import Path
 from streamrec import RetryPolicy
 from streamrec.storage import Counts
 
-PAGE = Path(__file__).parents[2] / "docs" / "weather.md"
+PAGE = Path(__file__).parents[2] / "docs" / "bad-networks.md"
 
 
 def test_its_examples_run() -> None:

@@ -1,4 +1,4 @@
-"""Ahead: elements on their way from where they are made, a thread or a task, to the loop that takes them.
+"""Element buffer: elements on their way from where they are made, a thread or a task, to the loop that takes them.
 
 Neither side takes a lock for an element. Each first writes its own step (an element; what was taken; "I wait") and then
 reads the other's, and the interpreter's lock orders the writes; so neither can miss the other. A wake-up too many is
