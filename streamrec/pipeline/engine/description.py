@@ -116,7 +116,7 @@ class RunContext:
     Args:
         run: The driver: gives a chain's chunks from a position on.
         session: What the run keeps open from epoch to epoch.
-        watch: What counts the source.
+        counter: What counts the source.
         budget: Bytes that the source may hold, with all that it runs.
         deterministic: Whether sources that were not told otherwise keep the order.
         epoch: The run's own, and how often an enclosing `repeat` has begun anew.

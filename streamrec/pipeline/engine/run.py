@@ -53,7 +53,7 @@ async def produce(
         chain: What to run.
         position: Where to begin; None for the start.
         options: What it is told; the budget is what its source may hold.
-        watch: Counts it.
+        counter: Counts it.
         failures: Gets the error of the chain itself: one of closing it is none.
         put: Takes the chunks.
     """

@@ -114,7 +114,7 @@ class Connections:
     Attributes:
         budget: What all may hold ahead of its turn.
         blocks: Where it lands; free ones are kept while anything is held.
-        flows: What comes on each connection.
+        slow_connections: What comes on each connection.
         pace: What one connection gives, as measured; an object store's usual figures until then.
     """
 

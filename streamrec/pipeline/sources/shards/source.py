@@ -111,7 +111,7 @@ class Shards:
 
     def beside(self, queues: int, budget: int) -> int:
         """What so many queues leave of a budget."""
-        return max(0, budget - queues * lane_bytes(self.options.block_bytes or LEAST_BLOCK_BYTES))
+        return max(0, budget - queues * queue_bytes(self.options.block_bytes or LEAST_BLOCK_BYTES))
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         """The records of all shards, a chunk at a time."""
@@ -299,7 +299,7 @@ class Fetchers:
                 self._sizes.append(reader.info.size)
                 self._typical_bytes = int(median(self._sizes))
                 self._arrived()
-            limit = self._whole(queue, reader.info.size) or min(self._share, lane_bytes(reader.most_block_bytes))
+            limit = self._whole(queue, reader.info.size) or min(self._share, queue_bytes(reader.most_block_bytes))
             queue.opened(reader.info.version, reader.compression_type, limit)
             while (frames := await reader.read_alone()) is not None:
                 count = len(frames)
@@ -342,6 +342,6 @@ def answer(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
-def lane_bytes(block_bytes: int) -> int:
+def queue_bytes(block_bytes: int) -> int:
     """How much a queue may hold, for blocks of a size: two at the least, so that one fills while one is taken."""
     return max(LANE_BYTES, 2 * block_bytes)

@@ -106,7 +106,7 @@ class S3Upload:
 
     Args:
         filesystem: As for S3Backend.
-        leftovers: What ends unfinished uploads.
+        unfinished: What ends unfinished uploads.
         path: The object's URL.
         overwrite: Whether an object of this name is replaced.
     """
