@@ -83,7 +83,7 @@ async def open_whole(storage: Storage, path: str, options: ReadOptions, place: S
     told = check_compression_type(options.compression_type)
     stream = await storage.stream(path, place.offset if told == "" else 0, None, place.version)
     try:
-        head = await _head(stream) if told is None else b""
+        head = b"" if told == "" else await _head(stream)
         kind = detect_compression(head) if told is None else told
         if kind:
             inflated = InflatedStream(stream, Inflater(kind, path), head, place.offset)
