@@ -17,6 +17,7 @@ from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.statistics import Counts, Distribution, Snapshot, Statistics, Tally, collecting
 from streamrec.storage.stream import ResumingStream
 from streamrec.storage.uploads import Upload
+from streamrec.storage.urls import directory_advice
 
 __all__ = [
     "ByteStream",
@@ -34,6 +35,7 @@ __all__ = [
     "Upload",
     "check_source",
     "collecting",
+    "directory_advice",
     "located",
     "noting",
     "protocol_of",

@@ -21,7 +21,7 @@ from streamrec.errors import (
 from streamrec.storage.backend import ObjectInfo
 from streamrec.storage.faults import Cause, TransientError, changed, seam_of
 from streamrec.storage.fsspec_options import full_url, version_of
-from streamrec.storage.urls import is_temporary
+from streamrec.storage.urls import directory_advice, is_temporary
 
 __all__ = ["check_overwrite", "check_size", "check_version", "info_of", "infos_of", "parent", "seam"]
 
@@ -44,7 +44,7 @@ def info_of(path: str, found: Mapping[str, Any], start: int | None = None) -> Ob
         StorageError: It is a directory.
     """
     if found.get("type") == "directory":
-        raise StorageError("this is a directory where an object is wanted: add a name", path, start)
+        raise StorageError(directory_advice(path), path, start)
     size = found.get("size")
     return ObjectInfo(path, None if size is None else int(size), version_of(found))
 

@@ -46,7 +46,7 @@ from streamrec.storage.shield import finish, in_thread, surely
 from streamrec.storage.special_files import SpecialBody, StraightUpload, is_special, is_unsized
 from streamrec.storage.temporary import create_temporary, make_directories, remove_abandoned, sync_directory
 from streamrec.storage.turns import Turns
-from streamrec.storage.urls import is_temporary
+from streamrec.storage.urls import directory_advice, is_temporary
 
 __all__ = ["LocalBackend", "connect"]
 
@@ -329,7 +329,7 @@ def _translate(error: OSError, path: str, start: int | None, end: int | None) ->
     if error.errno == errno.EMFILE:
         return StorageError(too_many_files(), path, start, end)
     if isinstance(error, IsADirectoryError):
-        return StorageError(f"this is a directory: write {path.rstrip('/')}/*.tfrecord for the shards in it", path)
+        return StorageError(directory_advice(path), path)
     return StorageError(f"{type(error).__name__}: {error}", path, start, end)
 
 

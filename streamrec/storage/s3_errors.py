@@ -83,8 +83,12 @@ def _from_answer(
         return TransientError(Cause.DAMAGED, f"{code}: {message}")
     if status in (405, 501):
         return UnsupportedOperationError(f"the store cannot do this ({code}: {message})", path, start, end)
-    wait = retry_after_seconds(meta.get("HTTPHeaders", {}).get("retry-after"))
-    return from_status(status, message, path, start, end, code=code, retry_after=wait)
+    if "ServerTime" in fault:
+        message += f" The store's shows {fault['ServerTime']}"
+    headers = meta.get("HTTPHeaders", {})
+    region = str(fault.get("Region") or headers.get("x-amz-bucket-region") or "")
+    wait = retry_after_seconds(headers.get("retry-after"))
+    return from_status(status, message, path, start, end, code=code, region=region, retry_after=wait)
 
 
 seam = seam_of(_FOREIGN, _translate)

@@ -11,7 +11,7 @@ from typing import Final
 
 from streamrec.errors import StorageError
 
-__all__ = ["is_temporary", "split_object", "split_prefix", "temporary_name"]
+__all__ = ["directory_advice", "is_temporary", "split_object", "split_prefix", "temporary_name"]
 
 _TEMPORARY: Final = re.compile(r"\..*\.streamrec-([0-9a-f]{8}-)?[0-9a-f]{16}")
 
@@ -40,8 +40,22 @@ def split_object(url: str) -> tuple[str, str]:
     """
     scheme, bucket, key = split_prefix(url)
     if not key:
-        raise StorageError(f"this URL names a bucket where an object is wanted: write {scheme}://bucket/key", url)
+        raise StorageError(
+            f"this URL names a bucket where an object is wanted: write {scheme}://{bucket}/key, or "
+            f"{scheme}://{bucket}/*.tfrecord* for the shards in it",
+            url,
+        )
     return bucket, key
+
+
+def directory_advice(url: str) -> str:
+    """What to write in place of a directory's URL.
+
+    >>> directory_advice("zip://dir/::s3://b/c.zip")
+    'this is a directory: write zip://dir/*.tfrecord*::s3://b/c.zip for the shards in it'
+    """
+    name, chain, rest = url.partition("::")
+    return f"this is a directory: write {name.rstrip('/')}/*.tfrecord*{chain}{rest} for the shards in it"
 
 
 def temporary_name(path: str) -> str:
