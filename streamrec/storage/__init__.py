@@ -11,8 +11,9 @@ per kind of store below it.
 
 from streamrec.storage.backend import ObjectInfo
 from streamrec.storage.base import ByteStream, Storage
+from streamrec.storage.chains import protocol_of, split_chain
 from streamrec.storage.mapped import Mappings, noting
-from streamrec.storage.registry import Storages, check_source, located, protocol_of
+from streamrec.storage.registry import Storages, check_source, located
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.statistics import Counts, Distribution, Snapshot, Statistics, Tally, collecting
 from streamrec.storage.stream import ResumingStream
@@ -39,4 +40,5 @@ __all__ = [
     "located",
     "noting",
     "protocol_of",
+    "split_chain",
 ]

@@ -36,8 +36,9 @@ BLOCK: Final = 4 << 20
 async def connect(source: Source, policy: RetryPolicy) -> AsyncFsBackend:
     """Makes the filesystem for the running loop."""
     cls = AsyncFileSystem if source.filesystem else fsspec.get_filesystem_class(source.protocol)
-    with generic.seam(f"{source.protocol}://"):
-        filesystem = build(cls, source)
+    of_url = {} if source.filesystem else cls._get_kwargs_from_urls(source.url)
+    with generic.seam(source.url):
+        filesystem = build(cls, source, **{name: value for name, value in of_url.items() if name not in source.options})
         if hasattr(filesystem, "set_session"):
             await filesystem.set_session()
     return AsyncFsBackend(filesystem)
@@ -99,7 +100,7 @@ class AsyncFsBackend:
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
         """By way of a local file and a temporary name."""
-        generic.check_overwrite(path, overwrite)
+        generic.check_writable(path, overwrite)
         name = self._name(path)
         temporary = temporary_name(name)
 

@@ -9,7 +9,10 @@ Most filesystems cannot pin a version. It is compared when a body is opened, and
 from __future__ import annotations
 
 from collections.abc import Mapping
+from ftplib import error_perm
+from tarfile import TarError
 from typing import Any
+from zipfile import BadZipFile
 
 from streamrec.errors import (
     IntegrityError,
@@ -19,11 +22,12 @@ from streamrec.errors import (
     UnsupportedOperationError,
 )
 from streamrec.storage.backend import ObjectInfo
+from streamrec.storage.chains import split_chain
 from streamrec.storage.faults import Cause, TransientError, changed, seam_of
 from streamrec.storage.fsspec_options import full_url, version_of
 from streamrec.storage.urls import directory_advice, is_temporary
 
-__all__ = ["check_overwrite", "check_size", "check_version", "info_of", "infos_of", "parent", "seam"]
+__all__ = ["check_size", "check_version", "check_writable", "info_of", "infos_of", "parent", "seam"]
 
 _MISTAKES = (
     TypeError,
@@ -34,6 +38,9 @@ _MISTAKES = (
     IsADirectoryError,
     NotADirectoryError,
     FileExistsError,
+    BadZipFile,
+    TarError,
+    error_perm,
 )
 
 
@@ -51,17 +58,20 @@ def info_of(path: str, found: Mapping[str, Any], start: int | None = None) -> Ob
 
 def infos_of(prefix: str, found: Mapping[str, Mapping[str, Any]]) -> list[ObjectInfo]:
     """The objects of a listing whose URL begins with the prefix."""
-    infos = [info_of(full_url(prefix, name), item) for name, item in found.items() if item.get("type") != "directory"]
-    return [info for info in infos if info.path.startswith(prefix) and not is_temporary(info.path)]
+    before, url, after = split_chain(prefix)
+    files = [(full_url(url, name), item) for name, item in found.items() if item.get("type") != "directory"]
+    return [
+        info_of(before + path + after, item) for path, item in files if path.startswith(url) and not is_temporary(path)
+    ]
 
 
 def parent(prefix: str) -> str:
-    """The directory that holds all that begins with the prefix.
+    """The directory that holds all that begins with the prefix; of a chain, without what it lies in.
 
     >>> parent("foo://host/dir/train-"), parent("foo://host"), parent("train-"), parent("/train-")
     ('foo://host/dir', 'foo://host', '', '/')
     """
-    scheme, colon, rest = prefix.rpartition("://")
+    scheme, colon, rest = split_chain(prefix).url.rpartition("://")
     if not colon:
         return rest.rpartition("/")[0] or rest[: rest.find("/") + 1]
     return scheme + colon + (rest.rpartition("/")[0] or rest)
@@ -73,8 +83,14 @@ def check_version(info: ObjectInfo, version: str | None, start: int, end: int | 
         raise changed(info.path, start, end)
 
 
-def check_overwrite(path: str, overwrite: bool) -> None:
-    """No verb of fsspec creates and never replaces, so to promise it would be a lie."""
+def check_writable(path: str, overwrite: bool) -> None:
+    """No verb of fsspec creates and never replaces, so to promise it would be a lie. Chains are there to be read.
+
+    Raises:
+        UnsupportedOperationError: It cannot be written.
+    """
+    if split_chain(path).linked:
+        raise UnsupportedOperationError("nothing can be written to a chain of URLs: write to the store itself", path)
     if not overwrite:
         raise UnsupportedOperationError(
             "fsspec has no way to create an object only where there is none: pass overwrite=True, and see to it"

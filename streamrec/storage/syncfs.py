@@ -1,7 +1,9 @@
-"""Any sync fsspec filesystem: each call in a thread.
+"""Any sync fsspec filesystem, and chains of filesystems: each call in a thread.
 
 A thread cannot be stopped. A cancelled or timed-out call is left behind: it works on memory of its own, never
 on the caller's buffer, and its file is closed when it comes back. A filesystem that hangs keeps that thread.
+
+Filesystems that have one connection, or one open archive, for all their files are called by one thread at a time.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import fsspec
 
 from streamrec.storage import generic
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
+from streamrec.storage.chains import split_chain
 from streamrec.storage.faults import Cause, TransientError
 from streamrec.storage.fsspec_options import Source
 from streamrec.storage.retry import RetryPolicy
@@ -29,22 +32,34 @@ T = TypeVar("T")
 BLOCK: Final = 1 << 20
 """Bytes of one read: below that the hop to the thread shows."""
 
+SHARED: Final = {"ftp", "git", "libarchive", "tar"}
+"""Filesystems that bear one call at a time."""
+
 
 async def connect(source: Source, policy: RetryPolicy) -> SyncFsBackend:
     """Takes the user's filesystem as it is, or makes one."""
     if source.filesystem is not None:
         return SyncFsBackend(source.filesystem)
-    cls = fsspec.get_filesystem_class(source.protocol)
-    with generic.seam(f"{source.protocol}://"):
-        options = {**source.options, "skip_instance_cache": True, "use_listings_cache": False}
-        return SyncFsBackend(await _in_thread(lambda: cls(**options)))
+    options = {name: dict(value) if isinstance(value, dict) else value for name, value in source.options.items()}
+    options.update(skip_instance_cache=True, use_listings_cache=False)
+    with generic.seam(source.url):
+        filesystem, _ = await _in_thread(lambda: fsspec.url_to_fs(source.url, **options))
+    return SyncFsBackend(filesystem)
+
+
+def _is_shared(filesystem: object) -> bool:
+    """Whether all files of a filesystem, or of what it is over, are read through one connection or archive."""
+    if not isinstance(filesystem, fsspec.AbstractFileSystem):
+        return False
+    protocols = {filesystem.protocol} if isinstance(filesystem.protocol, str) else set(filesystem.protocol)
+    return bool(protocols & SHARED) or _is_shared(getattr(filesystem, "fs", None))
 
 
 class SyncFsBackend:
     """One sync filesystem.
 
     Args:
-        filesystem: Any; it must bear calls from several threads.
+        filesystem: Any; but for those in `SHARED` it must bear calls from several threads.
     """
 
     block_bytes = BLOCK_BYTES
@@ -52,13 +67,14 @@ class SyncFsBackend:
 
     def __init__(self, filesystem: fsspec.AbstractFileSystem) -> None:
         self._fs = filesystem
+        self._lock = threading.RLock() if _is_shared(filesystem) else None
 
     async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
         """All of them on one page."""
         with generic.seam(prefix):
             root = self._name(generic.parent(prefix))
             try:
-                found = await _in_thread(lambda: self._fs.find(root, detail=True))
+                found = await self.call(lambda: self._fs.find(root, detail=True))
             except FileNotFoundError:
                 found = {}
             return generic.infos_of(prefix, found), None
@@ -66,7 +82,7 @@ class SyncFsBackend:
     async def stat(self, path: str) -> ObjectInfo:
         """Fsspec's info, never from its cache."""
         with generic.seam(path):
-            return generic.info_of(path, await _in_thread(lambda: self._info(self._name(path))))
+            return generic.info_of(path, await self.call(lambda: self._info(self._name(path))))
 
     async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
         """Opens the file in a thread."""
@@ -76,12 +92,12 @@ class SyncFsBackend:
         if stop is not None and start >= stop:
             return EmptyBody(info)
         with generic.seam(path, start, end):
-            file = await _in_thread(lambda: _File(self._fs.open(self._name(path), "rb"), start))
+            file = await self.call(lambda: _File(self._fs.open(self._name(path), "rb"), start, self._lock))
         return _FileBody(self, file, info, start, stop)
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
         """By way of a local file and a temporary name."""
-        generic.check_overwrite(path, overwrite)
+        generic.check_writable(path, overwrite)
         name = self._name(path)
         temporary = temporary_name(name)
 
@@ -93,14 +109,26 @@ class SyncFsBackend:
 
         async def deliver(local: str, size: int) -> ObjectInfo:
             with generic.seam(path):
-                await _in_thread(lambda: put(local, size))
+                await self.call(lambda: put(local, size))
             return await self.stat(path)
 
         async def discard() -> None:
             with generic.seam(path), suppress(FileNotFoundError):
-                await _in_thread(lambda: self._fs.rm_file(temporary))
+                await self.call(lambda: self._fs.rm_file(temporary))
 
         return await SpooledUpload.start(deliver, discard)
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """Calls in a thread, and at the same time as others where the filesystem bears that."""
+        lock = self._lock
+        if lock is None:
+            return await _in_thread(function)
+
+        def alone() -> T:
+            with lock:
+                return function()
+
+        return await _in_thread(alone)
 
     async def aclose(self) -> None:
         """The filesystem is the user's or has nothing to close."""
@@ -110,15 +138,17 @@ class SyncFsBackend:
         return self._fs.info(name)
 
     def _name(self, path: str) -> str:
-        return str(self._fs._strip_protocol(path))
+        return str(self._fs._strip_protocol(split_chain(path).url))
 
 
 class _File:
-    """A file for threads: one call at a time, and a close that waits for its turn."""
+    """A file for threads: one call at a time, of those of its filesystem too if it shares a lock with them, and a
+    close that waits for its turn.
+    """
 
-    def __init__(self, file: Any, start: int) -> None:
+    def __init__(self, file: Any, start: int, lock: threading.RLock | None) -> None:
         self._file = file
-        self._lock = threading.Lock()
+        self._lock = lock or threading.RLock()
         if start:
             file.seek(start)
 

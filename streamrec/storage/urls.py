@@ -10,6 +10,7 @@ import secrets
 from typing import Final
 
 from streamrec.errors import StorageError
+from streamrec.storage.chains import split_chain
 
 __all__ = ["directory_advice", "is_temporary", "split_object", "split_prefix", "temporary_name"]
 
@@ -54,8 +55,8 @@ def directory_advice(url: str) -> str:
     >>> directory_advice("zip://dir/::s3://b/c.zip")
     'this is a directory: write zip://dir/*.tfrecord*::s3://b/c.zip for the shards in it'
     """
-    name, chain, rest = url.partition("::")
-    return f"this is a directory: write {name.rstrip('/')}/*.tfrecord*{chain}{rest} for the shards in it"
+    before, name, after = split_chain(url)
+    return f"this is a directory: write {before}{name.rstrip('/')}/*.tfrecord*{after} for the shards in it"
 
 
 def temporary_name(path: str) -> str:
