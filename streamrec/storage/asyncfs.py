@@ -83,16 +83,17 @@ class AsyncFsBackend:
         """Asks for size and version; the first block is under way when this returns."""
         info = await self.stat(path)
         generic.check_version(info, version, start, end)
-        if info.size is None:
-            raise TransientError(Cause.SERVER, "the filesystem does not tell the object's size")
-        stop = info.size if end is None else min(end, info.size)
-        return _RangesBody(self, info, start, stop) if start < stop else EmptyBody(info)
+        stop = end if info.size is None else info.size if end is None else min(end, info.size)
+        return _RangesBody(self, info, start, stop) if stop is None or start < stop else EmptyBody(info)
 
     async def read(self, info: ObjectInfo, start: int, stop: int, last: bool) -> bytes:
-        """One block; with the last one of a body, the version is compared once more."""
+        """One block; with the last one of a body, the version is compared once more.
+
+        It is shorter than was asked for only where the object's size is not known, at its end.
+        """
         with generic.seam(info.path, start, stop):
             data = bytes(await self._fs._cat_file(self._name(info.path), start=start, end=stop))
-        if len(data) != stop - start:
+        if len(data) != stop - start and info.size is not None:
             raise TransientError(Cause.BROKEN, f"{len(data):,} bytes came where {stop - start:,} were asked for")
         if last:
             generic.check_version(await self.stat(info.path), info.version, start, stop)
@@ -139,10 +140,10 @@ class _RangesBody:
     keeps_time = False
     splits = False
 
-    def __init__(self, backend: AsyncFsBackend, info: ObjectInfo, start: int, stop: int) -> None:
+    def __init__(self, backend: AsyncFsBackend, info: ObjectInfo, start: int, stop: int | None) -> None:
         self.info = info
         self._backend = backend
-        self._next = start
+        self._at = self._next = start
         self._stop = stop
         self._left = memoryview(b"")
         self._ahead: asyncio.Task[bytes] | None = None
@@ -151,8 +152,11 @@ class _RangesBody:
     async def readinto(self, buffer: memoryview) -> int:
         """Copies of the block that is there, or waits for the next."""
         if not self._left and self._ahead is not None:
+            asked = self._next - self._at
             self._left = memoryview(await self._ahead)
-            self._read_ahead()
+            self._ahead = None
+            if len(self._left) == asked:
+                self._read_ahead()
         count = min(len(buffer), len(self._left))
         buffer[:count] = self._left[:count]
         self._left = self._left[count:]
@@ -167,8 +171,10 @@ class _RangesBody:
             await asyncio.gather(task, return_exceptions=True)
 
     def _read_ahead(self) -> None:
-        start, self._next = self._next, min(self._next + BLOCK, self._stop)
         self._ahead = None
-        if start < self._stop:
-            reading = self._backend.read(self.info, start, self._next, last=self._next == self._stop)
+        self._at, self._next = self._next, self._next + BLOCK
+        if self._stop is not None:
+            self._next = min(self._next, self._stop)
+        if self._at < self._next:
+            reading = self._backend.read(self.info, self._at, self._next, last=self._next == self._stop)
             self._ahead = asyncio.get_running_loop().create_task(reading)

@@ -13,10 +13,13 @@ from typing import Final, NamedTuple
 
 import fsspec
 
-__all__ = ["NATIVE", "Chain", "protocol_of", "split_chain"]
+__all__ = ["CACHES", "NATIVE", "Chain", "protocol_of", "split_chain"]
 
 NATIVE: Final = frozenset({"s3", "s3a", "gs", "gcs", "http", "https", "file", "local", "memory"})
 """Protocols that have a backend of their own."""
+
+CACHES: Final = frozenset({"simplecache", "filecache", "blockcache", "cached"})
+"""Filesystems whose paths are those of what they cache."""
 
 _PROTOCOL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(://)?")
 
@@ -49,6 +52,8 @@ class Chain(NamedTuple):
 def split_chain(url: str) -> Chain:
     """The pieces of a URL.
 
+    >>> split_chain("filecache://::zip://::s3://bucket/c.zip")
+    Chain(before='filecache://::', url='zip://', after='::s3://bucket/c.zip')
     >>> split_chain("zip://dir/x::s3://bucket/c.zip")
     Chain(before='', url='zip://dir/x', after='::s3://bucket/c.zip')
     >>> split_chain("simplecache::s3://bucket/x")
@@ -88,4 +93,5 @@ def _protocol(link: str, bare: bool) -> str:
 
 
 def _has_path(link: str) -> bool:
-    return bool(link.partition("://")[2])
+    scheme, colon, path = link.partition("://")
+    return bool(path or (colon and scheme not in CACHES))

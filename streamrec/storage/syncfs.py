@@ -3,7 +3,8 @@
 A thread cannot be stopped. A cancelled or timed-out call is left behind: it works on memory of its own, never
 on the caller's buffer, and its file is closed when it comes back. A filesystem that hangs keeps that thread.
 
-Filesystems that have one connection, or one open archive, for all their files are called by one thread at a time.
+Filesystems that have one connection, or one open archive, for all their files are called by one thread at a time. What
+a cache opens is opened by one thread at a time: another one would read what the first has not fetched yet.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
+from weakref import WeakValueDictionary
 
 import anyio.to_thread
 import fsspec
 
 from streamrec.storage import generic
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
-from streamrec.storage.chains import split_chain
+from streamrec.storage.chains import CACHES, protocol_of, split_chain
 from streamrec.storage.faults import Cause, TransientError
 from streamrec.storage.fsspec_options import Source
 from streamrec.storage.retry import RetryPolicy
@@ -68,6 +70,7 @@ class SyncFsBackend:
     def __init__(self, filesystem: fsspec.AbstractFileSystem) -> None:
         self._fs = filesystem
         self._lock = threading.RLock() if _is_shared(filesystem) else None
+        self._opening: WeakValueDictionary[str, _Lock] = WeakValueDictionary()
 
     async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
         """All of them on one page."""
@@ -92,7 +95,7 @@ class SyncFsBackend:
         if stop is not None and start >= stop:
             return EmptyBody(info)
         with generic.seam(path, start, end):
-            file = await self.call(lambda: _File(self._fs.open(self._name(path), "rb"), start, self._lock))
+            file = await self.call(lambda: self._open_file(self._name(path), start))
         return _FileBody(self, file, info, start, stop)
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
@@ -137,8 +140,27 @@ class SyncFsBackend:
         self._fs.invalidate_cache(self._fs._parent(name))
         return self._fs.info(name)
 
+    def _open_file(self, name: str, start: int) -> _File:
+        with self._opening.setdefault(name, _Lock()):
+            return _File(self._fs.open(name, "rb"), start, self._lock)
+
     def _name(self, path: str) -> str:
-        return str(self._fs._strip_protocol(split_chain(path).url))
+        chain = split_chain(path)
+        cached = chain.before and protocol_of(path) in CACHES  # its own way makes "zip:" of "zip://"
+        return str((self._fs.fs if cached else self._fs)._strip_protocol(chain.url))
+
+
+class _Lock:
+    """A lock that is forgotten when nobody has it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 class _File:
