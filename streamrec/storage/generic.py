@@ -66,15 +66,17 @@ def infos_of(prefix: str, found: Mapping[str, Mapping[str, Any]]) -> list[Object
 
 
 def parent(prefix: str) -> str:
-    """The directory that holds all that begins with the prefix; of a chain, without what it lies in.
+    """The directory that holds all that begins with the prefix.
 
     >>> parent("foo://host/dir/train-"), parent("foo://host"), parent("train-"), parent("/train-")
     ('foo://host/dir', 'foo://host', '', '/')
+    >>> parent("zip://dir/train-::s3://bucket/c.zip")
+    'zip://dir::s3://bucket/c.zip'
     """
-    scheme, colon, rest = split_chain(prefix).url.rpartition("://")
-    if not colon:
-        return rest.rpartition("/")[0] or rest[: rest.find("/") + 1]
-    return scheme + colon + (rest.rpartition("/")[0] or rest)
+    before, url, after = split_chain(prefix)
+    scheme, colon, rest = url.rpartition("://")
+    top = rest if colon else rest[: rest.find("/") + 1]
+    return before + scheme + colon + (rest.rpartition("/")[0] or top) + after
 
 
 def check_version(info: ObjectInfo, version: str | None, start: int, end: int | None) -> None:

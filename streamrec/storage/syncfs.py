@@ -12,18 +12,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 import anyio.to_thread
 import fsspec
 
-from streamrec.storage import generic
+from streamrec.storage import ftp, generic
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
 from streamrec.storage.chains import CACHES, protocol_of, split_chain
 from streamrec.storage.faults import Cause, TransientError
 from streamrec.storage.fsspec_options import Source
 from streamrec.storage.retry import RetryPolicy
+from streamrec.storage.shield import in_thread, surely
 from streamrec.storage.spool import SpooledUpload
 from streamrec.storage.urls import temporary_name
 
@@ -69,6 +71,7 @@ class SyncFsBackend:
 
     def __init__(self, filesystem: fsspec.AbstractFileSystem) -> None:
         self._fs = filesystem
+        ftp.mend(filesystem)
         self._lock = threading.RLock() if _is_shared(filesystem) else None
         self._opening: WeakValueDictionary[str, _Lock] = WeakValueDictionary()
 
@@ -77,7 +80,7 @@ class SyncFsBackend:
         with generic.seam(prefix):
             root = self._name(generic.parent(prefix))
             try:
-                found = await self.call(lambda: self._fs.find(root, detail=True))
+                found = await self.call(lambda: self._find(root))
             except FileNotFoundError:
                 found = {}
             return generic.infos_of(prefix, found), None
@@ -95,7 +98,8 @@ class SyncFsBackend:
         if stop is not None and start >= stop:
             return EmptyBody(info)
         with generic.seam(path, start, end):
-            file = await self.call(lambda: self._open_file(self._name(path), start))
+            opening = partial(self._open_file, self._name(path), start)
+            file = await in_thread(opening, undo=_File.close, run=self.call)
         return _FileBody(self, file, info, start, stop)
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
@@ -136,7 +140,12 @@ class SyncFsBackend:
     async def aclose(self) -> None:
         """The filesystem is the user's or has nothing to close."""
 
+    def _find(self, root: str) -> Any:
+        ftp.wake(self._fs)
+        return self._fs.find(root, detail=True)
+
     def _info(self, name: str) -> Any:
+        ftp.wake(self._fs)
         self._fs.invalidate_cache(self._fs._parent(name))
         return self._fs.info(name)
 
@@ -212,7 +221,7 @@ class _FileBody:
             threading.Thread(target=self._file.close, name="streamrec closes a file", daemon=True).start()
         else:
             with generic.seam(self.info.path):
-                await _in_thread(self._file.close)
+                await surely(self._file.close)
 
     async def _next_block(self) -> bytes:
         wanted = BLOCK if self._stop is None else min(BLOCK, self._stop - self._position)

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import os
+import socket
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -349,3 +350,14 @@ async def test_names_with_colons_are_no_chains(tmp_path: Path) -> None:
     assert [record async for record in streamrec.TFRecordDataset(str(path))] == RECORDS[:1500]
     pattern = str(tmp_path / "a::*")
     assert [record async for record in streamrec.TFRecordDataset(pattern)] == RECORDS[:1500]
+
+
+async def test_an_ftp_server_that_closed_its_connection(ftp_store: Store) -> None:
+    """As they do after some minutes: the next request makes a new one."""
+    url = f"{ftp_store.url}/a/x-0.tfrecord"
+    async with Storages(retry=QUICK) as storages:
+        storage = await storages.at(url)
+        for _ in range(3):
+            assert await storage.read_range(url, 1_000_000, 1_000_100) == WHOLE[1_000_000:1_000_100]
+            assert [info.size async for info in storage.list(f"{ftp_store.url}/a/x-")] == [len(WHOLE), len(HALF)]
+            storage._backend._fs.ftp.sock.shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]
