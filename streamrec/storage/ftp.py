@@ -7,7 +7,13 @@ from functools import partial
 from typing import Any
 from weakref import ref
 
-__all__ = ["mend", "wake"]
+__all__ = ["close", "mend", "wake"]
+
+
+def close(filesystem: Any) -> None:
+    """Closes the connection; a call that is under way fails."""
+    if isinstance(getattr(filesystem, "ftp", None), FTP):
+        filesystem.ftp.close()
 
 
 def mend(filesystem: Any) -> None:

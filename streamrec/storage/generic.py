@@ -23,7 +23,7 @@ from streamrec.errors import (
 )
 from streamrec.storage.backend import ObjectInfo
 from streamrec.storage.chains import split_chain
-from streamrec.storage.faults import Cause, TransientError, changed, seam_of
+from streamrec.storage.faults import Cause, TransientError, changed, from_status, seam_of
 from streamrec.storage.fsspec_options import full_url, version_of
 from streamrec.storage.urls import directory_advice, is_temporary
 
@@ -119,7 +119,16 @@ def _translate(error: Exception, path: str, start: int | None, end: int | None) 
         return StorageError(said, path, start, end)
     if isinstance(error, TimeoutError):
         return TransientError(Cause.TIMED_OUT, said)
+    if (status := _status(error)) is not None:
+        return from_status(status, said, path, start, end)
     return TransientError(Cause.CONNECT if isinstance(error, ConnectionRefusedError) else Cause.BROKEN, said)
+
+
+def _status(error: Exception) -> int | None:
+    """The status of the HTTP answer that an exception stands for: as azure-core, aiohttp and requests keep it."""
+    holders = (error, getattr(error, "response", None))
+    found = [getattr(holder, name, None) for holder in holders for name in ("status_code", "status")]
+    return next((status for status in found if isinstance(status, int) and status >= 400), None)
 
 
 seam = seam_of((Exception,), _translate)

@@ -17,10 +17,10 @@ _EXTRAS: Final = {
     **dict.fromkeys(("s3", "s3a"), "s3"),
     **dict.fromkeys(("gs", "gcs"), "gcs"),
     **dict.fromkeys(("http", "https"), "http"),
+    **dict.fromkeys(("az", "abfs", "abfss", "adl"), "azure"),
 }
 
 _PACKAGES: Final = {
-    **dict.fromkeys(("abfs", "abfss", "az", "adl"), "adlfs"),
     **dict.fromkeys(("sftp", "ssh"), "paramiko"),
     **dict.fromkeys(("webhdfs", "webHDFS", "github", "jupyter", "jlab", "dbfs"), "requests"),
     **dict.fromkeys(("hdfs", "arrow_hdfs"), "pyarrow"),

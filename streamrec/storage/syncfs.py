@@ -48,7 +48,7 @@ async def connect(source: Source, policy: RetryPolicy) -> SyncFsBackend:
     options.update(skip_instance_cache=True, use_listings_cache=False)
     with generic.seam(source.url):
         filesystem, _ = await _in_thread(lambda: fsspec.url_to_fs(source.url, **options))
-    return SyncFsBackend(filesystem)
+    return SyncFsBackend(filesystem, ours=True)
 
 
 def _is_shared(filesystem: object) -> bool:
@@ -64,13 +64,15 @@ class SyncFsBackend:
 
     Args:
         filesystem: Any; but for those in `SHARED` it must bear calls from several threads.
+        ours: Whether it was made here, and so is closed here.
     """
 
     block_bytes = BLOCK_BYTES
     remote = False
 
-    def __init__(self, filesystem: fsspec.AbstractFileSystem) -> None:
+    def __init__(self, filesystem: fsspec.AbstractFileSystem, ours: bool = False) -> None:
         self._fs = filesystem
+        self._ours = ours
         ftp.mend(filesystem)
         self._lock = threading.RLock() if _is_shared(filesystem) else None
         self._opening: WeakValueDictionary[str, _Lock] = WeakValueDictionary()
@@ -138,7 +140,9 @@ class SyncFsBackend:
         return await _in_thread(alone)
 
     async def aclose(self) -> None:
-        """The filesystem is the user's or has nothing to close."""
+        """Most have nothing to close."""
+        if self._ours:
+            ftp.close(self._fs)
 
     def _find(self, root: str) -> Any:
         ftp.wake(self._fs)

@@ -330,6 +330,7 @@ async def test_a_link_whose_package_is_missing(monkeypatch: pytest.MonkeyPatch) 
         "simplecache::s3://b/x": "pip install 'streamrec[s3]'",
         "simplecache::gs://b/x": "pip install 'streamrec[gcs]'",
         "simplecache::https://b/x": "pip install 'streamrec[http]'",
+        "abfs://container/x": "pip install 'streamrec[azure]'",
         "sftp://host/x": "pip install paramiko",
         "hf://datasets/x": "pip install huggingface_hub",
     }.items():
