@@ -362,3 +362,20 @@ async def test_an_ftp_server_that_closed_its_connection(ftp_store: Store) -> Non
             assert await storage.read_range(url, 1_000_000, 1_000_100) == WHOLE[1_000_000:1_000_100]
             assert [info.size async for info in storage.list(f"{ftp_store.url}/a/x-")] == [len(WHOLE), len(HALF)]
             storage._backend._fs.ftp.sock.shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]
+
+
+async def test_a_data_set_with_its_manifest_in_an_archive(tmp_path: Path) -> None:
+    async with streamrec.ShardWriter(
+        f"{tmp_path}/x-{{shard}}.tfrecord", max_shard_records=1_000, manifest=f"{tmp_path}/manifest.json"
+    ) as writer:
+        for record in RECORDS:
+            await writer.write(record)
+    with zipfile.ZipFile(tmp_path / "q.zip", "w") as archive:
+        for name in ("manifest.json", "x-0.tfrecord", "x-1.tfrecord", "x-2.tfrecord"):
+            archive.write(tmp_path / name, f"data/{name}")
+        archive.write(tmp_path / "x-2.tfrecord", "data/x-3.tfrecord")
+    report = await streamrec.verify(f"zip://data/manifest.json::{tmp_path}/q.zip")
+    assert report.shards == 3
+    assert [(problem.path, problem.kind) for problem in report.problems] == [
+        (f"zip://data/x-3.tfrecord::{tmp_path}/q.zip", "extra")
+    ]
