@@ -50,7 +50,7 @@ test: client servers $(if $(filter 1,$(PEERS)),peers)
 # S3 with other clients than the newest: with awscrt installed, and the oldest of each that pyproject.toml allows.
 test-s3: $(CRT)/.done $(OLDEST)/.done servers
 	STREAMREC_OTHER_CLIENT=1 $(CRT)/bin/python -m pytest --numprocesses 2 tests/storage/test_s3_options.py
-	STREAMREC_OTHER_CLIENT=1 $(OLDEST)/bin/python -m pytest --numprocesses 2 tests/storage/test_s3_options.py tests/storage/test_s3.py tests/storage/test_gcs.py
+	STREAMREC_OTHER_CLIENT=1 $(OLDEST)/bin/python -m pytest --numprocesses 2 tests/storage/test_s3_options.py tests/storage/test_s3.py tests/storage/test_gcs.py tests/storage/test_chains.py
 
 check: client
 	$(CLIENT)/bin/ruff check .

@@ -128,7 +128,7 @@ def _status(error: Exception) -> int | None:
     """The status of the HTTP answer that an exception stands for: as azure-core, aiohttp and requests keep it."""
     holders = (error, getattr(error, "response", None))
     found = [getattr(holder, name, None) for holder in holders for name in ("status_code", "status")]
-    return next((status for status in found if isinstance(status, int) and status >= 400), None)
+    return next((status for status in found if isinstance(status, int) and 400 <= status < 600), None)
 
 
 seam = seam_of((Exception,), _translate)
