@@ -2,6 +2,8 @@
 
 import threading
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +31,7 @@ class S3Error(ThreadingHTTPServer):
 
     answer: Answer
     requests = 0
+    clock_off = timedelta(0)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -53,6 +56,10 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     do_HEAD = do_GET  # noqa: N815
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        """The Date header."""
+        return format_datetime(datetime.now(UTC) + self.server.clock_off, usegmt=True)
 
     def log_message(self, *_: Any) -> None:
         """Nothing."""
@@ -116,6 +123,17 @@ async def test_a_clock_that_is_off(s3_error: S3Error, backend: dict[str, str]) -
         with pytest.raises(PermissionDeniedError, match=r"this machine's clock is off.*: set it") as caught:
             await (await storages.at("s3://b/k")).stream("s3://b/k")
     assert "The store's shows 2026-11-24T09:31:07Z" in str(caught.value)
+    assert s3_error.requests == 1
+
+
+@pytest.mark.parametrize("minutes", [-20, 20, 0])
+async def test_a_clock_that_is_off_for_a_head(s3_error: S3Error, minutes: int) -> None:
+    """Its answer has no body: the store's clock in the head tells."""
+    s3_error.answer, s3_error.clock_off = SKEWED, timedelta(minutes=minutes)
+    async with Storages(s3_error.options, retry=QUICK) as storages:
+        with pytest.raises(PermissionDeniedError) as caught:
+            await (await storages.at("s3://b/k")).stat("s3://b/k")
+    assert ("this machine's clock is off" in str(caught.value)) == bool(minutes)
     assert s3_error.requests == 1
 
 
