@@ -121,6 +121,8 @@ def _translate(error: Exception, path: str, start: int | None, end: int | None) 
         return TransientError(Cause.TIMED_OUT, said)
     if (status := _status(error)) is not None:
         return from_status(status, said, path, start, end)
+    if any(cls.__name__ == "ClientAuthenticationError" for cls in type(error).__mro__):  # azure-core's
+        return TransientError(Cause.CREDENTIALS, said)
     return TransientError(Cause.CONNECT if isinstance(error, ConnectionRefusedError) else Cause.BROKEN, said)
 
 

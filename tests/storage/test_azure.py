@@ -11,10 +11,13 @@ from uuid import uuid4
 import pytest
 
 import streamrec
+from streamrec.storage import generic
+from streamrec.storage.faults import Cause, TransientError
 from streamrec.testing.servers import ServerError, Store, azurite
 from tests.storage.contract import QUICK, NotExclusiveTests, Place
 
 adlfs = pytest.importorskip("adlfs")
+ClientAuthenticationError = pytest.importorskip("azure.core.exceptions").ClientAuthenticationError
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +71,13 @@ async def test_a_wrong_key_is_refused_at_once(store: Store) -> None:
     wrong = {"connection_string": store.options["connection_string"].replace("AccountKey=Eby8", "AccountKey=AAAA")}
     with pytest.raises(streamrec.PermissionDeniedError, match="check the credentials"):
         [_ async for _ in streamrec.TFRecordDataset("az://streamrec/x", storage_options=wrong)]
+
+
+def test_credentials_that_cannot_be_had_may_pass() -> None:
+    """As where the service that gives them is busy; when they did not come again and again, access is refused."""
+    with pytest.raises(TransientError) as caught, generic.seam("az://streamrec/x"):
+        raise ClientAuthenticationError("no credential in this chain provided a token")
+    assert caught.value.cause is Cause.CREDENTIALS
 
 
 class Busy(BaseHTTPRequestHandler):
