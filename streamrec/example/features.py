@@ -23,6 +23,7 @@ import numpy as np
 
 from streamrec.arguments import described
 from streamrec.errors import FeatureError
+from streamrec.example.dtypes import dtype_name, nearest_kind
 
 __all__ = [
     "Dtype",
@@ -51,8 +52,8 @@ def as_dtype(dtype: object) -> Dtype:
 
     Args:
         dtype: `np.int64`, `np.float32` or `bytes`; or `"int64"`, `"float32"`, `"string"`, `"bytes"`; or
-            TensorFlow's `tf.int64`, `tf.float32`, `tf.string`; or Python's `int`, `float` (float32, as in
-            TensorFlow) and `str` (bytes).
+            TensorFlow's `tf.int64`, `tf.float32`, `tf.string`; or what other libraries call so (`torch.int64`);
+            or Python's `int`, `float` (float32, as in TensorFlow) and `str` (bytes).
 
     Raises:
         FeatureError: Any other dtype: an Example holds no other kinds.
@@ -61,23 +62,11 @@ def as_dtype(dtype: object) -> Dtype:
         return np.float32
     if dtype is bytes or dtype is str:
         return bytes
-    name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None)  # np.dtype and tf.DType have one
-    if not isinstance(name, str):
-        name = _numpy_name(dtype)
+    name = dtype_name(dtype)
     kind = _KINDS.get("bytes" if name.startswith(("bytes", "str")) else name)
     if kind is None:
-        raise FeatureError(
-            f"dtype {dtype!r} is not a kind that an Example holds; use np.int64, np.float32 or bytes "
-            "and convert after parsing"
-        )
+        raise FeatureError(f"dtype {dtype!r} is not a kind that an Example holds; {nearest_kind(name)}")
     return kind
-
-
-def _numpy_name(dtype: object) -> str:
-    try:
-        return str(np.dtype(cast(Any, dtype)).name)
-    except TypeError:
-        return repr(dtype)
 
 
 def _as_shape(shape: int | Iterable[Any], why: str) -> tuple[int, ...]:
@@ -372,7 +361,7 @@ class RaggedFeature:
 
 
 def _splits_dtype(dtype: object) -> type[np.int32] | type[np.int64]:
-    name = getattr(dtype, "name", None) or (dtype if isinstance(dtype, str) else _numpy_name(dtype))
+    name = dtype_name(dtype)
     if name == "int32":
         return np.int32
     if name == "int64":

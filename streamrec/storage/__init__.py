@@ -10,10 +10,12 @@ per kind of store below it.
 """
 
 from streamrec.storage.backend import ObjectInfo
+from streamrec.storage.backends.chained_urls import protocol_of, split_chain
 from streamrec.storage.backends.local.mapped_files import Mappings, noting
+from streamrec.storage.backends.urls import directory_advice
 from streamrec.storage.base import ByteStream, Storage
 from streamrec.storage.reading.stream import ResumingStream
-from streamrec.storage.registry import Storages, check_source, located, protocol_of
+from streamrec.storage.registry import Storages, check_source, located
 from streamrec.storage.resilience.retry import RetryPolicy
 from streamrec.storage.telemetry.statistics import Counts, Distribution, Snapshot, Statistics, Tally, collecting
 from streamrec.storage.uploads.upload import Upload
@@ -34,7 +36,9 @@ __all__ = [
     "Upload",
     "check_source",
     "collecting",
+    "directory_advice",
     "located",
     "noting",
     "protocol_of",
+    "split_chain",
 ]

@@ -20,19 +20,20 @@ import fsspec
 from streamrec.arguments import described, mapping
 from streamrec.errors import ClosedError, MissingExtraError, StorageError, StreamrecError
 from streamrec.storage.backend import Backend
+from streamrec.storage.backends.chained_urls import protocol_of
 from streamrec.storage.backends.clients import borrow, key_of
-from streamrec.storage.backends.option_names import nearest
+from streamrec.storage.backends.fsspec.protocols import ASYNC, SYNC, generic_backend, place_of
 from streamrec.storage.backends.options import Source
 from streamrec.storage.base import Storage
 from streamrec.storage.reading.connections import BUFFER_BYTES, Connections
 from streamrec.storage.resilience.hedging import Hedging
-from streamrec.storage.resilience.retry import RetryPolicy
+from streamrec.storage.resilience.retry import RetryPolicy, attempt
 from streamrec.storage.resilience.shield import finish
 from streamrec.storage.resilience.traffic import Traffic
 from streamrec.storage.telemetry.report import Reporter
 from streamrec.storage.telemetry.statistics import Statistics, current
 
-__all__ = ["Storages", "check_source", "located", "protocol_of"]
+__all__ = ["Storages", "check_source", "located"]
 
 Connect = Callable[[Source, RetryPolicy], Awaitable[Backend]]
 
@@ -60,34 +61,7 @@ _FAMILIES = {
 _SCHEMES = {"s3": "s3", "gcs": "gs", "memory": "memory"}
 """Families whose backends take URLs only."""
 
-_PACKAGES = {
-    **dict.fromkeys(("abfs", "abfss", "az", "adl"), "adlfs"),
-    **dict.fromkeys(("sftp", "ssh"), "paramiko"),
-    "hf": "huggingface_hub",
-    "smb": "smbprotocol",
-    "dropbox": "dropboxdrivefs",
-    "oci": "ocifs",
-    "oss": "ossfs",
-    "webhdfs": "requests",
-    "github": "requests",
-    "hdfs": "pyarrow",
-}
-"""What to install for protocols that only fsspec knows."""
-
-ASYNC, SYNC = "fsspec.async_filesystem", "fsspec.sync_filesystem"
-"""The backends for whatever has none of its own."""
-
 _EXTRAS = {"s3": "s3", "gcs": "gcs", "http": "http", "obstore": "obstore"}
-
-
-def protocol_of(url: str) -> str:
-    """The protocol of a URL; a plain path is a "file".
-
-    >>> protocol_of("s3://b/k"), protocol_of("/data/x"), protocol_of("C:/x")
-    ('s3', 'file', 'file')
-    """
-    scheme, colon, _ = url.partition("://")
-    return scheme.lower() if colon else "file"
 
 
 class Storages:
@@ -136,19 +110,19 @@ class Storages:
         self._closed = False
 
     async def at(self, url: str) -> Storage:
-        """The Storage for a URL: the same one for all URLs of a protocol.
+        """The Storage for a URL: the same one for all URLs that one client serves.
 
         Raises:
             MissingExtraError: The client package is not installed; the message holds what to type.
             StorageError: The client cannot be made from these options.
         """
-        protocol = protocol_of(url) if self._filesystem is None else ""
+        place = place_of(url) if self._filesystem is None else ""
         async with self._making:
             if self._closed:
                 raise ClosedError(f"{url}: the storages are closed; make new ones")
-            if protocol not in self._made:
-                self._made[protocol] = await self._make(protocol or protocol_of(url), url)
-            return self._made[protocol]
+            if place not in self._made:
+                self._made[place] = await self._make(place, url)
+            return self._made[place]
 
     async def __aenter__(self) -> Self:
         self._reporter.start()
@@ -161,13 +135,14 @@ class Storages:
         self._reporter.stop()
         await finish(self._stack.aclose())  # also in a scope that is cancelled: nothing stays open
 
-    async def _make(self, protocol: str, url: str) -> Storage:
-        # in a thread: an import takes up to a second
-        connect = await asyncio.to_thread(_load, url, protocol, self._filesystem, self._backend)
+    async def _make(self, place: str, url: str) -> Storage:
+        protocol = protocol_of(url)
         source = Source(protocol, self._options, self._filesystem, url)
-        key, kept = key_of(connect.__module__, protocol, self._options, self._filesystem, astuple(self._retry))
+        connect = await asyncio.to_thread(_load, source, self._backend)  # an import takes up to a second
+        key, kept = key_of(connect.__module__, place, self._options, self._filesystem, astuple(self._retry))
         try:
-            lease = await borrow(key, kept, partial(connect, source, self._retry))
+            making = partial(borrow, key, kept, partial(connect, source, self._retry))
+            lease = await attempt(self._retry, url, making, "connecting")
         except StreamrecError:
             raise
         except Exception as error:
@@ -192,10 +167,13 @@ def _hedging(backend: Backend, policy: RetryPolicy) -> Hedging | None:
     return Hedging(policy.hedge_share, policy.first_byte_timeout / 10, policy.stall_timeout / 10)
 
 
-def _load(url: str, protocol: str, filesystem: fsspec.AbstractFileSystem | None, backend: str | None = None) -> Connect:
+def _load(source: Source, backend: str | None = None) -> Connect:
     """Imports the backend, and with it the client package."""
+    protocol = source.protocol
     name = backend or (
-        _BACKENDS.get(protocol) or _generic(url, protocol) if filesystem is None else _family(filesystem)
+        _BACKENDS.get(protocol) or generic_backend(source.url, source.options)
+        if source.filesystem is None
+        else _family(source.filesystem)
     )
     try:
         module = importlib.import_module(f"streamrec.storage.backends.{name}")
@@ -208,20 +186,6 @@ def _load(url: str, protocol: str, filesystem: fsspec.AbstractFileSystem | None,
         ) from error
     connect: Connect = module.connect
     return connect
-
-
-def _generic(url: str, protocol: str) -> str:
-    """Which of the two general backends serves a protocol that only fsspec knows."""
-    try:
-        cls = fsspec.get_filesystem_class(protocol)
-    except ValueError as error:
-        known = {*_BACKENDS, *fsspec.available_protocols()}
-        raise StorageError(f"no filesystem is known for {protocol}://{nearest(protocol, known)}", url) from error
-    except ImportError as error:
-        package = _PACKAGES.get(protocol)
-        advice = f"pip install {package}" if package else str(error)
-        raise MissingExtraError(f"{protocol}:// URLs need a package: {advice} ({error})") from error
-    return ASYNC if cls.async_impl else SYNC
 
 
 def _family(filesystem: fsspec.AbstractFileSystem) -> str:

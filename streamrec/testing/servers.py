@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-__all__ = ["ServerError", "Store", "fake_gcs", "moto", "nginx", "seaweedfs"]
+__all__ = ["ServerError", "Store", "azurite", "fake_gcs", "ftp", "moto", "nginx", "seaweedfs"]
 
 KEY: Final = "testkey"
 SECRET: Final = "secretsecret"
@@ -189,6 +189,51 @@ def nginx(before: str | None = None) -> Iterator[Store]:
             urllib.request.urlopen(endpoint, timeout=5).close()
 
     with _running(command, ready, prepare=prepare) as (directory, log):
+        yield Store(endpoint, endpoint, {}, directory / "files", log)
+
+
+@contextlib.contextmanager
+def azurite() -> Iterator[Store]:
+    """An Azurite, Azure's own emulator of its Blob service, without a container: a program of npm, not of PyPI.
+
+    Raises:
+        ServerError: Not installed, or did not start.
+    """
+    [port] = _free_ports(1)
+    endpoint = f"http://127.0.0.1:{port}/{_AZURE_ACCOUNT}"
+    command = [str(_program("azurite/node_modules/.bin/azurite-blob")), "--blobHost", "127.0.0.1"]
+    command += ["--blobPort", str(port), "--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry"]
+    account = f"AccountName={_AZURE_ACCOUNT};AccountKey={_AZURE_KEY}"
+    options = {"connection_string": f"DefaultEndpointsProtocol=http;{account};BlobEndpoint={endpoint};"}
+
+    def ready() -> None:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+
+    with _running(command, ready) as (directory, log):
+        yield Store(endpoint, "az://streamrec", options, directory, log)
+
+
+_AZURE_ACCOUNT: Final = "devstoreaccount1"
+_AZURE_KEY: Final = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+"""The account that every Azurite has, as its documentation says."""
+
+
+@contextlib.contextmanager
+def ftp() -> Iterator[Store]:
+    """A pyftpdlib that serves the files below `Store.directory` to everybody, read only.
+
+    Raises:
+        ServerError: Not installed, or did not start.
+    """
+    [port] = _free_ports(1)
+    python = _program("lib/python3*/site-packages/pyftpdlib").parents[3] / "bin" / "python"
+    command = [str(python), "-m", "pyftpdlib", "-i", "127.0.0.1", "-p", str(port), "-d", "files"]
+
+    def ready() -> None:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+
+    with _running(command, ready, prepare=lambda directory: (directory / "files").mkdir()) as (directory, log):
+        endpoint = f"ftp://127.0.0.1:{port}"
         yield Store(endpoint, endpoint, {}, directory / "files", log)
 
 

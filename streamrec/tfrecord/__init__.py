@@ -1,6 +1,6 @@
 """TFRecord framing and compression, sans-I/O: knows bytes, not files."""
 
-from streamrec.tfrecord.compression import DETECT_BYTES, Deflater, Inflater, detect_compression, is_record_header
+from streamrec.tfrecord.compression import Deflater, Inflater
 from streamrec.tfrecord.encoder import RecordBatch, as_record, encode_record, encode_records
 from streamrec.tfrecord.framer import MAX_RECORD_BYTES, Framer
 from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, Frames, as_spans
@@ -9,6 +9,7 @@ from streamrec.tfrecord.loss import Loss, OnError, check_on_error
 from streamrec.tfrecord.options import CompressionType, TFRecordOptions, check_compression_type
 from streamrec.tfrecord.scattered import BUFFER_BITS, SCATTERED_BYTES, Scattered, are_long
 from streamrec.tfrecord.seek import SETTLE_BYTES, Start, find_start, is_record, spanning
+from streamrec.tfrecord.sniffing import DETECT_BYTES, detect_compression, is_record_header
 
 __all__ = [
     "BUFFER_BITS",

@@ -18,10 +18,9 @@ import zlib
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
-from streamrec import kernels
 from streamrec.errors import CorruptRecordError, MissingExtraError, TruncatedShardError
-from streamrec.tfrecord.frames import HEADER_BYTES
 from streamrec.tfrecord.options import CompressionType, TFRecordOptions
+from streamrec.tfrecord.sniffing import DETECT_BYTES, detect_compression, is_record_header, looks_like
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -29,41 +28,9 @@ if TYPE_CHECKING:
 ZSTD_PACKAGE = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 """Python's own since 3.14; its backport is the `zstd` extra."""
 
-__all__ = ["DETECT_BYTES", "Deflater", "Inflater", "detect_compression", "is_record_header"]
+__all__ = ["Deflater", "Inflater"]
 
-DETECT_BYTES = HEADER_BYTES
-"""How many of a shard's first bytes `detect_compression` wants to see."""
-
-GZIP_MAGIC = b"\x1f\x8b"
-ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-DEFLATE_METHOD = 8
 ZSTD_WINDOW_LOG_MAX = 27
-
-
-def detect_compression(head: bytes) -> CompressionType:
-    """How a shard is compressed, from its first bytes.
-
-    A length whose CRC is right is the surest sign there is, and means none; only then do the magic bytes of
-    gzip, zstd and zlib count. Whatever is none of them is framed as it is, and the framer names the damage.
-
-    Args:
-        head: The first `DETECT_BYTES` bytes, or fewer where the shard is shorter.
-    """
-    if is_record_header(head):
-        return ""
-    if head.startswith(GZIP_MAGIC):
-        return "GZIP"
-    if head.startswith(ZSTD_MAGIC):
-        return "ZSTD"
-    if len(head) >= 2 and head[0] & 15 == DEFLATE_METHOD and head[0] >> 4 <= 7 and (head[0] << 8 | head[1]) % 31 == 0:
-        return "ZLIB"
-    return ""
-
-
-def is_record_header(head: bytes) -> bool:
-    """Whether the first twelve bytes are all there, and are a length and its right CRC."""
-    crc = int.from_bytes(head[8:HEADER_BYTES], "little")
-    return len(head) >= HEADER_BYTES and kernels.masked_crc32c(head[:8]) == crc
 
 
 class _Member(Protocol):
@@ -150,6 +117,7 @@ class Inflater:
         self._path = path
         self._member: _Member | None = self._next_member()
         self._input: Buffer = b""
+        self._head = b""
         self._consumed = 0
         self._produced = 0
         self._between = False
@@ -162,6 +130,8 @@ class Inflater:
     def feed(self, data: Buffer) -> None:
         """Takes the next compressed bytes; only while `needs_input`."""
         self._input = data
+        if len(self._head) < DETECT_BYTES:
+            self._head += bytes(memoryview(data)[: DETECT_BYTES - len(self._head)])
         self._consumed += memoryview(data).nbytes
 
     def read(self, limit: int) -> bytes:
@@ -200,15 +170,23 @@ class Inflater:
         try:
             inflated = self._member.inflate(data, limit)
         except self._member.damage as error:
-            raise CorruptRecordError(
-                f"the {self._type} stream is damaged about {self._consumed:,} compressed bytes in ({error}); "
-                "fetch or write the shard again",
-                self._path,
-                self._produced,
-            ) from error
+            raise CorruptRecordError(self._reason(error), self._path, self._produced) from error
         if self._member.eof:
             self._input, self._member, self._between = self._member.unused_data, None, True
         return inflated
+
+    def _reason(self, error: Exception) -> str:
+        """What is wrong with the stream: damage, or it never was one."""
+        head = self._head
+        if detect_compression(head) == self._type:
+            return (
+                f"the {self._type} stream is damaged about {self._consumed:,} compressed bytes in ({error}); "
+                "fetch or write the shard again"
+            )
+        found = f"like {found}" if (found := looks_like(head)) else f"with {head.hex()}"
+        if is_record_header(head):
+            found = "as a TFRecord file without compression: pass compression_type='', or leave it out"
+        return f"this is no {self._type} stream: it begins {found}"
 
     def _start_member(self) -> bool:
         """Begins the next member where bytes follow the last one; skips zero padding behind gzip."""

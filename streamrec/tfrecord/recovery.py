@@ -22,10 +22,10 @@ import numpy.typing as npt
 
 from streamrec import kernels
 from streamrec.errors import CorruptRecordError, StreamrecError, TruncatedShardError
-from streamrec.tfrecord.compression import is_record_header
 from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, as_spans
 from streamrec.tfrecord.loss import Loss, OnError
 from streamrec.tfrecord.resync import search
+from streamrec.tfrecord.sniffing import is_record_header, looks_like
 
 __all__ = ["Rules", "Search", "Walk"]
 
@@ -210,6 +210,9 @@ class Walk:
                 "its writer did not finish, or the copy is incomplete; write or copy it again"
             )
         if code == kernels.BAD_LENGTH_CRC:
+            looks = looks_like(bytes(rest[:HEADER_BYTES])) if self.base + self.at == 0 else None
+            if looks is not None:
+                return f"this is no TFRecord file, it begins like {looks}"
             return (
                 f"the CRC32C of the record's length is wrong (bytes {rest[:HEADER_BYTES].hex()}): the shard is damaged "
                 "here, is compressed in another way than was said, or is no TFRecord file"

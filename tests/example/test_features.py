@@ -53,9 +53,58 @@ def test_dtypes(given: object, kind: Dtype) -> None:
     assert as_dtype(given) is kind
 
 
-@pytest.mark.parametrize("given", [np.float64, "float64", np.int32, "nonsense", None, NamedDtype("bool")])
-def test_other_dtypes_are_refused(given: object) -> None:
-    with pytest.raises(FeatureError, match=r"np.int64, np.float32 or bytes"):
+class Shown:
+    """What a dtype of another library looks like from outside: nothing but its repr, and maybe a NumPy dtype."""
+
+    def __init__(self, shown: str) -> None:
+        self._shown = shown
+
+    def __repr__(self) -> str:
+        return self._shown
+
+
+class ScalarType(type):
+    """What `jax.numpy.int64` is: a class without a type of NumPy above it, which has a `dtype`."""
+
+    dtype = np.dtype("int64")
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        (Shown("torch.int64"), np.int64),
+        (Shown("torch.float32"), np.float32),
+        ("torch.int64", np.int64),
+        ("tf.string", bytes),
+        (Shown("mlx.core.int64"), np.int64),
+        (Shown("<class 'jax.numpy.float32'>"), np.float32),
+        (ScalarType("int64", (), {}), np.int64),
+        (NamedDtype("Int64"), np.int64),
+    ],
+)
+def test_dtypes_of_other_libraries_go_by_their_names(given: object, kind: Dtype) -> None:
+    assert as_dtype(given) is kind
+    if kind is np.int64:
+        assert RaggedFeature(np.int64, row_splits_dtype=given).row_splits_dtype is np.int64
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        (np.int32, "integers as int64 and nothing else: write np.int64, and convert after parsing"),
+        ("uint8", "write np.int64"),
+        (Shown("torch.int32"), "write np.int64"),
+        (NamedDtype("bool"), "write np.int64"),
+        (bool, "write np.int64"),
+        (np.float64, "floats as float32 and nothing else: write np.float32, and convert after parsing"),
+        ("float16", "write np.float32"),
+        (Shown("torch.bfloat16"), "write np.float32"),
+        ("nonsense", "write np.int64, np.float32 or bytes"),
+        (None, "write np.int64, np.float32 or bytes"),
+    ],
+)
+def test_other_dtypes_are_refused(given: object, advice: str) -> None:
+    with pytest.raises(FeatureError, match=f"not a kind that an Example holds.*{advice}"):
         VarLenFeature(given)
 
 

@@ -200,10 +200,13 @@ async def test_a_cut_shard_gives_all_whole_records_first(place: str, kind: str) 
 
 async def test_the_wrong_compression_is_said(place: str) -> None:
     url = put(f"{place}/x", gzip.compress(encode_records(RECORDS)))
-    with pytest.raises(streamrec.CorruptRecordError, match="compressed in another way"):
+    with pytest.raises(streamrec.CorruptRecordError, match="like a GZIP stream: pass compression_type='GZIP'"):
         await read(url, compression_type="")
-    with pytest.raises(streamrec.CorruptRecordError, match="ZLIB stream is damaged"):
+    with pytest.raises(streamrec.CorruptRecordError, match="no ZLIB stream: it begins like a GZIP stream"):
         await read(url, compression_type="ZLIB")
+    url = put(f"{place}/plain", encode_records(RECORDS))
+    with pytest.raises(streamrec.CorruptRecordError, match="as a TFRecord file without compression"):
+        await read(url, compression_type="GZIP")
 
 
 async def test_a_missing_shard_is_not_found(place: str) -> None:

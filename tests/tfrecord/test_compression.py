@@ -82,6 +82,16 @@ def test_several_members_are_one_stream(kind: CompressionType) -> None:
         assert inflate(packed, kind, step) == b"one" * 99 + b"two"
 
 
+def test_skippable_frames_of_zstd_are_skipped() -> None:
+    """As pzstd writes them, in front and between."""
+    skippable = bytes.fromhex("5f2a4d18") + (9).to_bytes(4, "little") + b"no record"
+    one, two = (deflate(text, TFRecordOptions("ZSTD")) for text in (b"one" * 99, b"two"))
+    packed = skippable + one + skippable + skippable + two + skippable
+    assert detect_compression(packed[:12]) == "ZSTD"
+    for step in (1, 7, 10_000):
+        assert inflate(packed, "ZSTD", step) == b"one" * 99 + b"two"
+
+
 def test_gzip_padding_is_no_data() -> None:
     assert inflate(gzip.compress(b"data") + b"\0" * 512, "GZIP", 100) == b"data"
 

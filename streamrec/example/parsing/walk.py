@@ -139,6 +139,10 @@ class Code(enum.IntEnum):
     MISSING = 5  # no such key, and no default
 
 
+_KINDS = {1: ("bytes", "bytes"), 2: ("float32", "np.float32"), 3: ("int64", "np.int64")}
+"""What the kinds' field numbers stand for: for a person, and as code."""
+
+
 class WalkError(Exception):
     """The first thing that a walk could not accept; parse.py turns it into a FeatureError.
 
@@ -163,8 +167,10 @@ class WalkError(Exception):
             return "the bytes are no serialized message; was the record read whole, and is it the right type?"
         wanted = slot.dtype.__name__
         if self.code is Code.KIND:
-            found = {1: "bytes", 2: "float32", 3: "int64"}.get(self.found, "an unknown kind of")
-            return f"found {found} values where {wanted} is wanted; change the feature's dtype"
+            if self.found not in _KINDS:
+                return f"found an unknown kind of values where {wanted} is wanted; write the record again"
+            found, dtype = _KINDS[self.found]
+            return f"found {found} values where {wanted} is wanted: write {dtype} as the feature's dtype"
         if self.code is Code.LIST:
             return f"the {wanted} values are damaged; write the record again"
         if self.code is Code.COUNT:

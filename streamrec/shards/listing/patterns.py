@@ -6,6 +6,7 @@
 - A glob's matches come sorted by name; what a list names keeps the list's order. The same call gives the same
   order wherever and whenever it runs.
 - A web URL is never a glob: `?` and `[` are its own, and web servers cannot list.
+- In a chain (`zip://train-*::s3://bucket/c.zip`) the URL that has the path is the pattern.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from streamrec.arguments import described
+from streamrec.storage import split_chain
 
 __all__ = ["Filenames", "expand_braces", "glob_prefix", "glob_regex", "is_glob", "listed"]
 
@@ -80,12 +82,14 @@ def brace_choices(inside: str) -> Iterator[str]:
 
 def is_glob(name: str) -> bool:
     """Whether a name must be answered by a listing."""
-    return bool(MAGIC.search(name)) and not WEB.match(name)
+    url = split_chain(name).url
+    return bool(MAGIC.search(url)) and not WEB.match(url)
 
 
 def glob_prefix(pattern: str) -> str:
-    """What every match begins with: the part of the pattern before its first magic character."""
-    return MAGIC.split(pattern, maxsplit=1)[0]
+    """What every match begins with: the part of the pattern before its first magic character, in its chain."""
+    before, url, after = split_chain(pattern)
+    return before + MAGIC.split(url, maxsplit=1)[0] + after
 
 
 def glob_regex(pattern: str) -> re.Pattern[str]:
@@ -95,11 +99,13 @@ def glob_regex(pattern: str) -> re.Pattern[str]:
         >>> bool(glob_regex("s3://b/*/x-?.rec").fullmatch("s3://b/d/x-1.rec"))
         True
     """
-    parts = []
+    before, url, after = split_chain(pattern)
+    parts = [re.escape(before)]
     position = 0
-    while position < len(pattern):
-        text, position = translate_at(pattern, position)
+    while position < len(url):
+        text, position = translate_at(url, position)
         parts.append(text)
+    parts.append(re.escape(after))
     return re.compile("".join(parts), re.DOTALL)
 
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamrec.errors import ManifestError
+from streamrec.storage import split_chain
 from streamrec.tfrecord import CompressionType, check_compression_type
 
 __all__ = ["MARK_BYTES", "Manifest", "Marks", "ShardInfo"]
@@ -155,7 +156,8 @@ class Manifest:
     @property
     def prefix(self) -> str:
         """What all shards' URLs begin with."""
-        return _fields(self.pattern)[0][0]
+        before, url, after = split_chain(self.pattern)
+        return before + _fields(url)[0][0] + after
 
     def _entry(self, shard: ShardInfo) -> dict[str, Any]:
         entry: dict[str, Any] = {
@@ -186,7 +188,8 @@ def _directory(path: str) -> str:
 
 def _absolute(path: str, name: str) -> str:
     """A name in a manifest as a URL."""
-    return name if "://" in name or name.startswith("/") else _directory(path) + name
+    before, url, after = split_chain(path)
+    return name if "://" in name or name.startswith("/") else before + _directory(url) + name + after
 
 
 def _fields(pattern: str) -> Sequence[tuple[str, str | None, str]]:

@@ -7,10 +7,11 @@ from typing import Protocol
 
 import anyio
 
+from streamrec.errors import NotFoundError, StorageError
 from streamrec.shards.options import Piece, ReadOptions, ShardPlace
 from streamrec.shards.reading.decompressed_stream import InflatedStream
 from streamrec.shards.reading.pieces import PieceStream, begin_piece
-from streamrec.storage import ByteStream, ObjectInfo, ResumingStream, Storage, Tally
+from streamrec.storage import ByteStream, ObjectInfo, ResumingStream, Storage, Tally, directory_advice
 from streamrec.tfrecord import (
     DETECT_BYTES,
     CompressionType,
@@ -81,9 +82,9 @@ async def open_whole(storage: Storage, path: str, options: ReadOptions, place: S
         StorageError: It cannot be opened.
     """
     told = check_compression_type(options.compression_type)
-    stream = await storage.stream(path, place.offset if told == "" else 0, None, place.version)
+    stream = await _stream(storage, path, place.offset if told == "" else 0, place.version)
     try:
-        head = await _head(stream) if told is None else b""
+        head = b"" if told == "" else await _head(stream)
         kind = detect_compression(head) if told is None else told
         if kind:
             inflated = InflatedStream(stream, Inflater(kind, path), head, place.offset)
@@ -117,6 +118,30 @@ async def open_piece(storage: Storage, path: str, options: ReadOptions, piece: P
     at = ShardPlace(begun.position, place.record, stream.info.version)
     empty = begun.head is None
     return Opened(stream, stream, stream.info, "", at, begun.head or b"", piece.end, stream, empty)
+
+
+async def _stream(storage: Storage, path: str, start: int, version: str | None) -> ByteStream:
+    """A shard's bytes; where a directory was named, an error that says what to write.
+
+    Object stores have no directories: there is nothing of that name, or a marker without a byte that ends in a slash.
+    """
+    try:
+        stream = await storage.stream(path, start, None, version)
+    except NotFoundError as error:
+        if await _holds_objects(storage, path):
+            raise NotFoundError(directory_advice(path), path) from error
+        raise
+    if path.endswith("/") and stream.info.size == 0:
+        await stream.aclose()
+        raise StorageError(directory_advice(path), path)
+    return stream
+
+
+async def _holds_objects(storage: Storage, path: str) -> bool:
+    try:
+        return any([True async for _ in storage.list(path.rstrip("/") + "/")])
+    except StorageError:  # a store that cannot list, or not for this user
+        return False
 
 
 def _viewed(stream: ByteStream, memory_map: bool | None) -> ResumingStream | None:

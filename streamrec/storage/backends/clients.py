@@ -31,6 +31,7 @@ IDLE: Final = 5.0
 ENVIRONMENT: Final = (
     "AWS_",
     "BOTO",
+    "AZURE_",
     "GOOGLE_",
     "GCE_",
     "CLOUDSDK_",

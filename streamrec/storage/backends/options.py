@@ -68,6 +68,8 @@ _VERSION_KEYS = (
     "last_modified",
     "LastModified",
     "modified",
+    "modify",
+    "CRC",
 )
 
 

@@ -10,8 +10,9 @@ import secrets
 from typing import Final
 
 from streamrec.errors import StorageError
+from streamrec.storage.backends.chained_urls import split_chain
 
-__all__ = ["is_temporary", "split_object", "split_prefix", "temporary_name"]
+__all__ = ["directory_advice", "is_temporary", "split_object", "split_prefix", "temporary_name"]
 
 _TEMPORARY: Final = re.compile(r"\..*\.streamrec-([0-9a-f]{8}-)?[0-9a-f]{16}")
 
@@ -40,8 +41,22 @@ def split_object(url: str) -> tuple[str, str]:
     """
     scheme, bucket, key = split_prefix(url)
     if not key:
-        raise StorageError(f"this URL names a bucket where an object is wanted: write {scheme}://bucket/key", url)
+        raise StorageError(
+            f"this URL names a bucket where an object is wanted: write {scheme}://{bucket}/key, or "
+            f"{scheme}://{bucket}/*.tfrecord* for the shards in it",
+            url,
+        )
     return bucket, key
+
+
+def directory_advice(url: str) -> str:
+    """What to write in place of a directory's URL.
+
+    >>> directory_advice("zip://dir/::s3://b/c.zip")
+    'this is a directory: write zip://dir/*.tfrecord*::s3://b/c.zip for the shards in it'
+    """
+    before, name, after = split_chain(url)
+    return f"this is a directory: write {before}{name.rstrip('/')}/*.tfrecord*{after} for the shards in it"
 
 
 def temporary_name(path: str) -> str:

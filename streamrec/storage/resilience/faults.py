@@ -134,7 +134,6 @@ _PASSING_CODES = frozenset(
     {
         "InternalError",
         "RequestTimeout",
-        "RequestTimeTooSkewed",
         "OperationAborted",
         "ConditionalRequestConflict",
     }
@@ -143,6 +142,7 @@ _DENIED_CODES = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired
 _MISSING_CODES = frozenset({"NoSuchKey", "NoSuchBucket", "NoSuchUpload"})
 _DENIED = "the store refused access ({}): check the credentials and what they may do with this path"
 _MISSING = "there is no such object or bucket ({}): check the URL"
+_REGION_CODES = frozenset({"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"})
 _CHANGED = "the object was replaced while it was being read: start again to read the new one"
 
 
@@ -154,6 +154,7 @@ def from_status(
     end: int | None = None,
     *,
     code: str = "",
+    region: str = "",
     retry_after: float | None = None,
 ) -> StorageError | TransientError:
     """The error that an HTTP answer stands for.
@@ -165,6 +166,7 @@ def from_status(
         start: First byte that was asked for, or None.
         end: One past the last byte, or None.
         code: The store's own error code ("SlowDown"), or empty.
+        region: Where the bucket lies, if the store said so; or empty.
         retry_after: Seconds that the server asked to wait, or None.
 
     Returns:
@@ -175,6 +177,10 @@ def from_status(
         return TransientError(Cause.THROTTLED, said, retry_after)
     if code in _PASSING_CODES or status == 408 or status >= 500:
         return TransientError(Cause.SERVER, said, retry_after)
+    if code in _REGION_CODES or (status == 301 and region):
+        return StorageError(_other_region(said, region), path, start, end)
+    if code == "RequestTimeTooSkewed":
+        return PermissionDeniedError(f"this machine's clock is off ({said}): set it (NTP)", path, start, end)
     if code in _DENIED_CODES or status in (401, 403):
         return PermissionDeniedError(_DENIED.format(said), path, start, end)
     if code in _MISSING_CODES or status in (404, 410):
@@ -182,6 +188,15 @@ def from_status(
     if status == 412:
         return ObjectChangedError(_CHANGED, path, start, end)
     return StorageError(f"the store rejected the request ({said})", path, start, end)
+
+
+def _other_region(said: str, region: str) -> str:
+    """What a store means that sends us elsewhere, and what to write."""
+    named = f", {region} ({said})" if region else f" ({said})"
+    return (
+        f"the bucket is in another region{named}: pass client_kwargs={{'region_name': {region or '...'!r}}}, and no "
+        "endpoint_url of another region"
+    )
 
 
 def changed(path: str, start: int | None = None, end: int | None = None) -> ObjectChangedError:

@@ -40,12 +40,17 @@ async def finish(work: Coroutine[Any, Any, T], undo: Callable[[T], Awaitable[Any
     return task.result()
 
 
-async def in_thread(function: Callable[[], T], undo: Callable[[T], Any]) -> T:
-    """Calls a function in a thread of the loop's pool. Its result is undone there if nobody waits for it any more.
+async def in_thread(
+    function: Callable[[], T],
+    undo: Callable[[T], Any],
+    run: Callable[[Callable[[], T]], Awaitable[T]] = asyncio.to_thread,
+) -> T:
+    """Calls a function in a thread. Its result is undone there if nobody waits for it any more.
 
     Args:
         function: What is called; it gives something that must be freed again (an open file, say).
         undo: Frees it.
+        run: What calls the function in a thread; by default one of the loop's pool.
     """
     lock, left = threading.Lock(), False
     made: list[T] = []
@@ -59,7 +64,7 @@ async def in_thread(function: Callable[[], T], undo: Callable[[T], Any]) -> T:
         return result
 
     try:
-        return await asyncio.get_running_loop().run_in_executor(None, call)
+        return await run(call)
     except asyncio.CancelledError:
         with lock:
             left = True

@@ -285,3 +285,16 @@ def test_wire_forms_agree_with_protobuf() -> None:
     assert list(message.features.feature["i"].int64_list.value) == [1, -1]
     assert list(message.features.feature["s"].bytes_list.value) == [b"a"]
     assert list(message.features.feature["f"].float_list.value) == [1.5]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "value", "advice"),
+    [
+        (np.float32, 7, "found int64 values where float32 is wanted: write np.int64 as the feature's dtype"),
+        (bytes, 0.5, "found float32 values where bytes is wanted: write np.float32 as the feature's dtype"),
+        (np.int64, b"x", "found bytes values where int64 is wanted: write bytes as the feature's dtype"),
+    ],
+)
+def test_the_dtype_that_the_file_has_is_named(wanted: Any, value: Any, advice: str) -> None:
+    with pytest.raises(FeatureError, match=advice):
+        parse_example(encode_examples({"x": [value]}), {"x": FixedLenFeature([], wanted)})

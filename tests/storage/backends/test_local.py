@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import streamrec
 from streamrec.errors import (
     ClosedError,
     ObjectChangedError,
@@ -176,3 +177,18 @@ class TestFileUrls(StorageTests):
     @pytest.fixture
     def place(self, tmp_path: Path) -> Place:
         return Place(f"file://{tmp_path}")
+
+
+async def test_a_tilde_is_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    async with streamrec.ShardWriter("~/shards/x-{shard}.tfrecord", manifest="~/shards/manifest.json") as writer:
+        await writer.write(b"a record")
+    assert sorted(os.listdir(tmp_path / "shards")) == ["manifest.json", "x-0.tfrecord"]
+    for name in ("~/shards/x-0.tfrecord", "~/shards/x-*.tfrecord", "~/**/x-*", "file://~/shards/x-?.tfrecord"):
+        assert [record async for record in streamrec.TFRecordDataset(name)] == [b"a record"]
+    found = [bytes(name) async for name in streamrec.Dataset.list_files("~/shards/x-*")]
+    assert found == [b"~/shards/x-0.tfrecord"]
+    assert (await streamrec.verify("~/shards/manifest.json")).ok
+    (tmp_path / "~x").write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    assert [record async for record in streamrec.TFRecordDataset("~x")] == []

@@ -86,6 +86,7 @@ def test_a_policy_without_attempts_is_refused() -> None:
         (410, "", NotFoundError),
         (401, "", PermissionDeniedError),
         (403, "SignatureDoesNotMatch", PermissionDeniedError),
+        (403, "RequestTimeTooSkewed", PermissionDeniedError),
         (400, "ExpiredToken", PermissionDeniedError),
         (412, "PreconditionFailed", ObjectChangedError),
         (400, "InvalidBucketName", StorageError),
@@ -104,7 +105,6 @@ def test_final_answers(status: int, code: str, kind: type[StorageError]) -> None
     [
         (503, "SlowDown", Cause.THROTTLED),
         (429, "", Cause.THROTTLED),
-        (403, "RequestTimeTooSkewed", Cause.SERVER),
         (400, "RequestTimeout", Cause.SERVER),
         (408, "", Cause.SERVER),
         (500, "InternalError", Cause.SERVER),

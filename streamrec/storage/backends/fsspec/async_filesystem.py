@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from inspect import isawaitable
-from typing import Final
+from typing import Any, Final
 
 import fsspec
 from fsspec.asyn import AsyncFileSystem
@@ -36,11 +36,21 @@ BLOCK: Final = 4 << 20
 async def connect(source: Source, policy: RetryPolicy) -> AsyncFsBackend:
     """Makes the filesystem for the running loop."""
     cls = AsyncFileSystem if source.filesystem else fsspec.get_filesystem_class(source.protocol)
-    with common.seam(f"{source.protocol}://"):
-        filesystem = build(cls, source)
+    of_url = {} if source.filesystem else cls._get_kwargs_from_urls(source.url)
+    with common.seam(source.url):
+        filesystem = build(cls, source, **{name: value for name, value in of_url.items() if name not in source.options})
         if hasattr(filesystem, "set_session"):
             await filesystem.set_session()
+    _retry_nothing(filesystem)
     return AsyncFsBackend(filesystem)
+
+
+def _retry_nothing(filesystem: AsyncFileSystem) -> None:
+    """Switches the retries of azure-core off: they would wait 15 s and more within each attempt of ours."""
+    service = getattr(filesystem, "service_client", None)
+    policy: Any = getattr(getattr(service, "_config", None), "retry_policy", None)
+    if hasattr(policy, "total_retries"):
+        policy.total_retries = 0
 
 
 def _forget(filesystem: AsyncFileSystem) -> None:
@@ -82,16 +92,17 @@ class AsyncFsBackend:
         """Asks for size and version; the first block is under way when this returns."""
         info = await self.stat(path)
         common.check_version(info, version, start, end)
-        if info.size is None:
-            raise TransientError(Cause.SERVER, "the filesystem does not tell the object's size")
-        stop = info.size if end is None else min(end, info.size)
-        return _RangesBody(self, info, start, stop) if start < stop else EmptyBody(info)
+        stop = end if info.size is None else info.size if end is None else min(end, info.size)
+        return _RangesBody(self, info, start, stop) if stop is None or start < stop else EmptyBody(info)
 
     async def read(self, info: ObjectInfo, start: int, stop: int, last: bool) -> bytes:
-        """One block; with the last one of a body, the version is compared once more."""
+        """One block; with the last one of a body, the version is compared once more.
+
+        It is shorter than was asked for only where the object's size is not known, at its end.
+        """
         with common.seam(info.path, start, stop):
             data = bytes(await self._fs._cat_file(self._name(info.path), start=start, end=stop))
-        if len(data) != stop - start:
+        if len(data) != stop - start and info.size is not None:
             raise TransientError(Cause.BROKEN, f"{len(data):,} bytes came where {stop - start:,} were asked for")
         if last:
             common.check_version(await self.stat(info.path), info.version, start, stop)
@@ -99,7 +110,7 @@ class AsyncFsBackend:
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
         """By way of a local file and a temporary name."""
-        common.check_overwrite(path, overwrite)
+        common.check_writable(path, overwrite)
         name = self._name(path)
         temporary = temporary_name(name)
 
@@ -138,10 +149,10 @@ class _RangesBody:
     keeps_time = False
     splits = False
 
-    def __init__(self, backend: AsyncFsBackend, info: ObjectInfo, start: int, stop: int) -> None:
+    def __init__(self, backend: AsyncFsBackend, info: ObjectInfo, start: int, stop: int | None) -> None:
         self.info = info
         self._backend = backend
-        self._next = start
+        self._at = self._next = start
         self._stop = stop
         self._left = memoryview(b"")
         self._ahead: asyncio.Task[bytes] | None = None
@@ -150,8 +161,11 @@ class _RangesBody:
     async def readinto(self, buffer: memoryview) -> int:
         """Copies of the block that is there, or waits for the next."""
         if not self._left and self._ahead is not None:
+            asked = self._next - self._at
             self._left = memoryview(await self._ahead)
-            self._read_ahead()
+            self._ahead = None
+            if len(self._left) == asked:
+                self._read_ahead()
         count = min(len(buffer), len(self._left))
         buffer[:count] = self._left[:count]
         self._left = self._left[count:]
@@ -166,8 +180,10 @@ class _RangesBody:
             await asyncio.gather(task, return_exceptions=True)
 
     def _read_ahead(self) -> None:
-        start, self._next = self._next, min(self._next + BLOCK, self._stop)
         self._ahead = None
-        if start < self._stop:
-            reading = self._backend.read(self.info, start, self._next, last=self._next == self._stop)
+        self._at, self._next = self._next, self._next + BLOCK
+        if self._stop is not None:
+            self._next = min(self._next, self._stop)
+        if self._at < self._next:
+            reading = self._backend.read(self.info, self._at, self._next, last=self._next == self._stop)
             self._ahead = asyncio.get_running_loop().create_task(reading)

@@ -9,7 +9,10 @@ Most filesystems cannot pin a version. It is compared when a body is opened, and
 from __future__ import annotations
 
 from collections.abc import Mapping
+from ftplib import error_perm
+from tarfile import TarError
 from typing import Any
+from zipfile import BadZipFile
 
 from streamrec.errors import (
     IntegrityError,
@@ -19,11 +22,12 @@ from streamrec.errors import (
     UnsupportedOperationError,
 )
 from streamrec.storage.backend import ObjectInfo
+from streamrec.storage.backends.chained_urls import split_chain
 from streamrec.storage.backends.options import full_url, version_of
-from streamrec.storage.backends.urls import is_temporary
-from streamrec.storage.resilience.faults import Cause, TransientError, changed, seam_of
+from streamrec.storage.backends.urls import directory_advice, is_temporary
+from streamrec.storage.resilience.faults import Cause, TransientError, changed, from_status, seam_of
 
-__all__ = ["check_overwrite", "check_size", "check_version", "info_of", "infos_of", "parent", "seam"]
+__all__ = ["check_size", "check_version", "check_writable", "info_of", "infos_of", "parent", "seam"]
 
 _MISTAKES = (
     TypeError,
@@ -34,6 +38,9 @@ _MISTAKES = (
     IsADirectoryError,
     NotADirectoryError,
     FileExistsError,
+    BadZipFile,
+    TarError,
+    error_perm,
 )
 
 
@@ -44,15 +51,18 @@ def info_of(path: str, found: Mapping[str, Any], start: int | None = None) -> Ob
         StorageError: It is a directory.
     """
     if found.get("type") == "directory":
-        raise StorageError("this is a directory where an object is wanted: add a name", path, start)
+        raise StorageError(directory_advice(path), path, start)
     size = found.get("size")
     return ObjectInfo(path, None if size is None else int(size), version_of(found))
 
 
 def infos_of(prefix: str, found: Mapping[str, Mapping[str, Any]]) -> list[ObjectInfo]:
     """The objects of a listing whose URL begins with the prefix."""
-    infos = [info_of(full_url(prefix, name), item) for name, item in found.items() if item.get("type") != "directory"]
-    return [info for info in infos if info.path.startswith(prefix) and not is_temporary(info.path)]
+    before, url, after = split_chain(prefix)
+    files = [(full_url(url, name), item) for name, item in found.items() if item.get("type") != "directory"]
+    return [
+        info_of(before + path + after, item) for path, item in files if path.startswith(url) and not is_temporary(path)
+    ]
 
 
 def parent(prefix: str) -> str:
@@ -60,11 +70,13 @@ def parent(prefix: str) -> str:
 
     >>> parent("foo://host/dir/train-"), parent("foo://host"), parent("train-"), parent("/train-")
     ('foo://host/dir', 'foo://host', '', '/')
+    >>> parent("zip://dir/train-::s3://bucket/c.zip")
+    'zip://dir::s3://bucket/c.zip'
     """
-    scheme, colon, rest = prefix.rpartition("://")
-    if not colon:
-        return rest.rpartition("/")[0] or rest[: rest.find("/") + 1]
-    return scheme + colon + (rest.rpartition("/")[0] or rest)
+    before, url, after = split_chain(prefix)
+    scheme, colon, rest = url.rpartition("://")
+    top = rest if colon else rest[: rest.find("/") + 1]
+    return before + scheme + colon + (rest.rpartition("/")[0] or top) + after
 
 
 def check_version(info: ObjectInfo, version: str | None, start: int, end: int | None) -> None:
@@ -73,8 +85,14 @@ def check_version(info: ObjectInfo, version: str | None, start: int, end: int | 
         raise changed(info.path, start, end)
 
 
-def check_overwrite(path: str, overwrite: bool) -> None:
-    """No verb of fsspec creates and never replaces, so to promise it would be a lie."""
+def check_writable(path: str, overwrite: bool) -> None:
+    """No verb of fsspec creates and never replaces, so to promise it would be a lie. Chains are there to be read.
+
+    Raises:
+        UnsupportedOperationError: It cannot be written.
+    """
+    if split_chain(path).linked:
+        raise UnsupportedOperationError("nothing can be written to a chain of URLs: write to the store itself", path)
     if not overwrite:
         raise UnsupportedOperationError(
             "fsspec has no way to create an object only where there is none: pass overwrite=True, and see to it"
@@ -101,7 +119,18 @@ def _translate(error: Exception, path: str, start: int | None, end: int | None) 
         return StorageError(said, path, start, end)
     if isinstance(error, TimeoutError):
         return TransientError(Cause.TIMED_OUT, said)
+    if (status := _status(error)) is not None:
+        return from_status(status, said, path, start, end)
+    if any(cls.__name__ == "ClientAuthenticationError" for cls in type(error).__mro__):  # azure-core's
+        return TransientError(Cause.CREDENTIALS, said)
     return TransientError(Cause.CONNECT if isinstance(error, ConnectionRefusedError) else Cause.BROKEN, said)
+
+
+def _status(error: Exception) -> int | None:
+    """The status of the HTTP answer that an exception stands for: as azure-core, aiohttp and requests keep it."""
+    holders = (error, getattr(error, "response", None))
+    found = [getattr(holder, name, None) for holder in holders for name in ("status_code", "status")]
+    return next((status for status in found if isinstance(status, int) and 400 <= status < 600), None)
 
 
 seam = seam_of((Exception,), _translate)

@@ -1,7 +1,10 @@
-"""Any sync fsspec filesystem: each call in a thread.
+"""Any sync fsspec filesystem, and chains of filesystems: each call in a thread.
 
 A thread cannot be stopped. A cancelled or timed-out call is left behind: it works on memory of its own, never
 on the caller's buffer, and its file is closed when it comes back. A filesystem that hangs keeps that thread.
+
+Filesystems that have one connection, or one open archive, for all their files are called by one thread at a time. What
+a cache opens is opened by one thread at a time: another one would read what the first has not fetched yet.
 """
 
 from __future__ import annotations
@@ -9,18 +12,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, TypeVar
+from weakref import WeakValueDictionary
 
 import anyio.to_thread
 import fsspec
 
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
-from streamrec.storage.backends.fsspec import common
+from streamrec.storage.backends.chained_urls import CACHES, protocol_of, split_chain
+from streamrec.storage.backends.fsspec import common, ftp
 from streamrec.storage.backends.fsspec.spooled_upload import SpooledUpload
 from streamrec.storage.backends.options import Source
 from streamrec.storage.backends.urls import temporary_name
 from streamrec.storage.resilience.faults import Cause, TransientError
 from streamrec.storage.resilience.retry import RetryPolicy
+from streamrec.storage.resilience.shield import in_thread, surely
 
 __all__ = ["SyncFsBackend", "connect"]
 
@@ -29,36 +36,53 @@ T = TypeVar("T")
 BLOCK: Final = 1 << 20
 """Bytes of one read: below that the hop to the thread shows."""
 
+SHARED: Final = {"ftp", "git", "libarchive", "tar"}
+"""Filesystems that bear one call at a time."""
+
 
 async def connect(source: Source, policy: RetryPolicy) -> SyncFsBackend:
     """Takes the user's filesystem as it is, or makes one."""
     if source.filesystem is not None:
         return SyncFsBackend(source.filesystem)
-    cls = fsspec.get_filesystem_class(source.protocol)
-    with common.seam(f"{source.protocol}://"):
-        options = {**source.options, "skip_instance_cache": True, "use_listings_cache": False}
-        return SyncFsBackend(await _in_thread(lambda: cls(**options)))
+    options = {name: dict(value) if isinstance(value, dict) else value for name, value in source.options.items()}
+    options.update(skip_instance_cache=True, use_listings_cache=False)
+    with common.seam(source.url):
+        filesystem, _ = await _in_thread(lambda: fsspec.url_to_fs(source.url, **options))
+    return SyncFsBackend(filesystem, ours=True)
+
+
+def _is_shared(filesystem: object) -> bool:
+    """Whether all files of a filesystem, or of what it is over, are read through one connection or archive."""
+    if not isinstance(filesystem, fsspec.AbstractFileSystem):
+        return False
+    protocols = {filesystem.protocol} if isinstance(filesystem.protocol, str) else set(filesystem.protocol)
+    return bool(protocols & SHARED) or _is_shared(getattr(filesystem, "fs", None))
 
 
 class SyncFsBackend:
     """One sync filesystem.
 
     Args:
-        filesystem: Any; it must bear calls from several threads.
+        filesystem: Any; but for those in `SHARED` it must bear calls from several threads.
+        ours: Whether it was made here, and so is closed here.
     """
 
     block_bytes = BLOCK_BYTES
     remote = False
 
-    def __init__(self, filesystem: fsspec.AbstractFileSystem) -> None:
+    def __init__(self, filesystem: fsspec.AbstractFileSystem, ours: bool = False) -> None:
         self._fs = filesystem
+        self._ours = ours
+        ftp.mend(filesystem)
+        self._lock = threading.RLock() if _is_shared(filesystem) else None
+        self._opening: WeakValueDictionary[str, _Lock] = WeakValueDictionary()
 
     async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
         """All of them on one page."""
         with common.seam(prefix):
             root = self._name(common.parent(prefix))
             try:
-                found = await _in_thread(lambda: self._fs.find(root, detail=True))
+                found = await self.call(lambda: self._find(root))
             except FileNotFoundError:
                 found = {}
             return common.infos_of(prefix, found), None
@@ -66,7 +90,7 @@ class SyncFsBackend:
     async def stat(self, path: str) -> ObjectInfo:
         """Fsspec's info, never from its cache."""
         with common.seam(path):
-            return common.info_of(path, await _in_thread(lambda: self._info(self._name(path))))
+            return common.info_of(path, await self.call(lambda: self._info(self._name(path))))
 
     async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
         """Opens the file in a thread."""
@@ -76,12 +100,13 @@ class SyncFsBackend:
         if stop is not None and start >= stop:
             return EmptyBody(info)
         with common.seam(path, start, end):
-            file = await _in_thread(lambda: _File(self._fs.open(self._name(path), "rb"), start))
+            opening = partial(self._open_file, self._name(path), start)
+            file = await in_thread(opening, undo=_File.close, run=self.call)
         return _FileBody(self, file, info, start, stop)
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
         """By way of a local file and a temporary name."""
-        common.check_overwrite(path, overwrite)
+        common.check_writable(path, overwrite)
         name = self._name(path)
         temporary = temporary_name(name)
 
@@ -93,32 +118,72 @@ class SyncFsBackend:
 
         async def deliver(local: str, size: int) -> ObjectInfo:
             with common.seam(path):
-                await _in_thread(lambda: put(local, size))
+                await self.call(lambda: put(local, size))
             return await self.stat(path)
 
         async def discard() -> None:
             with common.seam(path), suppress(FileNotFoundError):
-                await _in_thread(lambda: self._fs.rm_file(temporary))
+                await self.call(lambda: self._fs.rm_file(temporary))
 
         return await SpooledUpload.start(deliver, discard)
 
+    async def call(self, function: Callable[[], T]) -> T:
+        """Calls in a thread, and at the same time as others where the filesystem bears that."""
+        lock = self._lock
+        if lock is None:
+            return await _in_thread(function)
+
+        def alone() -> T:
+            with lock:
+                return function()
+
+        return await _in_thread(alone)
+
     async def aclose(self) -> None:
-        """The filesystem is the user's or has nothing to close."""
+        """Most have nothing to close."""
+        if self._ours:
+            ftp.close(self._fs)
+
+    def _find(self, root: str) -> Any:
+        ftp.wake(self._fs)
+        return self._fs.find(root, detail=True)
 
     def _info(self, name: str) -> Any:
+        ftp.wake(self._fs)
         self._fs.invalidate_cache(self._fs._parent(name))
         return self._fs.info(name)
 
+    def _open_file(self, name: str, start: int) -> _File:
+        with self._opening.setdefault(name, _Lock()):
+            return _File(self._fs.open(name, "rb"), start, self._lock)
+
     def _name(self, path: str) -> str:
-        return str(self._fs._strip_protocol(path))
+        chain = split_chain(path)
+        cached = chain.before and protocol_of(path) in CACHES  # its own way makes "zip:" of "zip://"
+        return str((self._fs.fs if cached else self._fs)._strip_protocol(chain.url))
+
+
+class _Lock:
+    """A lock that is forgotten when nobody has it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 class _File:
-    """A file for threads: one call at a time, and a close that waits for its turn."""
+    """A file for threads: one call at a time, of those of its filesystem too if it shares a lock with them, and a
+    close that waits for its turn.
+    """
 
-    def __init__(self, file: Any, start: int) -> None:
+    def __init__(self, file: Any, start: int, lock: threading.RLock | None) -> None:
         self._file = file
-        self._lock = threading.Lock()
+        self._lock = lock or threading.RLock()
         if start:
             file.seek(start)
 
@@ -160,7 +225,7 @@ class _FileBody:
             threading.Thread(target=self._file.close, name="streamrec closes a file", daemon=True).start()
         else:
             with common.seam(self.info.path):
-                await _in_thread(self._file.close)
+                await surely(self._file.close)
 
     async def _next_block(self) -> bytes:
         wanted = BLOCK if self._stop is None else min(BLOCK, self._stop - self._position)

@@ -48,7 +48,7 @@ from streamrec.storage.backends.local.temporary_files import (
     sync_directory,
 )
 from streamrec.storage.backends.options import Source
-from streamrec.storage.backends.urls import is_temporary
+from streamrec.storage.backends.urls import directory_advice, is_temporary
 from streamrec.storage.resilience.faults import changed, exists, seam_of, too_many_files
 from streamrec.storage.resilience.retry import RetryPolicy
 from streamrec.storage.resilience.shield import finish, in_thread, surely
@@ -264,12 +264,20 @@ async def _close(file: Any) -> None:
 
 
 def local_path(url: str) -> Path:
-    """The path of a plain path, or a file:// or local:// URL.
+    """The path of a plain path, or a file:// or local:// URL; one that begins with `~` lies in a home directory.
 
     >>> str(local_path("file:///data/a%20b")), str(local_path("/data/a%20b"))
     ('/data/a b', '/data/a%20b')
     """
-    return Path(unquote(urlsplit(url).path) if scheme_of(url) else url)
+    return Path(os.path.expanduser(_named(url)))
+
+
+def _named(url: str) -> str:
+    """A path as it was written, without the scheme and the quoting of a URL."""
+    if not scheme_of(url):
+        return url
+    host, path = urlsplit(url)[1:3]
+    return unquote(host + path if host.startswith("~") else path)
 
 
 def scheme_of(url: str) -> str:
@@ -306,10 +314,11 @@ def _info(path: str, stat: os.stat_result) -> ObjectInfo:
 def _list(prefix: str) -> list[ObjectInfo]:
     """All files whose path begins with the prefix, in the order of their paths."""
     scheme = scheme_of(prefix)
-    wanted = unquote(urlsplit(prefix).path) if scheme else prefix
+    named = _named(prefix)
+    wanted = os.path.expanduser(named)
     root = wanted[: wanted.rfind("/") + 1] or "."
-    found = [path for path in _walk(root, wanted) if path.startswith(wanted)]
-    return [_info(scheme + quote(path) if scheme else path, os.stat(path)) for path in sorted(found)]
+    found = {named + path[len(wanted) :]: path for path in _walk(root, wanted) if path.startswith(wanted)}
+    return [_info(scheme + quote(name) if scheme else name, os.stat(found[name])) for name in sorted(found)]
 
 
 def _walk(root: str, wanted: str) -> Iterator[str]:
@@ -334,7 +343,7 @@ def _translate(error: OSError, path: str, start: int | None, end: int | None) ->
     if error.errno == errno.EMFILE:
         return StorageError(too_many_files(), path, start, end)
     if isinstance(error, IsADirectoryError):
-        return StorageError(f"this is a directory: write {path.rstrip('/')}/*.tfrecord for the shards in it", path)
+        return StorageError(directory_advice(path), path)
     return StorageError(f"{type(error).__name__}: {error}", path, start, end)
 
 

@@ -20,6 +20,8 @@ __all__ = ["PastTheEndError", "seam"]
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _CODE: Final = re.compile(r"<Code>(\w+)</Code>")
 _MESSAGE: Final = re.compile(r"<Message>([^<]*)</Message>")
+_REGION: Final = re.compile(r"<Region>([^<]*)</Region>")
+_SERVER_TIME: Final = re.compile(r"<ServerTime>([^<]*)</ServerTime>")
 _KIND: Final = re.compile(r"HttpError \{\s*kind: (\w+)|Http\(\s*HttpError \{\s*kind: (\w+)")
 _CAUSES: Final = {"Connect": Cause.CONNECT, "Timeout": Cause.TIMED_OUT}
 _FOREIGN: Final = (obs.BaseError, OSError, ValueError)
@@ -46,6 +48,8 @@ def _translate(error: Exception, path: str, start: int | None, end: int | None) 
         return StorageError(f"obstore cannot name this key ({said}): leave out backend='obstore'", path, start, end)
     if kind := _KIND.search(detail):
         return TransientError(_CAUSES.get(kind[1] or kind[2], Cause.BROKEN), said)
+    if "without LOCATION" in said:  # S3's 301, of which obstore keeps neither headers nor body
+        return from_status(301, "", path, start, end, code="PermanentRedirect")
     if "NotPartial" in detail:
         return TransientError(Cause.WRONG_RANGE, "a 200 with all bytes where some were wanted")
     if "UnexpectedRange" in detail:
@@ -61,7 +65,11 @@ def _from_answer(
     if status == 416:
         return PastTheEndError(said, path, start, end)
     words = message[1] if message else said if not code else ""
-    return from_status(status, words, path, start, end, code=code[1] if code else "")
+    if time := _SERVER_TIME.search(said):
+        words += f" The store's shows {time[1]}"
+    found = _REGION.search(said)
+    region = found[1] if found else ""
+    return from_status(status, words, path, start, end, code=code[1] if code else "", region=region)
 
 
 seam = seam_of(_FOREIGN, _translate)

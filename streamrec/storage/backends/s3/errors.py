@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import aiohttp
@@ -16,6 +18,7 @@ from streamrec.storage.resilience.faults import Cause, TransientError, from_stat
 __all__ = ["BadDigestError", "NoSuchUploadError", "PastTheEndError", "seam"]
 
 _FOREIGN = (boto.BotoCoreError, boto.ClientError, ResponseParserError, aiohttp.ClientError, OSError)
+_MOST_SKEW = timedelta(minutes=15)
 _DAMAGED_CODES = frozenset(
     {"InvalidDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch", "IncompleteBody"}
 )
@@ -83,8 +86,26 @@ def _from_answer(
         return TransientError(Cause.DAMAGED, f"{code}: {message}")
     if status in (405, 501):
         return UnsupportedOperationError(f"the store cannot do this ({code}: {message})", path, start, end)
-    wait = retry_after_seconds(meta.get("HTTPHeaders", {}).get("retry-after"))
-    return from_status(status, message, path, start, end, code=code, retry_after=wait)
+    headers = meta.get("HTTPHeaders", {})
+    shown = str(fault.get("ServerTime", ""))
+    if code == "403":  # a HEAD has no body to say why
+        shown = _time_of_another_clock(headers.get("date"))
+        code = "RequestTimeTooSkewed" if shown else code
+    if shown:
+        message += f" The store's shows {shown}"
+    region = str(fault.get("Region") or headers.get("x-amz-bucket-region") or "")
+    wait = retry_after_seconds(headers.get("retry-after"))
+    return from_status(status, message, path, start, end, code=code, region=region, retry_after=wait)
+
+
+def _time_of_another_clock(date: str | None) -> str:
+    """What the store's clock shows, if ours differs by more than S3 bears; else nothing."""
+    try:
+        then = parsedate_to_datetime(date or "")
+    except ValueError:
+        return ""
+    then = then if then.tzinfo else then.replace(tzinfo=UTC)
+    return then.isoformat() if abs(datetime.now(UTC) - then) > _MOST_SKEW else ""
 
 
 seam = seam_of(_FOREIGN, _translate)

@@ -1,0 +1,105 @@
+"""Protocols that only fsspec knows, and chains of them: which backend serves a URL, and what must be installed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import fsspec
+
+from streamrec.errors import MissingExtraError, StorageError
+from streamrec.storage.backends.chained_urls import NATIVE, split_chain
+from streamrec.storage.backends.option_names import OF_EVERY_FILESYSTEM, nearest, parameters_of
+
+__all__ = ["ASYNC", "SYNC", "generic_backend", "place_of"]
+
+ASYNC, SYNC = "fsspec.async_filesystem", "fsspec.sync_filesystem"
+"""The backends for whatever has none of its own."""
+
+_EXTRAS: Final = {
+    **dict.fromkeys(("s3", "s3a"), "s3"),
+    **dict.fromkeys(("gs", "gcs"), "gcs"),
+    **dict.fromkeys(("http", "https"), "http"),
+    **dict.fromkeys(("az", "abfs", "abfss", "adl"), "azure"),
+}
+
+_PACKAGES: Final = {
+    **dict.fromkeys(("sftp", "ssh"), "paramiko"),
+    **dict.fromkeys(("webhdfs", "webHDFS", "github", "jupyter", "jlab", "dbfs"), "requests"),
+    **dict.fromkeys(("hdfs", "arrow_hdfs"), "pyarrow"),
+    **dict.fromkeys(("oci", "ocilake"), "ocifs"),
+    "asynclocal": "morefs",
+    "box": "boxfs",
+    "dask": "dask distributed",
+    "dropbox": "dropboxdrivefs",
+    "gdrive": "gdrive_fs",
+    "git": "pygit2",
+    "hf": "huggingface_hub",
+    "lakefs": "lakefs-spec",
+    "libarchive": "libarchive-c",
+    "oss": "ossfs",
+    "root": "fsspec-xrootd",
+    "smb": "smbprotocol",
+    "wandb": "wandbfs",
+}
+"""What to install for protocols that only fsspec knows."""
+
+_WRAPPING: Final = {"fo", "fs", "target_protocol"}
+"""Options that make a filesystem one over another, which is used through its sync face."""
+
+
+def place_of(url: str) -> str:
+    """What of a URL decides which client serves it.
+
+    A backend of our own serves all buckets and hosts; a filesystem of fsspec belongs to one host, or to one archive.
+
+    >>> place_of("s3://b/k"), place_of("ftp://host/dir/x"), place_of("zip://dir/x::s3://b/c.zip")
+    ('s3://', 'ftp://host', 'zip://::s3://b/c.zip')
+    """
+    chain = split_chain(url)
+    scheme, colon, rest = chain.url.partition("://")
+    if not colon or scheme.lower() in NATIVE or chain.after:
+        rest = ""
+    return f"{chain.before}{scheme.lower() if colon else 'file'}://{rest.partition('/')[0]}{chain.after}"
+
+
+def generic_backend(url: str, options: Mapping[str, Any]) -> str:
+    """Which of the two general backends serves a URL that only fsspec knows.
+
+    Raises:
+        MissingExtraError: A package is not installed; the message holds what to type.
+        StorageError: A protocol that nobody knows, or an option of another filesystem of a chain.
+    """
+    chain = split_chain(url)
+    classes = [_class_of(protocol, url) for protocol in chain.protocols]
+    if chain.linked:
+        _check_options(url, chain.protocols, classes[0], options)
+    return ASYNC if classes[0].async_impl and not chain.linked and not _WRAPPING & set(options) else SYNC
+
+
+def _class_of(protocol: str, url: str) -> type[fsspec.AbstractFileSystem]:
+    try:
+        found: type[fsspec.AbstractFileSystem] = fsspec.get_filesystem_class(protocol)
+    except ValueError as error:
+        known = {*NATIVE, *fsspec.available_protocols()}
+        raise StorageError(f"no filesystem is known for {protocol}://{nearest(protocol, known)}", url) from error
+    except ImportError as error:
+        extra = _EXTRAS.get(protocol)
+        package = f"'streamrec[{extra}]'" if extra else _PACKAGES.get(protocol)
+        advice = f"pip install {package}" if package else str(error)
+        raise MissingExtraError(f"{protocol}:// URLs need a package: {advice} ({error})") from error
+    return found
+
+
+def _check_options(
+    url: str, protocols: list[str], outermost: type[fsspec.AbstractFileSystem], options: Mapping[str, Any]
+) -> None:
+    """Options of the inner filesystems of a chain stand under their protocols; else nobody would heed them."""
+    known = {*parameters_of(outermost), *OF_EVERY_FILESYSTEM, *protocols}
+    for name in options:
+        if name not in known:
+            raise StorageError(
+                f"storage_options has {name!r}, which {protocols[0]} does not know: in a chain, options of another "
+                f"filesystem stand under its protocol: storage_options={{{protocols[-1]!r}: {{{name!r}: ...}}}}",
+                url,
+            )

@@ -1,0 +1,89 @@
+"""What a file is, from its first bytes: how a shard is compressed, or what it looks like if it is no shard. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from streamrec import kernels
+from streamrec.tfrecord.frames import HEADER_BYTES
+from streamrec.tfrecord.options import CompressionType
+
+__all__ = ["DETECT_BYTES", "detect_compression", "is_record_header", "looks_like"]
+
+DETECT_BYTES = HEADER_BYTES
+"""How many of a file's first bytes all functions here want to see."""
+
+_GZIP: Final = b"\x1f\x8b"
+_ZSTD: Final = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")
+"""A frame, or one that is to be skipped: RFC 8878, sections 3.1.1 and 3.1.2."""
+_DEFLATE_METHOD: Final = 8
+
+_COMPRESSED: Final = "a compressed file of a kind that shards never are ({}): unpack it, or write it with GZIP or ZSTD"
+_KINDS: Final = (
+    (rb"\xff\xd8\xff", "a JPEG image"),
+    (rb"\x89PNG", "a PNG image"),
+    (rb"(?i)(\xef\xbb\xbf)?\s*<(!doctype|html|head|body)", "an HTML page, such as a login page or a server's error"),
+    (rb"(\xef\xbb\xbf)?\s*<\?xml", "an XML document, such as a store's error"),
+    (rb"\s*[{\[]\s*[\"{\[}\]]", "JSON"),
+    (rb"version http", "a pointer of Git LFS: run git lfs pull"),
+    (rb"PK\x03\x04", "a ZIP archive: unpack it, or read zip://NAME::URL"),
+    (rb"PAR1", "a Parquet file"),
+    (rb"ARROW1", "an Arrow file"),
+    (rb"\xff\xff\xff\xff..\x00\x00", "an Arrow stream"),
+    (rb"\x89HDF", "an HDF5 file"),
+    (rb"\x93NUMPY", "a NumPy array"),
+    (rb"BZh\d", _COMPRESSED.format("bz2")),
+    (rb"\xfd7zXZ\x00", _COMPRESSED.format("xz")),
+    (rb"\x04\x22\x4d\x18", _COMPRESSED.format("lz4")),
+    (rb"\xff\x06\x00\x00sNaPpY", _COMPRESSED.format("snappy")),
+)
+"""What files begin with that are taken for shards, and what to call them."""
+_TEXT: Final = re.compile(rb"[\t\n\r -~]{8,}")
+
+
+def detect_compression(head: bytes) -> CompressionType:
+    """How a shard is compressed, from its first bytes.
+
+    A length whose CRC is right is the surest sign there is, and means none; only then do the magic bytes of
+    gzip, zstd and zlib count. Whatever is none of them is framed as it is, and the framer names the damage.
+
+    Args:
+        head: The first `DETECT_BYTES` bytes, or fewer where the shard is shorter.
+    """
+    if is_record_header(head):
+        return ""
+    if head.startswith(_GZIP):
+        return "GZIP"
+    if _ZSTD.match(head):
+        return "ZSTD"
+    if len(head) >= 2 and head[0] & 15 == _DEFLATE_METHOD and head[0] >> 4 <= 7 and (head[0] << 8 | head[1]) % 31 == 0:
+        return "ZLIB"
+    return ""
+
+
+def is_record_header(head: bytes) -> bool:
+    """Whether the first twelve bytes are all there, and are a length and its right CRC."""
+    crc = int.from_bytes(head[8:HEADER_BYTES], "little")
+    return len(head) >= HEADER_BYTES and kernels.masked_crc32c(head[:8]) == crc
+
+
+def looks_like(head: bytes) -> str | None:
+    """What a file that is no plain TFRecord file looks like, and what to do, for the end of a message.
+
+    Args:
+        head: Its first bytes; what stands behind `DETECT_BYTES` is not looked at.
+
+    Returns:
+        Words for a person, such as "a PNG image"; None where it looks like nothing that is known.
+
+    >>> looks_like(b"<!DOCTYPE html>"), looks_like(bytes(12))
+    ("an HTML page, such as a login page or a server's error", None)
+    """
+    head = head[:DETECT_BYTES]
+    for pattern, name in _KINDS:
+        if re.match(pattern, head, re.DOTALL):
+            return name
+    if kind := detect_compression(head):
+        return f"a {kind} stream: pass compression_type={kind!r}, or leave it out"
+    return f"text ({head.decode()!r})" if _TEXT.fullmatch(head) else None
