@@ -139,6 +139,7 @@ class TestS3(NotExclusiveTests):
                 for call in (storage.stat(path), storage.stream(path)):
                     with pytest.raises(StorageError, match="3 attempts in a row"):
                         await call
+            assert proxy.wait_idle()
             assert proxy.counters.requests == 2 * QUICK.attempts
 
     async def test_a_listing_is_tried_again_page_by_page(self, s3_store: Store, path: str) -> None:
@@ -147,6 +148,7 @@ class TestS3(NotExclusiveTests):
             async with Storages({**through_obstore(s3_store), "endpoint_url": proxy.url}, retry=QUICK) as storages:
                 storage = await storages.at(path)
                 assert [info async for info in storage.list(path)] == []
+            assert proxy.wait_idle()
             assert proxy.counters.requests == 3
 
     async def test_a_listing_ends_behind_its_prefix(self, tmp_path: Path) -> None:
@@ -158,6 +160,7 @@ class TestS3(NotExclusiveTests):
                 storage = await storages.at("s3://bucket")
                 found = [info.path async for info in storage.list("s3://bucket/dir/0110")]
             assert found == [f"s3://bucket/dir/0110{last}" for last in range(10)]
+            assert store.wait_idle()
             assert store.counters.by_kind == {"list": 2}
 
 
