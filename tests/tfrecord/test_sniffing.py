@@ -119,6 +119,7 @@ def test_what_looks_like_nothing(head: bytes) -> None:
         (b"<html>", "it begins like an HTML page"),
         (b"\x9c" * 20, "it begins with 9c9c9c9c9c9c9c9c9c9c9c9c"),
     ],
+    ids=["plain", "zip", "html", "unknown"],
 )
 def test_what_is_not_compressed_as_was_said(kind: CompressionType, data: bytes, advice: str) -> None:
     inflater = Inflater(kind, "s3://b/x")
@@ -131,7 +132,8 @@ def test_what_is_not_compressed_as_was_said(kind: CompressionType, data: bytes, 
 
 @pytest.mark.parametrize(
     ("data", "kind", "found"),
-    [(gzip.compress(RECORDS, mtime=0), "ZLIB", "GZIP"), (zlib.compress(RECORDS), "GZIP", "ZLIB")],
+    [(gzip.compress(RECORDS), "ZLIB", "GZIP"), (zlib.compress(RECORDS), "GZIP", "ZLIB")],
+    ids=["gzip", "zlib"],
 )
 def test_what_is_compressed_in_another_way(data: bytes, kind: CompressionType, found: str) -> None:
     advice = f"it begins like a {found} stream: pass compression_type='{found}', or leave it out"
