@@ -1,0 +1,46 @@
+"""`streamrec ls`: what the names stand for, and how large it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from streamrec.cli import options
+from streamrec.cli.output import bytes_in_words, print_json, print_line
+from streamrec.cli.reading import run, total_bytes
+from streamrec.cli.sources import Found, find
+from streamrec.storage import Storages
+
+__all__ = ["command"]
+
+
+@click.command("ls")
+@options.sources
+@click.option("-h", "--human", is_flag=True, help="Sizes as 1.5 MB.")
+@options.as_json
+@options.storage_options
+def command(sources: Sequence[str], human: bool, as_json: bool, storage_options: Mapping[str, Any]) -> None:
+    """Lists files and their sizes in bytes, and how much they are together.
+
+    \b
+    streamrec ls s3://bucket/train/
+    streamrec ls 'gs://bucket/train-*.tfrecord' data/{00000..00003}.tfrecord
+    """
+    found = run(listed(sources, storage_options))
+    if as_json:
+        print_json([{"path": item.path, "bytes": item.size} for item in found])
+        return
+    sizes = [bytes_in_words(item.size) if human else f"{item.size:,}" if item.size is not None else "?" for item in found]
+    total = total_bytes(found)
+    width = max(map(len, sizes))
+    for item, size in zip(found, sizes, strict=True):
+        print_line(f"{size:>{width}}  {item.path}")
+    if len(found) > 1 and total is not None:
+        click.echo(f"{len(found):,} files, {bytes_in_words(total)}", err=True)
+
+
+async def listed(sources: Sequence[str], storage_options: Mapping[str, Any]) -> list[Found]:
+    async with Storages(storage_options) as storages:
+        return await find(storages, sources)

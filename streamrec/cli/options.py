@@ -1,0 +1,65 @@
+"""What the commands' arguments have in common."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+__all__ = ["as_json", "features", "sources", "storage_options"]
+
+Decorated = Callable[..., Any]
+
+
+def storage_options(function: Decorated) -> Decorated:
+    """Adds `-o key=value`."""
+    return click.option(
+        "-o",
+        "--option",
+        "storage_options",
+        multiple=True,
+        metavar="KEY=VALUE",
+        callback=parsed_options,
+        help="A storage option (endpoint_url=..., anon=true); the value is JSON where it is JSON, else text.",
+    )(function)
+
+
+def parsed_options(_: click.Context, parameter: click.Parameter, values: Sequence[str]) -> dict[str, Any]:
+    """What `-o key=value` says: JSON values as what they mean, all else as text.
+
+    Examples:
+        >>> parsed_options(None, None, ["anon=true", "key=abc", 'client_kwargs={"verify": false}'])
+        {'anon': True, 'key': 'abc', 'client_kwargs': {'verify': False}}
+    """
+    options: dict[str, Any] = {}
+    for text in values:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise click.BadParameter(f"{text!r} has no '=': write -o endpoint_url=http://127.0.0.1:9000", param=parameter)
+        try:
+            options[key] = json.loads(value)
+        except ValueError:
+            options[key] = value
+    return options
+
+
+def sources(function: Decorated) -> Decorated:
+    """Adds SOURCE..., at least one."""
+    return click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")(function)
+
+
+def as_json(function: Decorated) -> Decorated:
+    """Adds `--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")(function)
+
+
+def features(function: Decorated) -> Decorated:
+    """Adds `--features a,b`."""
+    return click.option(
+        "--features",
+        metavar="A,B",
+        callback=lambda context, parameter, text: [name for name in (text or "").split(",") if name] or None,
+        help="Only these features.",
+    )(function)
