@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-__all__ = ["as_json", "features", "sources", "storage_options"]
+__all__ = ["as_json", "features", "shown", "sources", "storage_options"]
 
 Decorated = Callable[..., Any]
 
@@ -37,7 +37,9 @@ def parsed_options(_: click.Context, parameter: click.Parameter, values: Sequenc
     for text in values:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise click.BadParameter(f"{text!r} has no '=': write -o endpoint_url=http://127.0.0.1:9000", param=parameter)
+            raise click.BadParameter(
+                f"{text!r} has no '=': write -o endpoint_url=http://127.0.0.1:9000", param=parameter
+            )
         try:
             options[key] = json.loads(value)
         except ValueError:
@@ -63,3 +65,35 @@ def features(function: Decorated) -> Decorated:
         callback=lambda context, parameter, text: [name for name in (text or "").split(",") if name] or None,
         help="Only these features.",
     )(function)
+
+
+def shown(count: int | None) -> Callable[[Decorated], Decorated]:
+    """Adds which records are shown, `count` of them where nothing else is said (None for all), and how."""
+    choices = (
+        click.option(
+            "-n",
+            "count",
+            type=click.IntRange(0),
+            default=count,
+            show_default=count is not None,
+            help="Records at most.",
+        ),
+        click.option("--as", "form", type=click.Choice(["text", "json", "raw"]), default="text", show_default=True),
+        click.option(
+            "--from-record", "first", type=click.IntRange(0), default=0, metavar="N", help="Leave out N records before."
+        ),
+        click.option(
+            "--from-byte",
+            "byte",
+            type=click.IntRange(0),
+            metavar="N",
+            help="Begin at the first record whose header lies at byte N or behind it (one shard, not compressed).",
+        ),
+    )
+
+    def decorate(function: Decorated) -> Decorated:
+        for choice in reversed(choices):
+            function = choice(function)
+        return function
+
+    return decorate

@@ -44,11 +44,11 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def escaped(text: str) -> str:
-    """The text with all that a terminal would not show, or would obey, written as Python writes it.
+    r"""The text with all that a terminal would not show, or would obey, written as Python writes it.
 
     Examples:
-        >>> escaped("naïve\\x1b[31m")
-        'naïve\\\\x1b[31m'
+        >>> escaped("naïve\x1b[31m")
+        'naïve\\x1b[31m'
     """
     if text.isprintable():
         return text

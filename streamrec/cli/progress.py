@@ -31,12 +31,13 @@ class Meter:
 
 
 @contextmanager
-def progress(doing: str, total: int | None) -> Iterator[Meter]:
+def progress(doing: str, total: int | None, *, quiet: bool = False) -> Iterator[Meter]:
     """Shows a bar while the block runs; it is gone afterwards.
 
     Args:
         doing: What is done, in a word.
         total: Bytes that there are to do; None where nobody knows.
+        quiet: Whether nothing is shown in a terminal either.
     """
     console = Console(stderr=True)
     columns = (
@@ -46,5 +47,5 @@ def progress(doing: str, total: int | None) -> Iterator[Meter]:
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
+    with Progress(*columns, console=console, transient=True, disable=quiet or not sys.stderr.isatty()) as bar:
         yield Meter(bar, total)

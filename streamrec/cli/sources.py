@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import anyio
+import click
 
 from streamrec.errors import NotFoundError
 from streamrec.shards import Listing, Manifest, expand_braces, sizes_of
 from streamrec.storage import Storages
 
-__all__ = ["Found", "directory_of", "find", "find_records", "read_manifest"]
+__all__ = ["Found", "directory_of", "find", "find_records", "read_manifest", "storages_for"]
 
 BUCKET = re.compile(r"(?!file:|local:|memory:|https?:)[a-z0-9+.-]+://[^/*?\[]+")
 NO_RECORDS = re.compile(r"(.*/)?([._][^/]*|[^/]*\.json)", re.DOTALL)
@@ -38,6 +40,18 @@ class Found:
     path: str
     size: int | None
     records: int | None = None
+
+
+def storages_for(storage_options: Mapping[str, Any]) -> Storages:
+    """The stores that these options lead to.
+
+    Raises:
+        UsageError: An option of streamrec's own has a value that it cannot have.
+    """
+    try:
+        return Storages(storage_options)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
 
 
 async def find(storages: Storages, names: Sequence[str]) -> list[Found]:

@@ -13,8 +13,7 @@ from streamrec.cli import options
 from streamrec.cli.output import print_json, print_line
 from streamrec.cli.progress import Meter, progress
 from streamrec.cli.reading import blocks, each, run, total_bytes
-from streamrec.cli.sources import Found, find_records
-from streamrec.storage import Storages
+from streamrec.cli.sources import Found, find_records, storages_for
 
 __all__ = ["command", "count_all", "count_one"]
 
@@ -27,8 +26,9 @@ __all__ = ["command", "count_all", "count_one"]
 def command(sources: Sequence[str], by_shard: bool, as_json: bool, storage_options: Mapping[str, Any]) -> None:
     """Counts records.
 
-    Of a manifest (SOURCE ends in .json) nothing else is read. Local shards that are not compressed are mapped, and
-    gone through from length to length. All others are read once. Payloads are not checked: `streamrec verify` does that.
+    A manifest (SOURCE ends in .json) tells it, and nothing else is read. Local shards that are not compressed are
+    mapped, and gone through from length to length. All others are read once. Payloads are not checked: `streamrec
+    verify` does that.
     """
     shards, counts = run(counted(sources, storage_options))
     if as_json:
@@ -43,7 +43,7 @@ def command(sources: Sequence[str], by_shard: bool, as_json: bool, storage_optio
 
 
 async def counted(sources: Sequence[str], storage_options: Mapping[str, Any]) -> tuple[list[Found], list[int]]:
-    async with Storages(storage_options) as storages:
+    async with storages_for(storage_options) as storages:
         shards = await find_records(storages, sources)
     return shards, await count_all(shards, storage_options)
 

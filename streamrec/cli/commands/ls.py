@@ -10,29 +10,29 @@ import click
 from streamrec.cli import options
 from streamrec.cli.output import bytes_in_words, print_json, print_line
 from streamrec.cli.reading import run, total_bytes
-from streamrec.cli.sources import Found, find
-from streamrec.storage import Storages
+from streamrec.cli.sources import Found, find, storages_for
 
 __all__ = ["command"]
 
 
-@click.command("ls")
+@click.command(
+    "ls",
+    epilog=options.examples(
+        "streamrec ls s3://bucket/train/",
+        "streamrec ls 'gs://bucket/train-*.tfrecord' 'data/{00000..00003}.tfrecord'",
+    ),
+)
 @options.sources
 @click.option("-h", "--human", is_flag=True, help="Sizes as 1.5 MB.")
 @options.as_json
 @options.storage_options
 def command(sources: Sequence[str], human: bool, as_json: bool, storage_options: Mapping[str, Any]) -> None:
-    """Lists files and their sizes in bytes, and how much they are together.
-
-    \b
-    streamrec ls s3://bucket/train/
-    streamrec ls 'gs://bucket/train-*.tfrecord' data/{00000..00003}.tfrecord
-    """
+    """Lists files and their sizes in bytes, and how much they are together."""
     found = run(listed(sources, storage_options))
     if as_json:
         print_json([{"path": item.path, "bytes": item.size} for item in found])
         return
-    sizes = [bytes_in_words(item.size) if human else f"{item.size:,}" if item.size is not None else "?" for item in found]
+    sizes = [bytes_in_words(item.size) if human or item.size is None else f"{item.size:,}" for item in found]
     total = total_bytes(found)
     width = max(map(len, sizes))
     for item, size in zip(found, sizes, strict=True):
@@ -42,5 +42,5 @@ def command(sources: Sequence[str], human: bool, as_json: bool, storage_options:
 
 
 async def listed(sources: Sequence[str], storage_options: Mapping[str, Any]) -> list[Found]:
-    async with Storages(storage_options) as storages:
+    async with storages_for(storage_options) as storages:
         return await find(storages, sources)
