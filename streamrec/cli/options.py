@@ -8,9 +8,14 @@ from typing import Any
 
 import click
 
-__all__ = ["as_json", "features", "shown", "sources", "storage_options"]
+__all__ = ["as_json", "examples", "features", "shown", "sources", "storage_options"]
 
 Decorated = Callable[..., Any]
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help: what people type."""
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
 def storage_options(function: Decorated) -> Decorated:
@@ -37,9 +42,8 @@ def parsed_options(_: click.Context, parameter: click.Parameter, values: Sequenc
     for text in values:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise click.BadParameter(
-                f"{text!r} has no '=': write -o endpoint_url=http://127.0.0.1:9000", param=parameter
-            )
+            message = f"{text!r} has no '=': write -o endpoint_url=http://127.0.0.1:9000"
+            raise click.BadParameter(message, param=parameter)
         try:
             options[key] = json.loads(value)
         except ValueError:
@@ -70,14 +74,7 @@ def features(function: Decorated) -> Decorated:
 def shown(count: int | None) -> Callable[[Decorated], Decorated]:
     """Adds which records are shown, `count` of them where nothing else is said (None for all), and how."""
     choices = (
-        click.option(
-            "-n",
-            "count",
-            type=click.IntRange(0),
-            default=count,
-            show_default=count is not None,
-            help="Records at most.",
-        ),
+        click.option("-n", "count", type=click.IntRange(0), default=count, show_default=True, help="Records at most."),
         click.option("--as", "form", type=click.Choice(["text", "json", "raw"]), default="text", show_default=True),
         click.option(
             "--from-record", "first", type=click.IntRange(0), default=0, metavar="N", help="Leave out N records before."
