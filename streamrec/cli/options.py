@@ -74,7 +74,15 @@ def features(function: Decorated) -> Decorated:
 def shown(count: int | None) -> Callable[[Decorated], Decorated]:
     """Adds which records are shown, `count` of them where nothing else is said (None for all), and how."""
     choices = (
-        click.option("-n", "count", type=click.IntRange(0), default=count, show_default=True, help="Records at most."),
+        click.option(
+            "-n",
+            "count",
+            metavar="N",
+            type=click.IntRange(0),
+            default=count,
+            show_default=True,
+            help="Records at most.",
+        ),
         click.option("--as", "form", type=click.Choice(["text", "json", "raw"]), default="text", show_default=True),
         click.option(
             "--from-record", "first", type=click.IntRange(0), default=0, metavar="N", help="Leave out N records before."

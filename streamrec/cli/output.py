@@ -60,7 +60,7 @@ def bytes_in_words(count: int | None) -> str:
 
     Examples:
         >>> bytes_in_words(999), bytes_in_words(1_536_000), bytes_in_words(None)
-        ('999 B', '1.5 MB', '?')
+        ('999 B', '1.54 MB', '?')
     """
     if count is None:
         return "?"

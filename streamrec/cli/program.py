@@ -68,7 +68,7 @@ class Commands(click.Group):
 
 @click.group(
     cls=Commands,
-    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "STREAMREC"},
+    context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 good, 1 the data is bad, 2 wrong usage, 3 the store failed, 130 interrupted.",
 )
 @click.version_option(streamrec.__version__)
