@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-__all__ = ["as_json", "examples", "features", "shown", "sources", "storage_options"]
+__all__ = ["as_json", "examples", "features", "shown", "sources", "storage_options", "target_options"]
 
 Decorated = Callable[..., Any]
 
@@ -28,6 +28,19 @@ def storage_options(function: Decorated) -> Decorated:
         metavar="KEY=VALUE",
         callback=parsed_options,
         help="A storage option (endpoint_url=..., anon=true); the value is JSON where it is JSON, else text.",
+    )(function)
+
+
+def target_options(function: Decorated) -> Decorated:
+    """Adds `-O key=value`."""
+    return click.option(
+        "-O",
+        "--target-option",
+        "target_options",
+        multiple=True,
+        metavar="KEY=VALUE",
+        callback=parsed_options,
+        help="A storage option for TARGET alone; with one of these, no -o counts for it.",
     )(function)
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["bytes_in_words", "print_json", "print_line", "print_table", "rounded"]
+__all__ = ["bytes_in_words", "counted", "print_json", "print_line", "print_table", "rounded"]
 
 UNITS = ("kB", "MB", "GB", "TB", "PB")
 NO_TERMINAL = 1 << 14
@@ -72,6 +72,16 @@ def bytes_in_words(count: int | None) -> str:
         if size < 999.5 or unit == UNITS[-1]:
             break
     return f"{size:.3g} {unit}"
+
+
+def counted(number: int, thing: str) -> str:
+    """A number of things.
+
+    Examples:
+        >>> counted(1, "shard"), counted(2000, "shard")
+        ('1 shard', '2,000 shards')
+    """
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def rounded(value: float | int | None) -> str:

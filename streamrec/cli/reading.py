@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
@@ -75,7 +75,7 @@ async def blocks(reader: streamrec.ShardReader, meter: Meter | None = None) -> A
 
 async def batches(
     shards: Sequence[Found], record_bytes: float, options: Mapping[str, Any], meter: Meter, **reading: Any
-) -> AsyncIterator[streamrec.Frames]:
+) -> AsyncGenerator[streamrec.Frames, None]:
     """The records of all shards, one shard after the other, in batches of about BATCH_BYTES.
 
     Args:

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 
 from streamrec import Example, SequenceExample
 
-__all__ = ["Kind", "as_json", "as_lines", "features_in", "image_type", "kind_of"]
+__all__ = ["Kind", "as_json", "as_lines", "features_in", "image_type", "kind_of", "plain", "text_of"]
 
 Kind = Literal["example", "sequence_example", "bytes"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any, Final
 
@@ -29,14 +29,24 @@ class Sample:
     Attributes:
         records: Some records.
         compressions: How the shards that were looked at are compressed: "", "GZIP", "ZLIB", "ZSTD".
-        kind: What the records are.
-        schema: Their features; None where they are plain bytes.
     """
 
     records: tuple[bytes, ...]
     compressions: tuple[str, ...]
-    kind: Kind
-    schema: streamrec.Schema | None
+
+    @cached_property
+    def kind(self) -> Kind:
+        """What the records are."""
+        return kind_of(self.records)
+
+    @cached_property
+    def schema(self) -> streamrec.Schema | None:
+        """Their features; None where they are plain bytes.
+
+        Raises:
+            FeatureError: A feature has two kinds.
+        """
+        return None if self.kind == "bytes" else streamrec.infer_features(self.records, kind=self.kind)
 
     @property
     def record_bytes(self) -> float:
@@ -48,15 +58,12 @@ async def take_sample(shards: Sequence[Found], storage_options: Mapping[str, Any
     """Reads the beginnings of some shards.
 
     Raises:
-        FeatureError: A feature has two kinds.
         StreamrecError: A shard cannot be read, or is damaged within its first records.
     """
     step = max(1, len(shards) // SHARDS)
     looked = await each(partial(beginning, storage_options=storage_options), shards[::step][:SHARDS])
     records = tuple(record for taken, _ in looked for record in taken)
-    kind = kind_of(records)
-    schema = None if kind == "bytes" else streamrec.infer_features(records, kind=kind)
-    return Sample(records, tuple(dict.fromkeys(compression for _, compression in looked)), kind, schema)
+    return Sample(records, tuple(dict.fromkeys(compression for _, compression in looked)))
 
 
 async def beginning(shard: Found, storage_options: Mapping[str, Any]) -> tuple[list[bytes], str]:

@@ -12,7 +12,7 @@ import click
 
 import streamrec
 from streamrec.cli import options
-from streamrec.cli.output import bytes_in_words, print_json, print_line
+from streamrec.cli.output import bytes_in_words, counted, print_json, print_line
 from streamrec.cli.program import BAD_DATA
 from streamrec.cli.progress import progress
 from streamrec.cli.reading import each, run, total_bytes
@@ -89,7 +89,7 @@ def tell(verdict: Verdict) -> None:
     if verdict.scans:
         records = sum(item.records for item in verdict.scans)
         state = f"{damaged:,} of them damaged" if damaged else "all good"
-        print_line(f"{len(verdict.scans):,} shards read, {records:,} good records, {state}")
+        print_line(f"{counted(len(verdict.scans), 'shard')} read, {counted(records, 'good record')}, {state}")
 
 
 async def looked_at(
