@@ -10,8 +10,9 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -60,6 +61,30 @@ class Commands(click.Group):
         command: click.Command = import_module(f"streamrec.cli.commands.{cmd_name}").command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that was typed.
+
+        Raises:
+            UsageError: There is none of this name; says which one is nearest.
+        """
+        if args[0] not in COMMANDS:
+            near = get_close_matches(args[0], COMMANDS, 1)
+            hint = f"Did you mean {near[0]}?" if near else "See streamrec --help."
+            raise click.UsageError(f"No such command {args[0]!r}. {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command; where nobody reads what it prints any more, it just ends."""
+        try:
+            code = super().invoke(ctx)
+            sys.stdout.flush()
+            return code
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is flushed into nothing
+            return NOBODY_READS
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the list of commands, and loads none of them."""
         with formatter.section("Commands"):
@@ -72,7 +97,7 @@ class Commands(click.Group):
     epilog="Exit codes: 0 good, 1 the data is bad, 2 wrong usage, 3 the store failed, 130 interrupted.",
 )
 @click.version_option(streamrec.__version__)
-@click.option("-v", "--verbose", is_flag=True, help="Show what the library logs: retries, losses.")
+@click.option("-v", "--verbose", is_flag=True, help="Show what the library logs: retries, losses, shards written.")
 def streamrec_command(verbose: bool) -> None:
     """Looks at TFRecord shards and rewrites them, wherever they lie: disk, S3, GCS, HTTP.
 
@@ -86,7 +111,6 @@ def run(arguments: Sequence[str]) -> int:
     """Runs one command; returns the exit code. Says in a line what went wrong, on standard error."""
     try:
         code = streamrec_command.main(list(arguments), prog_name="streamrec", standalone_mode=False)
-        sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
         error.show()
@@ -96,9 +120,6 @@ def run(arguments: Sequence[str]) -> int:
     except StreamrecError as error:
         click.echo(f"streamrec: {error}", err=True)
         return code_of(error)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is flushed into nothing
-        return NOBODY_READS
 
 
 def code_of(error: StreamrecError) -> int:

@@ -142,8 +142,12 @@ async def matching(storages: Storages, name: str) -> list[Found]:
 async def sized(storages: Storages, found: Sequence[Found]) -> list[Found]:
     """Asks for the sizes that are not known; an object that is not there is a NotFoundError."""
     known = {item.path: item.size for item in found if item.size is not None}
-    sizes = {
-        shard.path: shard.size if shard.splittable else None
-        for shard in await sizes_of(storages, [item.path for item in found], known)
-    }
+    try:
+        asked = await sizes_of(storages, [item.path for item in found], known)
+    except NotFoundError as error:
+        if error.path is None or "://" not in error.path:
+            raise
+        hint = f"{error.reason}; what lies in a directory is {error.path}/"
+        raise NotFoundError(hint, error.path) from error
+    sizes = {shard.path: shard.size if shard.splittable else None for shard in asked}
     return [replace(item, size=sizes[item.path]) for item in found]

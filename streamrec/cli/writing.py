@@ -6,6 +6,7 @@ removed again where it fails or is interrupted.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -17,6 +18,8 @@ from fsspec.core import url_to_fs
 from streamrec import NotFoundError
 from streamrec.shards import Manifest
 from streamrec.storage import Storages
+
+logger = logging.getLogger("streamrec")
 
 __all__ = ["COMPRESSIONS", "Written", "compression_of", "refuse_existing", "refuse_matching"]
 
@@ -38,6 +41,7 @@ class Written:
     def add(self, path: str) -> None:
         """There is one more."""
         self._paths.append(path)
+        logger.info("%s is written", path)
 
     async def __aenter__(self) -> Self:
         return self

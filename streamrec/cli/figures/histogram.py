@@ -57,8 +57,9 @@ class Histogram:
         least, most = float(numbers.min()), float(numbers.max())
         if least < self._least or most > self._most:
             self._make_room(min(least, self._least), max(most, self._most))
-        places = np.floor(np.ldexp(numbers.astype(np.float64), -self._exponent)).astype(np.int64) - self._first
-        self._counts += np.bincount(places, minlength=len(self._counts))
+        places = np.floor(np.ldexp(numbers.astype(np.float64), -self._exponent)).astype(np.int64)
+        places[(places == 0) & (numbers < 0)] = -1  # so small beside the width that it became 0
+        self._counts += np.bincount(places - self._first, minlength=len(self._counts))
 
     def bins(self, most: int) -> list[Bin]:
         """The counts in at most so many bins, from that of the least number to that of the largest one."""
@@ -83,7 +84,9 @@ class Histogram:
 
     def _make_room(self, least: float, most: float) -> None:
         """Makes bins for all numbers from `least` to `most`, and puts the counts so far into them."""
-        exponent = self._exponent if len(self._counts) else self._finest(least, most)
+        exponent = self._finest(least, most)
+        if len(self._counts):
+            exponent = max(exponent, self._exponent)
         while index(most, exponent) - index(least, exponent) >= BINS:
             exponent += 1
         first = index(least, exponent)
@@ -100,4 +103,4 @@ class Histogram:
 
 
 def index(number: float, exponent: int) -> int:
-    return math.floor(math.ldexp(number, -exponent))
+    return math.floor(math.ldexp(number, -exponent)) or -int(number < 0)
