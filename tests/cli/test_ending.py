@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from streamrec.cli import program
 from tests.cli.conftest import COMMAND, run, start
 
 
@@ -27,19 +28,20 @@ from tests.cli.conftest import COMMAND, run, start
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_wrong_usage_says_what_to_type(shard: Path, arguments: list[str], said: str) -> None:
-    done = run(*[str(shard) if part == "SHARD" else part for part in arguments])
-    assert done.code == 2
-    assert said in done.err
+def test_wrong_usage_says_what_to_type(
+    shard: Path, capfd: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert program.run([str(shard) if part == "SHARD" else part for part in arguments]) == 2
+    assert said in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["count", "info", "head", "cat", "stat", "verify"])
-def test_a_missing_file(tmp_path: Path, command: str) -> None:
-    done = run(command, tmp_path / "nothing.tfrecord")
-    assert done.code == 3
-    assert done.err.count("\n") == 1
-    assert "there is no such file" in done.err
-    assert done.out == ""
+def test_a_missing_file(tmp_path: Path, capfd: pytest.CaptureFixture[str], command: str) -> None:
+    assert program.run([command, str(tmp_path / "nothing.tfrecord")]) == 3
+    assert capfd.readouterr() == (
+        "",
+        f"streamrec: {tmp_path}/nothing.tfrecord: there is no such file: check the path\n",
+    )
 
 
 def test_damage_is_an_exit_code_of_its_own(damaged: Path) -> None:
