@@ -21,10 +21,10 @@ def test_verify_tells_the_places_and_repairs(shard: Path, damaged: Path, tmp_pat
     assert losses == [(place(shard, 100), 100), (place(shard, 239), 238)]
     wanted = [record for number, record in enumerate(examples(239)) if number != 100]
     assert records(tmp_path / "clean" / damaged.name) == wanted
-    assert run("verify", tmp_path / "clean").out == "2 shards read, 478 good records, all good\n"
+    assert run("verify", tmp_path / "clean").out == "2 shards read, 478 good records, nothing is damaged\n"
     text = run("verify", damaged).out
     assert f"byte {place(shard, 100):,}, behind 100 good records: " in text
-    assert "1 shard read, 238 good records, 1 of them damaged" in text
+    assert "1 shard read, 238 good records, 1 shard damaged" in text
 
 
 def test_verify_with_a_manifest_says_what_and_where(shard: Path, tmp_path: Path) -> None:

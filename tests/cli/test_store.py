@@ -34,7 +34,7 @@ def test_damage_in_the_store(damaged: Path, bucket: Bucket) -> None:
     done = run("verify", *bucket.options, "--json", "--repair", good, bad)
     assert done.code == 1
     assert [row["damages"] for row in done.json["shards"]] == [2]
-    assert run("verify", *bucket.options, good).out == "1 shard read, 238 good records, all good\n"
+    assert run("verify", *bucket.options, good).out == "1 shard read, 238 good records, nothing is damaged\n"
 
 
 def test_what_the_store_refuses(bucket: Bucket) -> None:

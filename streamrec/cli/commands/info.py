@@ -11,7 +11,7 @@ import click
 from streamrec import FeatureSummary
 from streamrec.cli import options
 from streamrec.cli.commands.count import count_all
-from streamrec.cli.output import bytes_in_words, print_json, print_line, print_table
+from streamrec.cli.output import bytes_in_words, counted, print_json, print_line, print_table
 from streamrec.cli.reading import run, total_bytes
 from streamrec.cli.records import as_json as record_as_json
 from streamrec.cli.records import as_lines
@@ -49,6 +49,7 @@ def command(sources: Sequence[str], exact: bool, as_json: bool, storage_options:
     print_line(f"records are  {KINDS[sample.kind]}, {bytes_in_words(round(sample.record_bytes))} on average")
     if sample.schema is not None:
         click.echo()
+        print_line(f"features, as {counted(len(sample.records), 'record')} from the beginnings of shards show them")
         columns = ("feature", "kind", ">values", ">present", "parse_example takes")
         print_table(columns, (row_of(item) for item in all_features(sample)))
     if sample.records:

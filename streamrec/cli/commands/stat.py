@@ -25,6 +25,8 @@ __all__ = ["command"]
 BARS = 16
 FREQUENT = 5
 FREQUENT_JSON = 20
+FEW = 100
+STANDS_OUT = 0.01
 
 
 @click.command(
@@ -102,11 +104,11 @@ def row(item: FeatureFigures) -> tuple[str, ...]:
 
 
 def most_frequent(item: FeatureFigures) -> str:
-    """The most frequent values in a line; nothing where none of them came twice."""
-    values = item.frequent.most(FREQUENT)
-    if not values or values[0][1] == 1:
+    """The most frequent values in a line; nothing where none of many stands out."""
+    values, share = item.frequent.most(FREQUENT), item.numbers.count
+    many = item.frequent.different is None or item.frequent.different > FEW
+    if not values or (many and values[0][1] < STANDS_OUT * share):
         return ""
-    share = item.numbers.count
     about = "" if item.frequent.exact else "at least "
     different = "" if item.long or not item.frequent.exact else f"; {item.frequent.different:,} different"
     return ", ".join(f"{value_text(value)} {about}{count / share:.1%}" for value, count in values) + different

@@ -88,7 +88,7 @@ def tell(verdict: Verdict) -> None:
     damaged = sum(bool(item.damages) for item in verdict.scans)
     if verdict.scans:
         records = sum(item.records for item in verdict.scans)
-        state = f"{damaged:,} of them damaged" if damaged else "all good"
+        state = f"{counted(damaged, 'shard')} damaged" if damaged else "nothing is damaged"
         print_line(f"{counted(len(verdict.scans), 'shard')} read, {counted(records, 'good record')}, {state}")
 
 
