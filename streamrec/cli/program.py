@@ -44,6 +44,9 @@ COMMANDS: Final = {
     "verify": "Checks every CRC32C, or a manifest; repairs.",
     "stat": "Statistics of each feature; an HTML page.",
     "reshard": "Splits, merges, compresses, shuffles into new shards.",
+    "bench": "How fast a store gives objects, and what to set.",
+    "doctor": "Whether a store works as it should, step by step.",
+    "demo": "Writes a small data set to try all this on.",
 }
 
 

@@ -36,8 +36,8 @@ def total_bytes(shards: Iterable[Found]) -> int | None:
     return None if None in sizes else sum(size or 0 for size in sizes)
 
 
-async def each(function: Callable[[A], Awaitable[B]], items: Sequence[A]) -> list[B]:
-    """Calls a function for each item, some at a time; returns the results in the items' order.
+async def each(function: Callable[[A], Awaitable[B]], items: Sequence[A], parallel: int = PARALLEL) -> list[B]:
+    """Calls a function for each item, `parallel` of them at a time; returns the results in the items' order.
 
     Raises:
         Exception: The first error ends all, and is raised as it is.
@@ -55,7 +55,7 @@ async def each(function: Callable[[A], Awaitable[B]], items: Sequence[A]) -> lis
             group.cancel_scope.cancel()
 
     async with anyio.create_task_group() as group:
-        for _ in range(min(PARALLEL, len(items))):
+        for _ in range(min(parallel, len(items))):
             group.start_soon(work)
     if errors:
         raise errors[0]
@@ -74,7 +74,11 @@ async def blocks(reader: streamrec.ShardReader, meter: Meter | None = None) -> A
 
 
 async def batches(
-    shards: Sequence[Found], record_bytes: float, options: Mapping[str, Any], meter: Meter, **reading: Any
+    shards: Sequence[Found],
+    record_bytes: float,
+    options: Mapping[str, Any],
+    told: Callable[[int], None],
+    **reading: Any,
 ) -> AsyncGenerator[streamrec.Frames, None]:
     """The records of all shards, one shard after the other, in batches of about BATCH_BYTES.
 
@@ -82,7 +86,7 @@ async def batches(
         shards: The shards.
         record_bytes: How long a record is, about.
         options: Storage options.
-        meter: Is told of the bytes that were read.
+        told: Called with how many bytes were read in all.
         reading: Passed to `TFRecordDataset`.
     """
     dataset = streamrec.TFRecordDataset([shard.path for shard in shards], storage_options=options, **reading)
@@ -90,4 +94,4 @@ async def batches(
     async with aclosing(dataset.batch(size).with_options(memory_budget=16 * BATCH_BYTES).aiterate()) as taken:
         async for frames in taken:
             yield frames
-            meter.set(taken.stats().bytes_read)
+            told(taken.stats().bytes_read)

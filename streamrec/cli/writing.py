@@ -49,7 +49,12 @@ class Written:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and self._paths:
+        if error is not None:
+            await self.remove()
+
+    async def remove(self) -> None:
+        """Removes them all; says on standard error which one could not be removed."""
+        if self._paths:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(self._remove)
 

@@ -64,3 +64,25 @@ def test_ctrl_c_leaves_nothing_in_the_store(shard: Path, bucket: Bucket) -> None
     assert process.returncode == 130
     assert "Traceback" not in said
     assert "nothing lies below" in run("ls", *bucket.options, bucket.url).err
+
+
+def test_bench_and_doctor(bucket: Bucket) -> None:
+    url, options = bucket.url, bucket.options
+    assert run("demo", *options, url).code == 0
+    found = run("bench", *options, "--json", "--seconds", "0.05", url).json
+    assert len(found["measurements"]) == 24
+    assert all(item["mb_per_second"] > 0 for item in found["measurements"])
+    assert found["knee"] in (1, 2, 4, 8, 16, 32)
+    assert found["dataset"]["mb_per_second"] > 0
+    done = run("doctor", *options, "--json", "--write", url)
+    assert done.code == 0, done.out
+    names = ["resolve", "connect", "TLS", "clock", "list", "get", "range", "version", "speed", "write"]
+    assert [row["name"] for row in done.json["checks"]] == names
+    assert len(run("ls", *options, "--json", url).json) == 5  # the test object is gone
+    done = run("doctor", *options, "-o", "secret=wrong", url)
+    assert done.code == 3
+    assert "FAIL  list" in done.out
+    assert "check the credentials" in done.out
+    done = run("doctor", *options, "-o", "endpoint_url=http://127.0.0.1:1", url)
+    assert done.code == 3
+    assert "FAIL  connect" in done.out

@@ -177,12 +177,12 @@ async def begun(
     if not plan.shuffle:
         total = sum(await count_all(found, storage_options)) if plan.shards else 0
         meter = stack.enter_context(progress("writing", size))
-        records = batches(found, sample.record_bytes, storage_options, meter)
+        records = batches(found, sample.record_bytes, storage_options, meter.set)
         return await stack.enter_async_context(aclosing(records)), total
     shuffle = stack.enter_context(Shuffle(plan.seed, plan.temp))
     plain = size if sample.compressions == ("",) or size is None else size * COMPRESSED_BY
     with progress("reading", size) as meter:
-        async with aclosing(batches(found, sample.record_bytes, storage_options, meter)) as records:
+        async with aclosing(batches(found, sample.record_bytes, storage_options, meter.set)) as records:
             await shuffle.deal(records, plain)
     meter = stack.enter_context(progress("writing", shuffle.nbytes))
     return await stack.enter_async_context(aclosing(metered(shuffle.drawn(), meter))), shuffle.records

@@ -1,0 +1,233 @@
+"""What `streamrec doctor` looks at, step by step. A check returns what it found, or raises what is wrong."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from http.client import HTTPException
+from typing import Any, Final
+from uuid import uuid4
+
+import anyio
+
+from streamrec import AlreadyExistsError, NotFoundError, ObjectChangedError, StreamrecError, UnsupportedOperationError
+from streamrec.cli.endpoint import Endpoint, clock_skew, connect, endpoint_of, handshake, resolve
+from streamrec.cli.measuring import measure
+from streamrec.cli.output import bytes_in_words, counted
+from streamrec.cli.sources import Found, directory_of, find, storages_for
+from streamrec.cli.writing import Written
+from streamrec.storage import Storages
+
+__all__ = ["Row", "examine"]
+
+SKEW_SECONDS: Final = 300.0
+LOOKS: Final = 10
+RANGE_BYTES: Final = 1 << 22
+SPEED_SECONDS: Final = 1.0
+WRITTEN_BYTES: Final = 1_000_000
+
+
+class CheckError(Exception):
+    """A check found something that is not as it should be; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one check found.
+
+    Attributes:
+        name: What was looked at.
+        ok: Whether it is as it should be; None where it was not looked at.
+        seconds: How long that took.
+        found: What was found, or what is wrong and what to do.
+    """
+
+    name: str
+    ok: bool | None
+    seconds: float
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class Patient:
+    """What is looked at.
+
+    Attributes:
+        url: What was named.
+        options: Storage options.
+        storages: Where it lies.
+    """
+
+    url: str
+    options: Mapping[str, Any]
+    storages: Storages
+
+
+async def examine(url: str, write: bool, storage_options: Mapping[str, Any]) -> AsyncIterator[Row]:
+    """Goes through all checks; a later one is left out where it cannot be made.
+
+    Args:
+        url: An object, a pattern or a directory.
+        write: Whether an object is written below it, and removed again.
+        storage_options: Where it lies.
+    """
+    endpoint = endpoint_of(url, storage_options)
+    if endpoint is not None:
+        for name, look in ends_of(endpoint):
+            row = await checked(name, lambda look=look: anyio.to_thread.run_sync(look, endpoint))  # type: ignore[misc]
+            yield row
+            if not row.ok and name != "clock":
+                return
+    async with storages_for(storage_options) as storages:
+        patient, found = Patient(url, storage_options, storages), list[Found]()
+        yield await checked("list", lambda: listed(patient, found))
+        objects = [item for item in found if item.size]
+        if objects:
+            largest = max(objects, key=lambda item: item.size or 0)
+            for name, check in READING.items():
+                yield await checked(name, lambda check=check: check(patient, largest))  # type: ignore[misc]
+        else:
+            yield Row("get", None, 0.0, "nothing to read: name a directory that has objects, to look at reading too")
+        if write:
+            yield await checked("write", lambda: written(patient))
+
+
+def ends_of(endpoint: Endpoint) -> list[tuple[str, Callable[[Endpoint], str]]]:
+    """What is looked at before any client."""
+    return [("resolve", resolved), ("connect", connected), ("TLS", encrypted), ("clock", clock)]
+
+
+async def checked(name: str, check: Callable[[], Awaitable[str]]) -> Row:
+    """Makes a check, and takes the time."""
+    began = time.perf_counter()
+    try:
+        found, ok = await check(), True
+    except (StreamrecError, OSError, HTTPException, CheckError) as error:
+        found, ok = str(error) or type(error).__name__, False
+    return Row(name, ok, time.perf_counter() - began, found)
+
+
+def resolved(endpoint: Endpoint) -> str:
+    try:
+        return f"{endpoint.host} is {', '.join(resolve(endpoint))}"
+    except OSError as error:
+        raise CheckError(f"{endpoint.host} has no address ({error}): check the endpoint's name, and DNS") from error
+
+
+def connected(endpoint: Endpoint) -> str:
+    try:
+        connect(endpoint)
+    except OSError as error:
+        raise CheckError(
+            f"no connection to port {endpoint.port} ({error}): is it up, is a firewall between?"
+        ) from error
+    return f"port {endpoint.port}"
+
+
+def encrypted(endpoint: Endpoint) -> str:
+    if not endpoint.secure:
+        return "not encrypted: all right on this machine or in a network of your own"
+    try:
+        return handshake(endpoint)
+    except OSError as error:
+        raise CheckError(f"{error}: check the certificate, or name the CA's file in SSL_CERT_FILE") from error
+
+
+def clock(endpoint: Endpoint) -> str:
+    skew = clock_skew(endpoint)
+    if skew is None:
+        return "the server tells no time"
+    ahead = f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the server's clock"
+    if abs(skew) > SKEW_SECONDS:
+        raise CheckError(f"{ahead}: set this machine's clock; stores refuse requests that are 15 minutes off")
+    return "as the server's, to a few seconds" if abs(skew) < 3 else ahead
+
+
+async def listed(patient: Patient, found: list[Found]) -> str:
+    directory = directory_of(patient.url)
+    if directory is None:
+        found += await find(patient.storages, [patient.url])
+    else:
+        storage = await patient.storages.at(directory)
+        found += [Found(info.path, info.size) async for info in storage.list(directory)]
+    size = sum(item.size or 0 for item in found)
+    return f"{counted(len(found), 'object')}, {bytes_in_words(size)}"
+
+
+async def got(patient: Patient, item: Found) -> str:
+    storage, took = await patient.storages.at(item.path), []
+    for _ in range(LOOKS):
+        began = time.perf_counter()
+        await storage.read_range(item.path, 0, 1)
+        took.append(time.perf_counter() - began)
+    return f"a byte comes in {statistics.median(took) * 1e3:.1f} ms, the slowest of {LOOKS} in {max(took) * 1e3:.1f} ms"
+
+
+async def ranged(patient: Patient, item: Found) -> str:
+    storage, size = await patient.storages.at(item.path), min(item.size or 0, 1 << 16)
+    whole = await storage.read_range(item.path, 0, size)
+    half = await storage.read_range(item.path, size // 2, size)
+    if whole[size // 2 :] != half or len(whole) != size:
+        raise CheckError("a range is not the same as the same bytes of the whole: a proxy between may not know ranges")
+    return f"bytes {size // 2:,} to {size:,} are the same alone and as a part"
+
+
+async def pinned(patient: Patient, item: Found) -> str:
+    storage = await patient.storages.at(item.path)
+    version = (await storage.stat(item.path)).version
+    if version is None:
+        raise CheckError("the store tells no version: an object that is replaced while it is read is not noticed")
+    await storage.read_range(item.path, 0, 1, version)
+    try:
+        await storage.read_range(item.path, 0, 1, '"no-such-version"')
+    except ObjectChangedError:
+        return f"version {version}; another one is refused"
+    raise CheckError("another version was asked for, and the store gave this one: a change under way is not noticed")
+
+
+async def speed(patient: Patient, item: Found) -> str:
+    rates = []
+    for connections in (1, 16):
+        done = await measure([item], connections, RANGE_BYTES, SPEED_SECONDS, patient.options)
+        rates.append(f"{done.rate:,.0f} MB/s with {counted(connections, 'connection')}")
+    return ", ".join(rates)
+
+
+async def written(patient: Patient) -> str:
+    """Writes an object, reads it, tries to create it again, and removes it."""
+    folder = directory_of(patient.url) or patient.url[: patient.url.rfind("/") + 1]
+    path, data = f"{folder}streamrec-doctor-{uuid4().hex[:8]}", uuid4().bytes * (WRITTEN_BYTES // 16)
+    storage = await patient.storages.at(path)
+    created = "creates only what is not there"
+    async with await storage.upload(path) as upload:
+        await upload.write(data)
+    tidy = Written(patient.options)
+    tidy.add(path)
+    try:
+        if await storage.read_range(path, 0, len(data)) != data:
+            raise CheckError(f"{path} is not what was written: a cache between may be stale")
+        try:
+            async with await storage.upload(path, overwrite=False) as upload:
+                await upload.write(b"")
+            created = "does not keep overwrite=False"
+        except AlreadyExistsError:
+            pass
+        except UnsupportedOperationError:
+            created = "has no overwrite=False"
+    finally:
+        await tidy.remove()
+    try:
+        await storage.stat(path)
+    except NotFoundError:
+        return f"{bytes_in_words(len(data))} written, read, removed; the store {created}"
+    raise CheckError(f"{path} was written and cannot be removed: the credentials lack the right to delete; remove it")
+
+
+READING: Final[Mapping[str, Callable[[Patient, Found], Awaitable[str]]]] = {
+    "get": got,
+    "range": ranged,
+    "version": pinned,
+    "speed": speed,
+}
