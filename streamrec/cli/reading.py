@@ -93,5 +93,5 @@ async def batches(
     size = int(max(1, min(1 << 16, BATCH_BYTES / max(record_bytes, 1))))
     async with aclosing(dataset.batch(size).with_options(memory_budget=16 * BATCH_BYTES).aiterate()) as taken:
         async for frames in taken:
-            yield frames
             told(taken.stats().bytes_read)
+            yield frames

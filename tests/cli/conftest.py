@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import streamrec
+from streamrec.cli import program
 from streamrec.testing.servers import Store
 
 COMMAND = str(Path(sys.executable).with_name("streamrec"))
@@ -42,6 +44,18 @@ def run(*arguments: str | Path, **more: Any) -> Done:
     found = Done(done.returncode, done.stdout.decode("utf-8", "surrogateescape"), done.stderr.decode())
     assert "Traceback" not in found.err, found.err
     return found
+
+
+@pytest.fixture
+def called(capfd: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """Runs a command in this process, which has imported the clients already: a tenth of the time."""
+
+    def call(*arguments: str | Path) -> Done:
+        code = program.run(list(map(str, arguments)))
+        out, err = capfd.readouterr()
+        return Done(code, out, err)
+
+    return call
 
 
 def start(*arguments: str | Path) -> subprocess.Popen[str]:

@@ -4,12 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from streamrec.cli import program
-from tests.cli.conftest import COMMAND, run, start
+from tests.cli.conftest import COMMAND, Done, run, start
 
 
 @pytest.mark.parametrize(
@@ -29,26 +29,26 @@ from tests.cli.conftest import COMMAND, run, start
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_wrong_usage_says_what_to_type(
-    shard: Path, capfd: pytest.CaptureFixture[str], arguments: list[str], said: str
+    shard: Path, called: Callable[..., Done], arguments: list[str], said: str
 ) -> None:
-    assert program.run([str(shard) if part == "SHARD" else part for part in arguments]) == 2
-    assert said in capfd.readouterr().err
+    done = called(*[shard if part == "SHARD" else part for part in arguments])
+    assert done.code == 2
+    assert said in done.err
 
 
 @pytest.mark.parametrize("command", ["count", "info", "head", "cat", "stat", "verify"])
-def test_a_missing_file(tmp_path: Path, capfd: pytest.CaptureFixture[str], command: str) -> None:
-    assert program.run([command, str(tmp_path / "nothing.tfrecord")]) == 3
-    assert capfd.readouterr() == (
-        "",
-        f"streamrec: {tmp_path}/nothing.tfrecord: there is no such file: check the path\n",
-    )
+def test_a_missing_file(tmp_path: Path, called: Callable[..., Done], command: str) -> None:
+    said = f"streamrec: {tmp_path}/nothing.tfrecord: there is no such file: check the path\n"
+    assert called(command, tmp_path / "nothing.tfrecord") == Done(3, "", said)
 
 
-def test_damage_is_an_exit_code_of_its_own(damaged: Path) -> None:
-    for command in ("stat", "cat", "verify"):
-        assert run(command, damaged).code == 1
-    assert len(run("cat", "--json", damaged).out.splitlines()) == 100
-    assert "record 100" in run("cat", damaged).err
+def test_damage_is_an_exit_code_of_its_own(damaged: Path, called: Callable[..., Done]) -> None:
+    for command in ("count", "stat", "verify"):
+        assert called(command, damaged).code == 1
+    done = run("cat", "--json", damaged)
+    assert done.code == 1
+    assert len(done.out.splitlines()) == 100
+    assert "record 100, byte " in done.err
 
 
 def test_ctrl_c_leaves_nothing(shard: Path, tmp_path: Path) -> None:

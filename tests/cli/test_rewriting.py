@@ -1,9 +1,10 @@
 """verify and reshard: on local files."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import streamrec
-from tests.cli.conftest import examples, place, run
+from tests.cli.conftest import Done, examples, place, run
 
 
 def records(*paths: Path) -> list[bytes]:
@@ -54,28 +55,28 @@ def test_reshard_splits_merges_and_compresses(shard: Path, tmp_path: Path) -> No
     assert streamrec.verify_sync(f"{tmp_path}/whole.gz.manifest.json").ok
 
 
-def test_a_seed_shuffles_alike(shard: Path, tmp_path: Path) -> None:
+def test_a_seed_shuffles_alike(shard: Path, tmp_path: Path, called: Callable[..., Done]) -> None:
     orders = []
     for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
-        run("reshard", "--shuffle", "--seed", seed, "--shards", "2", shard, f"{tmp_path}/{name}/")
+        called("reshard", "--shuffle", "--seed", seed, "--shards", "2", shard, f"{tmp_path}/{name}/")
         orders.append(records(*sorted((tmp_path / name).glob("*.tfrecord"))))
     assert orders[0] == orders[1] != orders[2]
     assert orders[0] != examples(240)
     assert sorted(orders[0]) == sorted(orders[2]) == sorted(examples(240))
 
 
-def test_nothing_is_replaced_unasked(shard: Path, tmp_path: Path) -> None:
+def test_nothing_is_replaced_unasked(shard: Path, tmp_path: Path, called: Callable[..., Done]) -> None:
     before = shard.read_bytes()
-    assert run("reshard", shard, f"{tmp_path}/new/").code == 0
+    assert called("reshard", shard, f"{tmp_path}/new/").code == 0
     for wrong in (
         ["reshard", shard, f"{tmp_path}/new/"],
         ["reshard", "--overwrite", shard, shard],
         ["verify", "--overwrite", "--repair", f"{shard.parent}/", shard],
     ):
-        done = run(*wrong)
+        done = called(*wrong)
         assert done.code == 2
         assert "choose another" in done.err or "name another" in done.err
-    assert run("reshard", "--overwrite", shard, f"{tmp_path}/new/").code == 0
+    assert called("reshard", "--overwrite", shard, f"{tmp_path}/new/").code == 0
     assert shard.read_bytes() == before
 
 
