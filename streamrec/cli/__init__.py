@@ -7,6 +7,7 @@
 - `figures/`: what is counted of features, in bounded memory; `plots/`: how that is drawn.
 """
 
+import os
 import sys
 from importlib import import_module
 
@@ -15,10 +16,13 @@ __all__ = ["main"]
 
 def main() -> None:
     """Runs the command that the program was called with, and ends the process with its exit code."""
+    os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # else gcsfs asks a second, gRPC server
     try:
         program = import_module("streamrec.cli.program")
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich"):
             raise
         sys.exit(f"the streamrec command needs the package {error.name}: pip install 'streamrec[cli]'")
+    except KeyboardInterrupt:
+        sys.exit(130)
     sys.exit(program.run(sys.argv[1:]))

@@ -181,7 +181,8 @@ async def pinned(patient: Patient, item: Found) -> str:
         raise CheckError("the store tells no version: an object that is replaced while it is read is not noticed")
     await storage.read_range(item.path, 0, 1, version)
     try:
-        await storage.read_range(item.path, 0, 1, '"no-such-version"')
+        other = str(int(version) + 1) if version.isdigit() else '"no-such-version"'
+        await storage.read_range(item.path, 0, 1, other)
     except ObjectChangedError:
         return f"version {version}; another one is refused"
     raise CheckError("another version was asked for, and the store gave this one: a change under way is not noticed")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import click
 
 __all__ = ["as_json", "examples", "features", "shown", "sources", "storage_options", "target_options"]
+
+CREDENTIALS: Final = ("key", "secret", "token", "username", "password", "account_name", "account_key")
+"""Options that are never numbers."""
 
 Decorated = Callable[..., Any]
 
@@ -45,11 +48,13 @@ def target_options(function: Decorated) -> Decorated:
 
 
 def parsed_options(_: click.Context, parameter: click.Parameter, values: Sequence[str]) -> dict[str, Any]:
-    """What `-o key=value` says: JSON values as what they mean, all else as text.
+    """What `-o key=value` says: JSON values as what they mean, all else as text; a key of digits is text, too.
 
     Examples:
         >>> parsed_options(None, None, ["anon=true", "key=abc", 'client_kwargs={"verify": false}'])
         {'anon': True, 'key': 'abc', 'client_kwargs': {'verify': False}}
+        >>> parsed_options(None, None, ["secret=12345", "max_concurrency=3"])
+        {'secret': '12345', 'max_concurrency': 3}
     """
     options: dict[str, Any] = {}
     for text in values:
@@ -57,11 +62,18 @@ def parsed_options(_: click.Context, parameter: click.Parameter, values: Sequenc
         if not equals or not key:
             message = f"{text!r} has no '=': write -o endpoint_url=http://127.0.0.1:9000"
             raise click.BadParameter(message, param=parameter)
-        try:
-            options[key] = json.loads(value)
-        except ValueError:
+        options[key] = parsed(value)
+        if key in CREDENTIALS and isinstance(options[key], int | float):
             options[key] = value
     return options
+
+
+def parsed(value: str) -> Any:
+    """JSON where it is JSON, else the text."""
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
 
 
 def sources(function: Decorated) -> Decorated:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Any, Final
 
 import click
@@ -112,6 +113,8 @@ def streamrec_command(verbose: bool) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Runs one command; returns the exit code. Says in a line what went wrong, on standard error."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names and data may hold what the terminal cannot show
     try:
         code = streamrec_command.main(list(arguments), prog_name="streamrec", standalone_mode=False)
         return code if isinstance(code, int) else 0
@@ -123,6 +126,9 @@ def run(arguments: Sequence[str]) -> int:
     except StreamrecError as error:
         click.echo(f"streamrec: {error}", err=True)
         return code_of(error)
+    except OSError as error:  # standard output on a full disk, say
+        click.echo(f"streamrec: {error}", err=True)
+        return STORE_FAILED
 
 
 def code_of(error: StreamrecError) -> int:
