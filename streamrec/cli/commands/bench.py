@@ -9,8 +9,8 @@ from typing import Any, Final
 import click
 
 from streamrec.cli import options
-from streamrec.cli.measuring import Measured, measure, measure_dataset
 from streamrec.cli.output import bytes_in_words, counted, print_json, print_line, print_table
+from streamrec.cli.probing.measuring import Measured, measure, measure_dataset
 from streamrec.cli.progress import progress
 from streamrec.cli.reading import run, total_bytes
 from streamrec.cli.sampling import take_sample

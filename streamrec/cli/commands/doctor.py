@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from streamrec.cli import options
-from streamrec.cli.checks import Row, examine
 from streamrec.cli.output import print_json, print_line
+from streamrec.cli.probing.checks import Row, examine
 from streamrec.cli.program import STORE_FAILED
 from streamrec.cli.reading import run
 

@@ -13,9 +13,9 @@ from uuid import uuid4
 import anyio
 
 from streamrec import AlreadyExistsError, NotFoundError, ObjectChangedError, StreamrecError, UnsupportedOperationError
-from streamrec.cli.endpoint import Endpoint, clock_skew, connect, endpoint_of, handshake, resolve
-from streamrec.cli.measuring import measure
 from streamrec.cli.output import bytes_in_words, counted
+from streamrec.cli.probing.endpoint import Endpoint, clock_skew, connect, endpoint_of, handshake, resolve
+from streamrec.cli.probing.measuring import measure
 from streamrec.cli.sources import Found, directory_of, find, storages_for
 from streamrec.cli.writing import Written
 from streamrec.storage import Storages
