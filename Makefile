@@ -36,7 +36,7 @@ help:
 	@echo "  make check    lint, types and structure"
 	@echo "  make test-s3  the tests of S3 with awscrt, and with the oldest clients"
 	@echo "  make sanitize the tests of kernels and parsing under AddressSanitizer and UBSan"
-	@echo "  make soak     ten minutes of reading and writing in bad weather (SOAK_SECONDS=600, SOAK_KILLS=100), and killed training runs"
+	@echo "  make soak     ten minutes of reading and writing over a bad network (SOAK_SECONDS=600, SOAK_KILLS=100), and killed training runs"
 	@echo "  make fuzz     ten minutes of fuzzing the decoder (needs clang)"
 	@echo "  make bench    the comparisons in benchmarks/ (needs PEERS=1)"
 
@@ -48,8 +48,8 @@ test: client servers $(if $(filter 1,$(PEERS)),peers)
 
 # S3 with other clients than the newest: with awscrt installed, and the oldest of each that pyproject.toml allows.
 test-s3: $(CRT)/.done $(OLDEST)/.done servers
-	STREAMREC_OTHER_CLIENT=1 $(CRT)/bin/python -m pytest --numprocesses 2 tests/storage/test_s3_options.py
-	STREAMREC_OTHER_CLIENT=1 $(OLDEST)/bin/python -m pytest --numprocesses 2 tests/storage/test_s3_options.py tests/storage/test_s3.py tests/storage/test_gcs.py
+	STREAMREC_OTHER_CLIENT=1 $(CRT)/bin/python -m pytest --numprocesses 2 tests/storage/backends/test_s3_options.py
+	STREAMREC_OTHER_CLIENT=1 $(OLDEST)/bin/python -m pytest --numprocesses 2 tests/storage/backends/test_s3_options.py tests/storage/backends/test_s3.py tests/storage/backends/test_gcs.py
 
 check: client
 	$(CLIENT)/bin/ruff check .

@@ -47,7 +47,7 @@ from streamrec.testing.faults import NO_FAULTS, Faults
 MODULE = "benchmarks.paced"
 FAR = Faults(first_byte=0.03, jitter=0.02, rate=60e6, slow=0.02)
 CRAWLING = replace(FAR, seed=2, crawl=0.02, crawl_rate=6e6)
-WEATHER = {"cpu": NO_FAULTS, "crawl": CRAWLING, "crawl_large": CRAWLING}
+FAULTS = {"cpu": NO_FAULTS, "crawl": CRAWLING, "crawl_large": CRAWLING}
 """Where it is not FAR."""
 RECORD, BATCH = 110_000, 32
 PARALLEL = 16
@@ -104,7 +104,7 @@ def kept(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def compared(root: Path, name: str, rounds: int) -> dict[str, Any]:
     """One row: all its sides in turn, `rounds` times; medians."""
     count, size = SIZES[name]
-    with served(root, name, count, size, WEATHER.get(name, FAR)) as (url, names):
+    with served(root, name, count, size, FAULTS.get(name, FAR)) as (url, names):
         runs: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES[name]}
         for index in range(rounds):
             for side, found in runs.items():

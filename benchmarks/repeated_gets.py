@@ -1,4 +1,4 @@
-"""What it is worth to repeat the client's GET (`s3_gets.py`), in processor time: with and without it, in turn.
+"""What it is worth to repeat the client's GET (`repeated_gets.py`), in processor time: with and without it, in turn.
 
     python -m benchmarks.repeated_gets
 

@@ -16,9 +16,9 @@ from functools import partial
 from opentelemetry.metrics import CallbackOptions, Meter, Observation, get_meter
 
 from streamrec.pipeline import Stats
-from streamrec.pipeline.watching.figures import COUNTERS as STAGE_COUNTERS
+from streamrec.pipeline.telemetry.snapshots import COUNTERS as STAGE_COUNTERS
 from streamrec.storage import Counts, Snapshot
-from streamrec.storage.report import COUNTERS
+from streamrec.storage.telemetry.report import COUNTERS
 
 __all__ = ["observe"]
 

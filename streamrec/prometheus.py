@@ -20,10 +20,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from streamrec.pipeline import Stats
-from streamrec.pipeline.watching.figures import COUNTERS as STAGE_COUNTERS
+from streamrec.pipeline.telemetry.snapshots import COUNTERS as STAGE_COUNTERS
 from streamrec.storage import Distribution, Snapshot
-from streamrec.storage.report import COUNTERS
-from streamrec.storage.statistics import BOUNDS
+from streamrec.storage.telemetry.report import COUNTERS
+from streamrec.storage.telemetry.statistics import BOUNDS
 
 __all__ = ["StatisticsCollector"]
 

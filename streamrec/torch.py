@@ -22,9 +22,9 @@ import torch
 from torch.utils import data
 
 from streamrec import BytesColumn, Dataset, DatasetIterator, Frames
-from streamrec.pipeline.iteration import check_state
-from streamrec.pipeline.reading.dealing import is_dealt
-from streamrec.pipeline.reading.environment import Rank, rank_here, reader_here
+from streamrec.pipeline.engine.iteration import check_state
+from streamrec.pipeline.sources.shards.distribute import is_dealt
+from streamrec.pipeline.sources.shards.ranks import Rank, rank_here, reader_here
 
 __all__ = ["IterableDataset", "to_tensors"]
 

@@ -13,13 +13,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from streamrec import StageStats, Stats
 from streamrec.opentelemetry import observe
 from streamrec.pipeline import ChainStats
-from streamrec.pipeline.watching.figures import COUNTERS as STAGE_COUNTERS
+from streamrec.pipeline.telemetry.snapshots import COUNTERS as STAGE_COUNTERS
 from streamrec.prometheus import StatisticsCollector
 from streamrec.storage import Counts, Statistics
-from streamrec.storage.fast_path import FastPath
-from streamrec.storage.faults import Cause
-from streamrec.storage.report import COUNTERS
-from streamrec.storage.statistics import Tally
+from streamrec.storage.backends.fast_path import FastPath
+from streamrec.storage.resilience.faults import Cause
+from streamrec.storage.telemetry.report import COUNTERS
+from streamrec.storage.telemetry.statistics import Tally
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from pkgutil import resolve_name
@@ -48,6 +49,47 @@ def imports(path: Path) -> Iterator[str]:
             assert node.level == 0, f"{path} imports relatively"
             assert node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+OF_OUR_OWN = {
+    *("abreast", "arriving", "climb", "crew", "dealing", "drawing", "failing", "flight", "front", "fronts", "grain"),
+    *(
+        "haul",
+        "hops",
+        "landing",
+        "lane",
+        "lanes",
+        "naming",
+        "openings",
+        "pushing",
+        "seat",
+        "seats",
+        "storing",
+        "titles",
+    ),
+    *("watching", "weather", "weave", "weaving", "woven"),
+}
+"""Names that nobody knows who has not been told; docs/internals.md has the field's terms that stand in their place."""
+
+MOST_FILES = 16
+"""In one folder."""
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_names_are_the_fields(path: Path) -> None:
+    with tokenize.open(path) as file:
+        names = {
+            token.string.strip("_").lower()
+            for token in tokenize.generate_tokens(file.readline)
+            if token.type == tokenize.NAME
+        }
+    assert not (names | {path.stem}) & OF_OUR_OWN
+
+
+def test_no_folder_is_crowded() -> None:
+    for folder in {path.parent for path in [*modules(), *PACKAGE.rglob("*.[ch]")]}:
+        files = [path for path in folder.iterdir() if path.suffix in {".py", ".c", ".h"} and path.stem != "__init__"]
+        assert len(files) <= MOST_FILES, f"{folder} has {len(files)} files: which of them belong together?"
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))

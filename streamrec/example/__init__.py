@@ -1,7 +1,7 @@
 """tf.train.Example messages: parsed and written in columns, without TensorFlow."""
 
 from streamrec.example.columns import BytesColumn, RaggedTensor, SparseTensor
-from streamrec.example.encode import (
+from streamrec.example.encoding.encode import (
     EncodedBatch,
     bytes_feature,
     encode_example,
@@ -28,10 +28,10 @@ from streamrec.example.messages import (
     Int64List,
     SequenceExample,
 )
-from streamrec.example.parse import parse_example, parse_single_example
+from streamrec.example.parsing.parse import parse_example, parse_single_example
+from streamrec.example.parsing.sequence import parse_sequence_example, parse_single_sequence_example
 from streamrec.example.raw import decode_json_example, decode_raw
 from streamrec.example.schema import FeatureSummary, Schema, infer_features
-from streamrec.example.sequence import parse_sequence_example, parse_single_sequence_example
 from streamrec.example.tensor import parse_tensor, serialize_tensor
 
 __all__ = [

@@ -38,12 +38,12 @@ def pad_rows(values: BytesLike, splits: Int64s, longest: int, fill: BytesLike) -
 def find_header(data: BytesLike, start: int, verify: bool, max_record_bytes: int) -> tuple[int, int]: ...
 def encode_frames(buffer: BytesLike, spans: Int64s) -> bytes: ...
 
-# The encoder; its twin is streamrec.example.encode_reference.
+# The encoder; its twin is streamrec.example.encoding.reference.
 def encode_examples(
     columns: tuple[tuple[bytes, int, Any, Any, Any], ...], rows: int, /
 ) -> tuple[int, int, int, BytesLike | None, bytes | None]: ...
 
-# The decoder, which streamrec.example.native wraps; its twin is streamrec.example.reference.
+# The decoder, which streamrec.example.parsing.native wraps; its twin is streamrec.example.parsing.reference.
 def decode_plan(slots: tuple[tuple[bytes, int, bool, bool, int, bytes | None, bool, bool], ...], /) -> object: ...
 def decode_examples(
     plan: object,

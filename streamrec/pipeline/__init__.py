@@ -3,9 +3,9 @@
 from streamrec.pipeline.dataset import Dataset
 from streamrec.pipeline.iterators import AsyncDatasetIterator, DatasetIterator
 from streamrec.pipeline.options import AUTOTUNE
-from streamrec.pipeline.tfrecords import TFRecordDataset
-from streamrec.pipeline.watching.figures import ChainStats, StageStats
-from streamrec.pipeline.watching.stats import Stats
+from streamrec.pipeline.telemetry.snapshots import ChainStats, StageStats
+from streamrec.pipeline.telemetry.stats import Stats
+from streamrec.pipeline.tfrecord_dataset import TFRecordDataset
 
 __all__ = [
     "AUTOTUNE",

@@ -18,38 +18,38 @@ from fsspec import AbstractFileSystem
 from streamrec import arguments
 from streamrec.arguments import described, flag, function, integer, mapping
 from streamrec.example.features import Feature
-from streamrec.pipeline.caching.cache import Cache
-from streamrec.pipeline.caching.cache_file import CacheFile
-from streamrec.pipeline.description import Chain, Source
-from streamrec.pipeline.iteration import Run, check_state
+from streamrec.pipeline.elements.nests import leaves, map_nest
+from streamrec.pipeline.engine.description import Chain, Source
+from streamrec.pipeline.engine.epochs import Epochs
+from streamrec.pipeline.engine.iteration import Run, check_state
+from streamrec.pipeline.engine.random_streams import Choices, weights_of
+from streamrec.pipeline.engine.session import StoreOptions
 from streamrec.pipeline.iterators import AsyncDatasetIterator, DatasetIterator, ThreadedAsyncIterator, in_this_loop
-from streamrec.pipeline.memo import Epochs
-from streamrec.pipeline.mixing.drawing import Choices, weights_of
-from streamrec.pipeline.mixing.interleaving import Interleaved, plan_of
-from streamrec.pipeline.mixing.sampling import Choose
-from streamrec.pipeline.mixing.zipping import Zip
-from streamrec.pipeline.nests import leaves, map_nest
 from streamrec.pipeline.options import AUTOTUNE, Options
-from streamrec.pipeline.parallel.calling import check_calls, is_async
-from streamrec.pipeline.parallel.parallel_map import ParallelMap
-from streamrec.pipeline.reading.dealing import Distribute
-from streamrec.pipeline.reading.environment import rank_of
-from streamrec.pipeline.reading.source import Shards
-from streamrec.pipeline.session import StoreOptions
-from streamrec.pipeline.shuffling.shuffle import Shuffle
-from streamrec.pipeline.sources.concatenating import Concatenate
-from streamrec.pipeline.sources.generating import Generated
-from streamrec.pipeline.sources.given import Range, Slices
-from streamrec.pipeline.sources.naming import Names
-from streamrec.pipeline.sources.prefetching import Prefetch
-from streamrec.pipeline.sources.repeating import Repeat
-from streamrec.pipeline.stages.batching import Batch, PaddedBatch, RaggedBatch
-from streamrec.pipeline.stages.bucketing import Bucket
+from streamrec.pipeline.sources.cache.cache import Cache
+from streamrec.pipeline.sources.cache.cache_file import CacheFile
+from streamrec.pipeline.sources.combine.interleave import Interleaved, plan_of
+from streamrec.pipeline.sources.combine.sample import Choose
+from streamrec.pipeline.sources.combine.zip import Zip
+from streamrec.pipeline.sources.concatenate import Concatenate
+from streamrec.pipeline.sources.generator import Generated
+from streamrec.pipeline.sources.in_memory import Range, Slices
+from streamrec.pipeline.sources.list_files import Names
+from streamrec.pipeline.sources.prefetch import Prefetch
+from streamrec.pipeline.sources.repeat import Repeat
+from streamrec.pipeline.sources.shards.distribute import Distribute
+from streamrec.pipeline.sources.shards.ranks import rank_of
+from streamrec.pipeline.sources.shards.source import Shards
+from streamrec.pipeline.sources.shuffle.shuffle import Shuffle
+from streamrec.pipeline.stages.batch import Batch, PaddedBatch, RaggedBatch
+from streamrec.pipeline.stages.bucket import Bucket
+from streamrec.pipeline.stages.map.calls import check_calls, is_async
+from streamrec.pipeline.stages.map.parallel_map import ParallelMap
 from streamrec.pipeline.stages.padding import Padding
-from streamrec.pipeline.stages.parsing import Parse
-from streamrec.pipeline.stages.selecting import Enumerate, Filter, Shard, Skip, Take, TakeWhile
+from streamrec.pipeline.stages.parse import Parse
+from streamrec.pipeline.stages.select import Enumerate, Filter, Shard, Skip, Take, TakeWhile
 from streamrec.pipeline.stages.stage import Map, Stage
-from streamrec.pipeline.stages.unbatching import Unbatch
+from streamrec.pipeline.stages.unbatch import Unbatch
 from streamrec.shards import Filenames
 from streamrec.storage import RetryPolicy, check_source
 

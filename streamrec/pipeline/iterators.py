@@ -25,11 +25,11 @@ import anyio
 
 from streamrec import bridge
 from streamrec.errors import ClosedError, StorageError
-from streamrec.pipeline.chunk import Chunk
-from streamrec.pipeline.iteration import Iteration, Run
-from streamrec.pipeline.queue import ByteQueue, fill
-from streamrec.pipeline.run import produce, started
-from streamrec.pipeline.watching.watch import Watching
+from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.pipeline.engine.iteration import Iteration, Run
+from streamrec.pipeline.engine.queue import ByteQueue, fill
+from streamrec.pipeline.engine.run import produce, started
+from streamrec.pipeline.telemetry.telemetry import Telemetry
 from streamrec.storage import Mappings, collecting, noting
 
 __all__ = ["AsyncDatasetIterator", "DatasetIterator", "ThreadedAsyncIterator", "in_this_loop"]
@@ -47,14 +47,14 @@ class DatasetIterator(Iteration, Generic[T]):
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
-        self._watching = watching = run.watching
+        self._telemetry = telemetry = run.telemetry
         self._failures: list[Exception] = []
-        work = partial(produce, run.chain, run.position, run.options, watching.root, self._failures)
-        fetch = partial(counted, watching, run.mappings, work)
+        work = partial(produce, run.chain, run.position, run.options, telemetry.root, self._failures)
+        fetch = partial(counted, telemetry, run.mappings, work)
         self._chunks: bridge.SyncIterator[Chunk] = bridge.iterate(fetch, run.queue_bytes)
-        watching.queued = fill_of(self._chunks)
+        telemetry.queued = fill_of(self._chunks)
         self._refilling = threading.RLock()  # re-entrant: a signal handler may call `next`
-        weakref.finalize(self, watching.ends)
+        weakref.finalize(self, telemetry.ends)
 
     def __iter__(self) -> Self:
         return self
@@ -76,11 +76,11 @@ class DatasetIterator(Iteration, Generic[T]):
         with self._refilling:
             if length_hint(self._run.elements):
                 return
-            self._watching.waits()
+            self._telemetry.waits()
             try:
                 self._run.enter(next(self._chunks))
             except BaseException:
-                self._watching.ends()
+                self._telemetry.ends()
                 raise
 
     def look(self) -> None:
@@ -88,7 +88,7 @@ class DatasetIterator(Iteration, Generic[T]):
         try:
             self._run.look()
         except StorageError:
-            self._watching.ends()
+            self._telemetry.ends()
             self._chunks.close()
             raise
 
@@ -131,13 +131,13 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
         self._queue = ByteQueue(run.queue_bytes)
         self._refilling = asyncio.Lock()
         loop = asyncio.get_running_loop()
-        self._watching = watching = run.watching
-        watching.queued = partial(getattr, self._queue, "held")
-        chunks = started(run.chain, run.position, run.options, watching.root)
-        filling = counted(watching, run.mappings, fill, self._queue, chunks)
+        self._telemetry = telemetry = run.telemetry
+        telemetry.queued = partial(getattr, self._queue, "held")
+        chunks = started(run.chain, run.position, run.options, telemetry.root)
+        filling = counted(telemetry, run.mappings, fill, self._queue, chunks)
         self._task = loop.create_task(filling, name="streamrec")
         weakref.finalize(self, cancel_soon, loop, self._task)
-        weakref.finalize(self, watching.ends)
+        weakref.finalize(self, telemetry.ends)
 
     def __aiter__(self) -> Self:
         return self
@@ -153,17 +153,17 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
                     await self._refill()
 
     async def _refill(self) -> None:
-        self._watching.waits()
+        self._telemetry.waits()
         try:
             chunk = await self._queue.get()
         except asyncio.CancelledError:  # it may ask again
-            self._watching.works()
+            self._telemetry.works()
             raise
         except BaseException:
-            self._watching.ends()
+            self._telemetry.ends()
             raise
         if chunk is None:
-            self._watching.ends()
+            self._telemetry.ends()
             raise StopAsyncIteration
         self._run.enter(chunk)
 
@@ -177,7 +177,7 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
         try:
             self._run.look()
         except StorageError:
-            self._watching.ends()
+            self._telemetry.ends()
             await self._end()
             raise
 
@@ -238,9 +238,9 @@ class ThreadedAsyncIterator(Iteration, Generic[T]):
         await self.aclose()
 
 
-async def counted(watching: Watching, mappings: Mappings, work: Callable[..., Awaitable[None]], *args: Any) -> None:
+async def counted(telemetry: Telemetry, mappings: Mappings, work: Callable[..., Awaitable[None]], *args: Any) -> None:
     """Does the work of a run; all its requests are counted, and the files that it maps are noted."""
-    with collecting(watching.storage), noting(mappings):
+    with collecting(telemetry.storage), noting(mappings):
         await work(*args)
 
 

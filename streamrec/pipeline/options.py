@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from streamrec.arguments import flag, integer
-from streamrec.pipeline.budget import default_budget
-from streamrec.pipeline.reading.environment import Rank
+from streamrec.pipeline.engine.budget import default_budget
+from streamrec.pipeline.sources.shards.ranks import Rank
 
 __all__ = ["AUTOTUNE", "Options"]
 

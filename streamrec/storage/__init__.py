@@ -10,13 +10,13 @@ per kind of store below it.
 """
 
 from streamrec.storage.backend import ObjectInfo
+from streamrec.storage.backends.local.mapped_files import Mappings, noting
 from streamrec.storage.base import ByteStream, Storage
-from streamrec.storage.mapped import Mappings, noting
+from streamrec.storage.reading.stream import ResumingStream
 from streamrec.storage.registry import Storages, check_source, located, protocol_of
-from streamrec.storage.retry import RetryPolicy
-from streamrec.storage.statistics import Counts, Distribution, Snapshot, Statistics, Tally, collecting
-from streamrec.storage.stream import ResumingStream
-from streamrec.storage.uploads import Upload
+from streamrec.storage.resilience.retry import RetryPolicy
+from streamrec.storage.telemetry.statistics import Counts, Distribution, Snapshot, Statistics, Tally, collecting
+from streamrec.storage.uploads.upload import Upload
 
 __all__ = [
     "ByteStream",

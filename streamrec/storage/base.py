@@ -20,13 +20,13 @@ from typing import Protocol, TypeVar
 
 from streamrec.errors import ClosedError
 from streamrec.storage.backend import Backend, ObjectInfo
-from streamrec.storage.connections import Connections
-from streamrec.storage.parallel import open_parallel
-from streamrec.storage.retry import RetryPolicy, attempt
-from streamrec.storage.statistics import Tally
-from streamrec.storage.stream import ResumingStream
-from streamrec.storage.traffic import Traffic
-from streamrec.storage.uploads import PARALLEL, PART_SIZE, Upload
+from streamrec.storage.reading.connections import Connections
+from streamrec.storage.reading.parallel_stream import open_parallel
+from streamrec.storage.reading.stream import ResumingStream
+from streamrec.storage.resilience.retry import RetryPolicy, attempt
+from streamrec.storage.resilience.traffic import Traffic
+from streamrec.storage.telemetry.statistics import Tally
+from streamrec.storage.uploads.upload import PARALLEL, PART_SIZE, Upload
 
 __all__ = ["ByteStream", "ObjectInfo", "Storage", "Upload"]
 

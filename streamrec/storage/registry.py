@@ -1,7 +1,7 @@
 """Storages: one Storage per protocol, made when first asked for, in the loop that asks.
 
-A backend's module, with the client package that it needs, is imported only then. What is not in the table
-goes to fsspec: an async filesystem to `asyncfs`, any other to `syncfs`.
+A backend is a module of `backends/` with a function `connect`. It is imported only then, with the client package that
+it needs. What is not in the table goes to one of the two backends in `backends/fsspec/`.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ import fsspec
 from streamrec.arguments import described, mapping
 from streamrec.errors import ClosedError, MissingExtraError, StorageError, StreamrecError
 from streamrec.storage.backend import Backend
+from streamrec.storage.backends.clients import borrow, key_of
+from streamrec.storage.backends.option_names import nearest
+from streamrec.storage.backends.options import Source
 from streamrec.storage.base import Storage
-from streamrec.storage.clients import borrow, key_of
-from streamrec.storage.connections import BUFFER_BYTES, Connections
-from streamrec.storage.fsspec_options import Source
-from streamrec.storage.hedging import Hedging
-from streamrec.storage.option_names import nearest
-from streamrec.storage.report import Reporter
-from streamrec.storage.retry import RetryPolicy
-from streamrec.storage.shield import finish
-from streamrec.storage.statistics import Statistics, current
-from streamrec.storage.traffic import Traffic
+from streamrec.storage.reading.connections import BUFFER_BYTES, Connections
+from streamrec.storage.resilience.hedging import Hedging
+from streamrec.storage.resilience.retry import RetryPolicy
+from streamrec.storage.resilience.shield import finish
+from streamrec.storage.resilience.traffic import Traffic
+from streamrec.storage.telemetry.report import Reporter
+from streamrec.storage.telemetry.statistics import Statistics, current
 
 __all__ = ["Storages", "check_source", "located", "protocol_of"]
 
@@ -73,6 +73,9 @@ _PACKAGES = {
     "hdfs": "pyarrow",
 }
 """What to install for protocols that only fsspec knows."""
+
+ASYNC, SYNC = "fsspec.async_filesystem", "fsspec.sync_filesystem"
+"""The backends for whatever has none of its own."""
 
 _EXTRAS = {"s3": "s3", "gcs": "gcs", "http": "http", "obstore": "obstore"}
 
@@ -195,7 +198,7 @@ def _load(url: str, protocol: str, filesystem: fsspec.AbstractFileSystem | None,
         _BACKENDS.get(protocol) or _generic(url, protocol) if filesystem is None else _family(filesystem)
     )
     try:
-        module = importlib.import_module(f"streamrec.storage.{name}")
+        module = importlib.import_module(f"streamrec.storage.backends.{name}")
     except ImportError as error:
         extra = _EXTRAS.get(name)
         if extra is None:
@@ -218,7 +221,7 @@ def _generic(url: str, protocol: str) -> str:
         package = _PACKAGES.get(protocol)
         advice = f"pip install {package}" if package else str(error)
         raise MissingExtraError(f"{protocol}:// URLs need a package: {advice} ({error})") from error
-    return "asyncfs" if cls.async_impl else "syncfs"
+    return ASYNC if cls.async_impl else SYNC
 
 
 def _family(filesystem: fsspec.AbstractFileSystem) -> str:
@@ -232,7 +235,7 @@ def _family(filesystem: fsspec.AbstractFileSystem) -> str:
             return _FAMILIES[cls.__module__]
     arguments = (*filesystem.storage_args, *filesystem.storage_options.values())
     wraps = any(isinstance(value, fsspec.AbstractFileSystem) for value in arguments)
-    return "asyncfs" if filesystem.async_impl and (filesystem.asynchronous or not wraps) else "syncfs"
+    return ASYNC if filesystem.async_impl and (filesystem.asynchronous or not wraps) else SYNC
 
 
 def check_source(storage_options: object, filesystem: object) -> None:

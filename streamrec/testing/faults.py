@@ -49,7 +49,7 @@ _SHARES: Final = tuple(dict.fromkeys(name for names in FAULTS_OF.values() for na
 
 @dataclass(frozen=True)
 class Faults:
-    """The weather: delays, pacing, and the share of requests that meets each fault.
+    """Network faults: delays, pacing, and the share of requests that meets each fault.
 
     Args:
         seed: What all decisions are drawn from.
@@ -167,7 +167,7 @@ class Faults:
 
 
 NO_FAULTS: Final = Faults(first_byte=0.0, jitter=0.0)
-"""Fair weather: no delay and no fault."""
+"""A good network: no delay and no fault."""
 
 
 @dataclass(frozen=True)

@@ -37,14 +37,15 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from streamrec.testing import gcs_responses, s3_responses, wire
 from streamrec.testing.faults import NO_FAULTS, Faults
-from streamrec.testing.faultserver import Exchange, FaultServer, discard_body, error_body
-from streamrec.testing.http1 import Fields, field, window
-from streamrec.testing.listing import Found, buckets, locate, objects, page
+from streamrec.testing.network import wire
+from streamrec.testing.network.fault_server import Exchange, FaultServer, discard_body, error_body
+from streamrec.testing.network.http1 import Fields, field, window
+from streamrec.testing.network.shapes import Shape, shape
 from streamrec.testing.program import run
-from streamrec.testing.shapes import Shape, shape
-from streamrec.testing.versions import Version, Versions
+from streamrec.testing.store import gcs_responses, s3_responses
+from streamrec.testing.store.listing import Found, buckets, locate, objects, page
+from streamrec.testing.store.versions import Version, Versions
 
 __all__ = ["ObjectStore"]
 

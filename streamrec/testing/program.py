@@ -21,7 +21,7 @@ from typing import Self
 
 from streamrec.testing.control import RemoteControl
 from streamrec.testing.faults import NO_FAULTS, Faults
-from streamrec.testing.faultserver import FaultServer
+from streamrec.testing.network.fault_server import FaultServer
 from streamrec.testing.requestlog import Counters, Entry
 
 __all__ = ["ServerProcess", "run"]

@@ -32,14 +32,14 @@ As a program it prints its URL and serves until it is interrupted:
 
 from __future__ import annotations
 
-from streamrec.testing import relay, wire
 from streamrec.testing.faults import NO_FAULTS, Faults
-from streamrec.testing.faultserver import Exchange, FaultServer, discard_body, error_body
-from streamrec.testing.http1 import BadRequestError, Request, Response, field, parse_response, request_head
+from streamrec.testing.network import relay, wire
+from streamrec.testing.network.fault_server import Exchange, FaultServer, discard_body, error_body
+from streamrec.testing.network.http1 import BadRequestError, Request, Response, field, parse_response, request_head
+from streamrec.testing.network.shapes import Shape
+from streamrec.testing.network.upstream import Link, Links, UpstreamError
 from streamrec.testing.program import run
-from streamrec.testing.sessions import Sessions
-from streamrec.testing.shapes import Shape
-from streamrec.testing.upstream import Link, Links, UpstreamError
+from streamrec.testing.store.sessions import Sessions
 
 __all__ = ["FaultProxy"]
 

@@ -35,7 +35,7 @@ __all__ = ["ServerError", "Store", "fake_gcs", "moto", "nginx", "seaweedfs"]
 
 KEY: Final = "testkey"
 SECRET: Final = "secretsecret"
-_WATCHDOG = Path(__file__).with_name("watchdog.py")
+_WATCHDOG = Path(__file__).parent / "network" / "watchdog.py"
 _START_SECONDS: Final = 30.0
 
 

@@ -55,22 +55,22 @@ class Scattered(Frames):
         self._joined: Frames | None = None
 
     @classmethod
-    def in_turn(cls, lanes: Sequence[Sequence[Frames]], block: int) -> Scattered:
-        """Records of several lanes in turn, `block` of each, again and again.
+    def in_turn(cls, inputs: Sequence[Sequence[Frames]], block: int) -> Scattered:
+        """Records of several inputs in turn, `block` of each, again and again.
 
         Args:
-            lanes: For each lane its windows. A lane holds exactly what its turns take; the last turn may be shorter.
+            inputs: For each its windows. An input holds exactly what its turns take; the last turn may be shorter.
             block: Records in a turn.
         """
         buffers: list[Buffer] = []
         parts = []
-        for windows in lanes:
-            lane = []
+        for windows in inputs:
+            one = []
             for window in windows:
                 places, more = window.lying()
-                lane.append((places, len(buffers)))
+                one.append((places, len(buffers)))
                 buffers += more
-            parts.append(lane)
+            parts.append(one)
         rows = np.frombuffer(memoryview(kernels.rows_in_turn(parts, block)).toreadonly(), np.int64)
         return cls(buffers, rows.reshape(-1, 4))
 

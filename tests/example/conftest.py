@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from streamrec.example.reference import ReferenceWalker
-from streamrec.example.walk import Walker
-from streamrec.example.walkers import WALKER
+from streamrec.example.parsing.reference import ReferenceWalker
+from streamrec.example.parsing.walk import Walker
+from streamrec.example.parsing.walkers import WALKER
 
 WALKERS: dict[str, Walker] = {"reference": ReferenceWalker(), "native": WALKER}
 

@@ -41,8 +41,10 @@ def test_shards_elsewhere_keep_their_urls() -> None:
 
 
 def test_the_format() -> None:
+    """Written as it always was, and what was written before is read."""
     shards = (ShardInfo("d/x-0", 5, 100, 0xAB), ShardInfo("d/x-1", 4, 90, 0xFFFFFFFF))
-    assert json.loads(Manifest("d/m.json", "d/x-{shard}", "GZIP", shards).to_json()) == {
+    manifest = Manifest("d/m.json", "d/x-{shard}", "GZIP", shards)
+    written = {
         "format": "streamrec manifest",
         "version": 1,
         "pattern": "x-{shard}",
@@ -52,6 +54,8 @@ def test_the_format() -> None:
             {"name": "x-1", "records": 4, "bytes": 90, "crc32c": "ffffffff"},
         ],
     }
+    assert json.loads(manifest.to_json()) == written
+    assert Manifest.from_json("d/m.json", json.dumps(written).encode()) == manifest
 
 
 GOOD = {"format": "streamrec manifest", "version": 1, "pattern": "x", "compression_type": "", "shards": []}

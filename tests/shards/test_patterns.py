@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from streamrec.shards.patterns import expand_braces, glob_prefix, glob_regex, is_glob, listed
+from streamrec.shards.listing.patterns import expand_braces, glob_prefix, glob_regex, is_glob, listed
 
 
 @pytest.mark.parametrize(

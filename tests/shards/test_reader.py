@@ -17,7 +17,7 @@ import pytest
 
 import streamrec
 from streamrec.shards import ReadOptions, ShardPlace, ShardReader
-from streamrec.shards.opening import Opened, open_whole
+from streamrec.shards.reading.opening import Opened, open_whole
 from streamrec.storage import Storage, Storages
 from streamrec.tfrecord import Framer, Frames, TFRecordOptions, encode_records
 
@@ -35,7 +35,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
             assert (opened.viewed is not None) == mappable
             return opened
 
-        monkeypatch.setattr("streamrec.shards.reader.open_whole", mapped)
+        monkeypatch.setattr("streamrec.shards.reading.reader.open_whole", mapped)
     return f"memory://{uuid.uuid4()}" if request.param == "memory" else str(tmp_path)
 
 

@@ -147,7 +147,7 @@ async def test_the_manifest_comes_last_and_only_when_all_is_there(place: str) ->
 
 
 @pytest.mark.parametrize("store", ["s3_store", "gcs_store"])
-async def test_a_real_store_in_bad_weather(request: pytest.FixtureRequest, store: str) -> None:
+async def test_a_real_store_in_bad_network(request: pytest.FixtureRequest, store: str) -> None:
     found: Store = request.getfixturevalue(store)
     place = f"{found.url}/{uuid.uuid4().hex}"
     shards = await write(place, storage_options=found.options)

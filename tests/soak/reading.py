@@ -38,10 +38,10 @@ from streamrec.testing.program import ServerProcess
 from streamrec.testing.requestlog import Entry
 from streamrec.testing.servers import Store, fake_gcs, seaweedfs
 
-__all__ = ["WEATHER", "Report", "Soak", "unjustified"]
+__all__ = ["FAULTS", "Report", "Soak", "unjustified"]
 
 SHARDS: Final = 32
-WEATHER: Final = Faults(
+FAULTS: Final = Faults(
     first_byte=0.002, jitter=0.002, reset=0.20, unavailable=0.10, stall=0.05, slow=0.05, slow_first_byte=0.5
 )
 WHOLE_MEGABYTES: Final = 8
@@ -102,7 +102,7 @@ class Soak:
         self._directory.cleanup()
 
     def round(self, **options: Any) -> None:
-        """Reads everything once, in weather of its own.
+        """Reads everything once, with faults of its own.
 
         Args:
             **options: Storage options on top of the store's.
@@ -113,7 +113,7 @@ class Soak:
         """
         seed = self._seed * 1_000_003 + self.report.rounds
         self._proxy.clear()
-        self._proxy.faults = replace(WEATHER, seed=seed)
+        self._proxy.faults = replace(FAULTS, seed=seed)
         theirs = {**self._store.options, "endpoint_url": self._proxy.url, **options}
         where = f"seed {self._seed}, round {self.report.rounds}"
         rests = random.Random(seed) if self.report.rounds % 2 else None

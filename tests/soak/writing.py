@@ -6,7 +6,7 @@ name must be whole. Then the writer runs again with the same names: all must be 
 upload and no temporary file left, and the manifest must verify. Every second round writes over what the one
 before it left, so an object may also be the old one, whole.
 
-The writers reach SeaweedFS and fake-gcs-server through a proxy, in weather that is drawn anew for each of them: of the
+The writers reach SeaweedFS and fake-gcs-server through a proxy, with faults drawn anew for each of them: of the
 requests with a body one in five is reset (some only when the server has done what they ask), one in twenty stalls,
 of all requests one in ten is a 503 and one in twenty is slow. Who looks goes to the server directly.
 
@@ -38,7 +38,7 @@ from streamrec.testing.program import ServerProcess
 from streamrec.testing.servers import Store, fake_gcs, seaweedfs
 from tests.soak.writer import run_writer, write
 
-WEATHER = Faults(
+FAULTS = Faults(
     first_byte=0.002,
     jitter=0.002,
     upload_reset=0.15,
@@ -48,7 +48,7 @@ WEATHER = Faults(
     slow=0.05,
     slow_first_byte=0.5,
 )
-BACKENDS = [f"streamrec.storage.{name}" for name in ("s3", "gcs", "local")]
+BACKENDS = [f"streamrec.storage.backends.{name}" for name in ("s3", "gcs", "local")]
 
 
 @dataclass(frozen=True)
@@ -160,14 +160,14 @@ class Soak:
         self.seen.rounds += 1
 
     @contextmanager
-    def _weather(self, what: str) -> Iterator[None]:
-        """New weather, and what it did; at the end of the block nothing of it is still on its way to the store."""
+    def _faults(self, what: str) -> Iterator[None]:
+        """New faults, and what it did; at the end of the block nothing of it is still on its way to the store."""
         proxy = self._place.proxy
         if proxy is None:
             yield
             return
         proxy.clear()
-        proxy.faults = replace(WEATHER, seed=random.Random(f"{self._seed}/{self.seen.rounds}/{what}").getrandbits(32))
+        proxy.faults = replace(FAULTS, seed=random.Random(f"{self._seed}/{self.seen.rounds}/{what}").getrandbits(32))
         yield
         assert proxy.wait_idle(30), "a dead writer's request is still under way"
         met = proxy.counters
@@ -186,7 +186,7 @@ class Soak:
 
     def _run(self, version: int) -> float:
         """Lets a writer come to its end; returns how long it took."""
-        with self._weather("run"):
+        with self._faults("run"):
             process = self._start(version)
             began = time.monotonic()
             process.join(120)
@@ -196,7 +196,7 @@ class Soak:
 
     def _kill(self, version: int, seconds: float) -> bool:
         """Kills a writer after so long; tells whether it was still at work."""
-        with self._weather("kill"):
+        with self._faults("kill"):
             process = self._start(version)
             process.join(seconds)
             process.kill()

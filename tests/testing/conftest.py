@@ -37,6 +37,6 @@ def root(tmp_path: Path, content: bytes) -> Path:
 
 @pytest.fixture
 def store(root: Path) -> Iterator[ObjectStore]:
-    """A store over `root`, in fair weather."""
+    """A store over `root`, without faults."""
     with ObjectStore(root) as store:
         yield store

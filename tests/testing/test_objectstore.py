@@ -1,4 +1,4 @@
-"""The store in fair weather, seen by a plain client."""
+"""The store without faults, seen by a plain client."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from streamrec.testing import wire
 from streamrec.testing.faults import NO_FAULTS
+from streamrec.testing.network import wire
 from streamrec.testing.objectstore import ObjectStore
 from streamrec.testing.plainclient import ask
 

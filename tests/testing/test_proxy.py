@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from streamrec.testing.faults import NO_FAULTS, Faults
-from streamrec.testing.http1 import Reader, Request, parse_request
+from streamrec.testing.network.http1 import Reader, Request, parse_request
+from streamrec.testing.network.server import Server
 from streamrec.testing.objectstore import ObjectStore
 from streamrec.testing.plainclient import ask
 from streamrec.testing.proxy import FaultProxy
 from streamrec.testing.requestlog import Entry, repeated_bytes
-from streamrec.testing.server import Server
 
 KEY = "/bucket/dir/key"
 RANGE = {"Range": "bytes=100000-199999"}
@@ -25,7 +25,7 @@ RANGE = {"Range": "bytes=100000-199999"}
 
 @pytest.fixture
 def proxy(store: ObjectStore) -> Iterator[FaultProxy]:
-    """A proxy before the store, in fair weather."""
+    """A proxy before the store, without faults."""
     with FaultProxy(store.url) as proxy:
         yield proxy
 
@@ -49,7 +49,7 @@ def last(proxy: FaultProxy) -> Entry:
         ("PUT", KEY, {}),
     ],
 )
-def test_fair_weather_changes_nothing(
+def test_no_fault_changes_nothing(
     store: ObjectStore, proxy: FaultProxy, method: str, target: str, headers: dict[str, str]
 ) -> None:
     direct, through = (ask(url, target, headers, method) for url in (store.url, proxy.url))

@@ -118,7 +118,7 @@ async def test_s3_answers_get_lost_after_the_deed(s3: Any, s3_proxy: FaultProxy,
     assert await s3._cat_file(f"streamrec/{prefix}/lost") == b"done"
 
 
-async def test_s3_uploads_get_through_bad_weather(s3: Any, s3_proxy: FaultProxy, prefix: str) -> None:
+async def test_s3_uploads_get_through_bad_network(s3: Any, s3_proxy: FaultProxy, prefix: str) -> None:
     s3_proxy.faults = replace(NO_FAULTS, seed=1, script=("upload_reset", "", "unavailable", "upload_reset"))
     await upload(s3, f"{prefix}/multi", tries=3)
     s3_proxy.faults = NO_FAULTS

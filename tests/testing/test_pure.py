@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec.testing.faults import FAULTS_OF, Fate
-from streamrec.testing.http1 import BadRequestError, Request, parse_request, parse_response, window
-from streamrec.testing.listing import Found, page
-from streamrec.testing.relay import forwarded, picked, upload_limit
+from streamrec.testing.network.http1 import BadRequestError, Request, parse_request, parse_response, window
+from streamrec.testing.network.relay import forwarded, picked, upload_limit
+from streamrec.testing.network.shapes import Piece, shape
 from streamrec.testing.requestlog import Entry, repeated_bytes
-from streamrec.testing.routes import route
-from streamrec.testing.shapes import Piece, shape
+from streamrec.testing.store.listing import Found, page
+from streamrec.testing.store.routes import route
 
 shares = st.floats(0, 1, exclude_max=True)
 

@@ -1,1 +1,1 @@
-"""Sources that are no shards, and sources that run one chain: again, ahead, or after another one."""
+"""Sources: where elements come from, and sources that run other chains: again, ahead, side by side, shuffled, kept."""

@@ -19,7 +19,7 @@ from enum import IntEnum
 from inspect import isawaitable, iscoroutine
 from typing import Any, ClassVar, Protocol
 
-from streamrec.pipeline.chunk import Chunk
+from streamrec.pipeline.elements.chunk import Chunk
 
 __all__ = ["Calling", "Calls", "Halt", "Map", "Mapped", "Offload", "Stage", "Step", "called", "halting"]
 
@@ -65,7 +65,7 @@ class Stage(Protocol):
 
 
 class Halt:
-    """Whether calls of the user's functions are to end: see `offloading.py`.
+    """Whether calls of the user's functions are to end: see `offload.py`.
 
     Attributes:
         asked: No further call is to be made: what was made is dropped.

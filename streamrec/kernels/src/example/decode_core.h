@@ -1,6 +1,6 @@
 /* Columns out of Example and SequenceExample messages: the walk over the wire bytes, free of Python.
  *
- * Which bytes are accepted and what they mean is laid down in streamrec/example/reference.py, the readable twin;
+ * Which bytes are accepted and what they mean is laid down in streamrec/example/parsing/reference.py, the readable twin;
  * the two agree on every input, damaged ones too. Callers: decode.c (for Python) and fuzz/fuzz_decode.c.
  *
  * Rules:
@@ -22,7 +22,7 @@
 /* The number of a kind is that of its list's field in a Feature. */
 enum { DECODE_BYTES = 1, DECODE_FLOAT = 2, DECODE_INT64 = 3 };
 
-/* Why a walk ended; streamrec/example/walk.py has the same numbers. */
+/* Why a walk ended; streamrec/example/parsing/walk.py has the same numbers. */
 enum {
     DECODE_OK = 0,
     DECODE_MESSAGE = 1,

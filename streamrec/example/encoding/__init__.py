@@ -1,0 +1,1 @@
+"""Encoding: `encode.py` writes records from mappings and from columns."""

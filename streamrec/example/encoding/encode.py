@@ -1,0 +1,262 @@
+"""Examples written: one from a mapping, many from columns, and SequenceExamples.
+
+Rules of this file:
+- What TensorFlow parses out of a record is what went in; values.py says how values become the three kinds.
+- One record is a batch of one: `encode_example` and `encode_examples` run the same kernel, in C or, where
+  `STREAMREC_PURE=1` is set, in encoding/reference.py.
+- Features are written in the mapping's order, or sorted by key (in UTF-8) on request: then the bytes are
+  those of protobuf's deterministic serialization in C++ and in Python. (The upb that protobuf's wheels carry
+  puts a longer name before its own prefix; nothing else differs.)
+- A record ends at 2 GiB, where protobuf's readers end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from streamrec.errors import FeatureError
+from streamrec.example.encoding.reference import feature_of
+from streamrec.example.encoding.rows import Column, to_column, to_columns
+from streamrec.example.encoding.values import Kind, declared_kind, to_values
+from streamrec.example.messages import BytesList, Feature, FeatureList, FeatureLists
+from streamrec.kernels import NATIVE
+
+if NATIVE:
+    from streamrec.kernels._native import encode_examples as _encode
+else:
+    from streamrec.example.encoding.reference import encode_examples as _encode
+
+__all__ = [
+    "EncodedBatch",
+    "bytes_feature",
+    "encode_example",
+    "encode_examples",
+    "encode_sequence_example",
+    "float_feature",
+    "int64_feature",
+]
+
+_FEATURE_LISTS_TAG = b"\x12"
+_Packed: TypeAlias = tuple[bytes, int, Any, Any, Any]
+_FAILURES = {
+    1: "row splits that go backwards or beyond the values; they must ascend from 0 to the number of values",
+    2: "spans that leave their buffer or end before they start",
+    3: "the record would exceed 2 GiB, which no protobuf reader takes; split it or compress its values",
+    4: "a column changed while it was being encoded; don't write to its array from another thread meanwhile",
+}
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class EncodedBatch(Sequence[bytes]):
+    """Serialized records in one buffer: a sequence of bytes, and what a writer takes without unpacking it.
+
+    Args:
+        buffer: All records, one after the other, read-only.
+        spans: int64 of shape `[records, 2]`: start and end of each record in `buffer`. Read-only.
+    """
+
+    buffer: bytes | memoryview
+    spans: npt.NDArray[np.int64]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EncodedBatch, (bytes(self.buffer), self.spans)
+
+    def __len__(self) -> int:
+        return len(self.spans)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> EncodedBatch: ...
+    def __getitem__(self, index: int | slice) -> bytes | EncodedBatch:
+        if isinstance(index, slice):
+            return EncodedBatch(self.buffer, self.spans[index])
+        start, end = self.spans[index].tolist()
+        return bytes(memoryview(self.buffer)[start:end])
+
+    def __iter__(self) -> Iterator[bytes]:
+        view = memoryview(self.buffer)
+        for start, end in self.spans.tolist():
+            yield bytes(view[start:end])
+
+
+def bytes_feature(value: Any) -> Feature:
+    """A Feature of byte strings.
+
+    Args:
+        value: bytes or str (encoded as UTF-8), or any list or array of them; an empty list is an empty list.
+
+    Raises:
+        FeatureError: Anything else.
+    """
+    return feature_of(*to_values(value, Kind.BYTES))
+
+
+def float_feature(value: Any) -> Feature:
+    """A Feature of floats, rounded to float32.
+
+    Args:
+        value: A float or an integer, or any list or array of them; an empty list is an empty list.
+
+    Raises:
+        FeatureError: Anything else.
+    """
+    return feature_of(*to_values(value, Kind.FLOAT))
+
+
+def int64_feature(value: Any) -> Feature:
+    """A Feature of integers.
+
+    Args:
+        value: A bool, an enum, any integer that an int64 holds, or any list or array of them.
+
+    Raises:
+        FeatureError: Anything else, floats among it.
+    """
+    return feature_of(*to_values(value, Kind.INT64))
+
+
+def encode_example(
+    features: Mapping[str, Any], *, kinds: Mapping[str, Any] | None = None, deterministic: bool = False
+) -> bytes:
+    r"""Serializes one tf.train.Example.
+
+    Args:
+        features: The value of each feature. bytes and str become a bytes_list; bool, enums and every integer
+            an int64_list; floats a float_list, rounded to float32. Scalars, lists, NumPy arrays (flattened in
+            row-major order), tensors, and Feature messages. An empty list has no kind unless it is declared,
+            and is written as a Feature without one, which parses as a missing feature.
+        kinds: What some features must be: `np.int64`, `np.float32`, `bytes`, or feature configurations such
+            as `infer_features` proposes. A declared float takes integers, too; a declared int64 takes no
+            float. Names that `features` lacks are left alone.
+        deterministic: Whether to sort the features by name. Otherwise they have the mapping's order.
+
+    Returns:
+        The bytes of one record.
+
+    Raises:
+        FeatureError: A value that has no kind or another one than declared: None, a ragged list, mixed types,
+            a float for an int64, an int that no int64 holds. It names the feature and both types.
+
+    Example:
+        >>> encode_example({"label": 3, "name": "a"})
+        b'\n\x1f\n\x0e\n\x05label\x12\x05\x1a\x03\n\x01\x03\n\r\n\x04name\x12\x05\n\x03\n\x01a'
+    """
+    declared = _declared(kinds)
+    packed: list[_Packed] = []
+    for name, value in features.items():
+        kind, data = to_values(value, declared.get(name), name)
+        packed.append((_key(name), kind, data, None, len(data)))
+    record: bytes = _run(packed, 1, deterministic)[0]
+    return record
+
+
+def encode_examples(
+    columns: Mapping[str, Any], *, kinds: Mapping[str, Any] | None = None, deterministic: bool = False
+) -> EncodedBatch:
+    """Serializes many tf.train.Examples from columns, at native speed.
+
+    Args:
+        columns: For each feature one row a record, all columns of the same length: an array of shape
+            `[records, ...]`; a list of scalars, lists or arrays; a `RaggedTensor`, whose outermost rows
+            count; `Frames` or another `EncodedBatch` for byte strings that lie in one buffer; a
+            `BytesColumn`.
+        kinds: As in `encode_example`.
+        deterministic: As in `encode_example`.
+
+    Returns:
+        The records, in order; none where there are no columns or no rows.
+
+    Raises:
+        FeatureError: As in `encode_example`, with the record where it is known; or columns of different
+            lengths.
+
+    Example:
+        >>> records = encode_examples({"label": np.arange(3), "words": [["a"], [], ["b", "c"]]})
+        >>> len(records), records[1] == encode_example({"label": 1, "words": []}, kinds={"words": bytes})
+        (3, True)
+    """
+    made = to_columns(columns, kinds)
+    packed: list[_Packed] = [(_key(col.name), col.kind, col.values, col.spans, col.splits) for col in made]
+    buffer, spans = _run(packed, made[0].rows if made else 0, deterministic)
+    return EncodedBatch(memoryview(buffer).toreadonly(), np.frombuffer(spans, dtype="<i8").reshape(-1, 2))
+
+
+def encode_sequence_example(
+    context: Mapping[str, Any],
+    feature_lists: Mapping[str, Any],
+    *,
+    context_kinds: Mapping[str, Any] | None = None,
+    sequence_kinds: Mapping[str, Any] | None = None,
+    deterministic: bool = False,
+) -> bytes:
+    """Serializes one tf.train.SequenceExample.
+
+    Args:
+        context: As `features` in `encode_example`.
+        feature_lists: For each feature list its steps, in any of the forms that `encode_examples` takes as a
+            column: a list with the value of each step, an array of shape `[steps, ...]`, a ragged tensor.
+        context_kinds: As `kinds` in `encode_example`, for the context.
+        sequence_kinds: The same for the feature lists.
+        deterministic: As in `encode_example`, for the context and the feature lists.
+
+    Returns:
+        The bytes of one record.
+
+    Raises:
+        FeatureError: As in `encode_examples`; a step's number stands where the record's does there.
+    """
+    declared = _declared(sequence_kinds)
+    columns = [to_column(name, value, declared.get(name)) for name, value in feature_lists.items()]
+    if deterministic:
+        columns.sort(key=lambda column: _key(column.name))
+    # Concatenated messages are merged, so a map's entries can be written one by one, in the order wanted.
+    lists = [FeatureLists(feature_list={_name(col.name): FeatureList(feature=_steps(col))}) for col in columns]
+    body = b"".join(item.SerializeToString() for item in lists)
+    # An Example is a SequenceExample without lists; a BytesList has the length's bytes, under another tag.
+    context_bytes = encode_example(context, kinds=context_kinds, deterministic=deterministic)
+    return context_bytes + _FEATURE_LISTS_TAG + BytesList(value=[body]).SerializeToString()[1:]
+
+
+def _steps(column: Column) -> Iterator[Feature]:
+    values, splits = column.values, column.splits
+    if column.spans is not None:
+        values = tuple(EncodedBatch(values, column.spans))
+    bounds = np.arange(column.rows + 1) * splits if isinstance(splits, int) else splits
+    for step in range(column.rows):
+        first, last = int(bounds[step]), int(bounds[step + 1])
+        if not 0 <= first <= last <= len(values):
+            raise FeatureError(_FAILURES[1], column.name, step)
+        yield feature_of(column.kind, values[first:last])
+
+
+def _declared(kinds: Mapping[str, Any] | None) -> dict[str, Kind]:
+    return {name: declared_kind(dtype, name) for name, dtype in kinds.items()} if kinds else {}
+
+
+def _name(name: Any) -> str:
+    return _key(name).decode()
+
+
+def _key(name: Any) -> bytes:
+    if not isinstance(name, str):
+        raise FeatureError(f"a feature's name is {name!r}, a {type(name).__name__}; it must be a str")
+    try:
+        return name.encode()
+    except UnicodeEncodeError as error:
+        raise FeatureError("the name has no UTF-8 form; rename the feature", name) from error
+
+
+def _run(packed: list[_Packed], rows: int, deterministic: bool) -> tuple[Any, bytes]:
+    """The records' bytes and spans, by the kernel."""
+    if deterministic:
+        packed.sort(key=lambda column: column[0])
+    code, record, column, buffer, spans = _encode(tuple(packed), rows)
+    if buffer is None or spans is None:
+        raise FeatureError(_FAILURES[code], packed[column][0].decode(), record)
+    return buffer, spans

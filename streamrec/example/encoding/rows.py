@@ -1,0 +1,173 @@
+"""The columns that `encode_examples` takes, each brought to one form: flat values and where its rows end.
+
+Rules of this file:
+- A column has one row for each record. An array is split along its first dimension; a list has a row in each
+  item; a ragged tensor has its outermost rows; Frames (or any `buffer` with `spans`) have a byte string each.
+- A list's kind is that of its rows; rows without a kind (empty lists) take it over.
+- Nothing is copied that has its final form already: int64, float32, bytes, a buffer with spans.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from streamrec.errors import FeatureError
+from streamrec.example.encoding.values import KIND_NAMES, Data, Kind, Values, declared_kind, natural_kind, to_values
+
+__all__ = ["Column", "to_column", "to_columns"]
+
+
+class Column(NamedTuple):
+    """One feature of many records.
+
+    Args:
+        name: The feature's name.
+        kind: What its values are; a `Kind.NONE` feature has none and is written without a list.
+        values: int64 or float32 of shape `[values]`, a tuple of bytes, or the buffer that `spans` cut up.
+        spans: int64 of shape `[values, 2]`, the start and end of each byte string in the buffer; or None.
+        splits: int64 of shape `[rows + 1]`: row i holds the values from split i to split i + 1. Or an int:
+            every row is so wide.
+        rows: The number of records.
+    """
+
+    name: str
+    kind: Kind
+    values: Any
+    spans: npt.NDArray[np.int64] | None
+    splits: npt.NDArray[np.int64] | int
+    rows: int
+
+
+def to_columns(columns: Mapping[str, Any], kinds: Mapping[str, Any] | None = None) -> list[Column]:
+    """All columns of a batch.
+
+    Args:
+        columns: The values of each feature, as `encode_examples` takes them.
+        kinds: What some features must be: dtypes or feature configurations. Other names are left alone.
+
+    Raises:
+        FeatureError: A value that does not fit, or columns of different lengths.
+    """
+    declared = {name: declared_kind(dtype, name) for name, dtype in (kinds or {}).items() if name in columns}
+    made = [to_column(name, value, declared.get(name)) for name, value in columns.items()]
+    for column in made:
+        if column.rows != made[0].rows:
+            raise FeatureError(
+                f"{column.rows:,} rows where {made[0].rows:,} are wanted, as in {made[0].name!r}; "
+                "every column needs one row for each record",
+                column.name,
+            )
+    return made
+
+
+def to_column(name: str, value: Any, declared: Kind | None = None) -> Column:
+    """One column from any of the forms that `encode_examples` takes.
+
+    Raises:
+        FeatureError: The value is no column, or its rows don't fit together or the declared kind.
+    """
+    if hasattr(value, "spans") and hasattr(value, "buffer"):
+        return _of_spans(name, value, declared)
+    if hasattr(value, "nested_row_splits"):
+        return _of_ragged(name, value, declared)
+    if isinstance(value, list | tuple | range):
+        return _of_list(name, value, declared)
+    return _of_array(name, value, declared)
+
+
+def _of_spans(name: str, value: Any, declared: Kind | None) -> Column:
+    if declared not in (None, Kind.BYTES):
+        raise FeatureError(f"byte strings where {KIND_NAMES[declared]} is wanted", name)
+    spans = np.ascontiguousarray(value.spans, dtype="<i8")
+    if spans.ndim < 2 or spans.shape[-1] != 2:
+        raise FeatureError(f"spans of shape {list(spans.shape)} where [n, 2] is wanted", name)
+    return Column(name, Kind.BYTES, value.buffer, spans.reshape(-1, 2), math.prod(spans.shape[1:-1]), len(spans))
+
+
+def _array(name: str, value: Any) -> npt.NDArray[Any]:
+    if not hasattr(value, "__array__") and hasattr(value, "to_numpy"):  # as of Arrow, polars, BytesColumn
+        value = value.to_numpy()
+    if not hasattr(value, "__array__"):
+        raise FeatureError(
+            f"a {type(value).__name__} where a column is wanted: an array, a list with a row for each "
+            "record, a ragged tensor, or Frames",
+            name,
+        )
+    array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    if array.ndim == 0:
+        raise FeatureError(f"one {array.dtype} where a column with a row for each record is wanted", name)
+    return array
+
+
+def _of_array(name: str, value: Any, declared: Kind | None) -> Column:
+    array = _array(name, value)
+    if array.dtype.kind == "O" and array.ndim == 1:
+        return _of_list(name, array.tolist(), declared)
+    kind, data = to_values(array, declared, name)
+    width = 0 if kind is Kind.NONE else math.prod(array.shape[1:])
+    return Column(name, kind, data, None, width, len(array))
+
+
+def _of_ragged(name: str, value: Any, declared: Kind | None) -> Column:
+    """A ragged tensor's outermost rows; of inner dimensions only the values are kept, as in TensorFlow."""
+    flat = value.flat_values
+    array = flat if isinstance(flat, np.ndarray) else _array(name, flat)
+    kind, data = to_values(array, declared, name)
+    width = 0 if kind is Kind.NONE else math.prod(array.shape[1:])
+    splits: npt.NDArray[np.int64] | None = None
+    for outer in map(np.asarray, value.nested_row_splits):
+        if outer.ndim != 1 or not len(outer) or outer.dtype.kind not in "iu":
+            raise FeatureError(f"row splits of shape {list(outer.shape)} where [rows + 1] is wanted", name)
+        if splits is not None and (splits.min() < 0 or splits.max() >= len(outer)):
+            raise FeatureError("row splits that point beyond the rows that they split", name)
+        splits = outer.astype(np.int64) if splits is None else outer.astype(np.int64)[splits]
+    if splits is None:
+        raise FeatureError("a ragged tensor without row splits", name)
+    if splits[0] != 0 or splits[-1] != len(array):
+        raise FeatureError(
+            f"row splits from {splits[0]} to {splits[-1]} where 0 to {len(array)}, the number of values, is wanted",
+            name,
+        )
+    return Column(name, kind, data, None, np.ascontiguousarray(splits * width, dtype="<i8"), len(splits) - 1)
+
+
+def _of_list(name: str, value: Sequence[Any], declared: Kind | None) -> Column:
+    if all(natural_kind(of) is not None for of in set(map(type, value))):
+        kind, data = to_values(value, declared, name)
+        return Column(name, kind, data, None, 0 if kind is Kind.NONE else 1, len(value))
+    rows = [_row(name, index, row, declared) for index, row in enumerate(value)]
+    kind = _common_kind(name, rows)
+    lengths = np.fromiter((len(row.data) for row in rows), dtype=np.int64, count=len(rows))
+    splits = np.zeros(len(rows) + 1, dtype="<i8")
+    np.cumsum(lengths, out=splits[1:])
+    return Column(name, kind, _joined(kind, rows), None, splits, len(rows))
+
+
+def _row(name: str, index: int, value: Any, declared: Kind | None) -> Values:
+    try:
+        return to_values(value, declared, name)
+    except FeatureError as error:
+        raise FeatureError(error.reason, name, index) from error
+
+
+def _common_kind(name: str, rows: list[Values]) -> Kind:
+    kind = Kind.NONE
+    for index, row in enumerate(rows):
+        if kind is Kind.NONE:
+            kind = row.kind
+        elif row.kind not in (Kind.NONE, kind):
+            found, wanted = KIND_NAMES[row.kind], KIND_NAMES[kind]
+            advice = "convert the rows to one kind, or declare it"
+            raise FeatureError(f"{found} where {wanted} is wanted, as in the rows before; {advice}", name, index)
+    return kind
+
+
+def _joined(kind: Kind, rows: list[Values]) -> Data:
+    if kind in (Kind.NONE, Kind.BYTES):
+        return tuple(item for row in rows for item in row.data)
+    return np.concatenate([np.asarray(row.data) for row in rows if row.kind is kind])

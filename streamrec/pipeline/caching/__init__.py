@@ -1,1 +1,0 @@
-"""Cache: elements of the first pass, kept in memory or in a file."""

@@ -1,0 +1,229 @@
+"""What flows through a pipeline: chunks of elements, each with the positions between them.
+
+Rules:
+- A chunk's elements are Frames (records that are not Python objects yet), Columns, or a list of any objects.
+- `positions.at(i)` says where to resume so that exactly `elements[i:]` and all that follows come. It is made
+  when somebody asks, never per record.
+- Chunks and positions are immutable, and positions hold no data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from streamrec.example import BytesColumn
+from streamrec.pipeline.elements.columns import Columns
+from streamrec.pipeline.elements.nests import leaves
+from streamrec.tfrecord import Frames
+
+__all__ = [
+    "Batches",
+    "Chunk",
+    "Elements",
+    "Marks",
+    "Nested",
+    "Picked",
+    "Position",
+    "Positions",
+    "Shifted",
+    "StageState",
+    "Stride",
+    "weigh",
+    "weigh_places",
+    "with_state",
+]
+
+Position = Mapping[str, Any]
+"""JSON: `source` (the source's own state), `skip` (elements after it), `stages` (a state per stage that has one)."""
+
+
+class Batches:
+    """The batches of one size that some records make: each is a window, made when somebody takes it."""
+
+    __slots__ = ("_count", "_frames", "_size")
+
+    def __init__(self, frames: Frames, size: int) -> None:
+        self._frames = frames
+        self._size = size
+        self._count = len(frames) // size
+
+    if TYPE_CHECKING:  # not at run time: the interpreter's own iterator knows how many elements are left
+
+        def __iter__(self) -> Iterator[Frames]: ...
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def frames(self) -> Frames:
+        """All records of all batches."""
+        return self._frames
+
+    @property
+    def size(self) -> int:
+        """How many records make a batch."""
+        return self._size
+
+    @overload
+    def __getitem__(self, index: int) -> Frames: ...
+    @overload
+    def __getitem__(self, index: slice) -> Batches: ...
+    def __getitem__(self, index: int | slice) -> Frames | Batches:
+        size = self._size
+        if isinstance(index, slice):
+            first, last, _ = index.indices(self._count)
+            return Batches(self._frames.window(first * size, last * size), size)
+        if not 0 <= index < self._count:
+            raise IndexError(index)
+        return self._frames.window(index * size, index * size + size)
+
+
+Elements = Frames | Batches | Columns | Sequence[Any]
+
+OBJECT_BYTES = 64
+SPAN_BYTES = 16
+STRING_BYTES = 40
+"""What a `bytes` object costs beside its bytes: 33, and what the allocator rounds up."""
+
+
+class Positions(Protocol):
+    """The places between a chunk's elements."""
+
+    def at(self, index: int) -> Position:
+        """Resume there, and exactly `elements[index:]` and what follows come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A run of elements, their positions, and about how many bytes both keep alive."""
+
+    elements: Elements
+    positions: Positions
+    nbytes: int
+
+    @classmethod
+    def weighed(cls, elements: Elements, positions: Positions) -> Chunk:
+        """A chunk that weighs what its elements and its positions do."""
+        return cls(elements, positions, weigh(elements) + weigh_places(positions, len(elements)))
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Positions of elements that were made of other elements: mark i is a place between those."""
+
+    marks: Sequence[tuple[Positions, int]]
+
+    def at(self, index: int) -> Position:
+        positions, inner = self.marks[index]
+        return positions.at(inner)
+
+
+@dataclass(frozen=True, slots=True)
+class Stride:
+    """Positions of elements that are made of `size` elements each, from element `first` on."""
+
+    inner: Positions
+    first: int
+    size: int
+
+    def at(self, index: int) -> Position:
+        return self.inner.at(self.first + index * self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """Positions of elements that were picked out of others, at `indices`; behind the last one, all `size` are done."""
+
+    inner: Positions
+    indices: npt.NDArray[np.int64]
+    size: int
+
+    def at(self, index: int) -> Position:
+        return self.inner.at(int(self.indices[index]) if index < len(self.indices) else self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class StageState:
+    """Positions with the state of one stage that counts elements: `first + index` of them at each place."""
+
+    inner: Positions
+    stage: str
+    first: int
+
+    def at(self, index: int) -> Position:
+        return with_state(self.inner.at(index), self.stage, self.first + index)
+
+
+@dataclass(frozen=True, slots=True)
+class Shifted:
+    """Positions of a chunk whose first elements were skipped."""
+
+    inner: Positions
+    first: int
+
+    def at(self, index: int) -> Position:
+        return self.inner.at(self.first + index)
+
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """Positions of a chain within a source that adds a state of its own."""
+
+    inner: Positions
+    state: Mapping[str, Any]
+
+    def at(self, index: int) -> Position:
+        return {"source": {**self.state, "inner": dict(self.inner.at(index))}}
+
+
+def with_state(position: Position, stage: str, state: Any) -> Position:
+    """A position with the state, JSON, of one stage more."""
+    return {**position, "stages": {**position.get("stages", {}), stage: state}}
+
+
+def weigh_places(positions: Positions, count: int) -> int:
+    """About how many bytes the places between so many elements keep alive: `place_bytes` each, where they say so."""
+    if isinstance(positions, Stride):
+        return weigh_places(positions.inner, count * positions.size)
+    if isinstance(positions, Picked | StageState | Shifted | Nested):
+        return weigh_places(positions.inner, count)
+    return count * int(getattr(positions, "place_bytes", 0))
+
+
+def weigh(elements: Iterable[Any]) -> int:
+    """About how many bytes objects keep alive: what the byte budgets count."""
+    if isinstance(elements, Frames):
+        return weigh_one(elements)
+    if isinstance(elements, Columns):
+        return weigh(leaves(elements.nest))
+    return sum(map(weigh_one, elements))
+
+
+def held_bytes(column: BytesColumn) -> int:
+    """What strings keep alive: the stretch of records that they lie in, of which other features may be the most."""
+    if column.scattered:  # parsing leaves strings in many buffers only where they are the most of what these hold
+        return column.nbytes
+    spans = column.spans.reshape(-1, 2)
+    return max(column.nbytes, abs(int(spans[-1, 1] - spans[0, 0]))) if len(spans) else 0
+
+
+def weigh_one(element: Any) -> int:
+    if isinstance(element, np.ndarray):  # first: a batch may have dozens
+        strings = sum(map(len, element.flat)) + STRING_BYTES * element.size if element.dtype.hasobject else 0
+        return element.nbytes + strings + OBJECT_BYTES
+    if isinstance(element, Frames):
+        return abs(element.extent) + SPAN_BYTES * len(element)
+    if isinstance(element, BytesColumn):
+        return held_bytes(element) + element.places.nbytes
+    if isinstance(element, bytes | bytearray | str):
+        return len(element) + OBJECT_BYTES
+    if isinstance(element, Mapping):
+        return weigh(element.values()) + OBJECT_BYTES
+    if isinstance(element, tuple | list):
+        return weigh(element) + OBJECT_BYTES
+    return int(getattr(element, "nbytes", 0)) + OBJECT_BYTES

@@ -1,0 +1,168 @@
+"""Columns: elements that are dicts, tuples or rows of arrays, kept as columns until somebody asks for one.
+
+Rules:
+- A column is Frames, an array (its rows are the values), RaggedRows, SparseRows, or any other sequence; all are of one
+  length.
+- Windows share the memory of what they are a part of. Batches and joined parts are copies, save for Frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
+from streamrec.pipeline.elements.nests import leaves, map_nest, map_nests, same_nest
+from streamrec.pipeline.elements.ragged_rows import RaggedRows, ragged_rows
+from streamrec.pipeline.elements.sparse_rows import SparseRows
+from streamrec.tfrecord import Frames, Joining
+
+__all__ = ["Columns", "as_array", "compacted", "joined", "objects", "rows_of", "select", "window"]
+
+
+class Columns:
+    """Elements whose values stand in columns.
+
+    Args:
+        nest: A column, or dicts and tuples of columns, of one length; at least one.
+
+    Examples:
+        >>> columns = Columns((np.arange(3), Frames.of([b"a", b"b", b"c"])))
+        >>> len(columns), columns[1][1], len(columns[:2])
+        (3, b'b', 2)
+    """
+
+    __slots__ = ("nest",)
+
+    def __init__(self, nest: Any) -> None:
+        self.nest = nest
+
+    if TYPE_CHECKING:  # not at run time: the interpreter's own iterator knows how many elements are left
+
+        def __iter__(self) -> Iterator[Any]: ...
+
+    def __len__(self) -> int:
+        return len(next(leaves(self.nest)))
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> Columns: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            first, last, _ = index.indices(len(self))
+            return Columns(map_nest(lambda column: window(column, first, last), self.nest))
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return map_nest(lambda column: column[index], self.nest)
+
+
+def window(elements: Any, first: int, last: int) -> Any:
+    """Elements first to last (exclusive): of Frames without a copy, since chunks are short-lived."""
+    return elements.window(first, last) if isinstance(elements, Frames) else elements[first:last]
+
+
+def select(elements: Any, indices: npt.NDArray[np.int64]) -> Any:
+    """The elements at these places. Few records out of a large buffer are copied, so that it is free."""
+    if isinstance(elements, Columns):
+        return Columns(map_nest(lambda column: select(column, indices), elements.nest))
+    if isinstance(elements, np.ndarray):
+        return elements[indices]
+    if isinstance(elements, RaggedRows | SparseRows):
+        return elements.picked(indices)
+    if not isinstance(elements, Frames):
+        return [elements[index] for index in indices.tolist()]
+    return compacted(elements.picked(indices))
+
+
+def compacted(elements: Any) -> Any:
+    """The same elements; records that lie in a buffer much larger than themselves are copied out of it."""
+    if isinstance(elements, Columns):
+        return Columns(map_nest(compacted, elements.nest))
+    return elements.trimmed() if isinstance(elements, Frames) else elements
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """Several windows as one, columns of one structure joined one by one; anything else as a list."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if all(isinstance(part, Frames) for part in parts):
+        joining = Joining(sum(map(len, parts)))
+        for part in parts:
+            joining.add(part)
+        return joining.frames()
+    if all(isinstance(part, np.ndarray) and part.shape[1:] == first.shape[1:] for part in parts):
+        return np.concatenate(parts)
+    if isinstance(first, RaggedRows | SparseRows) and all(map(first.joins, parts)):
+        return type(first).joined(parts)
+    if all(isinstance(part, Columns) and same_nest(part.nest, first.nest) for part in parts):
+        return Columns(map_nests(joined, [part.nest for part in parts]))
+    return [element for part in parts for element in part]
+
+
+def rows_of(batch: Any) -> Any:
+    """What a batch was made of: Frames stay Frames, other columns become the columns of elements.
+
+    Raises:
+        TypeError: The element is no batch; the message says what it is.
+        ValueError: Its parts have different numbers of rows.
+    """
+    if isinstance(batch, Frames):
+        return batch
+    nest = map_nest(column_of, batch)
+    lengths = {len(column) for column in leaves(nest)}
+    if len(lengths) != 1:
+        raise ValueError(f"the parts of an element have {sorted(lengths)} rows: they must have as many as each other")
+    return Columns(nest)
+
+
+def column_of(value: Any) -> Any:
+    """One part of a batch, as a sequence of rows; text becomes bytes, as in tf.data."""
+    if isinstance(value, Frames):
+        return value
+    if isinstance(value, BytesColumn):
+        return value.to_numpy()
+    if isinstance(value, RaggedTensor):
+        return ragged_rows(value)
+    if isinstance(value, SparseTensor):
+        if not len(value.dense_shape):
+            raise TypeError("a SparseTensor without a dimension has no rows")
+        return SparseRows.of(value)
+    array = as_array(value)
+    if array.ndim < 1:
+        raise TypeError(f"a {type(value).__name__} has no rows: an array, a list or Frames is wanted here")
+    return array
+
+
+def as_array(value: Any) -> npt.NDArray[Any]:
+    """A value as an array; strings as objects, which keeps trailing NULs.
+
+    Raises:
+        TypeError: It is ragged or sparse.
+    """
+    if isinstance(value, RaggedTensor | SparseTensor):
+        raise TypeError(f"a {type(value).__name__} is no array: map such elements to arrays first")
+    if isinstance(value, BytesColumn):
+        return value.to_numpy()
+    if isinstance(value, bytes | str):
+        return objects([value]).reshape(())
+    if isinstance(value, Frames) or (isinstance(value, list) and any(isinstance(one, bytes | str) for one in value)):
+        return strings(list(value))
+    array = np.asarray(value)
+    return strings(array.ravel().tolist()).reshape(array.shape) if array.dtype.kind in "US" else array
+
+
+def strings(values: Sequence[Any]) -> npt.NDArray[np.object_]:
+    """Strings as an object array of bytes, which keeps trailing NULs."""
+    return objects([value.encode() if isinstance(value, str) else value for value in values])
+
+
+def objects(values: Sequence[Any]) -> npt.NDArray[np.object_]:
+    """An object array of these values."""
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array

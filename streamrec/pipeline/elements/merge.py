@@ -1,0 +1,76 @@
+"""Merging: elements of several chunks in one, in any order. Frames stay Frames: short records are copied together,
+once, long ones stay where they lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamrec import kernels
+from streamrec.pipeline.elements.columns import Columns
+from streamrec.pipeline.elements.nests import map_nests, same_nest
+from streamrec.tfrecord import Frames, Scattered, are_long, as_spans
+
+__all__ = ["in_turn", "merged"]
+
+Indices = npt.NDArray[np.int64]
+
+
+def merged(parts: Sequence[Any], order: Indices) -> Any:
+    """Elements of several windows as one chunk's.
+
+    Args:
+        parts: The windows, one at the least.
+        order: int64: of each element of the result, its index among all elements of the windows, one after the other.
+
+    Returns:
+        Frames of Frames, an array of arrays of one dtype and shape, Columns of Columns of one structure; else a list.
+    """
+    first = parts[0]
+    if all(isinstance(part, Frames) for part in parts):
+        return gathered(parts, order)
+    if all(isinstance(part, Columns) and same_nest(part.nest, first.nest) for part in parts):
+        return Columns(map_nests(lambda columns: merged(columns, order), [part.nest for part in parts]))
+    if all(isinstance(part, np.ndarray) and alike(part, first) for part in parts):
+        return np.concatenate(parts)[order]
+    elements = [element for part in parts for element in part]
+    return [elements[index] for index in order.tolist()]
+
+
+def in_turn(inputs: Sequence[Sequence[Any]], block: int) -> Any:
+    """Elements of several inputs in turn, `block` of each, again and again.
+
+    Args:
+        inputs: For each its windows. An input holds exactly what its turns take; the last turn may be a shorter one.
+        block: Elements in a turn.
+    """
+    windows = [window for one in inputs for window in one]
+    if all(isinstance(window, Frames) for window in windows):
+        if are_long(windows):
+            return Scattered.in_turn([[window.trimmed() for window in one] for one in inputs], block)
+        buffer, spans = kernels.interleave([[(part.buffer, part.spans) for part in one] for one in inputs], block)
+        return Frames(buffer, as_spans(spans))
+    sizes = np.array([sum(map(len, one)) for one in inputs], np.int64)
+    turns, within = np.divmod(np.arange(sizes.sum()), block)
+    rounds, numbers = np.divmod(turns, len(inputs))
+    order = (np.cumsum(sizes) - sizes)[numbers] + rounds * block + within
+    return merged(windows, order)
+
+
+def gathered(parts: Sequence[Frames], order: Indices) -> Frames:
+    """Records of several Frames, in this order."""
+    if are_long(parts):
+        return Scattered.joining([part.trimmed() for part in parts]).picked(order)
+    sources = np.repeat(np.arange(len(parts)), [len(part) for part in parts])[order]
+    spans = np.concatenate([part.spans for part in parts])[order]
+    buffer, packed = kernels.gather([part.buffer for part in parts], sources, spans)
+    return Frames(buffer, as_spans(packed))
+
+
+def alike(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
+    """Whether the rows of two arrays are of one kind: in one array they stay what they are."""
+    return one.dtype == other.dtype and one.shape[1:] == other.shape[1:]

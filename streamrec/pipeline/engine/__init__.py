@@ -1,0 +1,1 @@
+"""What runs a description: the driver (`run.py`), its queue, memory budget, threads and positions."""

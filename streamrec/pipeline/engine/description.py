@@ -1,0 +1,206 @@
+"""What a pipeline is, before it runs: frozen, picklable, comparable descriptions, nested in one another.
+
+Rules:
+- A chain is a source and the stages behind it. A source may hold chains of its own (`Repeat`, `Zip`, ...).
+- A source is described in one file with what runs it. It awaits where a step must not: it does I/O, or runs tasks.
+- `chunks(state, within)` starts it and resumes it: state is what its own positions said, and is given there only.
+- A source that buffers takes a share of the budget by `within.take`, and runs its chains within the rest (`budget.py`).
+- Chains that a source holds are run by `within.chunks`, and its queues made by `within.queue`, so that sources know
+  nothing of the driver and are counted without knowing it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from hashlib import blake2b
+from typing import Any, Protocol
+
+from streamrec.pipeline.elements.chunk import Chunk, Position
+from streamrec.pipeline.engine.budget import Share
+from streamrec.pipeline.engine.queue import ByteQueue
+from streamrec.pipeline.engine.session import Session
+from streamrec.pipeline.sources.shards.ranks import Rank
+from streamrec.pipeline.stages.stage import Stage, Step
+
+__all__ = [
+    "Chain",
+    "ChainCounter",
+    "ChunkCounter",
+    "RunContext",
+    "Source",
+    "SourceCounter",
+    "derived",
+    "described",
+    "in_order",
+    "name_of",
+]
+
+
+class Source(Protocol):
+    """A description of where elements come from."""
+
+    def lines(self) -> Iterator[str]:
+        """The source for people, and for telling whether a saved position belongs to it."""
+
+    def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+        """Runs it.
+
+        Args:
+            state: Where to go on, from a chunk's positions (`position["source"]`); None for the start.
+            within: What it runs within.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A source and the stages behind it."""
+
+    source: Source
+    stages: tuple[Stage, ...] = ()
+
+    def lines(self) -> Iterator[str]:
+        """The chain for people, and for telling whether a saved position belongs to it: source first, then stages."""
+        yield from self.source.lines()
+        for stage in self.stages:
+            yield described(stage)
+
+
+class ChunkCounter(Protocol):
+    """What counts the chunks of a chain or of a source."""
+
+    def begins(self) -> None:
+        """It runs, beside others perhaps that are counted here too."""
+
+    def asked(self) -> None:
+        """Somebody waits for the next chunk."""
+
+    def gave(self, chunk: Chunk | None) -> None:
+        """It came; None: nobody waits any more."""
+
+    def ends(self) -> None:
+        """It runs no more."""
+
+
+class SourceCounter(ChunkCounter, Protocol):
+    """What counts a running source."""
+
+    def chain(self, chain: Chain) -> ChainCounter:
+        """What counts a chain that it runs."""
+
+    def queue(self, limit: int) -> ByteQueue:
+        """A queue of its own, bounded in bytes, whose fill is told."""
+
+    def reads(self, paths: Sequence[str], block_length: int) -> None:
+        """It reads these shards, so many records of each at a turn; there may be more of them later."""
+
+    def blamed(self, error: Exception) -> Exception:
+        """An error that the source ended with; it says so, if a function of the user's raised it and nobody did yet."""
+
+
+class ChainCounter(ChunkCounter, Protocol):
+    """What counts a running chain."""
+
+    @property
+    def source(self) -> SourceCounter:
+        """What counts its source."""
+
+    def steps(self, steps: Iterable[Step]) -> list[Step]:
+        """Its stages' steps, counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """What a running source has, and what is known of those behind it.
+
+    Args:
+        run: The driver: gives a chain's chunks from a position on.
+        session: What the run keeps open from epoch to epoch.
+        counter: What counts the source.
+        budget: Bytes that the source may hold, with all that it runs.
+        deterministic: Whether sources that were not told otherwise keep the order.
+        epoch: The run's own, and how often an enclosing `repeat` has begun anew.
+        seed: What chance comes from where no seed was given: drawn once for a run, and kept in its positions.
+        skip: How many of the first elements will be dropped: the position lies within a chunk.
+        rank: Which rank runs it; None to look for it in the environment.
+        batch: How many elements make a batch behind the source: chunks may end between two where that costs nothing.
+        begun: How many elements of such a batch came before the source's first.
+        beside: Whether stages behind the source work in threads: what it does on the loop it can do meanwhile.
+    """
+
+    run: Callable[[Chain, Position | None, RunContext], AsyncGenerator[Chunk]]
+    session: Session
+    counter: SourceCounter
+    budget: int
+    deterministic: bool = True
+    epoch: int = 0
+    seed: int = 0
+    skip: int = 0
+    rank: Rank | None = None
+    batch: int = 1
+    begun: int = 0
+    beside: bool = False
+
+    def chunks(self, chain: Chain, position: Position | None, *, in_step: bool = False) -> AsyncGenerator[Chunk]:
+        """A chain's chunks from a position on, within all this.
+
+        Args:
+            chain: The chain.
+            position: Where to begin; None for its start.
+            in_step: Whether its elements go on as they come, one for one: `batch`, `begun`, `beside` hold for it too.
+        """
+        return self.run(chain, position, self if in_step else replace(self, batch=1, begun=0, beside=False))
+
+    def queue(self, limit: int) -> ByteQueue:
+        """A queue for chunks, bounded in bytes; the run's statistics tell how full it is."""
+        return self.counter.queue(limit)
+
+    def tells(self, paths: Sequence[str], block_length: int) -> None:
+        """The source reads these shards, so many records of each at a turn: for errors, to say where they came up."""
+        self.counter.reads(paths, block_length)
+
+    def take(self, share: Share) -> tuple[int, RunContext]:
+        """A share of the budget for a buffer, in bytes, and all this with what is left for the chains that fill it."""
+        taken = share.of(self.budget)
+        return taken, replace(self, budget=self.budget - taken)
+
+    def part(self, count: int) -> RunContext:
+        """All this with one of `count` equal parts of the budget, for chains that run beside each other."""
+        return replace(self, budget=self.budget // count)
+
+    def apart(self, number: int) -> RunContext:
+        """All this for one of several chains, whose chance has nothing to do with that of the others."""
+        return replace(self, seed=derived(self.seed, number))
+
+
+def derived(*numbers: int) -> int:
+    """A seed that other numbers were mixed into, from 0 to 2**64 - 1: the same on every machine."""
+    return int.from_bytes(blake2b(repr(numbers).encode(), digest_size=8).digest(), "little")
+
+
+def described(stage: object) -> str:
+    """A stage, or a source with a function, without what differs from run to run: functions by their names."""
+    function = getattr(stage, "function", None)
+    if function is None:
+        return repr(stage)
+    return f"{type(stage).__name__}({name_of(function)})"
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """A function by its name, its module's included; one that is a description by all that it says."""
+    if is_dataclass(function):
+        return repr(function)
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{getattr(function, '__module__', '')}.{name}"
+
+
+def in_order(part: Any, by_default: bool) -> bool:
+    """Whether what a description describes comes in one order, where `deterministic=None` means `by_default`."""
+    if isinstance(part, tuple | list | dict):
+        return all(in_order(each, by_default) for each in (part.values() if isinstance(part, dict) else part))
+    if not is_dataclass(part):
+        return True
+    said = getattr(part, "deterministic", True)
+    if not (by_default if said is None else said) and getattr(part, "cycle_length", 2) > 1:
+        return False
+    return all(in_order(getattr(part, each.name), by_default) for each in fields(part))

@@ -1,0 +1,141 @@
+"""The driver: runs a description. The only place, with the sources, that awaits.
+
+What a consumer sees:
+- Success: every chunk in order, then the end.
+- A failing source or stage: every element that came before the failure, then the error once, of its own type, with its
+  own traceback, and a note that says where it came up: which stage, which element, and which record of which shard
+  where that is known. Steps are flushed before it: an unfinished batch is delivered too.
+- An end from below (`take` has enough): the source is closed at once; nothing more is fetched.
+- Cancellation, an early exit or an error of the consumer, Ctrl-C, an iterator that is dropped, the interpreter's exit:
+  the generators are closed from the outside in, by the task that runs them: tasks are cancelled, bodies closed,
+  then the session with its storages. A call of a user's function that is under way is waited for; no other is made.
+- When closing returns, no task, connection, file or thread of this run is left. Idle threads of the caller's own
+  event loop (its executor's, which opens files) are the loop's, and used again by every run.
+
+Every buffer is bounded in bytes, and all of them together by the run's budget (`budget.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+from streamrec.errors import DataError
+from streamrec.pipeline.elements.chunk import Chunk, Position, Shifted
+from streamrec.pipeline.elements.columns import window
+from streamrec.pipeline.engine.apply_steps import drain, push
+from streamrec.pipeline.engine.description import Chain, ChainCounter, RunContext, SourceCounter
+from streamrec.pipeline.engine.offload import Offloader
+from streamrec.pipeline.engine.session import session
+from streamrec.pipeline.options import Options
+from streamrec.pipeline.stages.batch import Batch
+from streamrec.pipeline.telemetry.meters import watched
+
+__all__ = ["Put", "produce", "started"]
+
+Put = Callable[[Chunk, int], Awaitable[None]]
+
+
+async def produce(
+    chain: Chain,
+    position: Position | None,
+    options: Options,
+    counter: SourceCounter,
+    failures: list[Exception],
+    put: Put,
+) -> None:
+    """Runs a chain from a position to its end, and hands every chunk to `put`, with its weight in bytes.
+
+    Args:
+        chain: What to run.
+        position: Where to begin; None for the start.
+        options: What it is told; the budget is what its source may hold.
+        counter: Counts it.
+        failures: Gets the error of the chain itself: one of closing it is none.
+        put: Takes the chunks.
+    """
+    async with aclosing(started(chain, position, options, counter)) as chunks:
+        while True:
+            try:
+                chunk = await anext(chunks, None)
+            except Exception as error:
+                task = asyncio.current_task()
+                closing = task is not None and task.cancelling() > 0  # then it may be of somebody's cleanup
+                if not closing or isinstance(error, DataError):
+                    failures.append(error)
+                raise
+            if chunk is None:
+                return
+            await put(chunk, chunk.nbytes)
+
+
+async def started(
+    chain: Chain, position: Position | None, options: Options, counter: SourceCounter
+) -> AsyncGenerator[Chunk]:
+    """A run of its own: a chain's chunks, in a session that is closed behind them."""
+    async with session() as kept:
+        ordered = options.deterministic is not False
+        within = RunContext(chunks_of, kept, counter, options.budget, ordered, options.epoch, rank=options.rank)
+        async with aclosing(within.chunks(chain, position)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+
+def chunks_of(chain: Chain, position: Position | None, within: RunContext) -> AsyncGenerator[Chunk]:
+    """A chain's chunks, from a position on, counted."""
+    position = position or {}
+    counter = within.counter.chain(chain)
+    inside = replace(within, counter=counter.source, seed=position.get("seed", within.seed))
+    return watched(running(chain, position, inside, counter), counter)
+
+
+async def running(chain: Chain, position: Position, within: RunContext, counter: ChainCounter) -> AsyncGenerator[Chunk]:
+    """A chain's chunks: the source's, through all steps."""
+    states: Mapping[str, Any] = position.get("stages", {})
+    steps = counter.steps(stage.start(str(index), states.get(str(index))) for index, stage in enumerate(chain.stages))
+    offloader = Offloader((stage.offload for stage in chain.stages), within.session.threads)
+    failure: Exception | None = None
+    if not position.get("ended") and not any(step.done for step in steps):
+        skip = position.get("skip", 0)
+        batch, begun = batching(chain, within)
+        beside = offloader.wanted if chain.stages else within.beside
+        ahead = replace(within, skip=skip, batch=batch, begun=begun, beside=beside)
+        async with aclosing(watched(chain.source.chunks(position.get("source"), ahead), counter.source)) as source:
+            try:
+                async for chunk in skipping(source, skip):
+                    chunks, failure = await offloader.through(push(steps, chunk), chunk.nbytes)
+                    for out in chunks:
+                        yield out
+                    if failure or any(step.done for step in steps):
+                        break
+            except Exception as error:
+                failure = counter.source.blamed(error)
+    chunks, last_failure = await offloader.through(drain(steps))
+    for out in chunks:
+        yield out
+    if failure := failure or last_failure:
+        raise failure
+
+
+def batching(chain: Chain, within: RunContext) -> tuple[int, int]:
+    """`batch` and `begun` for a chain's source: of its own batches, or of those behind a chain of no stages."""
+    if not chain.stages:
+        return within.batch, within.begun
+    first = chain.stages[0]
+    return first.batch_size if isinstance(first, Batch) else 1, 0
+
+
+async def skipping(source: AsyncGenerator[Chunk], skip: int) -> AsyncGenerator[Chunk]:
+    """The source without its first `skip` elements: where a position lies within a chunk."""
+    async for chunk in source:
+        count = len(chunk.elements)
+        if skip >= count:
+            skip -= count
+        elif skip:
+            yield Chunk(window(chunk.elements, skip, count), Shifted(chunk.positions, skip), chunk.nbytes)
+            skip = 0
+        else:
+            yield chunk

@@ -1,0 +1,160 @@
+"""Session: what one run keeps from epoch to epoch: clients with their connections, what globs matched, caches, threads.
+
+Making a client costs up to a second, and a listing costs a request for every thousand names. So both are made when
+a source is first read, and used again by each repeat. What globs matched is kept with the description (`epochs.py`)
+for all runs of a Dataset: every epoch has the same shards, and a position means the same in each of them.
+
+Chains that come and go in one run (those that the function of an `interleave` makes) have a branch each: what globs
+matched goes with it. Clients stay: sources that read from the same stores, in any branch, share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from anyio.abc import TaskGroup
+from fsspec import AbstractFileSystem
+
+from streamrec.pipeline.engine.background_tasks import background
+from streamrec.pipeline.engine.epochs import Memo
+from streamrec.pipeline.engine.threads import Threads
+from streamrec.shards import Filenames, Listing, Portion
+from streamrec.storage import RetryPolicy, Storages, check_source
+
+__all__ = ["ListedShards", "OpenSource", "Session", "StoreOptions", "session"]
+
+T = TypeVar("T")
+
+
+class ListedShards(Protocol):
+    """The shards, or portions of shards, that are read, as far as they are known; see `shards.Listing`."""
+
+    @property
+    def paths(self) -> Sequence[str]: ...
+
+    @property
+    def sizes(self) -> Mapping[str, int]: ...
+
+    @property
+    def complete(self) -> bool: ...
+
+    @property
+    def error(self) -> Exception | None: ...
+
+    async def until(self, count: int) -> None: ...
+
+    def portion(self, number: int) -> Portion: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """Which stores a source reads from, and how: those of equal options are the same."""
+
+    storage_options: Mapping[str, Any] | None = None
+    filesystem: AbstractFileSystem | None = None
+    retry: RetryPolicy = RetryPolicy()
+
+    def __post_init__(self) -> None:
+        check_source(self.storage_options, self.filesystem)
+
+    def storages(self) -> Storages:
+        """New clients."""
+        return Storages(self.storage_options, filesystem=self.filesystem, retry=self.retry, buffer_bytes=0)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSource:
+    """A source that is open: its stores, and its shards as far as they are known."""
+
+    storages: Storages
+    listing: ListedShards
+
+
+class Clients:
+    """The stores of one run, made when first asked for. They are closed with the stack."""
+
+    def __init__(self, stack: AsyncExitStack) -> None:
+        self._stack = stack
+        self._made: list[tuple[StoreOptions, Storages]] = []
+
+    async def of(self, options: StoreOptions) -> Storages:
+        """The stores of these options."""
+        for known, storages in self._made:
+            if known == options:
+                return storages
+        storages = await self._stack.enter_async_context(options.storages())
+        self._made.append((options, storages))
+        return storages
+
+
+class Session:
+    """The open sources of one run, or of a branch of it. Made by `session`.
+
+    Attributes:
+        threads: The run's.
+    """
+
+    def __init__(self, tasks: TaskGroup, stack: AsyncExitStack, clients: Clients, threads: Threads) -> None:
+        self.threads = threads
+        self._tasks = tasks
+        self._stack = stack
+        self._clients = clients
+        self._opened: list[tuple[object, OpenSource]] = []
+        self._kept: list[tuple[object, Any]] = []
+
+    def remember(self, source: object, make: Callable[[], T]) -> T:
+        """What a source keeps from epoch to epoch.
+
+        Args:
+            source: The description of the source; the same object means the same source.
+            make: Makes what is kept, at first.
+        """
+        for known, kept in self._kept:
+            if known is source:
+                return kept  # type: ignore[no-any-return]
+        made = make()
+        self._kept.append((source, made))
+        return made
+
+    async def open(
+        self, source: object, options: StoreOptions, buffer_bytes: int, filenames: Filenames, memo: Memo
+    ) -> OpenSource:
+        """A source's stores and shards: those of the epoch before, where there was one.
+
+        Args:
+            source: The description of the source; the same object means the same source.
+            options: Which stores it reads from.
+            buffer_bytes: What its streams may hold ahead of what was read; stores that are shared add it up.
+            filenames: The names of its shards.
+            memo: Keeps what was found, for later runs.
+        """
+        for known, opened in self._opened:
+            if known is source:
+                return opened
+        storages = await self._clients.of(options)
+        storages.connections.budget.widen(buffer_bytes)
+        self._stack.callback(storages.connections.budget.widen, -buffer_bytes)
+        listing = Listing(storages, filenames, memo.get(Listing), partial(memo.keep, Listing))
+        opened = OpenSource(storages, listing)
+        self._opened.append((source, opened))
+        self._tasks.start_soon(listing.run)
+        return opened
+
+    @asynccontextmanager
+    async def branch(self) -> AsyncGenerator[Session]:
+        """A session for a chain that comes and goes within the run: its listings end with it, clients stay."""
+        async with AsyncExitStack() as stack, background() as tasks:
+            yield Session(tasks, stack, self._clients, self.threads)
+
+
+@asynccontextmanager
+async def session() -> AsyncGenerator[Session]:
+    """A session; when its block is left by any way, listings are cancelled, stores closed, threads ended."""
+    async with AsyncExitStack() as stack, background() as tasks:
+        threads = Threads()
+        stack.callback(threads.close)
+        yield Session(tasks, stack, Clients(stack), threads)

@@ -1,1 +1,0 @@
-"""Sources that run chains side by side: `fronts.py` holds what has arrived of each, the others decide what is taken."""

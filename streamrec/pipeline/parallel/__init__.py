@@ -1,1 +1,0 @@
-"""Several calls of a function at once: `parallel_map.py` runs them, `inflight.py` and `tuning.py` decide."""

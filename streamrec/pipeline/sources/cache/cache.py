@@ -1,0 +1,226 @@
+"""Cache: the elements of a chain, kept by the first whole pass and read from there by those after it.
+
+Rules:
+- In memory they are kept with the description: for all runs of a Dataset, and of those made of it, while one of them
+  lives. In a file (`cache_file.py`) for all programs.
+- All passes have the elements and the order of the first one. So the chain is always read as in epoch 0, also where it
+  is read again: because the cache did not fit, or a run was resumed.
+- Only a pass from the start to the end fills the cache. A position within the first pass is the chain's own, and what
+  a resumed run has of that pass is not kept; the next whole pass is. Within later passes it is the element's number:
+  a run that is resumed there and finds no cache fills it first, and drops the elements before its place.
+- In memory the cache has `MEMORY` of the budget. Where that is too little it is given up, with a warning, and the
+  chain is read again for each epoch.
+- Elements are copied when they are kept, and when they are given: nobody's changes to them show in a later pass.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import anyio.lowlevel
+import numpy as np
+
+from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
+from streamrec.pipeline.elements.chunk import Batches, Chunk, Nested, Position, Positions, weigh
+from streamrec.pipeline.elements.columns import Columns, window
+from streamrec.pipeline.elements.nests import is_nest, map_nest
+from streamrec.pipeline.elements.ragged_rows import RaggedRows
+from streamrec.pipeline.elements.sparse_rows import SparseRows
+from streamrec.pipeline.engine.budget import Share
+from streamrec.pipeline.engine.description import Chain, RunContext
+from streamrec.pipeline.engine.epochs import Memo
+from streamrec.pipeline.sources.cache.cache_file import CacheFile
+from streamrec.pipeline.sources.in_memory import NumberedPositions
+from streamrec.pipeline.sources.shards.distribute import readers_lines
+from streamrec.tfrecord import Frames
+
+__all__ = ["Cache"]
+
+LOG = logging.getLogger("streamrec")
+
+MEMORY: Final = Share(2)
+"""What may be kept in memory."""
+
+UPLOAD: Final = Share(2, 40 << 20)
+"""What a file on its way takes: five parts of an upload."""
+
+
+class CacheState:
+    """What is kept of one cache from pass to pass.
+
+    Attributes:
+        parts: All elements, when there was a whole pass; with the bytes of each part.
+        over: A limit in bytes that they did not fit into; 0 while none is known.
+    """
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[Any, int]] | None = None
+        self.over = 0
+        self._held = 0
+        self._lock = threading.Lock()
+
+    def hold(self, nbytes: int) -> int:
+        """Counts bytes that passes hold, or, below 0, hold no more; returns how many all of them hold."""
+        with self._lock:
+            self._held += nbytes
+            return self._held
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """A chain whose elements are kept, in memory or in a file."""
+
+    inner: Chain
+    file: CacheFile | None = None
+    memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
+
+    def lines(self) -> Iterator[str]:
+        yield from self.inner.lines()
+        yield f"Cache({'memory' if self.file is None else 'file'})"
+
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+        kept = self.memo.of(readers_lines(self.inner, within), CacheState)
+        async with aclosing(await self._source(state, kept, replace(within, epoch=0))) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def _source(
+        self, state: Mapping[str, Any] | None, kept: CacheState, within: RunContext
+    ) -> AsyncGenerator[Chunk]:
+        """The chain, or what was kept of it, from a position on."""
+        if state is not None and "next" not in state:
+            return first_pass(self._feeding(within).chunks(self.inner, state["inner"]))
+        wanted: int = state["next"] if state else 0
+        if kept.parts is not None:
+            return numbered(remembered(kept.parts), wanted)
+        if self.file is not None:
+            version = await self.file.find(readers_lines(self.inner, within), within)
+            if version is not None:
+                same = bool(version) and state is not None and state.get("version") == version
+                chunks = within.chunks(self.file.chain, state["inner"] if state and same else None)
+                return numbered(chunks, wanted, wanted if same else 0, version)
+        chunks = self._keeping(kept, within)
+        return first_pass(chunks) if state is None else numbered(chunks, wanted)
+
+    def _keeping(self, kept: CacheState, within: RunContext) -> AsyncGenerator[Chunk]:
+        """A whole pass of the chain, which fills the cache."""
+        chunks = self._feeding(within).chunks(self.inner, None)
+        if self.file is not None:
+            return self.file.filled(chunks, readers_lines(self.inner, within))
+        limit = MEMORY.of(within.budget)
+        return chunks if limit <= kept.over else remembering(chunks, kept, limit)
+
+    def _feeding(self, within: RunContext) -> RunContext:
+        """What the chain runs within: the same whether it fills the cache or not, since orders may depend on it."""
+        return within.take(MEMORY if self.file is None else UPLOAD)[1]
+
+
+async def first_pass(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
+    """The chain's chunks at the chain's own positions."""
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            yield replace(chunk, positions=Nested(chunk.positions, {}))
+
+
+async def numbered(
+    chunks: AsyncGenerator[Chunk], wanted: int, number: int = 0, version: str | None = None
+) -> AsyncGenerator[Chunk]:
+    """Chunks at positions that are their elements' numbers.
+
+    Args:
+        chunks: What is given.
+        wanted: The number of the first element that is given; those before it are dropped.
+        number: The number of the first element of `chunks`.
+        version: That of the file that the chunks come from: then their places in it stand in the positions, too.
+    """
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            count = len(chunk.elements)
+            used = min(max(wanted - number, 0), count)
+            if used < count:
+                elements = window(chunk.elements, used, count) if used else chunk.elements
+                positions = CachedPositions(number + used, version, chunk.positions, used)
+                yield Chunk(elements, positions, chunk.nbytes)
+            number += count
+
+
+@dataclass(frozen=True, slots=True)
+class CachedPositions:
+    """Positions of elements by their numbers; and by their places in a file of this version."""
+
+    first: int
+    version: str | None
+    inner: Positions
+    used: int
+
+    def at(self, index: int) -> Position:
+        number = {"next": self.first + index}
+        if self.version is None:
+            return {"source": number}
+        return {"source": {**number, "version": self.version, "inner": dict(self.inner.at(self.used + index))}}
+
+
+async def remembering(chunks: AsyncGenerator[Chunk], kept: CacheState, limit: int) -> AsyncGenerator[Chunk]:
+    """A whole pass, whose elements are kept where they fit."""
+    parts: list[tuple[Any, int]] = []
+    try:
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                if limit > kept.over:
+                    part = copied(chunk.elements)
+                    parts.append((part, weigh(part)))
+                    if kept.hold(parts[-1][1]) > limit:
+                        give_up(kept, limit, parts)
+                yield chunk
+        if limit > kept.over and kept.parts is None:
+            kept.parts, parts = parts, []
+    finally:
+        kept.hold(-sum(nbytes for _, nbytes in parts))
+
+
+def give_up(kept: CacheState, limit: int, parts: list[tuple[Any, int]]) -> None:
+    """Frees what was kept, and says so."""
+    LOG.warning(
+        "cache(): the elements do not fit into %d MB, half of the memory budget; they are read again for each epoch:"
+        " raise with_options(memory_budget=), or give cache() the name of a file",
+        limit >> 20,
+    )
+    kept.over = max(kept.over, limit)
+    kept.hold(-sum(nbytes for _, nbytes in parts))
+    parts.clear()
+
+
+async def remembered(parts: list[tuple[Any, int]]) -> AsyncGenerator[Chunk]:
+    """Copies of what was kept; others on the loop have their turns in between."""
+    for part, nbytes in parts:
+        await anyio.lowlevel.checkpoint()
+        yield Chunk(copied(part), NumberedPositions(0), nbytes)
+
+
+def copied(value: Any) -> Any:
+    """A copy of elements, of a column or of one element, that pins no larger buffer; immutable ones as they are.
+
+    Objects that are no arrays, records, dicts, tuples or lists are given as they are.
+    """
+    if isinstance(value, RaggedRows | SparseRows):
+        return value.compact()
+    if isinstance(value, Frames | BytesColumn):
+        return value.compact() if value.pinned > value.nbytes + value.nbytes // 4 else value
+    if isinstance(value, Batches):
+        return Batches(copied(value.frames), value.size)
+    if isinstance(value, Columns):
+        return Columns(map_nest(copied, value.nest))
+    if isinstance(value, RaggedTensor):
+        return RaggedTensor(copied(value.flat_values), tuple(map(copied, value.nested_row_splits)))
+    if isinstance(value, SparseTensor):
+        return SparseTensor(*map(copied, value))
+    if is_nest(value):
+        return map_nest(copied, value)
+    if isinstance(value, list):
+        return [copied(element) for element in value]
+    return value.copy() if isinstance(value, np.ndarray) else value

@@ -1,0 +1,284 @@
+"""A cache in a file: one TFRecord object that is written whole or not at all, on any filesystem.
+
+Its first record is `H` and a JSON object, `{"format": "streamrec cache", "version": 1, "pipeline": lines}`. Then come
+blocks of elements, `B` and what `codec.py` makes of them, and at the end `E` and `{"elements": count}`. So everything
+has a CRC32C, and one object says all: there is no moment in which two do not fit together.
+
+Rules:
+- The object appears when it is complete (`ShardWriter`); a process that is killed leaves nothing under its name.
+- Once it is there it is never replaced, so nobody's reading is disturbed: of two that write it, the first to complete
+  wins, and the other one's is dropped. (Where a store cannot promise that, the last one wins; on S3 the last to begin
+  ends the other's upload. Neither fails for it.)
+- A cache of another pipeline is refused. Pipelines are told apart by their lines, not by their data: whoever changes
+  the data, or the body of a function, removes the file.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any, ClassVar
+
+import anyio
+import anyio.to_thread
+from fsspec import AbstractFileSystem
+
+from streamrec.errors import AlreadyExistsError, CacheError, NotFoundError, UnsupportedOperationError, UploadEndedError
+from streamrec.pipeline.elements.chunk import Chunk, Elements
+from streamrec.pipeline.elements.codec import pack, unpack
+from streamrec.pipeline.elements.columns import window
+from streamrec.pipeline.engine.description import Chain, RunContext
+from streamrec.pipeline.sources.shards.interleave import Plan
+from streamrec.pipeline.sources.shards.source import Shards
+from streamrec.pipeline.stages.stage import Offload, Step
+from streamrec.pipeline.stages.unbatch import RowPositions as Rows
+from streamrec.shards import ReadOptions, ShardReader, ShardWriter
+from streamrec.shards.listing.patterns import is_glob
+from streamrec.storage import RetryPolicy, located
+from streamrec.tfrecord import Frames
+
+__all__ = ["CacheFile"]
+
+LOG = logging.getLogger("streamrec")
+
+FORMAT = "streamrec cache"
+VERSION = 1
+
+HEAD, BLOCK, END = b"H", b"B", b"E"
+
+RECORD_BYTES = 1 << 40
+"""An element may be as long as memory allows."""
+
+BLOCK_BYTES = 1 << 20
+"""About so many bytes of elements are one record."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheFile:
+    """Where a cache lies.
+
+    Args:
+        shards: How it is read: as a single shard.
+    """
+
+    shards: Shards
+
+    @classmethod
+    def at(
+        cls, path: str, options: Mapping[str, Any] | None, filesystem: AbstractFileSystem | None, retry: RetryPolicy
+    ) -> CacheFile:
+        """The cache at a URL.
+
+        Raises:
+            ValueError: The URL is a pattern.
+        """
+        if is_glob(path) or "{" in path:
+            raise ValueError(f"cache() wants the name of one file, and {path!r} is a pattern")
+        path = located(path, filesystem)
+        return cls(Shards((path,), Plan(), ReadOptions("", max_record_bytes=RECORD_BYTES), options, filesystem, retry))
+
+    @property
+    def path(self) -> str:
+        """Its URL."""
+        return self.shards.filenames[0]
+
+    @property
+    def chain(self) -> Chain:
+        """The elements in it."""
+        return Chain(self.shards, (Unpack(self.path),))
+
+    async def find(self, lines: Sequence[str], within: RunContext) -> str | None:
+        """The cache, if it is there.
+
+        Args:
+            lines: Those of the pipeline that it should be of.
+            within: The run.
+
+        Returns:
+            Its version, "" where the store has none; None where no cache is there.
+
+        Raises:
+            CacheError: It is something else, or of another pipeline.
+        """
+        storage = await (await self.shards.opened(within)).storages.at(self.path)
+        try:
+            reader = await ShardReader.open(storage, self.path, self.shards.options)
+        except NotFoundError:
+            return None
+        try:
+            frames = await reader.read_alone()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await reader.aclose()
+        check_head(frames[0] if frames else b"", self.path, lines)
+        return reader.info.version or ""
+
+    async def filled(self, chunks: AsyncGenerator[Chunk], lines: Sequence[str]) -> AsyncGenerator[Chunk]:
+        """The chunks; when they have ended, they are in the file.
+
+        Raises:
+            TypeError: An element cannot be stored.
+            StorageError: The file cannot be written.
+        """
+        head = {"format": FORMAT, "version": VERSION, "pipeline": list(lines)}
+        count = 0
+        async with AsyncExitStack() as stack:
+            writing = CacheWriter(self)
+            stack.push_async_exit(writing.leave)
+            await writing.begin(HEAD + json.dumps(head).encode())
+            await stack.enter_async_context(aclosing(chunks))
+            async for chunk in chunks:
+                count += len(chunk.elements)
+                blocks, error = await anyio.to_thread.run_sync(packed, chunk) if writing.going else ([], None)
+                yield chunk
+                if error is not None:
+                    raise error
+                await writing.write(blocks)
+            await writing.write([END + json.dumps({"elements": count}).encode()])
+            await writing.close()
+
+    def writer(self, *, overwrite: bool) -> ShardWriter:
+        """A writer of it."""
+        shards = self.shards
+        return ShardWriter(
+            self.path,
+            overwrite=overwrite,
+            storage_options=shards.storage_options,
+            filesystem=shards.filesystem,
+            retry=shards.retry,
+        )
+
+
+class CacheWriter:
+    """A cache on its way into its file; it ends without an error where somebody else's comes first.
+
+    Attributes:
+        going: Whether it still goes on.
+    """
+
+    def __init__(self, file: CacheFile) -> None:
+        self.going = True
+        self._file = file
+        self._writer = file.writer(overwrite=False)
+        self._writer.tells = False  # a run that is left keeps no cache, and needs no warning
+
+    async def begin(self, head: bytes) -> None:
+        """Writes the first record: without replacing an object, where the store can promise that."""
+        try:
+            await self._begin(head, overwrite=False)
+        except UnsupportedOperationError:
+            await self.leave()
+            await self._begin(head, overwrite=True)
+        except AlreadyExistsError as error:
+            await self._end(error)
+
+    async def write(self, records: Sequence[bytes]) -> None:
+        """Writes records, if it still goes on."""
+        if self.going and records:
+            await self._go_on(self._writer.write_batch(Frames.of(records)))
+
+    async def close(self) -> None:
+        """Completes the file, if it still goes on."""
+        if self.going:
+            await self._go_on(self._writer.close())
+
+    async def leave(self, *_: object) -> None:
+        """Drops what is not complete."""
+        await self._writer.abort()
+
+    async def _begin(self, head: bytes, *, overwrite: bool) -> None:
+        self._writer = self._file.writer(overwrite=overwrite)
+        await self._writer.__aenter__()
+        await self._writer.write(head)
+
+    async def _go_on(self, doing: Awaitable[None]) -> None:
+        try:
+            await doing
+        except (AlreadyExistsError, UploadEndedError) as error:
+            await self._end(error)
+
+    async def _end(self, error: Exception) -> None:
+        self.going = False
+        LOG.info("%s: another process writes this cache: %s", self._file.path, error)
+        await self.leave()
+
+
+def packed(chunk: Chunk) -> tuple[list[bytes], Exception | None]:
+    """The records for a chunk's elements; and the error, where one cannot be stored."""
+    count = len(chunk.elements)
+    step = max(1, count * BLOCK_BYTES // max(chunk.nbytes, BLOCK_BYTES))
+    try:
+        return [BLOCK + pack(window(chunk.elements, first, first + step)) for first in range(0, count, step)], None
+    except (TypeError, ValueError) as error:
+        return [], error
+
+
+def check_head(head: bytes, path: str, lines: Sequence[str]) -> None:
+    """Looks at the first record of a cache.
+
+    Raises:
+        CacheError: It is none, or that of a cache of another pipeline.
+    """
+    try:
+        found = json.loads(head[1:]) if head[:1] == HEAD else {}
+    except ValueError:
+        found = {}
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise CacheError("this is no cache of streamrec's: give cache() another name", path)
+    if found.get("version") != VERSION:
+        raise CacheError(f"a cache of version {found.get('version')!r}, where {VERSION} was wanted: remove it", path)
+    if found["pipeline"] != list(lines):
+        was, now = next(
+            pair for pair in zip_longest(found["pipeline"], lines, fillvalue="nothing") if len(set(pair)) > 1
+        )
+        raise CacheError(
+            f"this cache is of another pipeline: it had {was}, and now there is {now}; remove the file, or give cache()"
+            " another name",
+            path,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Unpack:
+    """The elements of a cache, out of its records."""
+
+    path: str
+    offload: ClassVar[Offload] = Offload.ALWAYS
+
+    def start(self, key: str, state: int | None) -> Step:
+        return _Unpacking(self.path, key, state or 0)
+
+
+class _Unpacking:
+    done = False
+
+    def __init__(self, path: str, key: str, first: int) -> None:
+        self._path = path
+        self._key = key
+        self._first = first
+        self._ended = False
+
+    def feed(self, chunk: Chunk) -> list[Chunk]:
+        assert isinstance(chunk.elements, Frames)
+        parts = []
+        for index, record in enumerate(chunk.elements.views()):
+            if record[:1] == BLOCK:
+                parts.append(self._rows(chunk, index, unpack(record[1:])))
+            self._ended = record[:1] == END
+        return parts
+
+    def flush(self) -> list[Chunk]:
+        if not self._ended:
+            raise CacheError("this cache ends before its last record: remove the file", self._path)
+        return []
+
+    def _rows(self, chunk: Chunk, index: int, rows: Elements) -> Chunk:
+        """The elements of one record; without those that came before the run was resumed."""
+        first, self._first = self._first, 0
+        positions = Rows(chunk.positions, self._key, index, len(rows), first)
+        rows = window(rows, first, len(rows)) if first else rows
+        return Chunk.weighed(rows, positions)

@@ -1,0 +1,217 @@
+"""Interleave: a function makes a dataset of each element, and these are interleaved; `flat_map` has one at a time.
+
+Each dataset runs in a task of its own, with an equal share of the budget; a few are opened before their turn comes.
+`InterleaveOrder` decides whose turn it is; this file makes the chains, and moves chunks.
+
+Rules:
+- The function is called in a thread, for as many elements as there is room for; what it raises waits for its turn.
+- Nothing here raises but the main loop: tasks put their errors where they belong in the order.
+- Where a run goes on, the inputs that were open are made again before anything is given: the outer chain runs from
+  the oldest of them on, and must give the same elements again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from anyio.abc import TaskGroup
+
+from streamrec.arguments import flag, integer
+from streamrec.errors import PositionMismatchError
+from streamrec.pipeline.elements.chunk import Chunk, Position
+from streamrec.pipeline.engine.background_tasks import background
+from streamrec.pipeline.engine.description import Chain, RunContext, name_of
+from streamrec.pipeline.engine.queue import fill
+from streamrec.pipeline.options import AUTOTUNE
+from streamrec.pipeline.sources.combine.inputs import AHEAD, InputBuffer, Signal, run_inputs
+from streamrec.pipeline.sources.combine.interleave_order import InterleaveOrder, OpenInput, digest_of
+from streamrec.pipeline.sources.shards.interleave import Plan
+
+__all__ = ["Interleaved", "plan_of"]
+
+AUTO_CYCLE = 16
+"""How many take turns where nobody said: as many as a run's first connections. It is a constant, because the
+order must not depend on the machine."""
+
+
+def plan_of(cycle_length: int | None, block_length: int = 1, deterministic: bool | None = True) -> Plan:
+    """The order that arguments ask for, where None and AUTOTUNE stand for `AUTO_CYCLE` that take turns.
+
+    Raises:
+        ValueError: A number is less than 1.
+    """
+    cycle = integer("cycle_length", cycle_length, none=True)
+    cycle = AUTO_CYCLE if cycle in (None, AUTOTUNE) else cycle
+    kept = None if deterministic is None else flag("deterministic", deterministic)
+    return Plan(cycle, integer("block_length", block_length), kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Interleaved:
+    """Chains that a function makes of a chain's elements, interleaved.
+
+    Args:
+        outer: Gives the elements.
+        function: Makes of each something that has a `chain`; a tuple's parts are its arguments.
+        plan: The order.
+    """
+
+    outer: Chain
+    function: Callable[..., Any]
+    plan: Plan
+
+    @property
+    def places(self) -> int:
+        """How many chains run: those that take turns, and a few that are opened before their turns come."""
+        return self.plan.cycle_length + max(2, self.plan.cycle_length // 4)
+
+    def lines(self) -> Iterator[str]:
+        yield from self.outer.lines()
+        yield f"Interleave({self.plan!r}, {name_of(self.function)})"
+
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+        part = within.part(self.places + 1)
+        arrived, outer_position = Signal(), state["outer"] if state else None
+        async with (
+            run_inputs([self.outer], [outer_position], part, Signal()) as (outer,),
+            background() as tasks,
+        ):
+            inputs = InputOpener(self, outer, tasks, part, arrived)
+            plan = self.plan.within(within.deterministic)
+            order = await inputs.remade(state, plan) if state else InterleaveOrder(plan, [None] * plan.cycle_length)
+            tasks.start_soon(inputs.run, order)
+            while True:
+                chunk = order.pull(inputs.count, outer.mark())
+                inputs.room.notify()
+                if chunk is not None:
+                    yield chunk
+                elif order.finished:
+                    return
+                else:
+                    await arrived.wait()
+
+
+class InputOpener:
+    """Makes chains of the outer chain's elements, and starts a task for each.
+
+    Attributes:
+        count: How many elements of the outer chain were taken.
+        room: To be told when an input may have been used up.
+    """
+
+    def __init__(
+        self, source: Interleaved, outer: InputBuffer, tasks: TaskGroup, within: RunContext, arrived: Signal
+    ) -> None:
+        self.count = 0
+        self.room = Signal()
+        self._source = source
+        self._outer = outer
+        self._tasks = tasks
+        self._limit, self._within = within.take(AHEAD)
+        self._arrived = arrived
+
+    async def run(self, order: InterleaveOrder) -> None:
+        """Adds inputs to the interleave as there is room for them, up to the end of the outer chain. Raises nothing."""
+        try:
+            while await self._outer.more():
+                while not (room := self._source.places - order.under_way):
+                    await self.room.wait()
+                taken = [self._taken(None) for _ in range(min(room, self._outer.available))]
+                order.waiting.extend(entry for entry, _ in taken)
+                await self._make(taken)
+        except Exception as error:
+            failed = OpenInput(self.count, self._outer.mark(), InputBuffer(0, self._arrived))
+            failed.buffer.end(error)
+            order.waiting.append(failed)
+        order.complete = True
+        self._arrived.notify()
+
+    async def remade(self, state: Mapping[str, Any], plan: Plan) -> InterleaveOrder:
+        """The interleave as it was: its open inputs made again, of the elements that they were made of.
+
+        Raises:
+            PositionMismatchError: The elements or the function are others than they were.
+        """
+        saved = {slot[0]: slot for slot in state["slots"] if slot is not None}
+        entries: dict[int, OpenInput] = {}
+        self.count = state["first"]
+        while self.count < state["next"]:
+            if not await self._outer.more():
+                raise PositionMismatchError(
+                    f"interleave: its input ends before element {self.count:,}, and when this state was saved "
+                    f"{state['next']:,} were in use; resume with the data that it was saved with, or start anew"
+                )
+            slot = saved.get(self.count)
+            entry, element = self._taken(slot and slot[2])
+            if slot is not None:
+                entries[slot[0]] = entry
+                await self._make([(entry, element)], slot[1], slot[2])
+        slots = [slot and entries[slot[0]] for slot in state["slots"]]
+        return InterleaveOrder(plan, slots, state["cycle"], state["block"])
+
+    def _taken(self, position: Position | None) -> tuple[OpenInput, Any]:
+        """The next element, and an input for what will be made of it."""
+        taken = self._outer.take(1)
+        entry = OpenInput(self.count, taken.places, InputBuffer(self._limit, self._arrived, position))
+        self.count += 1
+        return entry, taken.windows[0][0]
+
+    async def _make(
+        self, taken: Sequence[tuple[OpenInput, Any]], digest: str | None = None, position: Position | None = None
+    ) -> None:
+        """Calls the function for elements, and starts what it makes of them."""
+        work = partial(made, self._source.function, [element for _, element in taken])
+        chains = await self._within.session.threads.run(work)
+        for (entry, _), chain in zip(taken, chains, strict=True):
+            if isinstance(chain, Exception):
+                entry.buffer.end(chain)
+                continue
+            if digest is not None and digest != digest_of(chain):
+                raise PositionMismatchError(
+                    f"interleave: {name_of(self._source.function)} makes another dataset of element "
+                    f"{entry.ordinal:,} than when this state was saved: now it is {' > '.join(chain.lines())}; resume "
+                    "with the data and the function that it was saved with, or start anew without the state"
+                )
+            entry.chain = chain
+            self._tasks.start_soon(fill, entry.buffer, branched(chain, position, self._within.apart(1 + entry.ordinal)))
+
+
+def made(function: Callable[..., Any], elements: Sequence[Any]) -> list[Chain | Exception]:
+    """The chain that a function makes of each element, or what went wrong with it."""
+    chains: list[Chain | Exception] = []
+    for element in elements:
+        try:
+            chains.append(chain_of(function, element))
+        except Exception as error:
+            chains.append(error)
+    return chains
+
+
+def chain_of(function: Callable[..., Any], element: Any) -> Chain:
+    """The chain that a function makes of an element.
+
+    Raises:
+        TypeError: It made something that is no dataset.
+    """
+    dataset = function(*element) if type(element) is tuple else function(element)
+    chain = getattr(dataset, "chain", None)
+    if not isinstance(chain, Chain):
+        raise TypeError(
+            f"{name_of(function)} gave a {type(dataset).__name__} where a Dataset is wanted: interleave and flat_map "
+            "take a function that makes a Dataset of each element, as TFRecordDataset does of a name"
+        )
+    return chain
+
+
+async def branched(chain: Chain, position: Position | None, within: RunContext) -> AsyncGenerator[Chunk]:
+    """A chain's chunks; what it opens is closed behind it, but for the clients, which the run keeps."""
+    async with (
+        within.session.branch() as session,
+        aclosing(replace(within, session=session).chunks(chain, position)) as chunks,
+    ):
+        async for chunk in chunks:
+            yield chunk

@@ -1,0 +1,65 @@
+"""Zip: elements of several chains side by side, in columns."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from streamrec.pipeline.elements.chunk import Chunk, Position
+from streamrec.pipeline.elements.columns import Columns
+from streamrec.pipeline.elements.nests import leaves, map_nest
+from streamrec.pipeline.engine.description import RunContext
+from streamrec.pipeline.sources.combine.inputs import InputBuffer, InputPositions, Signal, run_inputs
+
+__all__ = ["Zip"]
+
+
+@dataclass(frozen=True, slots=True)
+class Zip:
+    """Chains side by side, in dicts and tuples as an element has its parts, up to the end of the shortest."""
+
+    nest: Any
+
+    def __post_init__(self) -> None:
+        if not any(True for _ in leaves(self.nest)):
+            raise ValueError("zip needs at least one dataset")
+
+    def lines(self) -> Iterator[str]:
+        yield f"Zip({map_nest(lambda _: '*', self.nest)})"
+        yield from (f"  {line}" for part in leaves(self.nest) for line in part.lines())
+
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+        """Each chain runs in a task of its own, with an equal share of the budget."""
+        chains = list(leaves(self.nest))
+        positions = state["parts"] if state else [None] * len(chains)
+        async with run_inputs(chains, positions, within, Signal()) as buffers:
+            while True:
+                for buffer in buffers:
+                    if not await buffer.more():
+                        return
+                yield paired(self.nest, buffers)
+
+
+def paired(nest: Any, buffers: Sequence[InputBuffer]) -> Chunk:
+    """As many elements as all have in one chunk, as elements that look like the nest, with their positions."""
+    count = min(buffer.first for buffer in buffers)
+    taken = [buffer.take(count) for buffer in buffers]
+    windows = iter([part.windows[0] for part in taken])
+    columns = Columns(map_nest(lambda _: column(next(windows)), nest))
+    return Chunk(columns, ZippedPositions(tuple(part.places for part in taken)), sum(part.nbytes for part in taken))
+
+
+def column(elements: Any) -> Any:
+    """A part's elements as a part of columns."""
+    return elements.nest if isinstance(elements, Columns) else elements
+
+
+@dataclass(frozen=True, slots=True)
+class ZippedPositions:
+    """Positions of elements that were paired: those of all parts."""
+
+    parts: tuple[InputPositions, ...]
+
+    def at(self, index: int) -> Position:
+        return {"source": {"parts": [places.at(index) for places in self.parts]}}

@@ -1,0 +1,221 @@
+"""Generators of the user's as a source: sync ones in a thread of their own, async ones in a task of their own.
+
+Rules:
+- One thread, or one task of the loop that runs the pipeline, makes a generator's elements from the first to the last,
+  and closes it too; an exception of it comes once, behind the elements before it.
+- It runs ahead of its consumer, by `AHEAD`. An element that is made can be taken at once; what was made while the
+  consumer was busy is taken together, so that short elements do not cost a change of threads each.
+- A position is the number of the next element, and the generator's own state where it has one. Otherwise it is called
+  anew and the elements before that number are dropped.
+- Bytes are records: they go on as Frames. A chunk is of bytes or of anything else, never of both, so that what a batch
+  is made into does not depend on which elements were taken together.
+- Closing cancels an async generator. A sync one cannot be stopped in the middle of an element: closing waits for that
+  for a second, and then leaves the thread behind, with a warning; it ends with its element, or with the interpreter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import logging
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, closing, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+from time import perf_counter
+from typing import Any, Final
+
+import anyio
+
+from streamrec.errors import PositionMismatchError
+from streamrec.pipeline.elements.chunk import Chunk, Position, weigh_one
+from streamrec.pipeline.engine.budget import Share
+from streamrec.pipeline.engine.description import RunContext, name_of
+from streamrec.pipeline.sources.element_buffer import ElementBuffer, Made, in_own_thread
+from streamrec.pipeline.sources.in_memory import digest_of
+from streamrec.tfrecord import Frames
+
+__all__ = ["Generated"]
+
+LOG = logging.getLogger("streamrec")
+
+CLOSING_SECONDS = 1.0
+"""So long an element that is being made in a thread is waited for at the most when nobody wants it."""
+
+AHEAD: Final = Share(4, 4 << 20)
+"""So much is made before it is asked for."""
+
+TURN_SECONDS = 0.005
+"""An async generator that never waits lets others on the loop have their turns this often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """The elements of what a callable returns: an iterator, an iterable, or an async one."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+
+    def lines(self) -> Iterator[str]:
+        given = f", args of digest {digest_of(self.args)}" if self.args else ""
+        yield f"Generated({name_of(self.function)}{given})"
+
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+        ahead = ElementBuffer(AHEAD.of(within.budget))
+        place = Place(state["next"], state.get("state")) if state else Place(0, None)
+        task = asyncio.get_running_loop().create_task(self._make(place, ahead), name="streamrec generator")
+        first, saved = place.number, None if place.state is None else json.dumps(place.state)
+        try:
+            while (made := await ahead.take()) is not None:
+                for part in alike(made):
+                    yield chunk_of(part, first, saved)
+                    first, saved = first + len(part), part[-1][2]
+        finally:
+            ahead.close()
+            with anyio.CancelScope(shield=True):
+                await self._ended(task, ahead)
+            ahead.check()
+
+    async def _make(self, place: Place, ahead: ElementBuffer) -> None:
+        """Makes elements until there are no more, or nobody wants them. Raises nothing."""
+        try:
+            if inspect.isasyncgenfunction(self.function):
+                made = self.function(*self.args)
+            else:
+                made = await in_own_thread(partial(self._in_thread, place, ahead))
+            if made is not None and not ahead.closed:
+                await run_async(made, place, ahead)
+            ahead.end(None)
+        except BaseException as error:
+            left = ahead.closed and isinstance(error, asyncio.CancelledError)
+            ahead.end(None if left else error)
+
+    async def _ended(self, task: asyncio.Task[None], ahead: ElementBuffer) -> None:
+        """Waits until nothing of it runs any more; but not for long where that is a thread."""
+        await asyncio.wait([task], timeout=CLOSING_SECONDS)
+        if not task.done() and not ahead.on_loop:
+            LOG.warning("%s: the generator is still at an element; its thread is left behind", name_of(self.function))
+            task.cancel()
+        await asyncio.wait([task])
+
+    def _in_thread(self, place: Place, ahead: ElementBuffer) -> Any:
+        """Calls the callable; makes its elements here, or returns it where it is async."""
+        made = self.function(*self.args)
+        if isinstance(made, AsyncIterable):
+            return made
+        if inspect.iscoroutine(made):
+            made.close()
+            raise TypeError(
+                f"{name_of(self.function)} gave a coroutine, where an iterator or an async iterator is wanted: an"
+                " `async def` becomes an async generator by a `yield` in it"
+            )
+        run(made, place, ahead)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a generator goes on: before element `number`; with its own state there, if it has one."""
+
+    number: int
+    state: Any
+
+    def enter(self, made: Any) -> int:
+        """Lets a generator go on here, if it can by itself; returns how many elements are to be dropped otherwise."""
+        if self.state is None:
+            return self.number
+        if not hasattr(made, "load_state_dict"):
+            raise PositionMismatchError(
+                f"this state holds a generator's own, and a {type(made).__name__} has no load_state_dict: resume with"
+                " the generator that saved it, or start anew without the state"
+            )
+        made.load_state_dict(self.state)
+        return 0
+
+    def check(self, dropped: int, wanted: int) -> None:
+        """Raises where the generator ended before this place.
+
+        Raises:
+            PositionMismatchError: It did.
+        """
+        if dropped < wanted:
+            raise PositionMismatchError(
+                f"this state stands before element {wanted:,}, and the generator ended after {dropped:,}: it must give"
+                " the same elements each time it is called, or have state_dict() and load_state_dict()"
+            )
+
+
+def run(made: Iterable[Any], place: Place, ahead: ElementBuffer) -> None:
+    """Takes elements of an iterable in this thread, from a place to its end, or until nobody wants more."""
+    dropping = place.enter(made)
+    tell = teller(made)
+    dropped = 0
+    iterator = iter(made)
+    with closing(iterator) if isinstance(iterator, Generator) else nullcontext():
+        for element in iterator:
+            if ahead.closed:
+                return
+            if dropped < dropping:
+                dropped += 1
+            elif not ahead.add((element, weigh_one(element), tell())):
+                return
+    place.check(dropped, dropping)
+
+
+async def run_async(made: AsyncIterable[Any], place: Place, ahead: ElementBuffer) -> None:
+    """The same on the loop, for an async iterable; it is cancelled where nobody wants more."""
+    dropping = place.enter(made)
+    tell = teller(made)
+    dropped, turn = 0, perf_counter()
+    iterator = aiter(made)
+    with ahead.cancelling():
+        async with aclosing(iterator) if isinstance(iterator, AsyncGenerator) else nullcontext():
+            async for element in iterator:
+                if dropped < dropping:
+                    dropped += 1
+                else:
+                    await ahead.add_async((element, weigh_one(element), tell()))
+                if perf_counter() - turn > TURN_SECONDS:
+                    await asyncio.sleep(0)
+                    turn = perf_counter()
+    place.check(dropped, dropping)
+
+
+def teller(made: Any) -> Callable[[], str | None]:
+    """What tells a generator's own state, as JSON; None where it has none."""
+    if hasattr(made, "state_dict") and hasattr(made, "load_state_dict"):
+        return lambda: json.dumps(made.state_dict())
+    return lambda: None
+
+
+def alike(made: Sequence[Made]) -> Iterator[Sequence[Made]]:
+    """The elements in runs of records alone and of others alone."""
+    records = [type(element) is bytes for element, _, _ in made]
+    if all(records) or not any(records):
+        yield made
+        return
+    for _, run in groupby(zip(records, made, strict=True), itemgetter(0)):
+        yield [one for _, one in run]
+
+
+def chunk_of(made: Sequence[Made], first: int, saved: str | None) -> Chunk:
+    """Elements as a chunk: `first` of them came before, and `saved` was the generator's state then."""
+    elements, sizes, states = zip(*made, strict=True)
+    records = type(elements[0]) is bytes
+    return Chunk(Frames.of(elements) if records else list(elements), Told(first, (saved, *states)), sum(sizes))
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Positions of elements that have numbers, and a state each where their generator tells one."""
+
+    first: int
+    states: Sequence[str | None]
+
+    def at(self, index: int) -> Position:
+        state = self.states[index]
+        own = {} if state is None else {"state": json.loads(state)}
+        return {"source": {"next": self.first + index, **own}}

@@ -1,0 +1,163 @@
+"""Sources that have their elements already: ranges of numbers, and the rows of arrays. No I/O."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio.lowlevel
+import numpy as np
+
+from streamrec.pipeline.elements.chunk import Chunk, Position, weigh
+from streamrec.pipeline.elements.columns import Columns, rows_of, window
+from streamrec.pipeline.elements.nests import map_nest
+from streamrec.pipeline.elements.ragged_rows import RaggedRows
+from streamrec.pipeline.elements.sparse_rows import SparseRows
+from streamrec.pipeline.engine.description import RunContext
+from streamrec.tfrecord import Frames
+
+__all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "NumberedPositions", "Range", "Slices", "digest_of"]
+
+CHUNK_ROWS = 1 << 14
+CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The numbers of a `range`, as scalars of a NumPy dtype."""
+
+    start: int
+    stop: int
+    step: int = 1
+    dtype: str = "int64"
+
+    def __post_init__(self) -> None:
+        if self.step == 0:
+            raise ValueError("step=0 must be another number: the range would have no end")
+
+    @classmethod
+    def of(cls, args: Sequence[int], output_type: Any) -> Range:
+        """The numbers of `range(*args)`, as scalars of what NumPy takes for a dtype.
+
+        Raises:
+            ValueError: The step is 0.
+            TypeError: Other than one to three arguments.
+        """
+        if not 1 <= len(args) <= 3:
+            raise TypeError(f"range takes one to three numbers, not {len(args)}")
+        start, stop, step = (0, *args, 1) if len(args) == 1 else (*args, 1)[:3]
+        return cls(int(start), int(stop), int(step), np.dtype(output_type).name)
+
+    def __len__(self) -> int:
+        return len(range(self.start, self.stop, self.step))
+
+    def rows(self, first: int, last: int) -> Columns:
+        """Numbers first to last, exclusive."""
+        numbers = range(self.start, self.stop, self.step)[first:last]
+        return Columns(np.arange(numbers.start, numbers.stop, numbers.step).astype(self.dtype))
+
+    def lines(self) -> Iterator[str]:
+        yield repr(self)
+
+    def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+        return yielded(self, state)
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """The rows of arrays. Made by `of`; two are equal when their structure and all their values are."""
+
+    data: Frames | Columns = field(repr=False, compare=False)
+    digest: str
+
+    @classmethod
+    def of(cls, tensors: Any) -> Slices:
+        """The rows of arrays, or of dicts and tuples of them: a copy, so that what happens to them later does not show.
+
+        Raises:
+            TypeError: A part has no rows.
+            ValueError: The parts have different numbers of rows.
+        """
+        rows = rows_of(tensors)
+        data = Columns(map_nest(frozen, rows.nest)) if isinstance(rows, Columns) else rows
+        return cls(data, digest_of(data.nest if isinstance(data, Columns) else data))
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def rows(self, first: int, last: int) -> Any:
+        """Rows first to last, exclusive."""
+        return window(self.data, first, last)
+
+    def lines(self) -> Iterator[str]:
+        yield repr(self)
+
+    def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+        return yielded(self, state)
+
+
+def frozen(column: Any) -> Any:
+    """A copy: of arrays, one that nobody writes to; Frames, which nobody writes to either, as they are."""
+    if isinstance(column, Frames):
+        return column
+    if isinstance(column, RaggedRows | SparseRows):
+        rows = column.compact()
+        rows.values.flags.writeable = False
+        return rows
+    copy = deepcopy(column)
+    if isinstance(copy, np.ndarray):
+        copy.flags.writeable = False
+    return copy
+
+
+def digest_of(value: Any) -> str:
+    """A digest of values, in whatever they lie."""
+    digest = hashlib.blake2b(digest_size=16)
+    for piece in pieces(value):
+        digest.update(b"%d:" % len(piece) + piece)
+    return digest.hexdigest()
+
+
+def pieces(value: Any) -> Iterator[bytes]:
+    """Bytes that differ where values do."""
+    if isinstance(value, bytes):
+        yield value
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            yield repr(key).encode()
+            yield from pieces(part)
+    elif isinstance(value, np.ndarray) and value.dtype.kind != "O":
+        yield f"{value.dtype.str}{value.shape}".encode()
+        yield value.tobytes()
+    elif isinstance(value, tuple | list | Frames | RaggedRows | SparseRows | np.ndarray):
+        yield f"{type(value).__name__}{len(value)}".encode()
+        for part in value:
+            yield from pieces(part)
+    else:
+        yield repr(value).encode()
+
+
+async def yielded(source: Range | Slices, state: Mapping[str, Any] | None) -> AsyncGenerator[Chunk]:
+    """A source's elements, from a position on; others on the loop have their turns in between."""
+    first = state["next"] if state else 0
+    total = len(source)
+    while first < total:
+        rows = source.rows(first, min(total, first + CHUNK_ROWS))
+        count = max(1, len(rows) * CHUNK_BYTES // max(weigh(rows), CHUNK_BYTES))
+        elements = window(rows, 0, count)
+        await anyio.lowlevel.checkpoint()
+        yield Chunk.weighed(elements, NumberedPositions(first))
+        first += count
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedPositions:
+    """Positions of elements that have numbers."""
+
+    first: int
+
+    def at(self, index: int) -> Position:
+        return {"source": {"next": self.first + index}}

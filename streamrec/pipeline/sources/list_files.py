@@ -1,0 +1,119 @@
+"""list_files: the names that patterns match, as elements.
+
+Rules:
+- The patterns are asked once, and every epoch and run of a Dataset has the same names.
+- A position says how many names there are, a digest of them all, and which comes next: where a run goes on with
+  other names, that is an error which says what differs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio.lowlevel
+import numpy as np
+
+from streamrec.errors import PositionMismatchError
+from streamrec.pipeline.elements.chunk import Chunk, Position
+from streamrec.pipeline.elements.columns import Columns, objects
+from streamrec.pipeline.engine.description import RunContext
+from streamrec.pipeline.engine.epochs import Memo
+from streamrec.pipeline.engine.file_names import told
+from streamrec.pipeline.engine.random_streams import words
+from streamrec.pipeline.engine.session import StoreOptions
+from streamrec.shards import Filenames
+from streamrec.shards.listing.patterns import listed
+from streamrec.storage import located
+
+__all__ = ["Names"]
+
+CHUNK_NAMES = 1 << 12
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names that patterns match, as bytes: in the patterns' order and sorted, or shuffled anew each epoch."""
+
+    patterns: tuple[str, ...]
+    shuffle: bool
+    seed: int | None
+    stores: StoreOptions = field(default=StoreOptions(), repr=False)
+    memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, patterns: Filenames, shuffle: bool | None, seed: int | None, stores: StoreOptions) -> Names:
+        """The names that patterns match, with their braces expanded; `shuffle=None`: shuffled where there is a seed."""
+        shuffle = seed is not None if shuffle is None else shuffle
+        names = tuple(located(name, stores.filesystem) for name in listed(patterns))
+        return cls(names, shuffle, seed if shuffle else None, stores)
+
+    def lines(self) -> Iterator[str]:
+        yield f"Names({told(self.patterns)}, shuffle={self.shuffle!r}, seed={self.seed!r})"
+
+    @property
+    def filenames(self) -> tuple[str, ...]:
+        """As other sources of files have them."""
+        return self.patterns
+
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+        listing = (await within.session.open(self, self.stores, 0, self.patterns, self.memo)).listing
+        while not listing.complete:
+            await listing.until(len(listing.paths) + 1)
+        names = [path.encode() for path in listing.paths]
+        if self.shuffle:
+            keys = words(within.seed if self.seed is None else self.seed, within.epoch, 0, len(names))
+            names = [names[index] for index in np.argsort(keys, kind="stable")]
+        epoch = EpochNames(names)
+        first = epoch.resumed(state) if state else 0
+        for start in range(first, len(names), CHUNK_NAMES):
+            elements = Columns(objects(names[start : start + CHUNK_NAMES]))
+            await anyio.lowlevel.checkpoint()
+            yield Chunk.weighed(elements, NamePositions(epoch, start))
+        if listing.error is not None:
+            raise listing.error
+
+
+class EpochNames:
+    """The names of one epoch, in order, and what positions tell of them."""
+
+    def __init__(self, names: Sequence[bytes]) -> None:
+        self._names = names
+        self._digest = hashlib.blake2b(b"\0".join(names), digest_size=16).hexdigest()
+
+    def to_json(self, index: int) -> dict[str, Any]:
+        """The state before name `index`."""
+        return {"next": index, "names": len(self._names), "digest": self._digest, "name": self._name(index)}
+
+    def resumed(self, state: Mapping[str, Any]) -> int:
+        """The index of the name at which a run goes on.
+
+        Raises:
+            PositionMismatchError: The names are others than they were.
+        """
+        index: int = state["next"]
+        if state["digest"] != self._digest:
+            was, now = state["name"], self._name(index)
+            place = "the next one is the same" if was == now else f"the next one was {was}, and now it is {now}"
+            raise PositionMismatchError(
+                f"list_files: the names that match are others than when this state was saved: there were "
+                f"{state['names']:,}, now there are {len(self._names):,}; {place}; "
+                "resume with the files that there were, or start anew without the state"
+            )
+        return index
+
+    def _name(self, index: int) -> str | None:
+        return self._names[index].decode() if index < len(self._names) else None
+
+
+@dataclass(frozen=True, slots=True)
+class NamePositions:
+    """Positions of names."""
+
+    listed: EpochNames
+    first: int
+
+    def at(self, index: int) -> Position:
+        return {"source": self.listed.to_json(self.first + index)}

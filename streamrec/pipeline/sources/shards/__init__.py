@@ -1,0 +1,1 @@
+"""Shards: `source.py` moves blocks, `interleave.py` plans whose turn it is, `distribute.py` who reads what."""

@@ -1,0 +1,228 @@
+"""Distribute: the shards of a data set divided among ranks and loader workers, each of which reads its own share.
+
+Rules:
+- Who reads is looked up where and when the pipeline runs: a Dataset that is pickled, or forked, finds its new home.
+- Each reader works its share out for itself, from what all see alike: the names, the sizes, the manifest. None of
+  them waits for another, at the beginning or at the end.
+- Positions hold who read and a digest of what: a share that changed, or that is another's, is refused.
+- With `even`, every reader gives the same number of records, whatever happens: who comes to the end of his own before
+  (because damaged records were left out, or with "cycle") begins them again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from streamrec.errors import ManifestError, PositionMismatchError
+from streamrec.pipeline.elements.chunk import Chunk, Position, Positions
+from streamrec.pipeline.elements.columns import window
+from streamrec.pipeline.engine.description import Chain, RunContext
+from streamrec.pipeline.engine.epochs import Memo
+from streamrec.pipeline.engine.session import OpenSource
+from streamrec.pipeline.sources.shards.ranks import Rank, Reader, reader_here
+from streamrec.pipeline.sources.shards.source import Shards, read
+from streamrec.pipeline.sources.shuffle.record_locations import RecordLocations, places_of
+from streamrec.shards import Even, Portion, ReadOptions, assign_records, check_even, deal, even_count, sizes_of, told_by
+
+__all__ = ["Distribute", "is_dealt", "readers_lines"]
+
+
+@dataclass(frozen=True, slots=True)
+class Distribute:
+    """The records of shards that fall to one reader.
+
+    Args:
+        shards: What is dealt.
+        rank: Which rank reads; None to look where the pipeline runs.
+        even: Whether all readers give as many records; see `Dataset.distribute`.
+        manifest: URL of the manifest that says how many records there are.
+    """
+
+    shards: Shards
+    rank: Rank | None = None
+    even: Even | None = None
+    manifest: str | None = None
+    memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_even(self.even)
+        if self.even is not None and self.manifest is None:
+            raise ValueError(
+                f"even={self.even!r} needs to know how many records the shards hold: pass manifest=, the URL of the "
+                "manifest that ShardWriter(manifest=...) wrote, or that write_manifest(filenames, url) writes"
+            )
+
+    def lines(self) -> Iterator[str]:
+        yield from self.shards.lines()
+        yield f"Distribute({'' if self.rank is None else f'{self.rank}, '}even={self.even!r})"
+
+    @property
+    def options(self) -> ReadOptions:
+        """How the shards are read."""
+        return self.shards.options
+
+    async def opened(self, within: RunContext) -> OpenSource:
+        """The stores, and what is read of them: this reader's share."""
+        opened, _ = await self._dealt(within)
+        return opened
+
+    async def check(self, position: Position, within: RunContext) -> None:
+        """Refuses a position, of a chain around this source, that was saved by another reader, or with other shards.
+
+        Raises:
+            PositionMismatchError: It was.
+        """
+        state = position.get("source")
+        while state is not None and "share" not in state:
+            state = state["inner"].get("source")
+        _, share = await self._dealt(within)
+        share.check(state)
+
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+        """The records of this reader's share."""
+        opened, share = await self._dealt(within)
+        given = share.check(state)
+        while share.total is None or given < share.total:
+            before = given
+            async with aclosing(read(self.shards, state, within, opened)) as chunks:
+                async for chunk in chunks:
+                    own = share.counted(chunk, given)
+                    given += len(own.elements)
+                    yield own
+                    if given == share.total:
+                        return
+            if share.total is None:
+                return
+            if state is None and given == before:
+                raise ManifestError(f"{self.manifest}: no record is left of those that it says are in {share.paths}")
+            state, within = None, replace(within, skip=0)
+
+    async def _dealt(self, within: RunContext) -> tuple[OpenSource, Share]:
+        whole = await self.shards.opened(within)
+        reader = reader_here(self.rank or within.rank)
+        share: Share | None = self.memo.get(reader)
+        if share is None:
+            share = await share_of(self, reader, whole)
+            self.memo.keep(reader, share)
+        return OpenSource(whole.storages, share), share
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one reader reads: a listing that is complete.
+
+    Args:
+        reader: Whose it is.
+        portions: What is read, in order.
+        total: How many records it gives; None for all that there are.
+    """
+
+    reader: Reader
+    portions: Sequence[Portion]
+    total: int | None = None
+    sizes: ClassVar[Mapping[str, int]] = {}
+    complete: ClassVar[bool] = True
+    error: ClassVar[None] = None
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """A shard's URL for each portion."""
+        return [portion.path for portion in self.portions]
+
+    async def until(self, count: int) -> None:
+        """All is known."""
+
+    def portion(self, number: int) -> Portion:
+        """One portion."""
+        return self.portions[number]
+
+    @property
+    def whose(self) -> list[Any]:
+        """What positions hold of it, as JSON."""
+        digest = hashlib.blake2b(repr((self.portions, self.total)).encode(), digest_size=8).hexdigest()
+        return [self.reader.number, self.reader.readers, digest]
+
+    def check(self, state: Mapping[str, Any] | None) -> int:
+        """How many records had been given where a state was saved.
+
+        Raises:
+            PositionMismatchError: It was saved by another reader, or when the shards were others.
+        """
+        if state is None:
+            return 0
+        number, readers, _ = state["share"]
+        if (number, readers) != (self.reader.number, self.reader.readers):
+            raise PositionMismatchError(
+                f"this state was saved by reader {number} of {readers}, and this is reader {self.reader.number} of "
+                f"{self.reader.readers} (readers are ranks times loader workers): resume each with its own state, and "
+                "as many of them as there were"
+            )
+        if state["share"] != self.whose:
+            raise PositionMismatchError(
+                "this state was saved when the shards had other names, sizes or numbers of records, and were dealt "
+                "otherwise: resume with the same shards, or start anew without the state"
+            )
+        return int(state["given"])
+
+    def counted(self, chunk: Chunk, given: int) -> Chunk:
+        """A chunk, cut where the share ends, whose positions know how many records came before."""
+        positions = SharePositions(chunk.positions, self, given)
+        count = len(chunk.elements)
+        left = count if self.total is None else min(count, self.total - given)
+        elements = chunk.elements if left == count else window(chunk.elements, 0, left)
+        return Chunk(elements, positions, chunk.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class SharePositions:
+    """Positions within a share: those of the source, whose share it is, and how many records came before."""
+
+    inner: Positions
+    share: Share
+    given: int
+
+    def places(self) -> RecordLocations | None:
+        """The places of the records in their portions, whose numbers stand for the shards'."""
+        return places_of(self.inner)
+
+    def at(self, index: int) -> Position:
+        position = self.inner.at(index)
+        skip = position.get("skip", 0)
+        source = {**position["source"], "share": self.share.whose, "given": self.given + index - skip}
+        return {"source": source, "skip": skip}
+
+
+def is_dealt(chain: Chain) -> bool:
+    """Whether readers have shares of a chain, and do not each read all of it."""
+    return any(line.lstrip().startswith("Distribute(") for line in chain.lines())
+
+
+def readers_lines(chain: Chain, within: RunContext) -> tuple[str, ...]:
+    """A chain's lines, and whose they are where it is dealt: what tells the elements of one reader from another's."""
+    return (*chain.lines(), *([str(reader_here(within.rank))] if is_dealt(chain) else []))
+
+
+async def share_of(how: Distribute, reader: Reader, opened: OpenSource) -> Share:
+    """Works out what a reader reads.
+
+    Raises:
+        StorageError: The shards cannot be listed, or their sizes not be had.
+        ManifestError: The manifest does not know a shard, or not as it is.
+    """
+    listing = opened.listing
+    await listing.until(sys.maxsize)
+    if listing.error is not None:
+        raise listing.error
+    if how.even is not None and how.manifest is not None:
+        shards = await told_by(opened.storages, how.manifest, listing.paths, listing.sizes)
+        portions = assign_records(shards, reader.readers, reader.number, how.even)
+        total = sum(shard.records for shard in shards)
+        return Share(reader, tuple(portions), even_count(total, reader.readers, how.even))
+    sizes = await sizes_of(opened.storages, listing.paths, listing.sizes)
+    plan = await deal(opened.storages, sizes, reader.readers, how.shards.options.compression_type)
+    return Share(reader, tuple(plan[reader.number]))

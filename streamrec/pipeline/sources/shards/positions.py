@@ -1,0 +1,131 @@
+"""Where an interleave stands: as JSON for people's checkpoints, and as a snapshot that costs next to nothing.
+
+A snapshot is taken for every chunk and looked at hardly ever, so it holds references, and works offsets out
+only when somebody asks. It holds spans, never a buffer of records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from streamrec.pipeline.elements.chunk import Position
+from streamrec.pipeline.sources.shuffle.record_locations import RecordLocations, TakenRecords
+from streamrec.shards import ShardPlace
+from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES
+
+__all__ = ["BlockPositions", "InterleaveMark", "InterleaveSnapshot", "QueueMark", "ShardMark", "SourcePositions"]
+
+START = ShardPlace()
+
+
+@dataclass(frozen=True, slots=True)
+class ShardMark:
+    """Where a shard that takes part stands: its number, the next record's place, and how it is compressed."""
+
+    shard: int
+    place: ShardPlace = START
+    compression: str | None = None
+
+    def to_json(self) -> list[Any]:
+        return [self.shard, self.place.offset, self.place.record, self.place.version, self.compression]
+
+    @classmethod
+    def from_json(cls, state: Sequence[Any]) -> ShardMark:
+        shard, offset, record, version, compression = state
+        return cls(shard, ShardPlace(offset, record, version), compression)
+
+
+@dataclass(frozen=True, slots=True)
+class InterleaveMark:
+    """The whole interleave: who sits in the slots, whose turn it is, and which shard comes next."""
+
+    slots: tuple[ShardMark | None, ...]
+    cycle: int = 0
+    block: int = 0
+    next_shard: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        slots = [slot and slot.to_json() for slot in self.slots]
+        return {"slots": slots, "cycle": self.cycle, "block": self.block, "next": self.next_shard}
+
+    @classmethod
+    def from_json(cls, state: Mapping[str, Any]) -> InterleaveMark:
+        slots = tuple(slot and ShardMark.from_json(slot) for slot in state["slots"])
+        return cls(slots, state["cycle"], state["block"], state["next"])
+
+
+class QueueMark(NamedTuple):
+    """Where one queue stands: record `used` of the block with these spans, or `end` where no block is there."""
+
+    shard: int
+    record: int
+    version: str | None
+    compression: str | None
+    end: int
+    spans: npt.NDArray[np.int64] | None
+    origin: int
+    used: int
+
+    def arrival(self, further: int = 0) -> ShardMark:
+        """The place `further` records on, within the block."""
+        place = ShardPlace(self._offset(self.used + further), self.record + further, self.version)
+        return ShardMark(self.shard, place, self.compression)
+
+    def _offset(self, index: int) -> int:
+        if self.spans is None:
+            return self.end
+        if index < len(self.spans):
+            return self.origin + int(self.spans[index, 0]) - HEADER_BYTES
+        return self.origin + int(self.spans[-1, 1]) + FOOTER_BYTES
+
+
+class InterleaveSnapshot(NamedTuple):
+    """A Turn that is not worked out yet."""
+
+    marks: tuple[QueueMark | None, ...]
+    cycle: int
+    block: int
+    next_shard: int
+
+    def turn(self, moved: int = -1, further: int = 0) -> InterleaveMark:
+        """The turn; with `moved`, the one in which that shard is `further` records on."""
+        slots = tuple(
+            mark if mark is None else mark.arrival(further if mark.shard == moved else 0) for mark in self.marks
+        )
+        return InterleaveMark(slots, self.cycle, self.block, self.next_shard)
+
+
+class SourcePositions(NamedTuple):
+    """Positions within a chunk that came in order: the turn before it, and how many records into it."""
+
+    before: InterleaveSnapshot
+    after: InterleaveSnapshot
+    size: int
+    taken: TakenRecords | None = None
+
+    def places(self) -> RecordLocations | None:
+        return self.taken and self.taken.places()
+
+    def at(self, index: int) -> Position:
+        if index == self.size:
+            return {"source": self.after.turn().to_json(), "skip": 0}
+        return {"source": self.before.turn().to_json(), "skip": index}
+
+
+class BlockPositions(NamedTuple):
+    """Positions within a block of one shard whose place in the order is not fixed: exact, without a skip."""
+
+    before: InterleaveSnapshot
+    shard: int
+    taken: TakenRecords | None = None
+
+    def places(self) -> RecordLocations | None:
+        return self.taken and self.taken.places()
+
+    def at(self, index: int) -> Position:
+        return {"source": self.before.turn(self.shard, index).to_json(), "skip": 0}

@@ -1,0 +1,347 @@
+"""The source: shards fetched beside each other, interleaved in order, within a byte budget.
+
+Each shard in the cycle, and a few after it, is fetched by a task of its own into its queue, and waits there when
+the queue holds its share of the budget. `Interleave` decides whose turn it is; this file only moves blocks.
+
+How many after it: shards that are too small to be read by parallel ranges are opened so far ahead that together
+they fill the wire, as `Connections` has measured it (a shard of 100 kB at 40 ms to the first byte: dozens). Which
+shards come, and in which order, never depends on it.
+
+Rules:
+- A task that fails puts its error into its queue, where it waits for the records before it: tasks raise nothing.
+- What all queues hold, and the blocks that are being filled, stay within the budget; but a queue may always hold
+  one block, or one record, or nothing would move. Of the budget, the queues in the cycle and the first ones after
+  it have their shares for good; what is left holds ranges ahead of their turn and small shards further ahead. Where
+  there are fewer shards than places, so do the shares of the places without one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing, closing
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup
+from fsspec import AbstractFileSystem
+
+from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.pipeline.engine.background_tasks import background
+from streamrec.pipeline.engine.description import RunContext
+from streamrec.pipeline.engine.epochs import Memo
+from streamrec.pipeline.engine.file_names import told
+from streamrec.pipeline.engine.queue import run_ahead
+from streamrec.pipeline.engine.session import ListedShards, OpenSource, StoreOptions
+from streamrec.pipeline.sources.shards.interleave import Interleave, Plan
+from streamrec.pipeline.sources.shards.positions import InterleaveMark
+from streamrec.pipeline.sources.shards.shard_queue import ShardQueue
+from streamrec.shards import ReadOptions, ShardReader
+from streamrec.storage import RetryPolicy, Storage
+
+__all__ = ["Shards", "read"]
+
+LANE_BYTES = 6 << 20
+"""How much one shard is fetched ahead of its turn, if the budget allows: more would only leave the caches."""
+
+ALONE_BLOCKS = 2
+"""How many blocks' worth is framed at a time where no other shard's records come in between: these go through the
+pipeline without a copy, save for the batches that straddle two of them."""
+
+MAPPED_BLOCKS = 4
+"""The same where shards are mapped, not read: their blocks need no memory that is not there already."""
+
+CHUNK_SHARE = 8
+"""A pull of long records takes no more than this part of the budget: two or three are under way."""
+
+LEAST_PLACES = 2
+"""A shard that is read alone has larger blocks, and needs the room of so many."""
+
+LEAST_BLOCK_BYTES = 64 << 10
+"""Blocks are no smaller than this, however small the budget."""
+
+SMALL_BYTES = 8 << 20
+"""Smaller shards are opened further ahead; larger ones are read by parallel ranges too."""
+
+LEAST_WHOLE = 4
+"""Larger shards are opened as far ahead as small ones where the budget holds so many of them: one shard that is in its
+turn alone does not fill the wire for long enough."""
+
+SLACK_BYTES = 512 << 10
+"""What a small shard's queue holds beside the shard: a block that is larger than what is left for it."""
+
+REMEMBERED = 16
+"""So many shards tell how large the next ones are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """Which shards are read, from where, and in which order: the description behind TFRecordDataset."""
+
+    filenames: tuple[str, ...]
+    plan: Plan = Plan()
+    options: ReadOptions = ReadOptions()
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    filesystem: AbstractFileSystem | None = field(default=None, repr=False)
+    retry: RetryPolicy = RetryPolicy()
+    memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
+
+    @property
+    def ahead(self) -> int:
+        """How many shards after those in the cycle are opened before their turn comes, at the least."""
+        return max(2, self.plan.cycle_length // 4)
+
+    @property
+    def places(self) -> int:
+        """How many queues have a share of the budget for good."""
+        return self.plan.cycle_length + self.ahead
+
+    def lines(self) -> Iterator[str]:
+        yield f"Shards({self.plan!r}, {told(self.filenames)})"
+
+    async def opened(self, within: RunContext) -> OpenSource:
+        """Its stores and listing; what its queues leave of the budget, its stores may hold ahead of them."""
+        stores = StoreOptions(self.storage_options, self.filesystem, self.retry)
+        return await within.session.open(
+            self, stores, self.beside(self.places, within.budget), self.filenames, self.memo
+        )
+
+    def beside(self, queues: int, budget: int) -> int:
+        """What so many queues leave of a budget."""
+        return max(0, budget - queues * queue_bytes(self.options.block_bytes or LEAST_BLOCK_BYTES))
+
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+        """The records of all shards, a chunk at a time."""
+        async with aclosing(read(self, state, within, await self.opened(within))) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+
+async def read(
+    shards: Shards, state: Mapping[str, Any] | None, within: RunContext, opened: OpenSource
+) -> AsyncGenerator[Chunk]:
+    """The records of what is listed, a chunk at a time."""
+    within.tells(opened.listing.paths, shards.plan.block_length)
+    turn = InterleaveMark.from_json(state) if state is not None else None
+    plan = shards.plan.within(within.deterministic)
+    skip, most = within.skip - within.begun, within.budget // CHUNK_SHARE
+    interleave = Interleave(plan, 0, turn, batch=within.batch, skip=skip, most_bytes=most)
+    async with background() as tasks:
+        with closing(Fetchers(shards, opened, tasks, within)) as feeds:
+            chunks = interleaved(interleave, feeds, opened.listing)
+            async with aclosing(run_ahead(chunks) if within.beside else chunks) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+
+
+async def interleaved(interleave: Interleave, feeds: Fetchers, listing: ListedShards) -> AsyncGenerator[Chunk]:
+    """Pulls what the interleave's order allows, and waits for more where it allows nothing."""
+    while True:
+        ahead = feeds.ahead
+        await listing.until(interleave.reach(ahead))
+        interleave.extend(len(listing.paths))
+        if interleave.finished:
+            break
+        pulled = interleave.pull()
+        feeds.feed(interleave.wanted(ahead))
+        if pulled is not None:
+            feeds.wake()
+            frames, positions = pulled
+            yield Chunk.weighed(frames, positions)
+        elif not interleave.finished:
+            await feeds.arrival(interleave.awaited)
+    if listing.error is not None:
+        raise listing.error
+
+
+class Fetchers:
+    """The tasks that fetch shards into queues."""
+
+    def __init__(self, shards: Shards, opened: OpenSource, tasks: TaskGroup, within: RunContext) -> None:
+        self._shards = shards
+        self._options = shards.options
+        self._storages = opened.storages
+        self._connections = opened.storages.connections
+        self._listing = opened.listing
+        self._tasks = tasks
+        self._budget = within.budget
+        self._batch = within.batch
+        self._sizes: deque[int] = deque(maxlen=REMEMBERED)
+        self._typical_bytes = 0
+        self._started: set[int] = set()
+        self._beyond: dict[ShardQueue, int] = {}
+        self._unused = 0
+        self._awaited: set[ShardQueue] = set()
+        self._arrival: asyncio.Future[None] | None = None
+        self._resting: dict[ShardQueue, asyncio.Future[None]] = {}
+        self._waking = False
+
+    @property
+    def ahead(self) -> int:
+        """How many shards after those in the cycle are opened before their turn comes."""
+        size = self._typical_bytes
+        fit = self._connections.budget.limit // (size + SLACK_BYTES)
+        if not self._sizes or (size > SMALL_BYTES and fit < LEAST_WHOLE):
+            return self._shards.ahead
+        return max(self._shards.ahead, self._connections.streams_for(size) - self._shards.plan.cycle_length)
+
+    def feed(self, queues: list[ShardQueue]) -> None:
+        """Starts a task for each queue that has none; beyond the places, as far as the budget goes."""
+        places = self._shards.places
+        self._lend()
+        self._settle(set(queues[places:]))
+        for number, queue in enumerate(queues):
+            if queue.shard in self._started:
+                continue
+            if number >= places and not self._admit(queue):
+                break
+            self._started.add(queue.shard)
+            self._tasks.start_soon(self._feed, queue)
+
+    def close(self) -> None:
+        """What was lent is given back."""
+        self._connections.budget.widen(-self._unused)
+
+    def _lend(self) -> None:
+        """What places without a shard would hold is lent to ranges, as soon as that is known."""
+        if self._unused or not self._listing.complete:
+            return
+        places, shards = self._shards.places, max(len(self._listing.paths), LEAST_PLACES)
+        if shards < places:
+            beside = self._shards.beside
+            self._unused = beside(shards, self._budget) - beside(places, self._budget)
+            self._connections.budget.widen(self._unused)
+
+    def _admit(self, queue: ShardQueue) -> bool:
+        """Takes room for a queue beyond the places, where there is any."""
+        room = self._typical_bytes + SLACK_BYTES
+        if not self._connections.budget.take(room):
+            return False
+        self._beyond[queue] = room
+        return True
+
+    def _whole(self, queue: ShardQueue, size: int | None) -> int | None:
+        """What a queue beyond the places may hold: all of its shard where there is room. None for one in its place."""
+        room = self._beyond.get(queue)
+        more = (size or 0) + SLACK_BYTES - (room or 0)
+        if room is not None and more > 0 and self._connections.budget.take(more):
+            room = self._beyond[queue] = room + more
+        return room
+
+    def _settle(self, beyond: set[ShardQueue]) -> None:
+        """Queues that have a place by now, or are gone, give their room back."""
+        for queue in [queue for queue in self._beyond if queue not in beyond]:
+            self._connections.budget.give(self._beyond.pop(queue))
+            if queue.limit_bytes:
+                queue.limit_bytes = max(queue.limit_bytes, min(self._share, LANE_BYTES))
+
+    @property
+    def _share(self) -> int:
+        """What one queue in its place may hold."""
+        places = self._shards.places
+        return self._budget // (min(places, len(self._listing.paths)) if self._listing.complete else places)
+
+    @property
+    def _alone(self) -> bool:
+        """Whether one shard is read at a time."""
+        return self._shards.plan.cycle_length == 1 or (self._listing.complete and len(self._listing.paths) == 1)
+
+    def wake(self) -> None:
+        """Records were taken: queues that have room again may go on, one in each turn of the loop."""
+        if not self._waking:
+            self._wake_next()
+
+    def _wake_next(self) -> None:
+        queue = next((queue for queue in self._resting if queue.is_low), None)
+        self._waking = queue is not None
+        if queue is not None:
+            answer(self._resting.pop(queue))
+            asyncio.get_running_loop().call_soon(self._wake_next)
+
+    async def arrival(self, queues: set[ShardQueue]) -> None:
+        """Waits until something has arrived in all of these queues; without any, until it has in one of all."""
+        self._awaited = queues
+        for queue in queues & self._resting.keys():
+            answer(self._resting.pop(queue))
+        self._arrival = asyncio.get_running_loop().create_future()
+        try:
+            await self._arrival
+        finally:
+            self._arrival = None
+
+    def _arrived(self, queue: ShardQueue | None = None) -> None:
+        """Something has; or it is known better how many shards to open ahead."""
+        self._awaited.discard(queue)
+        if self._arrival is not None and (queue is None or not self._awaited):
+            answer(self._arrival)
+
+    async def _feed(self, queue: ShardQueue) -> None:
+        """Fetches one shard to its end."""
+        try:
+            await self._fetch(queue)
+        except Exception as error:
+            queue.error = error  # whatever it is, it waits for its turn
+        queue.ended = True
+        self._arrived(queue)
+
+    async def _fetch(self, queue: ShardQueue) -> None:
+        portion = self._listing.portion(queue.shard)
+        storage = await self._storages.at(portion.path)
+        place, options = queue.start.place, self._options_for(queue, storage)
+        if not place.offset and portion.place.offset:  # a mark in a manifest: only shards without compression have them
+            place, options = replace(portion.place, version=place.version), replace(options, compression_type="")
+        reader = await ShardReader.open(storage, portion.path, options, place, portion.piece)
+        try:
+            if reader.info.size is not None:
+                self._sizes.append(reader.info.size)
+                self._typical_bytes = int(median(self._sizes))
+                self._arrived()
+            limit = self._whole(queue, reader.info.size) or min(self._share, queue_bytes(reader.most_block_bytes))
+            queue.opened(reader.info.version, reader.compression_type, limit)
+            while (frames := await reader.read_alone()) is not None:
+                count = len(frames)
+                begun = reader.place.record - count
+                first, last = portion.within(begun, count)
+                if first < last:
+                    queue.push(frames if last - first == count else frames.window(first, last), begun + first)
+                    self._arrived(queue)
+                if portion.ends(begun + count):
+                    break
+                if not queue.has_room:
+                    room = self._resting[queue] = asyncio.get_running_loop().create_future()
+                    await room
+        finally:
+            with anyio.CancelScope(shield=True):
+                await reader.aclose()
+
+    def _options_for(self, queue: ShardQueue, storage: Storage) -> ReadOptions:
+        """How one shard is read: blocks of which two of the usual size fit in its share, and the compression if known.
+
+        Larger blocks than usual are for who has the memory: records of all blocks that were pulled last are kept too.
+        """
+        block = self._block_bytes(storage, ALONE_BLOCKS if self._alone else 1)
+        view = self._block_bytes(storage, MAPPED_BLOCKS)
+        compression = self._options.compression_type if queue.start.compression is None else queue.start.compression
+        group = self._batch if self._alone else self._shards.plan.block_length
+        return replace(
+            self._options, block_bytes=block, view_bytes=view, compression_type=compression, block_records=group
+        )
+
+    def _block_bytes(self, storage: Storage, blocks: int) -> int:
+        """As many as were asked for, or so many of the usual blocks, as far as its share goes."""
+        wanted = self._options.block_bytes or storage.block_bytes * blocks
+        return min(wanted, max(self._share // (2 * blocks), LEAST_BLOCK_BYTES))
+
+
+def answer(waiter: asyncio.Future[None]) -> None:
+    """What is waited for is there; who waited may have been cancelled."""
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def queue_bytes(block_bytes: int) -> int:
+    """How much a queue may hold, for blocks of a size: two at the least, so that one fills while one is taken."""
+    return max(LANE_BYTES, 2 * block_bytes)

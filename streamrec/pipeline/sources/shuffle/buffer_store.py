@@ -1,0 +1,285 @@
+"""What a shuffle buffer holds: the chunks that came, of which elements are picked. Records are never objects here.
+
+Rules:
+- A row's TAG is `block << BUFFER_BITS | size`: the block that its element lies in, and a number of the caller's (a
+  record's size in its shard). In a block of records, START and END are the span; elsewhere START is the element's
+  index.
+- A block of records that came scattered is the buffer that they came in. It weighs what came of it so far: the rest
+  lies in a queue still. What comes later of the same buffer comes to the same block.
+- What is held is no more than about WASTE times what is alive, or a given number of bytes: beyond that, what is alive
+  in the emptiest blocks is copied together, until a part (FREED) of what is dead is free. Elements leave at random, so
+  these blocks are nearly empty by then: for five records that come, about one is copied once more. Long records have
+  WASTE times this number, which is all of the buffer's share: a tenth less processor time for images. Of short ones
+  less is kept: what is picked from should stay in the caches.
+- Copies are made a piece of PIECE_BYTES at a time, as large as the chunks that come: beside what is held, little memory
+  is wanted for it, and it is memory that was used before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamrec import kernels
+from streamrec.pipeline.elements.chunk import OBJECT_BYTES, SPAN_BYTES, Batches, weigh_one
+from streamrec.pipeline.elements.columns import Columns, joined, select
+from streamrec.pipeline.elements.nests import leaves, map_nest
+from streamrec.pipeline.elements.ragged_rows import RaggedRows
+from streamrec.pipeline.elements.sparse_rows import SparseRows
+from streamrec.pipeline.sources.shuffle.buffer_index import END, START, TAG, Rows
+from streamrec.tfrecord import BUFFER_BITS, FOOTER_BYTES, HEADER_BYTES, Frames, Scattered, as_spans
+
+__all__ = ["BufferStore", "spans_of"]
+
+WASTE = 2
+LONG_BYTES = 8 << 10
+"""Records that are so long on average leave as they lie. Shorter ones gain nothing by it (at 1 kB), and a batch
+of them would keep more blocks alive."""
+
+FREED = 4
+"""This part of what may be dead is freed at a time: to look at all rows costs too much for every chunk."""
+
+PIECE_BYTES = 6 << 20
+"""About how large a block of copies is."""
+
+SMALL_BYTES = PIECE_BYTES // 12
+MOST_BLOCKS = 256
+"""More blocks of records than this are copied together where they are small: each costs its part of every gather."""
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Block:
+    """A chunk, or a part of one: a buffer of records, or other elements."""
+
+    content: Any
+    is_records: bool
+    nbytes: int
+
+
+class BufferStore:
+    """The blocks.
+
+    Args:
+        free_bytes: What may be held however little of it is alive; WASTE times that, of long records.
+    """
+
+    def __init__(self, free_bytes: int = 0) -> None:
+        self._free_bytes = free_bytes
+        self._blocks: list[Block | None] = []
+        self._free: list[int] = []
+        self._others = 0
+        self._numbers: dict[int, int] = {}
+        self.held_bytes = 0
+
+    def add(self, elements: Any, spans: Numbers) -> int | Numbers:
+        """Holds elements, whose spans are those of `spans_of`; returns the TAG of all, or of each, without a size."""
+        if isinstance(elements, Scattered):
+            return self._add_scattered(elements)
+        if isinstance(elements, Frames):
+            return self._add(Block(elements.buffer, True, memoryview(elements.buffer).nbytes)) << BUFFER_BITS
+        content = [batch.trimmed() for batch in elements] if isinstance(elements, Batches) else elements
+        return self._add(Block(content, False, int((spans[:, 1] - spans[:, 0]).sum()))) << BUFFER_BITS
+
+    def _add_scattered(self, elements: Scattered) -> Numbers:
+        buffers, there = elements.buffers, elements.rows[:, TAG] >> BUFFER_BITS
+        weights = np.bincount(there, elements.lengths + (HEADER_BYTES + FOOTER_BYTES), len(buffers)).astype(np.int64)
+        tags: Numbers = np.zeros(len(buffers), np.int64)
+        for index in np.flatnonzero(weights).tolist():
+            tags[index] = self._add_part(buffers[index], int(weights[index])) << BUFFER_BITS
+        found: Numbers = tags[there]
+        return found
+
+    def _add_part(self, buffer: Any, weight: int) -> int:
+        """Holds a buffer of which so many bytes came; returns the number of its block."""
+        number = self._numbers.get(id(buffer))
+        if number is None:
+            number = self._numbers[id(buffer)] = self._add(Block(buffer, True, 0))
+        block = self._blocks[number]
+        assert block is not None
+        block.nbytes += weight
+        self.held_bytes += weight
+        return number
+
+    def pick(self, rows: Rows) -> Any:
+        """The elements of these rows, in order: records as Frames, columns as Columns, all else as a list."""
+        if not self._others:
+            nbytes = int((rows[:, END] - rows[:, START]).sum())
+            return self._scattered(rows) if are_long(nbytes, len(rows)) else self._gathered(rows)
+        blocks = rows[:, TAG] >> BUFFER_BITS
+        order = np.lexsort((rows[:, START], blocks))
+        numbers, firsts = np.unique(blocks[order], return_index=True)
+        groups = np.split(order, firsts[1:])
+        parts = [self._part(number, rows[group]) for number, group in zip(numbers.tolist(), groups, strict=True)]
+        places = np.empty_like(order)
+        places[order] = np.arange(len(order))
+        return arranged(joined(parts), places)
+
+    def tidy(self, rows: Rows, live_bytes: int) -> None:
+        """Copies what is alive out of the emptiest blocks, and changes the rows, which are all there are."""
+        free_bytes = self._free_bytes * (WASTE if are_long(live_bytes, len(rows)) else 1)
+        limit = max(WASTE * live_bytes, free_bytes)
+        count = len(self._blocks) - len(self._free) - self._others
+        crowded = count > MOST_BLOCKS and self.held_bytes < count * SMALL_BYTES
+        if self.held_bytes <= limit and not crowded:
+            return
+        numbers = rows[:, TAG] >> BUFFER_BITS
+        live = np.bincount(numbers, weights=rows[:, END] - rows[:, START], minlength=len(self._blocks)).astype(np.int64)
+        held = np.array([0 if block is None else block.nbytes for block in self._blocks])
+        excess = self.held_bytes - limit
+        victims = emptiest(live, held, excess + (limit - live_bytes) // FREED if excess > 0 else 0)
+        if crowded:
+            victims = np.union1d(victims, np.flatnonzero(held < SMALL_BYTES))
+        records: list[int] = []
+        for number in victims.tolist():
+            block = self._blocks[number]
+            if block is not None and block.is_records:
+                records.append(number)
+            elif block is not None and live[number] < block.nbytes:
+                self._tidy_others(number, block, rows, numbers == number)
+        if records:
+            self._tidy_records(np.array(records), live[records], rows, numbers)
+
+    def _tidy_records(self, victims: Numbers, live: Numbers, rows: Rows, numbers: Numbers) -> None:
+        """Makes a few blocks of what is alive in many."""
+        pieces = np.full(len(self._blocks), -1)
+        pieces[victims] = np.cumsum(live) // PIECE_BYTES
+        piece_of = pieces[numbers]
+        for piece in np.unique(pieces[victims]).tolist():
+            self._copy_together(np.flatnonzero(piece_of == piece), rows)
+            for victim in victims[pieces[victims] == piece].tolist():
+                self._drop(victim)
+
+    def _copy_together(self, chosen: Numbers, rows: Rows) -> None:
+        """Copies records into a block of their own."""
+        if not len(chosen):
+            return
+        kept = rows[chosen]
+        frames = self._gathered(kept)
+        number = self._add(Block(frames.buffer, True, memoryview(frames.buffer).nbytes))
+        kept[:, : END + 1] = frames.spans
+        kept[:, TAG] = number << BUFFER_BITS | kept[:, TAG] & ((1 << BUFFER_BITS) - 1)
+        rows[chosen] = kept
+
+    def _tidy_others(self, number: int, block: Block, rows: Rows, mask: npt.NDArray[np.bool_]) -> None:
+        """Drops what is dead in one block."""
+        chosen = np.flatnonzero(mask)
+        if not len(chosen):
+            self._drop(number)
+            return
+        kept = rows[chosen]
+        weights = kept[:, END] - kept[:, START]
+        elements = select(block.content, kept[:, START])
+        if isinstance(elements, list):
+            elements = [element.compact() if isinstance(element, Frames) else element for element in elements]
+        self.held_bytes += int(weights.sum()) - block.nbytes
+        self._blocks[number] = Block(elements, False, int(weights.sum()))
+        kept[:, START] = np.arange(len(kept))
+        kept[:, END] = kept[:, START] + weights
+        rows[chosen] = kept
+
+    def _part(self, number: int, rows: Rows) -> Any:
+        """The elements of these rows, all of one block."""
+        block = self._blocks[number]
+        assert block is not None
+        if block.is_records:
+            return Frames(block.content, np.ascontiguousarray(rows[:, : END + 1]))
+        return select(block.content, rows[:, START])
+
+    def _gathered(self, rows: Rows) -> Frames:
+        """The records of these rows, in a buffer of their own."""
+        buffers = [b"" if block is None or not block.is_records else block.content for block in self._blocks]
+        buffer, spans = kernels.pick(buffers, rows)
+        return Frames(buffer, as_spans(spans))
+
+    def _scattered(self, rows: Rows) -> Frames:
+        """The records of these rows, where they lie."""
+        numbers, there = np.unique(rows[:, TAG] >> BUFFER_BITS, return_inverse=True)
+        kept = rows.copy()
+        kept[:, TAG] = there << BUFFER_BITS
+        blocks = [self._blocks[number] for number in numbers.tolist()]
+        return Scattered([block.content for block in blocks if block is not None], kept)
+
+    def _add(self, block: Block) -> int:
+        self.held_bytes += block.nbytes
+        self._others += not block.is_records
+        if self._free:
+            number = self._free.pop()
+            self._blocks[number] = block
+            return number
+        self._blocks.append(block)
+        return len(self._blocks) - 1
+
+    def _drop(self, number: int) -> None:
+        block = self._blocks[number]
+        assert block is not None
+        if self._numbers.get(id(block.content)) == number:
+            del self._numbers[id(block.content)]
+        self.held_bytes -= block.nbytes
+        self._others -= not block.is_records
+        self._blocks[number] = None
+        self._free.append(number)
+
+
+def are_long(nbytes: int, count: int) -> bool:
+    """Whether so many records are so long that they leave as they lie, without a copy."""
+    return nbytes >= LONG_BYTES * count
+
+
+def emptiest(live: Numbers, held: Numbers, wanted: int) -> Numbers:
+    """Which blocks to copy together so that so many bytes are free: those of which the least part is alive.
+
+    >>> emptiest(np.array([9, 1, 5]), np.array([10, 10, 10]), 12)
+    array([1, 2])
+    """
+    if wanted <= 0:
+        return np.empty(0, np.int64)
+    order = np.argsort(live / np.maximum(held, 1), kind="stable")
+    freed = np.cumsum((held - live)[order])
+    return order[: int(np.searchsorted(freed, wanted)) + 1]
+
+
+def arranged(elements: Any, places: Numbers) -> Any:
+    """The elements in this order; records are copied to it, since who joins Frames takes them for one stretch."""
+    if isinstance(elements, Columns):
+        return Columns(map_nest(lambda column: arranged(column, places), elements.nest))
+    if isinstance(elements, Frames):
+        return elements.picked(places).compact()
+    return select(elements, places)
+
+
+def spans_of(elements: Any) -> Numbers:
+    """START and END of each element: what they weigh depends on the elements alone, never on how they came."""
+    if isinstance(elements, Scattered):
+        return elements.rows[:, :2]
+    if isinstance(elements, Frames):
+        return elements.spans
+    weights = weights_of(elements)
+    starts = np.arange(len(weights))
+    return np.stack([starts, starts + weights], 1)
+
+
+def weights_of(elements: Any) -> Numbers:
+    """About how many bytes each element keeps alive."""
+    if isinstance(elements, Columns):
+        weights: Numbers = np.stack([weights_of(column) for column in leaves(elements.nest)]).sum(0)
+        return weights
+    if isinstance(elements, Frames):
+        return elements.lengths
+    if isinstance(elements, np.ndarray) and elements.dtype != object:
+        return np.full(len(elements), elements.itemsize * int(np.prod(elements.shape[1:])), np.int64)
+    if isinstance(elements, RaggedRows | SparseRows):
+        return elements.row_bytes + OBJECT_BYTES
+    return np.array([weight_of(element) for element in elements], np.int64)
+
+
+def weight_of(element: Any) -> int:
+    """About how many bytes one element keeps alive; of records, their payloads, wherever they lie."""
+    return sum(
+        leaf.nbytes + SPAN_BYTES * len(leaf) if isinstance(leaf, Frames) else weigh_one(leaf)
+        for leaf in leaves(element)
+    )

@@ -1,0 +1,126 @@
+"""Record locations: where records lie in their shards, so that a position can name them without their data.
+
+Rules:
+- What a source took is noted as references to spans, and worked out only for who asks (`places_of`).
+- Stages that pick records out of others pick their places with them; a stage that makes something else of each record
+  leaves the place that it was made of. Whoever asks must know the chain: behind a batch there are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from streamrec.pipeline.elements.chunk import Nested, Picked, Positions, Shifted, StageState
+from streamrec.tfrecord import HEADER_BYTES
+
+__all__ = ["OFFSET_BITS", "LocatedPositions", "RecordLocations", "RecordRun", "TakenRecords", "joined", "places_of"]
+
+Numbers = npt.NDArray[np.int64]
+
+OFFSET_BITS = 42
+"""A reference is `shard << OFFSET_BITS | offset`: shards of up to 4 TiB, and two million of them."""
+
+MOST_SHARDS = 1 << (63 - OFFSET_BITS)
+MOST_BYTES = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class RecordLocations:
+    """Where records lie.
+
+    Args:
+        references: For each, its shard's number and its header's offset there.
+        sizes: For each, its payload's bytes.
+        shards: The version and the compression of each shard, by its number.
+    """
+
+    references: Numbers
+    sizes: Numbers
+    shards: Mapping[int, tuple[str | None, str | None]]
+
+    def picked(self, indices: Any) -> RecordLocations:
+        """Those of some records, by indices or a slice."""
+        return RecordLocations(self.references[indices], self.sizes[indices], self.shards)
+
+
+@runtime_checkable
+class LocatedPositions(Protocol):
+    """Positions of a source that knows where its records lie."""
+
+    def places(self) -> RecordLocations | None:
+        """The places of all records, or None where they were not noted."""
+
+
+def places_of(positions: Positions) -> RecordLocations | None:
+    """The places of the elements between these positions, of which there may be more than elements; None: unknown."""
+    if isinstance(positions, LocatedPositions):
+        return positions.places()
+    if isinstance(positions, StageState | Nested):
+        return places_of(positions.inner)
+    if isinstance(positions, Picked | Shifted):
+        inner = places_of(positions.inner)
+        indices = positions.indices if isinstance(positions, Picked) else slice(positions.first, None)
+        return inner and inner.picked(indices)
+    return None
+
+
+def joined(parts: Sequence[RecordLocations]) -> RecordLocations:
+    """Several places as one."""
+    shards = {shard: told for part in parts for shard, told in part.shards.items()}
+    references, sizes = [part.references for part in parts], [part.sizes for part in parts]
+    return RecordLocations(np.concatenate(references), np.concatenate(sizes), shards)
+
+
+class RecordRun(NamedTuple):
+    """Records that lie in one block of a shard."""
+
+    origin: int
+    spans: Numbers
+
+
+class TakenRecords(NamedTuple):
+    """What was taken of the queues in turn: for each its shard, version, compression and stretches, and the turns."""
+
+    queues: tuple[tuple[int, str | None, str | None, tuple[RecordRun, ...]], ...]
+    block: int
+    total: int
+
+    def places(self) -> RecordLocations:
+        """The places of the records, in the order in which they were taken."""
+        references, sizes = np.empty(self.total, np.int64), np.empty(self.total, np.int64)
+        for number, (shard, _, _, stretches) in enumerate(self.queues):
+            spans = stretches[0].spans if len(stretches) == 1 else np.concatenate([each.spans for each in stretches])
+            at = self._turns_of(number, len(spans))
+            first = 0
+            offsets = spans[:, 0] - HEADER_BYTES
+            for stretch in stretches:
+                offsets[first : first + len(stretch.spans)] += stretch.origin
+                first += len(stretch.spans)
+            check(shard, int(offsets[-1]))
+            references[at] = offsets + (shard << OFFSET_BITS)
+            sizes[at] = spans[:, 1] - spans[:, 0]
+        return RecordLocations(references, sizes, {shard: (version, kind) for shard, version, kind, _ in self.queues})
+
+    def _turns_of(self, number: int, count: int) -> Any:
+        """Where one queue's records stand among all."""
+        queues, block = len(self.queues), self.block
+        if queues == 1:
+            return slice(None)
+        if block == 1:
+            return slice(number, None, queues)
+        turns, within = np.divmod(np.arange(count), block)
+        return (turns * queues + number) * block + within
+
+
+def check(shard: int, offset: int) -> None:
+    """Refuses what a reference cannot name."""
+    if shard >= MOST_SHARDS or offset >> OFFSET_BITS:
+        raise ValueError(
+            f"shard {shard:,}, byte {offset:,}: shuffle tells apart {MOST_SHARDS:,} shards of up to "
+            f"{1 << OFFSET_BITS:,} bytes; put a batch(1).unbatch() before it, which it remembers in another way"
+        )

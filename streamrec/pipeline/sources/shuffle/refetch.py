@@ -1,0 +1,221 @@
+"""Refetching: records that a shuffle buffer held, fetched again by ranged reads from where they lie.
+
+`stretches` decides which bytes are read, without I/O; `Refetch` reads them, several at a time, and gives the records in
+the order of their references. A compressed shard cannot be read from the middle: it is read once, up to the last
+record that is wanted of it. Each record's CRC32C is verified again, and a shard that has another version is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import anyio
+import numpy as np
+import numpy.typing as npt
+
+from streamrec import kernels
+from streamrec.errors import CorruptRecordError, PositionMismatchError
+from streamrec.pipeline.elements.chunk import Chunk, Position
+from streamrec.pipeline.elements.columns import compacted, joined
+from streamrec.pipeline.engine.description import RunContext
+from streamrec.pipeline.engine.session import OpenSource
+from streamrec.pipeline.sources.shards.distribute import Distribute
+from streamrec.pipeline.sources.shards.source import Shards
+from streamrec.pipeline.sources.shuffle.record_locations import OFFSET_BITS, RecordLocations
+from streamrec.shards import ShardPlace, ShardReader
+from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, Frames, as_spans
+
+__all__ = ["ByteRun", "Refetch", "stretches"]
+
+GAP_BYTES = 256 << 10
+"""Records nearer to each other than this are read at once: a request costs more than these bytes."""
+
+STRETCH_BYTES = 8 << 20
+"""About how much is read by one request, so that several can be under way."""
+
+PARALLEL = 16
+NOTHING = Frames.of(())
+
+Numbers = npt.NDArray[np.int64]
+
+
+class ByteRun(NamedTuple):
+    """Bytes of one shard, and which records they hold: `first` to `last` (exclusive) of those wanted."""
+
+    shard: int
+    start: int
+    end: int
+    first: int
+    last: int
+
+
+def stretches(references: Numbers, sizes: Numbers, gap: int = GAP_BYTES, most: int = STRETCH_BYTES) -> list[ByteRun]:
+    """Which bytes to read.
+
+    Args:
+        references: Those wanted, sorted.
+        sizes: Their payloads' bytes.
+        gap: So many bytes that nobody wants are read rather than asking twice.
+        most: A stretch ends behind so many bytes.
+
+    >>> stretches(np.array([0, 100, 5000]), np.array([84, 84, 84]), gap=1000)
+    [ByteRun(shard=0, start=0, end=200, first=0, last=2), ByteRun(shard=0, start=5000, end=5100, first=2, last=3)]
+    """
+    ends = references + sizes + (HEADER_BYTES + FOOTER_BYTES)
+    shards = references >> OFFSET_BITS
+    breaks = np.flatnonzero((references[1:] - ends[:-1] > gap) | (shards[1:] != shards[:-1])) + 1
+    found = []
+    for first, last in zip([0, *breaks.tolist()], [*breaks.tolist(), len(references)], strict=True):
+        while first < last:
+            stop = max(first + 1, int(np.searchsorted(references[first:last], references[first] + most)) + first)
+            shard, start = int(shards[first]), int(references[first])
+            origin = shard << OFFSET_BITS
+            found.append(ByteRun(shard, start - origin, int(ends[stop - 1]) - origin, first, stop))
+            first = stop
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Refetch:
+    """Records of shards by their places: a source that is made when a run is resumed, and holds nothing that flows."""
+
+    shards: Shards | Distribute
+    wanted: RecordLocations
+
+    def lines(self) -> Iterator[str]:
+        yield f"Refetch({len(self.wanted.references)})"
+
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+        """The records, in the order of their places, which are sorted."""
+        opened = await self.shards.opened(within)
+        plan = self._plan()
+        if plan:
+            await opened.listing.until(plan[-1].shard + 1)
+        most = max(within.budget // 2, STRETCH_BYTES)
+        while plan:
+            group = plan[: max(1, bisect_bytes(plan[:PARALLEL], most))]
+            plan = plan[len(group) :]
+            for frames in await self._fetched(opened, group):
+                yield Chunk(frames, NoPositions(), memoryview(frames.buffer).nbytes)
+
+    def _plan(self) -> list[ByteRun]:
+        """What is read, in order: of a compressed shard, one stretch."""
+        plan: list[ByteRun] = []
+        for stretch in stretches(self.wanted.references, self.wanted.sizes):
+            last = plan[-1] if plan else None
+            if last is not None and last.shard == stretch.shard and self.wanted.shards[stretch.shard][1]:
+                plan[-1] = ByteRun(last.shard, last.start, stretch.end, last.first, stretch.last)
+            else:
+                plan.append(stretch)
+        return plan
+
+    async def _fetched(self, opened: OpenSource, group: Sequence[ByteRun]) -> list[Frames]:
+        """The records of several stretches, read beside each other; the first error in their order, if there is one."""
+        results: list[Frames | Exception] = [NOTHING] * len(group)
+
+        async def fetch(index: int) -> None:
+            try:
+                results[index] = await self._fetch(opened, group[index])
+            except Exception as error:
+                results[index] = error
+
+        async with anyio.create_task_group() as tasks:
+            for index in range(len(group)):
+                tasks.start_soon(fetch, index)
+        frames = []
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+            frames.append(result)
+        return frames
+
+    async def _fetch(self, opened: OpenSource, stretch: ByteRun) -> Frames:
+        """The records of one stretch."""
+        if stretch.shard >= len(opened.listing.paths):
+            raise PositionMismatchError(
+                f"this state holds records of shard {stretch.shard}, and there are {len(opened.listing.paths)} now: "
+                "resume with the shards that it was saved with, or start anew without the state"
+            )
+        path = opened.listing.paths[stretch.shard]
+        version, compression = self.wanted.shards[stretch.shard]
+        storage = await opened.storages.at(path)
+        offsets = self.wanted.references[stretch.first : stretch.last] & ((1 << OFFSET_BITS) - 1)
+        sizes = self.wanted.sizes[stretch.first : stretch.last]
+        if compression:
+            options = replace(self.shards.options, compression_type=compression, on_loss=None)
+            reader = await ShardReader.open(storage, path, options, ShardPlace(stretch.start, 0, version))
+            try:
+                return await found(reader, offsets, path)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await reader.aclose()
+        data = await storage.read_range(path, stretch.start, stretch.end, version)
+        if len(data) < stretch.end - stretch.start:
+            raise changed(path, stretch.end, "ends before")
+        frames = Frames(data, np.stack([offsets, offsets + sizes], 1) + (HEADER_BYTES - stretch.start))
+        if self.shards.options.verify:
+            verify(frames, path, stretch.start)
+        return compacted(frames)  # type: ignore[no-any-return]
+
+
+async def found(reader: ShardReader, offsets: Numbers, path: str) -> Frames:
+    """The records at these offsets of a shard that is read in order; they are sorted, and some may be there twice."""
+    parts: list[Frames] = []
+    first = 0
+    while first < len(offsets):
+        frames = await reader.read_alone()
+        if frames is None:
+            raise changed(path, int(offsets[first]), "has no record at")
+        starts = frames.spans[:, 0] + ((frames.origin or 0) - HEADER_BYTES)
+        last = int(np.searchsorted(offsets, frames.offset(len(frames))))
+        at = np.searchsorted(starts, offsets[first:last])
+        if (starts[np.minimum(at, len(starts) - 1)] != offsets[first:last]).any():
+            raise changed(path, int(offsets[first]), "has no record at")
+        parts.append(Frames(frames.buffer, frames.spans[at]).compact())
+        first = last
+    return joined(parts)  # type: ignore[no-any-return]
+
+
+def verify(frames: Frames, path: str, first: int) -> None:
+    """Compares each record, with its length and its CRCs, with what its payload would be written as.
+
+    Raises:
+        CorruptRecordError: One differs; the buffer begins at byte `first` of the shard.
+    """
+    around = frames.spans + np.array([-HEADER_BYTES, FOOTER_BYTES])
+    there, spans = kernels.gather([frames.buffer], None, around)
+    wanted = kernels.encode_frames(frames.buffer, frames.spans)
+    if memoryview(there) == memoryview(wanted):
+        return
+    bounds = enumerate(as_spans(spans).tolist())
+    index = next(i for i, (start, end) in bounds if memoryview(there)[start:end] != memoryview(wanted)[start:end])
+    raise CorruptRecordError(
+        "a record that a shuffle buffer held is not there any more as it was: its length or its CRC32C is another; "
+        "start anew without the state",
+        path,
+        first + int(around[index, 0]),
+    )
+
+
+def changed(path: str, offset: int, what: str) -> PositionMismatchError:
+    """The error for a shard that does not hold what it held."""
+    return PositionMismatchError(
+        f"{path} {what} byte {offset:,}, where this state's shuffle buffer held a record: the shard was changed; "
+        "resume with the shards that it was saved with, or start anew without the state"
+    )
+
+
+def bisect_bytes(plan: Sequence[ByteRun], most: int) -> int:
+    """How many of the first stretches have no more than so many bytes together."""
+    total = np.cumsum([stretch.end - stretch.start for stretch in plan])
+    return int(np.searchsorted(total, most, side="right"))
+
+
+@dataclass(frozen=True, slots=True)
+class NoPositions:
+    """Positions that nobody asks for: what is refetched is on its way into a buffer."""
+
+    def at(self, index: int) -> Position:
+        raise NotImplementedError("records that are fetched again have the places that they had")

@@ -1,0 +1,222 @@
+"""Shuffle: a chain's elements in random order. `shuffle_buffer` decides; this file runs it, and resumes it.
+
+How a position says what the buffer holds is chosen here, once for each chain (`records_of`):
+
+- Records of shards, interleaved, picked (filter, take, skip, shard, take_while), repeated, prefetched or shuffled
+  before, and what `map` (of one call
+  at a time or several) and `parse_example` make of each: by reference. Resuming fetches just these records again, by
+  ranged reads, and calls the functions for them again. Records that lie near each other are read in one stretch.
+- Everything else (numbers, arrays, batches, zips, ...): by number. Resuming runs what is before the shuffle again, from
+  the last place known before the oldest element held: for n elements held about ln(n) + 2 times as many.
+
+Both go on exactly, if functions give the same for the same element. Where what is before the shuffle comes in no fixed
+order (`deterministic=False`), numbers mean nothing, and asking for a position is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from streamrec.errors import PositionMismatchError
+from streamrec.pipeline.elements.chunk import Chunk, Shifted
+from streamrec.pipeline.elements.columns import select, window
+from streamrec.pipeline.engine.budget import Share
+from streamrec.pipeline.engine.description import Chain, RunContext, Source, derived, in_order
+from streamrec.pipeline.engine.offload import through
+from streamrec.pipeline.engine.queue import run_ahead
+from streamrec.pipeline.engine.threads import Threads
+from streamrec.pipeline.sources.prefetch import Prefetch
+from streamrec.pipeline.sources.repeat import Repeat
+from streamrec.pipeline.sources.shards.distribute import Distribute
+from streamrec.pipeline.sources.shards.source import Shards
+from streamrec.pipeline.sources.shuffle.buffer import NOTHING, FixedPosition, HeldElements, ShuffleBuffer
+from streamrec.pipeline.sources.shuffle.buffer_index import END, REFERENCE, TAG, Entry, ShuffleRule
+from streamrec.pipeline.sources.shuffle.buffer_store import BufferStore, spans_of
+from streamrec.pipeline.sources.shuffle.record_locations import RecordLocations
+from streamrec.pipeline.sources.shuffle.refetch import Refetch
+from streamrec.pipeline.stages.map.parallel_map import ParallelMap
+from streamrec.pipeline.stages.parse import Parse
+from streamrec.pipeline.stages.select import Filter, Shard, Skip, Take, TakeWhile
+from streamrec.pipeline.stages.stage import Map
+
+__all__ = ["Shuffle"]
+
+BUFFER: Final = Share(2)
+"""What the buffer may hold: half of that is alive, half may be dead until what is alive is copied together."""
+
+LEAST_HOP: Final = 512 << 10
+"""Chunks of so many bytes are let in by a thread, while the loop makes the next one."""
+
+PICKING = (Filter, Shard, Skip, Take, TakeWhile)
+ONE_TO_ONE = (Map, Parse)
+
+
+def records_of(chain: Chain) -> Shards | Distribute | None:
+    """The shards of which each element of a chain is one record, or was made of one; None for all other chains."""
+    source = chain.source
+    if isinstance(source, Shards | Distribute):
+        shards: Shards | Distribute | None = source
+    else:
+        shards = records_of(source.inner) if isinstance(source, ParallelMap | Prefetch | Repeat | Shuffle) else None
+    return shards if all(type(stage) in PICKING + ONE_TO_ONE for stage in chain.stages) else None
+
+
+def again(chain: Chain, records: Source) -> Chain:
+    """What makes the elements of such a chain of records that were picked already."""
+    source = chain.source
+    if isinstance(source, ParallelMap):
+        made = Chain(replace(source, inner=again(source.inner, records), deterministic=True))
+    elif isinstance(source, Prefetch | Repeat | Shuffle):
+        made = again(source.inner, records)
+    else:
+        made = Chain(records)
+    return replace(made, stages=(*made.stages, *(stage for stage in chain.stages if type(stage) in ONE_TO_ONE)))
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffle:
+    """A chain in random order: each element comes at most `buffer_size` places before its own.
+
+    Args:
+        inner: The chain.
+        buffer_size: How many elements the buffer holds, as far as its share of the memory budget allows.
+        seed: What its random numbers come from; None: drawn once for each run.
+        reshuffle: Whether the order differs from epoch to epoch.
+    """
+
+    inner: Chain
+    buffer_size: int
+    seed: int | None = None
+    reshuffle: bool = True
+
+    def __post_init__(self) -> None:
+        if self.buffer_size < 1:
+            raise ValueError(f"buffer_size={self.buffer_size} must be at least 1")
+
+    def lines(self) -> Iterator[str]:
+        yield from self.inner.lines()
+        yield f"Shuffle(buffer_size={self.buffer_size}, seed={self.seed}, reshuffle_each_iteration={self.reshuffle})"
+
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+        share, before = within.apart(0).take(BUFFER)
+        limit = within.session.remember(self, lambda: int(state["limit"]) if state else share // 2)
+        epoch = within.epoch if self.reshuffle else 0
+        rule = ShuffleRule(self.buffer_size, limit, derived(within.seed if self.seed is None else self.seed, epoch))
+        shards = records_of(self.inner)
+        ordered = shards is not None or in_order(self.inner, within.deterministic)
+        buffer = ShuffleBuffer(rule, shards is not None, ordered, state and state["inner"])
+        if state and shards is not None:
+            await refetched(buffer, state, self.inner, shards, before)
+        failure: Exception | None = None
+        if shards is not None:  # a full buffer gives as many as it takes: its batches end where those of its input do
+            before = replace(before, begun=(within.begun - within.skip - buffer.room) % within.batch)
+        before = replace(before, beside=False)  # it runs ahead already
+        nbytes, given, threads = 0, within.begun - within.skip, within.session.threads
+        inner = before.chunks(self.inner, state and state["inner"], in_step=shards is not None)
+        async with aclosing(run_ahead(inner)) as chunks:
+            try:
+                source = run_again(buffer, state, chunks) if state and shards is None else chunks
+                async for chunk in source:
+                    nbytes = max(nbytes, chunk.nbytes)
+                    for out in await worked(threads, buffer.feed(chunk), chunk.nbytes):
+                        given += len(out.elements)
+                        yield out
+            except Exception as error:
+                failure = error  # what came before it comes first
+        left = buffer.drain(within.batch, given % within.batch)
+        while outputs := await worked(threads, islice(left, 1), nbytes):
+            yield outputs[0]
+        if failure is not None:
+            raise failure
+
+
+async def worked(threads: Threads, outputs: Iterator[Chunk], nbytes: int) -> list[Chunk]:
+    """All outputs, worked out in a thread where that takes so many bytes that it takes longer than a hop there."""
+    chunks, failure = await through(threads, outputs, nbytes >= LEAST_HOP)
+    if failure is not None:
+        raise failure
+    return chunks
+
+
+async def refetched(
+    buffer: ShuffleBuffer, state: Mapping[str, Any], inner: Chain, shards: Shards | Distribute, within: RunContext
+) -> None:
+    """Gives a buffer what it held by reference."""
+    held = HeldElements.from_json(state["held"])
+    assert held.sizes is not None, "sizes stand beside references"
+    order = np.argsort(held.numbers, kind="stable")
+    if isinstance(shards, Distribute):
+        await shards.check(state["inner"], within)
+    wanted = RecordLocations(held.numbers[order], held.sizes[order], held.shards or {})
+    filling = Filling(held, state["limit"])
+    async with aclosing(within.chunks(again(inner, Refetch(shards, wanted)), None)) as chunks:
+        async for chunk in chunks:
+            filling.put(chunk.elements, order[filling.count : filling.count + len(chunk.elements)])
+    filling.into(buffer, state["step"], Entry(NOTHING, FixedPosition(state["inner"]), 0), 0)
+
+
+async def run_again(
+    buffer: ShuffleBuffer, state: Mapping[str, Any], chunks: AsyncGenerator[Chunk]
+) -> AsyncGenerator[Chunk]:
+    """Gives a buffer what it held by number, from the chunks since then; then the chunks that follow."""
+    held, first, last = HeldElements.from_json(state["held"]), 0, state["next"]
+    order = np.argsort(held.numbers, kind="stable")
+    numbers, filling = held.numbers[order], Filling(held, state["limit"])
+    if not last:
+        filling.into(buffer, state["step"], Entry(NOTHING, FixedPosition(state["inner"]), 0), 0)
+    async for chunk in chunks:
+        count = len(chunk.elements)
+        if first >= last:
+            yield chunk
+            continue
+        low, high = np.searchsorted(numbers, [first, min(last, first + count)]).tolist()
+        filling.put(select(chunk.elements, numbers[low:high] - first), order[low:high])
+        first += count
+        if first >= last:
+            used = count - (first - last)
+            filling.into(buffer, state["step"], Entry(NOTHING, chunk.positions, last - used), used)
+            if used < count:
+                yield Chunk(window(chunk.elements, used, count), Shifted(chunk.positions, used), chunk.nbytes)
+    if first < last:
+        raise PositionMismatchError(
+            f"the input of a shuffle has {first:,} elements from the saved place on, where there were {last:,}: "
+            "the data was changed; resume with the data that the state was saved with, or start anew without the state"
+        )
+
+
+class Filling:
+    """A buffer's elements as they come back.
+
+    Args:
+        held: What they are.
+        limit: See `BufferStore`.
+    """
+
+    def __init__(self, held: HeldElements, limit: int) -> None:
+        self._held = held
+        self._rows = np.empty((len(held.numbers), 4), np.int64)
+        self._rows[:, REFERENCE] = held.numbers
+        self._store = BufferStore(limit)
+        self.count = 0
+
+    def put(self, elements: Any, slots: npt.NDArray[np.int64]) -> None:
+        """Some elements, and the slots that they were in."""
+        if not len(slots):
+            return
+        spans = spans_of(elements)
+        tags = self._store.add(elements, spans)
+        sizes = 0 if self._held.sizes is None else self._held.sizes[slots]
+        self._rows[slots, : END + 1] = spans
+        self._rows[slots, TAG] = sizes + tags
+        self.count += len(slots)
+
+    def into(self, buffer: ShuffleBuffer, step: int, entry: Entry, taken: int) -> None:
+        """All of them into the buffer, which gave `step` elements and has `taken` of an entry of its input."""
+        buffer.restore(self._rows, self._store, self._held, step, entry, taken)

@@ -1,0 +1,208 @@
+"""Batches: so many elements as one; of records as Frames, of which only short ones that straddle chunks are copied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from streamrec.example import RaggedTensor, SparseTensor
+from streamrec.pipeline.elements.chunk import Batches, Chunk, Elements, Marks, Positions, Stride
+from streamrec.pipeline.elements.columns import Columns, as_array, compacted, joined, objects, window
+from streamrec.pipeline.elements.nests import map_nest, map_nests
+from streamrec.pipeline.elements.ragged_rows import RaggedRows, stacked_ragged
+from streamrec.pipeline.elements.sparse_rows import SparseRows, stacked_sparse
+from streamrec.pipeline.stages.padding import Padding, ragged
+from streamrec.pipeline.stages.stage import Offload, Step
+from streamrec.tfrecord import Frames, Joining
+
+__all__ = ["Batch", "PaddedBatch", "RaggedBatch", "stack"]
+
+
+def check_size(size: int) -> None:
+    """Refuses a batch of less than one element."""
+    if size < 1:
+        raise ValueError(f"batch_size={size} must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Joins `batch_size` elements in one: records to Frames, arrays (in dicts and tuples too) by stacking."""
+
+    batch_size: int
+    drop_remainder: bool = False
+    offload: ClassVar[Offload] = Offload.NEVER
+
+    def __post_init__(self) -> None:
+        check_size(self.batch_size)
+
+    def start(self, key: str, state: int | None) -> Step:
+        return _Batching(self.batch_size, self.drop_remainder, batched)
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedBatch:
+    """Joins elements whose arrays differ in length: each is padded to the longest, or to a given shape."""
+
+    batch_size: int
+    padding: Padding = Padding()
+    drop_remainder: bool = False
+    offload: ClassVar[Offload] = Offload.NEVER
+
+    def __post_init__(self) -> None:
+        check_size(self.batch_size)
+
+    def start(self, key: str, state: int | None) -> Step:
+        return _Batching(self.batch_size, self.drop_remainder, self.padding.batch)
+
+
+@dataclass(frozen=True, slots=True)
+class RaggedBatch:
+    """Joins elements whose arrays differ in length, to ragged tensors."""
+
+    batch_size: int
+    drop_remainder: bool = False
+    offload: ClassVar[Offload] = Offload.NEVER
+
+    def __post_init__(self) -> None:
+        check_size(self.batch_size)
+
+    def start(self, key: str, state: int | None) -> Step:
+        return _Batching(self.batch_size, self.drop_remainder, ragged)
+
+
+class _Batching:
+    done = False
+
+    def __init__(self, size: int, drop_remainder: bool, combine: Callable[[Any], Any]) -> None:
+        self._size = size
+        self._drop_remainder = drop_remainder
+        self._combine = combine
+        self._held: Joining | Parts | None = None
+        self._mark: tuple[Positions, int] | None = None
+
+    def feed(self, chunk: Chunk) -> list[Chunk]:
+        count = len(chunk.elements)
+        mark = self._mark or (chunk.positions, 0)
+        first = min(count, self._size - len(self._held)) if self._held is not None else 0
+        if first:
+            self._hold(window(chunk.elements, 0, first))
+        completed = self._completed(mark, (chunk.positions, first))
+        last = count - (count - first) % self._size
+        whole = self._whole(chunk, first, last)
+        if last > first or completed:
+            mark = (chunk.positions, last)
+        if last < count:
+            self._hold(window(chunk.elements, last, count))
+        self._mark = mark
+        return completed + whole
+
+    def flush(self) -> list[Chunk]:
+        if self._held is None or self._drop_remainder:
+            return []
+        assert self._mark is not None
+        batch = self._release()
+        return [Chunk.weighed([batch], _Remainder(self._mark))]
+
+    def _completed(self, start: tuple[Positions, int], end: tuple[Positions, int]) -> list[Chunk]:
+        """The batch that earlier chunks began, when it is whole."""
+        if self._held is None or len(self._held) < self._size:
+            return []
+        batch = self._release()
+        return [Chunk.weighed([batch], Marks((start, end)))]
+
+    def _whole(self, chunk: Chunk, first: int, last: int) -> list[Chunk]:
+        """The batches that lie in one chunk: of records without a copy."""
+        if first == last:
+            return []
+        elements, positions = window(chunk.elements, first, last), Stride(chunk.positions, first, self._size)
+        if isinstance(elements, Frames):
+            return [Chunk(Batches(elements, self._size), positions, chunk.nbytes)]
+        starts = range(0, last - first, self._size)
+        batches = [self._combine(window(elements, at, at + self._size)) for at in starts]
+        return [Chunk.weighed(batches, positions)]
+
+    def _hold(self, elements: Any) -> None:
+        """Keeps the start of a batch."""
+        if self._held is None:
+            self._held = Joining(self._size) if isinstance(elements, Frames) else Parts()
+        if isinstance(self._held, Joining):
+            self._held.add(elements if isinstance(elements, Frames) else Frames.of(elements))
+        else:
+            self._held.add(elements)
+
+    def _release(self) -> Any:
+        """The batch that was held."""
+        held, self._held = self._held, None
+        assert held is not None
+        return held.frames() if isinstance(held, Joining) else self._combine(joined(held.parts))
+
+
+class Parts:
+    """The start of a batch of anything but records: windows of the chunks that it lies in."""
+
+    def __init__(self) -> None:
+        self.parts: list[Elements] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, elements: Elements) -> None:
+        """Keeps some elements more."""
+        self.parts.append(compacted(elements))
+        self._count += len(elements)
+
+
+@dataclass(frozen=True, slots=True)
+class _Remainder:
+    """Positions of a last, smaller batch: before it its first element's, after it the end of the input."""
+
+    before: tuple[Positions, int]
+
+    def at(self, index: int) -> dict[str, Any]:
+        positions, inner = self.before
+        position = dict(positions.at(inner))
+        if index:
+            position["ended"] = True
+        return position
+
+
+def batched(elements: Any) -> Any:
+    """Elements as one batch: columns as they are (arrays copied, since windows share their memory), others stacked."""
+    if isinstance(elements, Columns):
+        return map_nest(batched, elements.nest)
+    if isinstance(elements, Frames):
+        return elements
+    if isinstance(elements, RaggedRows | SparseRows):
+        return elements.tensor()
+    return elements.copy() if isinstance(elements, np.ndarray) else stack(elements)
+
+
+def stack(elements: Sequence[Any]) -> Any:
+    """A batch of elements that are no raw records, as tf.data batches them.
+
+    Dicts and tuples are batched part by part; arrays and numbers get a first dimension, and so do ragged and sparse
+    tensors; `bytes` and `str` become an object array, which keeps trailing NULs.
+
+    Raises:
+        ValueError: The shapes differ; the message names them.
+    """
+    return map_nests(stack_part, list(elements))
+
+
+def stack_part(values: list[Any]) -> Any:
+    """One part of a batch."""
+    if all(isinstance(value, SparseTensor) for value in values):
+        return stacked_sparse(values)
+    if all(isinstance(value, RaggedTensor) for value in values):
+        return stacked_ragged(values)
+    if isinstance(values[0], bytes | str):
+        return objects(values)
+    arrays = [as_array(value) for value in values]
+    shapes = {array.shape for array in arrays}
+    if len(shapes) > 1:
+        raise ValueError(f"elements of shapes {sorted(shapes)} do not make one batch: map them to one shape first")
+    return np.stack(arrays)

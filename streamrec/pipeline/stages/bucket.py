@@ -1,0 +1,210 @@
+"""Buckets: batches of elements of about one length, in the order of tf.data's `bucket_by_sequence_length`.
+
+Rules:
+- Elements wait in the bucket of their length; a bucket that has its batch size is given at once. When the input ends,
+  what waits is given in smaller batches, the shortest lengths first.
+- A position says which elements wait (`deferred_positions.py`): a resumed step gets them again, and passes over those
+  between.
+- What waits is picked out of its chunk in columns; records stay Frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+
+from streamrec.pipeline.elements.chunk import Chunk, Elements, Positions
+from streamrec.pipeline.elements.columns import as_array, joined, select
+from streamrec.pipeline.elements.nests import is_nest
+from streamrec.pipeline.engine.description import name_of
+from streamrec.pipeline.stages.batch import batched, check_size
+from streamrec.pipeline.stages.deferred_positions import NONE, CompletedPositions, Ordinals, Origins, RemainderPositions
+from streamrec.pipeline.stages.padding import Padding
+from streamrec.pipeline.stages.stage import Calls, Offload, Step
+from streamrec.tfrecord import Frames
+
+__all__ = ["Bucket"]
+
+GONE = -1
+"""The bucket of an element that had been given before the run was resumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Joins elements of about one length; see `Dataset.bucket_by_sequence_length`. Without padding, as `batch` does."""
+
+    length_of: Callable[..., Any]
+    boundaries: tuple[int, ...]
+    batch_sizes: tuple[int, ...]
+    padding: Padding | None = Padding()
+    pad_to_bucket_boundary: bool = False
+    drop_remainder: bool = False
+    offload: ClassVar[Offload] = Offload.ALWAYS
+
+    def __post_init__(self) -> None:
+        if len(self.batch_sizes) != len(self.boundaries) + 1:
+            raise ValueError(
+                f"{len(self.batch_sizes)} bucket_batch_sizes for {len(self.boundaries)} bucket_boundaries: one more is"
+                " wanted, the last for what is longer than all boundaries"
+            )
+        if any(last <= first for first, last in pairwise(self.boundaries)):
+            raise ValueError(f"bucket_boundaries={list(self.boundaries)} must grow from each to the next")
+        for size in self.batch_sizes:
+            check_size(size)
+
+    def __repr__(self) -> str:
+        """As in positions: functions differ from run to run but for their names."""
+        padding = f"{self.padding}, pad_to_bucket_boundary={self.pad_to_bucket_boundary}"
+        sizes = f"{list(self.boundaries)}, {list(self.batch_sizes)}"
+        return f"Bucket({name_of(self.length_of)}, {sizes}, {padding}, drop_remainder={self.drop_remainder})"
+
+    def start(self, key: str, state: Mapping[str, Any] | None) -> Step:
+        return _Bucketing(self, key, state)
+
+    def batch(self, bucket: int, elements: Any) -> Any:
+        """The elements of one bucket as a batch.
+
+        Raises:
+            ValueError: Arrays do not fit together; or are to be padded to a boundary, and are longer than all.
+        """
+        if self.padding is None:
+            return batched(elements)
+        if not self.pad_to_bucket_boundary:
+            return self.padding.batch(elements)
+        if bucket == len(self.boundaries):
+            raise ValueError(
+                "pad_to_bucket_boundary=True, and there is an element as long as the last of"
+                f" bucket_boundaries={list(self.boundaries)} or longer: filter such elements, or add a boundary"
+            )
+        shapes = bounded(elements[0], self.padding.shapes, self.boundaries[bucket] - 1)
+        return replace(self.padding, shapes=shapes).batch(elements)
+
+
+def bounded(element: Any, shapes: Any, length: int) -> Any:
+    """Shapes for elements like this one, with a length where they are unknown; without any, in the first dimension."""
+    if is_nest(element):
+        keys = list(element) if isinstance(element, dict) else range(len(element))
+        parts = {key: bounded(element[key], None if shapes is None else shapes[key], length) for key in keys}
+        return parts if isinstance(element, dict) else tuple(parts.values())
+    if shapes is not None:
+        return [length if size in (None, -1) else size for size in shapes]
+    dimensions = as_array(element).ndim
+    return [length, *[None] * (dimensions - 1)] if dimensions else []
+
+
+class WaitingElements:
+    """The elements that wait in one bucket: parts of chunks, and their ordinals."""
+
+    def __init__(self) -> None:
+        self._parts: list[Any] = []
+        self.ordinals = NONE
+
+    def add(self, elements: Any, ordinals: Ordinals) -> None:
+        """Keeps some elements more."""
+        self._parts.append(elements)
+        self.ordinals = np.concatenate([self.ordinals, ordinals])
+
+    def release(self) -> Any:
+        """All of them, in order; records are Frames where the first one was in Frames."""
+        parts, self._parts, self.ordinals = self._parts, [], NONE
+        if isinstance(parts[0], Frames):
+            parts = [part if isinstance(part, Frames) else Frames.of(part) for part in parts]
+        return joined(parts)
+
+
+class _Bucketing:
+    done = False
+
+    def __init__(self, stage: Bucket, key: str, state: Mapping[str, Any] | None) -> None:
+        self._stage = stage
+        self._key = key
+        self._lengths = Calls(stage.length_of)
+        self._batches = Calls(self._batch)
+        self._buckets = [WaitingElements() for _ in stage.batch_sizes]
+        self._places = Origins()
+        self._last: tuple[Positions, int] | None = None
+        self._seen = 0
+        self._span: int = state["span"] if state else 0
+        self._resumed: Ordinals = np.cumsum(state["waiting"], dtype=np.int64) if state else NONE
+
+    def feed(self, chunk: Chunk) -> list[Chunk]:
+        self._check()
+        ids = self._ids(chunk.elements)
+        waiting = [bucket.ordinals for bucket in self._buckets]
+        places = self._places.then(self._seen, chunk.positions)
+        events = self._events(ids)
+        passed = min(max(self._span - self._seen, 0), len(ids))
+        ends = [passed, *(int(indices[-1]) + 1 for _, indices in events)]
+        positions = CompletedPositions(self._key, places, waiting, self._stage.batch_sizes, self._seen, ids, ends)
+        batches = list(self._batches.results((chunk.elements, *event) for event in events))
+        self._keep(chunk.elements, ids, events)
+        self._seen += len(ids)
+        self._places = places.kept(np.concatenate([bucket.ordinals for bucket in self._buckets]))
+        self._last = (chunk.positions, len(ids))
+        out = [Chunk.weighed(batches, positions)] if batches else []
+        if len(ids) < len(chunk.elements) and len(batches) == len(events):
+            out += self._remainder(ended=False)  # the function failed: what came before goes first
+        if not out:
+            self._check()
+        return out
+
+    def flush(self) -> list[Chunk]:
+        self._check()
+        return self._remainder(ended=True)
+
+    def _check(self) -> None:
+        """Raises what a batch or the function failed with, once."""
+        self._batches.check()
+        self._lengths.check()
+
+    def _ids(self, elements: Elements) -> Ordinals:
+        """The buckets of elements, up to the one at which the function fails."""
+        count = len(elements)
+        wanted = np.arange(min(max(self._span - self._seen, 0), count), count)
+        if len(wanted) < count:
+            again = self._resumed[(self._resumed >= self._seen) & (self._resumed < self._seen + count)] - self._seen
+            wanted = np.concatenate([again, wanted])
+            elements = select(elements, wanted) if len(wanted) else ()
+        lengths = list(self._lengths.results(elements, int))
+        ids = np.full(count, GONE, np.int64)
+        ids[wanted[: len(lengths)]] = np.searchsorted(self._stage.boundaries, lengths, side="right")
+        return ids if len(lengths) == len(wanted) else ids[: wanted[len(lengths)]]
+
+    def _events(self, ids: Ordinals) -> list[tuple[int, Ordinals]]:
+        """The buckets that these fill, in order, each with the places of those among them that go into the batch."""
+        events = []
+        for bucket in np.unique(ids[ids != GONE]).tolist():
+            size, indices = self._stage.batch_sizes[bucket], np.flatnonzero(ids == bucket)
+            firsts = range(-len(self._buckets[bucket].ordinals), len(indices) - size + 1, size)
+            events += [(bucket, indices[max(first, 0) : first + size]) for first in firsts]
+        return sorted(events, key=lambda event: int(event[1][-1]))
+
+    def _batch(self, elements: Elements, bucket: int, indices: Ordinals) -> Any:
+        """The batch of what waited in a bucket and these elements of a chunk."""
+        waiting = self._buckets[bucket]
+        waiting.add(select(elements, indices), indices)
+        return self._stage.batch(bucket, waiting.release())
+
+    def _keep(self, elements: Elements, ids: Ordinals, events: Sequence[tuple[int, Ordinals]]) -> None:
+        """Those that went into no batch wait in their buckets."""
+        gone = dict.fromkeys(range(len(self._buckets)), GONE) | {bucket: int(indices[-1]) for bucket, indices in events}
+        for bucket in np.unique(ids[ids != GONE]).tolist():
+            indices = np.flatnonzero(ids == bucket)
+            indices = indices[indices > gone[bucket]]
+            if len(indices):
+                self._buckets[bucket].add(select(elements, indices), indices + self._seen)
+
+    def _remainder(self, *, ended: bool) -> list[Chunk]:
+        """Smaller batches of all that waits."""
+        left = [(bucket, waiting) for bucket, waiting in enumerate(self._buckets) if len(waiting.ordinals)]
+        if not left or self._stage.drop_remainder:
+            return []
+        assert self._last is not None
+        ordinals = [waiting.ordinals for _, waiting in left]
+        positions = RemainderPositions(self._key, self._places, ordinals, self._seen, self._last, ended)
+        batches = [self._stage.batch(bucket, waiting.release()) for bucket, waiting in left]
+        return [Chunk.weighed(batches, positions)]

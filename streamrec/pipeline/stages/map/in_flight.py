@@ -1,0 +1,307 @@
+"""In flight: elements on their way through calls of a function. Pure: told what came and ended, it says what goes on.
+
+Elements have ordinals, counted from where the run began. They are started in their order, a run of them at a time; runs
+end in any order. Their results are delivered in order, or as they come.
+
+Rules:
+- An error waits for the results before it: in order, for those of all elements before; else for those that were there.
+- Positions: where to resume is the oldest element that was not delivered, and which of those behind it were. In order
+  there are none of these. A state of one kind of delivery is good for the other.
+- What is held are the chunks of which elements are under way, and results that were not delivered.
+"""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamrec.pipeline.elements.chunk import Chunk, Position, Positions, weigh_places
+from streamrec.pipeline.elements.columns import window
+from streamrec.pipeline.sources.shuffle import record_locations
+
+__all__ = ["Delivered", "ElementRun", "InFlight"]
+
+
+class Delivered:
+    """Which elements were delivered: all before `low`, and those of some runs behind it.
+
+    >>> delivered = Delivered()
+    >>> for first, last in [(3, 5), (0, 2), (7, 8), (2, 3)]:
+    ...     delivered.add(first, last)
+    >>> delivered.low, delivered.beyond
+    (5, [(7, 8)])
+    """
+
+    def __init__(self, low: int = 0, beyond: Sequence[Sequence[int]] = ()) -> None:
+        self.low = low
+        self.beyond = [(first, last) for first, last in beyond]
+
+    def add(self, first: int, last: int) -> None:
+        """Elements first to last (exclusive), which were not there, were delivered."""
+        if first > self.low:
+            insort(self.beyond, (first, last))
+            place = max(0, bisect_right(self.beyond, (first, last)) - 2)
+            self.beyond[place : place + 3] = joined_runs(self.beyond[place : place + 3])
+        else:
+            self.low = last
+        if self.beyond and self.beyond[0][0] == self.low:
+            self.low = self.beyond.pop(0)[1]
+
+    def missing(self, first: int, last: int) -> list[tuple[int, int]]:
+        """The runs of elements first to last (exclusive) that were not delivered."""
+        runs, at = [], max(first, self.low)
+        for begun, ended in self.beyond:
+            if at < min(begun, last):
+                runs.append((at, min(begun, last)))
+            at = max(at, ended)
+        return [*runs, (at, last)] if at < last else runs
+
+    def copy(self) -> Delivered:
+        return Delivered(self.low, self.beyond)
+
+
+def joined_runs(runs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same runs, with those joined that touch."""
+    found: list[tuple[int, int]] = []
+    for first, last in runs:
+        if found and found[-1][1] == first:
+            found[-1] = (found[-1][0], last)
+        else:
+            found.append((first, last))
+    return found
+
+
+@dataclass(eq=False, slots=True)
+class HeldChunk:
+    """A chunk whose elements are under way.
+
+    Attributes:
+        ordinal: The number of its first element.
+        waiting: How many of its elements have not ended.
+    """
+
+    chunk: Chunk
+    ordinal: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkMark:
+    """Where a chunk's elements lie: its positions, without its data."""
+
+    ordinal: int
+    positions: Positions
+
+
+@dataclass(eq=False, slots=True)
+class ElementRun:
+    """A run of elements of one chunk that go through the function one after the other.
+
+    Attributes:
+        first: The ordinal of the next element that has no result.
+        last: The ordinal behind the last element.
+        results: Those that were not delivered.
+        nbytes: What they weigh.
+        error: What the call for element `first` ended with.
+        queued: Whether it stands in the line of those that are asked for results.
+    """
+
+    held: HeldChunk
+    first: int
+    last: int
+    results: list[Any] = field(default_factory=list)
+    nbytes: int = 0
+    error: Exception | None = None
+    queued: bool = False
+
+    @property
+    def elements(self) -> Any:
+        """Those that have no result."""
+        return window(self.held.chunk.elements, self.first - self.held.ordinal, self.last - self.held.ordinal)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more comes of it."""
+        return self.first == self.last or self.error is not None
+
+
+class InFlight:
+    """Elements under way.
+
+    Args:
+        ordered: Whether results are delivered in order.
+        done: Runs of ordinals that were delivered before this run began.
+
+    Attributes:
+        pending: Elements that were fed and not started.
+        at_work: Hauls that were started and have not ended.
+        undelivered: Hauls that were started and of which not all was delivered.
+        input_bytes: What the chunks hold of which elements are under way.
+        result_bytes: What the results hold that were not delivered.
+        ended: Whether no more elements come.
+    """
+
+    def __init__(self, ordered: bool, done: Sequence[Sequence[int]] = ()) -> None:
+        self.pending = 0
+        self.at_work = 0
+        self.undelivered = 0
+        self.input_bytes = 0
+        self.result_bytes = 0
+        self.ended = False
+        self._ordered = ordered
+        self._delivered = Delivered(0, done)
+        self._next = 0
+        self._fed: deque[ChunkMark] = deque()
+        self._waiting: deque[tuple[HeldChunk, int, int]] = deque()
+        self._line: deque[ElementRun] = deque()
+        self._error: Exception | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way, and nothing waits to be delivered."""
+        return not self.pending and not self.undelivered
+
+    def feed(self, chunk: Chunk) -> None:
+        """The next elements; those that were delivered before are left out."""
+        first, self._next = self._next, self._next + len(chunk.elements)
+        runs = self._delivered.missing(first, self._next)
+        count = sum(last - begun for begun, last in runs)
+        self._fed.append(ChunkMark(first, chunk.positions))
+        if count:
+            held = HeldChunk(chunk, first, count)
+            self._waiting.extend((held, *run) for run in runs)
+            self.pending += count
+            self.input_bytes += chunk.nbytes
+
+    def end(self, error: Exception | None) -> None:
+        """No more elements come, because of an error or not; it is raised behind all results."""
+        self.ended, self._error = True, error
+
+    def start(self, most: int) -> ElementRun:
+        """The next `most` elements that wait, or fewer; call it where some are pending."""
+        held, first, last = self._waiting.popleft()
+        stop = min(last, first + most)
+        if stop < last:
+            self._waiting.appendleft((held, stop, last))
+        element_run = ElementRun(held, first, stop)
+        self.pending -= stop - first
+        self.at_work += 1
+        self.undelivered += 1
+        if self._ordered:
+            self._queue(element_run)
+        return element_run
+
+    def came(self, element_run: ElementRun, results: list[Any], nbytes: int, error: Exception | None = None) -> None:
+        """A run's next results came, and perhaps the error that ended it.
+
+        Args:
+            element_run: Which.
+            results: Of its first elements that had none.
+            nbytes: What these results weigh.
+            error: Of the element behind them.
+        """
+        nbytes += weigh_places(element_run.held.chunk.positions, len(results))
+        element_run.results.extend(results)
+        element_run.first += len(results)
+        element_run.nbytes += nbytes
+        element_run.error = error
+        self.result_bytes += nbytes
+        element_run.held.waiting -= len(results)
+        if not element_run.held.waiting:
+            self.input_bytes -= element_run.held.chunk.nbytes
+        if element_run.ended:
+            self.at_work -= 1
+        if not element_run.queued:
+            self._queue(element_run)
+
+    def deliver(self) -> Chunk | None:
+        """All results whose turn has come; None where there are none.
+
+        Raises:
+            Exception: What a call, or the input, ended with, when its turn has come; once.
+        """
+        results: list[Any] = []
+        parts: list[tuple[int, int]] = []
+        nbytes = 0
+        while self._line:
+            element_run = self._line[0]
+            if element_run.results:
+                parts.append((element_run.first - len(element_run.results), element_run.first))
+                results += element_run.results
+                nbytes += element_run.nbytes
+                element_run.results, element_run.nbytes = [], 0
+            if element_run.error is not None and results:
+                break
+            if element_run.error is None and not element_run.ended and self._ordered:
+                break
+            self._line.popleft()
+            element_run.queued = False
+            if element_run.error is not None:
+                raise element_run.error
+            self.undelivered -= element_run.ended
+        if results:
+            return self._chunk(results, parts, nbytes)
+        if self.ended and self.idle and self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        return None
+
+    def _queue(self, element_run: ElementRun) -> None:
+        element_run.queued = True
+        self._line.append(element_run)
+
+    def _chunk(self, results: list[Any], parts: list[tuple[int, int]], nbytes: int) -> Chunk:
+        self.result_bytes -= nbytes
+        while len(self._fed) > 1 and self._fed[1].ordinal <= self._delivered.low:
+            self._fed.popleft()
+        positions = ResultPositions(tuple(self._fed), self._delivered.copy(), tuple(parts))
+        for first, last in parts:
+            self._delivered.add(first, last)
+        return Chunk(results, positions, nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultPositions:
+    """Positions of results: what had been delivered before them, and which elements' they are.
+
+    Args:
+        fed: Where elements lie, from the oldest that had not been delivered on.
+        delivered: What had been.
+        parts: The ordinals of these results, in runs, in the order of delivery.
+    """
+
+    fed: tuple[ChunkMark, ...]
+    delivered: Delivered
+    parts: tuple[tuple[int, int], ...]
+
+    @property
+    def place_bytes(self) -> int:
+        return weigh_places(self.fed[-1].positions, 1)
+
+    def at(self, index: int) -> Position:
+        delivered = self.delivered.copy()
+        for first, last in self.parts:
+            if index > 0:
+                delivered.add(first, min(last, first + index))
+            index -= last - first
+        low = delivered.low
+        fed = next(fed for fed in reversed(self.fed) if fed.ordinal <= low)
+        done = [[first - low, last - low] for first, last in delivered.beyond]
+        return {"source": {"inner": dict(fed.positions.at(low - fed.ordinal)), "done": done}}
+
+    def places(self) -> record_locations.RecordLocations | None:
+        """The places of the records that these results were made of, where they are known."""
+        found = []
+        ends = [fed.ordinal for fed in self.fed[1:]] + [sys.maxsize]
+        for first, last in self.parts:
+            for fed, end in zip(self.fed, ends, strict=True):
+                if first < end and fed.ordinal < last:
+                    known = record_locations.places_of(fed.positions)
+                    if known is None:
+                        return None
+                    found.append(known.picked(slice(max(first - fed.ordinal, 0), min(last, end) - fed.ordinal)))
+        return record_locations.joined(found)

@@ -1,0 +1,234 @@
+"""ParallelMap: several calls of a function at once, ahead of the consumer.
+
+`InFlight` knows what is under way, `CallCount` and `TaskSize` how much of it there should be, and `Caller` how to call;
+this file has them work together.
+
+Rules:
+- In order, whatever precedes a failing element arrives, then its error once, with its traceback. Otherwise what had
+  ended by then arrives before it.
+- Results come as they finish only where the input has a fixed order: what was delivered is told by numbers of the
+  input, and these must mean the same when the run is resumed. An input without one keeps the order that it has.
+- When the run is left by any way, no call begins any more; those under way are cancelled where they can be, and all are
+  waited for.
+- Input under way has half of the share of the budget, and results that wait the other half, as far as they are as large
+  as those before them; one chunk and one run of elements are always under way, or nothing would move.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any, Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.pipeline.engine.background_tasks import background
+from streamrec.pipeline.engine.budget import Share
+from streamrec.pipeline.engine.description import Chain, RunContext, described, in_order
+from streamrec.pipeline.options import AUTOTUNE
+from streamrec.pipeline.stages.map.autotune import CallCount, TaskSize
+from streamrec.pipeline.stages.map.calls import Caller, check_calls
+from streamrec.pipeline.stages.map.in_flight import ElementRun, InFlight
+
+__all__ = ["ParallelMap"]
+
+UNDER_WAY: Final = Share(4)
+"""What elements under way, and results that wait, may hold."""
+
+OUTSTANDING: Final = 4
+"""For each call that runs, so many runs of elements may have been started whose results were not delivered: while one
+takes long, others go on."""
+
+LEAST_RUN: Final = 8
+"""Where little input is left, all calls get some of it, but none less than this part of a run that pays."""
+
+FIRST_AWAITED: Final = 8
+MOST_AWAITED: Final = 128
+"""AUTOTUNE of an async function: it waits for something else, so that the number of cores says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelMap:
+    """Calls a function for each element of a chain, `calls` at once, or AUTOTUNE."""
+
+    inner: Chain
+    function: Callable[..., Any]
+    calls: int
+    deterministic: bool | None = None
+
+    def __post_init__(self) -> None:
+        check_calls(self.calls)
+
+    def lines(self) -> Iterator[str]:
+        yield from self.inner.lines()
+        order = ", deterministic=False)" if self.deterministic is False else ")"
+        yield described(self).removesuffix(")") + order  # how many calls there are changes no element
+
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+        most_bytes, feeding = within.take(UNDER_WAY)
+        position, done = (state["inner"], state["done"]) if state else (None, ())
+        fixed = replace(feeding, deterministic=feeding.deterministic or bool(done))
+        in_turn = fixed.deterministic if self.deterministic is None else self.deterministic
+        in_flight = InFlight(in_turn or not in_order(self.inner, fixed.deterministic), done)
+        async with background() as tasks:
+            caller = Caller(self.function, within.session.threads)
+            calling = Calling(caller, self.calls, in_flight, most_bytes, tasks)
+            tasks.start_soon(calling.take_in, fixed.chunks(self.inner, position))
+            try:
+                while (chunk := await calling.next()) is not None:
+                    yield chunk
+            finally:
+                caller.stopped = True
+
+
+def crew_for(calls: int, awaits: bool) -> CallCount:
+    """How many calls at once: a number, or what helps."""
+    if calls != AUTOTUNE:
+        return CallCount(calls, calls, calls)
+    return CallCount(FIRST_AWAITED, MOST_AWAITED) if awaits else CallCount(min(2, cores()), cores())
+
+
+def cores() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Calling:
+    """The calls of one run.
+
+    Args:
+        caller: Calls the function.
+        calls: How many at once, or AUTOTUNE.
+        in_flight: What is under way.
+        most_bytes: What that may hold.
+        tasks: Where the calls live.
+    """
+
+    def __init__(self, caller: Caller, calls: int, in_flight: InFlight, most_bytes: int, tasks: TaskGroup) -> None:
+        self._caller = caller
+        self._calls = calls
+        self._in_flight = in_flight
+        self._half = most_bytes // 2
+        self._tasks = tasks
+        self._awaits = caller.awaits
+        self._call_count = crew_for(calls, self._awaits)
+        self._task_size = TaskSize(self._half // max(calls, cores()))
+        self._changed = anyio.Event()
+        self._asleep = False
+        self._since, self._ended, self._waited = perf_counter(), 0, 0.0
+        self._waits_since: float | None = None
+
+    async def take_in(self, chunks: AsyncGenerator[Chunk]) -> None:
+        """Takes the input as calls ask for it; its error goes behind the results of what came before."""
+        try:
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    self._in_flight.feed(chunk)
+                    self._start()
+                    while self._full:
+                        await self._news()
+        except Exception as error:
+            self._in_flight.end(error)
+        else:
+            self._in_flight.end(None)
+        self._wake()
+
+    async def next(self) -> Chunk | None:
+        """The next results; None at the end.
+
+        Raises:
+            Exception: What a call, or the input, ended with.
+        """
+        while (chunk := self._in_flight.deliver()) is None:
+            if self._in_flight.ended and self._in_flight.idle:
+                return None
+            if self._in_flight.at_work >= self._call_count.target:
+                self._waits_since = perf_counter()
+            await self._news()
+            self._count_wait(perf_counter())
+            self._waits_since = None
+        self._start()
+        self._wake()
+        return chunk
+
+    @property
+    def _full(self) -> bool:
+        """Whether there is input enough."""
+        in_flight = self._in_flight
+        enough = in_flight.pending >= self._call_count.target * self._size
+        return enough or (in_flight.input_bytes >= self._half and not in_flight.idle)
+
+    @property
+    def _size(self) -> int:
+        """How many elements make a run."""
+        return 1 if self._awaits else self._task_size.size
+
+    def _start(self) -> None:
+        """Starts as many runs as there may be."""
+        while (element_run := self._next_haul()) is not None:
+            self._tasks.start_soon(self._work, element_run)
+
+    def _next_haul(self) -> ElementRun | None:
+        """The next run of elements, where one may start."""
+        if self._caller.stopped or not self._in_flight.pending or not self._may_start:
+            return None
+        even = max(math.ceil(self._in_flight.pending / self._call_count.target), self._size // LEAST_RUN)
+        return self._in_flight.start(min(self._size, even))
+
+    @property
+    def _may_start(self) -> bool:
+        in_flight, call_count = self._in_flight, self._call_count
+        expected = (in_flight.at_work + 1) * self._size * self._task_size.bytes_each
+        return not in_flight.undelivered or (
+            in_flight.at_work < call_count.target
+            and in_flight.undelivered < OUTSTANDING * call_count.target
+            and in_flight.result_bytes + expected <= self._half
+        )
+
+    async def _work(self, first: ElementRun) -> None:
+        """Runs of elements, one after the other, while there are any; raises nothing but its own cancellation."""
+        element_run: ElementRun | None = first
+        while element_run is not None:
+            ran = await self._caller.run(element_run.elements)
+            if ran.results:
+                self._task_size.ran(len(ran.results), ran.seconds, ran.nbytes)
+            self._ended += len(ran.results)
+            self._in_flight.came(element_run, ran.results, ran.nbytes, ran.error)
+            self._tune()
+            if element_run.ended:
+                element_run = self._next_haul()
+            self._start()
+            self._wake()
+
+    def _tune(self) -> None:
+        """Tells how many calls there should be, now and then, what they gave."""
+        if self._caller.awaits and not self._awaits:
+            self._awaits, self._call_count = True, crew_for(self._calls, awaits=True)
+        now = perf_counter()
+        self._count_wait(now)
+        if self._call_count.due(now - self._since, self._ended):
+            self._call_count.measured(now - self._since, self._ended, self._waited)
+            self._since, self._ended, self._waited = now, 0, 0.0
+
+    def _count_wait(self, now: float) -> None:
+        """Counts how long the consumer has waited for calls, up to now."""
+        if self._waits_since is not None:
+            self._waited += now - self._waits_since
+            self._waits_since = now
+
+    async def _news(self) -> None:
+        """Waits until something came, went, or ended."""
+        self._asleep = True
+        await self._changed.wait()
+
+    def _wake(self) -> None:
+        if self._asleep:
+            self._asleep = False
+            changed, self._changed = self._changed, anyio.Event()
+            changed.set()

@@ -1,0 +1,213 @@
+"""Stages that pick elements: take, skip, filter, take_while, shard; and enumerate. Frames stay Frames.
+
+Those that count say in their positions how many elements they had seen; the others need no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from streamrec.pipeline.elements.chunk import Chunk, Picked, Positions, StageState
+from streamrec.pipeline.elements.columns import Columns, compacted, select, window
+from streamrec.pipeline.stages.stage import Calling, Offload, Step
+
+__all__ = ["Enumerate", "Filter", "Shard", "Skip", "Take", "TakeWhile"]
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """The first `count` elements; all of them where `count` is -1, as in tf.data."""
+
+    count: int
+    offload: ClassVar[Offload] = Offload.NEVER
+
+    def start(self, key: str, state: int | None) -> Step:
+        return _Taking(self.count, key, state or 0)
+
+
+class _Taking:
+    def __init__(self, count: int, key: str, taken: int) -> None:
+        self._count = count
+        self._key = key
+        self._taken = taken
+
+    @property
+    def done(self) -> bool:
+        return 0 <= self._count <= self._taken
+
+    def feed(self, chunk: Chunk) -> list[Chunk]:
+        count = len(chunk.elements)
+        left = count if self._count < 0 else min(count, self._count - self._taken)
+        if not left:
+            return []
+        elements = chunk.elements if left == count else window(chunk.elements, 0, left)
+        positions = StageState(chunk.positions, self._key, self._taken)
+        self._taken += left
+        return [Chunk(elements, positions, chunk.nbytes)]
+
+    def flush(self) -> list[Chunk]:
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """All but the first `count` elements; none where `count` is -1, as in tf.data."""
+
+    count: int
+    offload: ClassVar[Offload] = Offload.NEVER
+
+    def start(self, key: str, state: int | None) -> Step:
+        return _Skipping(self.count, key, state or 0)
+
+
+class _Skipping:
+    def __init__(self, count: int, key: str, seen: int) -> None:
+        self._count = count
+        self._key = key
+        self._seen = seen
+
+    @property
+    def done(self) -> bool:
+        return self._count < 0
+
+    def feed(self, chunk: Chunk) -> list[Chunk]:
+        count = len(chunk.elements)
+        first = min(count, max(0, self._count - self._seen))
+        positions = StageState(chunk.positions, self._key, self._seen)
+        self._seen += count
+        if not first:
+            return [Chunk(chunk.elements, positions, chunk.nbytes)]
+        return picked(chunk, positions, np.arange(first, count), count)
+
+    def flush(self) -> list[Chunk]:
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Every element whose number, modulo `num_shards`, is `index`."""
+
+    num_shards: int
+    index: int
+    offload: ClassVar[Offload] = Offload.NEVER
+
+    def __post_init__(self) -> None:
+        if self.num_shards < 1:
+            raise ValueError(f"num_shards={self.num_shards} must be at least 1")
+        if not 0 <= self.index < self.num_shards:
+            raise ValueError(f"index={self.index} must be at least 0 and less than num_shards={self.num_shards}")
+
+    def start(self, key: str, state: int | None) -> Step:
+        return _Sharding(self.num_shards, self.index, key, state or 0)
+
+
+class _Sharding:
+    done = False
+
+    def __init__(self, shards: int, index: int, key: str, seen: int) -> None:
+        self._shards = shards
+        self._index = index
+        self._key = key
+        self._seen = seen
+
+    def feed(self, chunk: Chunk) -> list[Chunk]:
+        count = len(chunk.elements)
+        first = (self._index - self._seen) % self._shards
+        positions = StageState(chunk.positions, self._key, self._seen)
+        self._seen += count
+        return picked(chunk, positions, np.arange(first, count, self._shards), count)
+
+    def flush(self) -> list[Chunk]:
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class Enumerate:
+    """Pairs each element with its number, an int64, from `first` on."""
+
+    first: int = 0
+    offload: ClassVar[Offload] = Offload.NEVER
+
+    def start(self, key: str, state: int | None) -> Step:
+        return _Enumerating(self.first, key, state or 0)
+
+
+class _Enumerating:
+    done = False
+
+    def __init__(self, first: int, key: str, seen: int) -> None:
+        self._first = first
+        self._key = key
+        self._seen = seen
+
+    def feed(self, chunk: Chunk) -> list[Chunk]:
+        count = len(chunk.elements)
+        positions = StageState(chunk.positions, self._key, self._seen)
+        numbers = np.arange(self._first + self._seen, self._first + self._seen + count, dtype=np.int64)
+        self._seen += count
+        elements = chunk.elements.nest if isinstance(chunk.elements, Columns) else chunk.elements
+        return [Chunk(Columns((numbers, elements)), positions, chunk.nbytes + numbers.nbytes)]
+
+    def flush(self) -> list[Chunk]:
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """The elements for which a function gives something true."""
+
+    function: Callable[..., Any]
+    offload: ClassVar[Offload] = Offload.ALWAYS
+
+    def start(self, key: str, state: int | None) -> Step:
+        return _Filtering(self.function)
+
+
+class _Filtering(Calling):
+    def feed(self, chunk: Chunk) -> list[Chunk]:
+        self._calls.check()
+        verdicts = list(self._calls.results(chunk.elements, bool))
+        indices = np.flatnonzero(verdicts)
+        kept = picked(chunk, chunk.positions, indices, len(verdicts))
+        return kept or self.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class TakeWhile:
+    """The elements before the first for which a function gives something false."""
+
+    function: Callable[..., Any]
+    offload: ClassVar[Offload] = Offload.ALWAYS
+
+    def start(self, key: str, state: int | None) -> Step:
+        return _TakingWhile(self.function)
+
+
+class _TakingWhile(Calling):
+    def feed(self, chunk: Chunk) -> list[Chunk]:
+        self._calls.check()
+        count = 0
+        for verdict in self._calls.results(chunk.elements, bool):
+            if not verdict:
+                self.done = True
+                break
+            count += 1
+        return picked(chunk, chunk.positions, np.arange(count), count) or self.flush()
+
+
+def picked(chunk: Chunk, positions: Positions, indices: npt.NDArray[np.int64], seen: int) -> list[Chunk]:
+    """The elements at these places of the first `seen`, in order; no chunk where there is none."""
+    count = len(indices)
+    if not count:
+        return []
+    if count == len(chunk.elements):
+        return [Chunk(chunk.elements, positions, chunk.nbytes)]
+    first, last = int(indices[0]), int(indices[-1]) + 1
+    run = last - first == count
+    elements = compacted(window(chunk.elements, first, last)) if run else select(chunk.elements, indices)
+    return [Chunk.weighed(elements, Picked(positions, indices, seen))]

@@ -1,0 +1,62 @@
+"""Unbatch: elements split into their rows, in columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from streamrec.pipeline.elements.chunk import Batches, Chunk, Position, Positions, with_state
+from streamrec.pipeline.elements.columns import rows_of, window
+from streamrec.pipeline.stages.stage import Offload, Step
+
+__all__ = ["Unbatch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unbatch:
+    """Splits each element into its rows: the records of Frames, the rows of arrays (in dicts and tuples too)."""
+
+    offload: ClassVar[Offload] = Offload.NEVER
+
+    def start(self, key: str, state: int | None) -> Step:
+        return _Unbatching(key, state or 0)
+
+
+class _Unbatching:
+    done = False
+
+    def __init__(self, key: str, first: int) -> None:
+        self._key = key
+        self._first = first
+
+    def feed(self, chunk: Chunk) -> list[Chunk]:
+        if isinstance(chunk.elements, Batches):
+            parts = [self._rows(chunk, 0, chunk.elements.frames, chunk.elements.size)]
+        else:
+            parts = [self._rows(chunk, index, rows_of(batch)) for index, batch in enumerate(chunk.elements)]
+        return [part for part in parts if len(part.elements)]
+
+    def flush(self) -> list[Chunk]:
+        return []
+
+    def _rows(self, chunk: Chunk, index: int, rows: Any, size: int | None = None) -> Chunk:
+        """The rows of one batch, or of several of one size; without those that came before the run was resumed."""
+        first, self._first = self._first, 0
+        positions = RowPositions(chunk.positions, self._key, index, len(rows) if size is None else size, first)
+        rows = window(rows, first, len(rows)) if first else rows
+        return Chunk.weighed(rows, positions)
+
+
+@dataclass(frozen=True, slots=True)
+class RowPositions:
+    """Positions of the rows of batches of `size`, of which the first is `batch`; row `first` of it comes first."""
+
+    inner: Positions
+    stage: str
+    batch: int
+    size: int
+    first: int
+
+    def at(self, index: int) -> Position:
+        batches, row = divmod(self.first + index, self.size)
+        return with_state(self.inner.at(self.batch + batches), self.stage, row)

@@ -1,0 +1,136 @@
+"""Progress: how a run goes, shown while it goes on. This file says what is shown, and where.
+
+Rules:
+- In a notebook it is an output that is rewritten, which needs nothing but IPython; in a terminal a line that rich keeps
+  below what is printed; where standard error is no terminal, a plain line now and then.
+- No thread of ours: a display is told when the consumer takes a chunk, and rich refreshes by its own thread.
+- A display begins when the consumer first asks. It is closed at the end, after an error, an interrupt, and when the
+  iterator is closed or dropped, and leaves the last figures there. Closing twice is fine.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable
+from importlib import import_module
+from time import perf_counter
+from typing import Any, Final, Protocol, TextIO
+
+from streamrec.errors import MissingExtraError
+from streamrec.pipeline.telemetry.stats import Stats
+
+__all__ = ["Display", "PlainDisplay", "RateLine", "chosen", "told"]
+
+RECENT_SECONDS: Final = 5.0
+"""What the speed and the bottleneck are of."""
+
+PLAIN_SECONDS: Final = 10.0
+
+
+class Display(Protocol):
+    """Something that shows how a run goes."""
+
+    def start(self) -> None:
+        """The consumer asks for the first time."""
+
+    def tick(self) -> None:
+        """The consumer took a chunk."""
+
+    def close(self) -> None:
+        """Nothing more happens."""
+
+
+def chosen(stats: Callable[[], Stats]) -> Display:
+    """The display that fits where the program runs.
+
+    Raises:
+        MissingExtraError: It runs in a terminal, and the package rich is not installed.
+    """
+    pulse = RateLine(stats)
+    if is_notebook():
+        return _made("notebook", pulse)
+    if not sys.stderr.isatty():
+        return PlainDisplay(pulse, sys.stderr)
+    try:
+        return _made("terminal", pulse)
+    except ImportError as error:
+        raise MissingExtraError("progress=True in a terminal needs rich: pip install 'streamrec[cli]'") from error
+
+
+def _made(name: str, pulse: RateLine) -> Display:
+    """A display whose package is loaded only now."""
+    display: Display = import_module(f"streamrec.pipeline.telemetry.progress_{name}").Shown(pulse)
+    return display
+
+
+def is_notebook() -> bool:
+    """Whether this is the kernel of a notebook: IPython is loaded there, and its shell has a kernel."""
+    ipython: Any = sys.modules.get("IPython")
+    return hasattr(ipython and ipython.get_ipython(), "kernel")
+
+
+class RateLine:
+    """How a run goes, in a line: over all of it, and over the last seconds.
+
+    Args:
+        stats: Tells how it stands.
+        clock: Tells the time in seconds.
+    """
+
+    def __init__(self, stats: Callable[[], Stats], clock: Callable[[], float] = perf_counter) -> None:
+        self._stats = stats
+        self._clock = clock
+        self._seen: deque[tuple[float, Stats]] = deque()
+
+    def line(self) -> str:
+        """What is shown now."""
+        now, stats = self._clock(), self._stats()
+        self._seen.append((now, stats))
+        while len(self._seen) > 2 and now - self._seen[1][0] >= RECENT_SECONDS:
+            self._seen.popleft()
+        then, earlier = self._seen[0]
+        return told(stats, earlier if now > then else None, now - then)
+
+
+def told(stats: Stats, earlier: Stats | None, seconds: float) -> str:
+    """A run in a line.
+
+    Args:
+        stats: How it stands.
+        earlier: How it stood before; None for when it began.
+        seconds: How long ago that was; without `earlier`, the time since the consumer first asked counts.
+    """
+    recent = stats if earlier is None else stats.since(earlier)
+    seconds = stats.seconds if earlier is None else seconds
+    read = stats.bytes_read - (0 if earlier is None else earlier.bytes_read)
+    speed = read / 1e6 / seconds if seconds else 0.0
+    return (
+        f"streamrec: {stats.elements:,} elements ({stats.records:,} records read), {speed:,.1f} MB/s, "
+        f"waited {recent.waited_share:.0%}, bottleneck: {recent.bottleneck}"
+    )
+
+
+class PlainDisplay:
+    """A line on a stream that is no terminal, now and then and at the end."""
+
+    def __init__(self, pulse: RateLine, stream: TextIO, clock: Callable[[], float] = perf_counter) -> None:
+        self._pulse = pulse
+        self._stream = stream
+        self._clock = clock
+        self._next = 0.0
+        self._running = False
+
+    def start(self) -> None:
+        self._running = True
+        self._next = self._clock() + PLAIN_SECONDS
+
+    def tick(self) -> None:
+        if self._clock() >= self._next:
+            self._next = self._clock() + PLAIN_SECONDS
+            print(self._pulse.line(), file=self._stream, flush=True)
+
+    def close(self) -> None:
+        if self._running:
+            self._running = False
+            print(self._pulse.line(), file=self._stream, flush=True)

@@ -1,0 +1,78 @@
+"""What sources and stages are called in statistics, by their descriptions alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from streamrec.pipeline.engine.description import Chain, described
+
+__all__ = ["held_chains", "own_line", "title"]
+
+VERBS: Final = {
+    "Generated": "from_generator",
+    "ParallelMap": "map",
+    "Parse": "parse_example",
+    "Shards": "TFRecordDataset",
+    "Slices": "from_tensor_slices",
+}
+"""Descriptions whose verb is not their own name in lower case."""
+
+
+def title(what: object) -> str:
+    """A source or stage as its user knows it: the verb, and the name of the user's function where there is one.
+
+    >>> from streamrec.pipeline.stages.padding import Padding
+    >>> from streamrec.pipeline.stages.batch import PaddedBatch
+    >>> from streamrec.pipeline.stages.stage import Map
+    >>> title(PaddedBatch(3, Padding())), title(Map(len))
+    ('padded_batch', 'map: your function len')
+    """
+    kind = type(what).__name__
+    verb = VERBS.get(kind) or "".join(snake(kind))
+    function = getattr(what, "function", None)
+    if not callable(function):
+        return verb
+    return f"{verb}: your function {getattr(function, '__qualname__', type(function).__qualname__)}"
+
+
+def snake(name: str) -> Iterator[str]:
+    for before, letter in pairwise(f"_{name}"):
+        yield f"_{letter.lower()}" if letter.isupper() and before != "_" else letter.lower()
+
+
+def own_line(what: object) -> str:
+    """The line of its description that is its own, and not that of a chain within it."""
+    if not hasattr(what, "lines"):
+        return described(what)
+    inner = {line.strip() for chain in held_chains(what) for line in chain.lines()}
+    own = [line.strip() for line in what.lines() if line.strip() not in inner]
+    return own[0] if own else f"{type(what).__name__}({', '.join(scalars(what))})"
+
+
+def scalars(what: Any) -> Iterator[str]:
+    """The arguments of a description that are no chains."""
+    for field in fields(what):
+        value = getattr(what, field.name)
+        if field.repr and not list(chains_in(value)):
+            yield f"{field.name}={value!r}"
+
+
+def held_chains(what: object) -> list[Chain]:
+    """The chains that a description holds, in dicts and tuples too."""
+    if not is_dataclass(what):
+        return []
+    return [chain for field in fields(what) for chain in chains_in(getattr(what, field.name))]
+
+
+def chains_in(value: object) -> Iterator[Chain]:
+    if isinstance(value, Chain):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from chains_in(part)
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from chains_in(part)

@@ -1,0 +1,101 @@
+"""TFRecordDataset: a Dataset of the records of shards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fsspec import AbstractFileSystem
+
+from streamrec.arguments import flag, integer
+from streamrec.pipeline.dataset import Dataset
+from streamrec.pipeline.engine.description import Chain
+from streamrec.pipeline.options import AUTOTUNE
+from streamrec.pipeline.sources.combine.interleave import plan_of
+from streamrec.pipeline.sources.shards.source import Shards
+from streamrec.shards import Filenames, ReadOptions
+from streamrec.shards.listing.patterns import listed
+from streamrec.storage import RetryPolicy, check_source, located
+from streamrec.tfrecord import MAX_RECORD_BYTES, Loss
+
+__all__ = ["TFRecordDataset"]
+
+
+def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes the import and nothing else
+    filenames: Filenames,
+    compression_type: str | None = None,
+    buffer_size: int | None = None,
+    num_parallel_reads: int | None = None,
+    *,
+    cycle_length: int | None = None,
+    block_length: int = 1,
+    deterministic: bool | None = None,
+    verify: bool = True,
+    on_error: str = "raise",
+    max_skipped: int | None = None,
+    on_loss: Callable[[Loss], None] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    filesystem: AbstractFileSystem | None = None,
+    retry: RetryPolicy | None = None,
+    max_record_bytes: int = MAX_RECORD_BYTES,
+    memory_map: bool | None = None,
+) -> Dataset[bytes]:
+    """The records of TFRecord shards, wherever they lie.
+
+    Args:
+        filenames: A URL or path, a pattern (`gs://b/train-*.tfrecord`, `{00000..00127}`), or a list; bytes or text.
+        compression_type: None to detect (TensorFlow's None means none); "", "GZIP", "ZLIB" or "ZSTD".
+        buffer_size: Bytes of a shard that are framed at a time; None for what its storage does best.
+        num_parallel_reads: How many shards are interleaved, in TensorFlow's order; None for one after the other;
+            AUTOTUNE for 16, on every machine, because the order hangs on it. How many connections read them, and how
+            far ahead, finds itself in any case.
+        cycle_length: The same under `interleave`'s name.
+        block_length: Records from one shard before the next has its turn.
+        deterministic: False to take whatever arrives first, a block at a time; None: as `with_options` says.
+        verify: Check each record's CRC32C; the lengths' are always checked.
+        on_error: What is done about damage in a shard: "raise", "skip_record", "resync" or "skip_shard"; see
+            `open_shard`. A run that is resumed leaves out the same again.
+        max_skipped: How many losses of one shard are borne before the next one is an error; None for any number.
+        on_loss: Called with each Loss, on the thread that fetches: it must not block. Losses are also logged.
+        storage_options: Passed to the fsspec filesystem (credentials, endpoint).
+        filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
+        retry: What happens when the network fails; see RetryPolicy.
+        max_record_bytes: A longer record is taken for corruption; default 1 GiB.
+        memory_map: Map local shards that are not compressed instead of reading them: long records are not copied at
+            all. None: those on this machine's own disks (Linux; ext4, XFS, Btrfs, ZFS, tmpfs, ...). True: those on
+            network filesystems too. A file that is written to in place while a run has mappings of it, or cut off, is
+            an ObjectChangedError within a millisecond or two; but what was handed out before, and still lies in the
+            file, changes with it: False where that may happen. A file that another one replaces by its name is
+            no such case. Other shards, and pieces of shards that several readers share, are read as ever.
+
+    Returns:
+        A Dataset of `bytes`; `.batch(n)` of it gives `Frames`, which parse without an object per record.
+
+    Raises:
+        ValueError: An argument is out of its range. (What is wrong with the files shows when it is iterated.)
+    """
+    check_source(storage_options, filesystem)
+    reads = integer("num_parallel_reads", num_parallel_reads, AUTOTUNE, none=True)
+    cycle = integer("cycle_length", cycle_length, AUTOTUNE, none=True)
+    for name, value in (("num_parallel_reads", reads), ("cycle_length", cycle)):
+        if value == 0:
+            raise ValueError(f"{name} is 0: it must be 1 or more, AUTOTUNE, or None")
+    cycle = cycle or reads or 1
+    shards = Shards(
+        tuple(located(name, filesystem) for name in listed(filenames)),
+        plan_of(cycle, block_length, deterministic),
+        ReadOptions(
+            compression_type,
+            flag("verify", verify),
+            integer("max_record_bytes", max_record_bytes, 1),
+            integer("buffer_size", buffer_size, 1, none=True),
+            on_error,
+            max_skipped,
+            on_loss,
+            memory_map=memory_map,
+        ),
+        storage_options,
+        filesystem,
+        retry or RetryPolicy(),
+    )
+    return Dataset(Chain(shards))

@@ -1,0 +1,1 @@
+"""Which shards a name means, how large they are, and who reads which."""

@@ -1,0 +1,230 @@
+"""Assignment: which records each of several readers reads, so that together they read each record once. Pure.
+
+Readers are numbered, and each works the whole plan out for itself from what all of them see alike: so they need not
+talk to one another. Two plans:
+
+`assign_bytes` needs the shards' sizes only.
+- Whole shards are dealt out where that is fair: the largest and the smallest load differ by FAIR of the mean at the
+  most. First in turn, as `shards[reader::readers]`; else the largest to whoever has the least so far.
+- Where it is not, uncompressed shards are laid end to end and cut where each reader's share ends. Compressed
+  ones cannot be cut: they are dealt first, and the cuts even out what they leave uneven. A cut moves to the end of a
+  shard that is near (SNAP of the mean), so loads are within 2 * SNAP of the mean, as long as no compressed shard is
+  larger than the mean. (Records begin on one side of a cut: a load may differ by a record besides.)
+
+`assign_records` needs to know how many records each shard holds, and deals them exactly: the readers' numbers of
+records are equal (`even`), or differ by one. Who begins in the middle of a shard reads from the last mark before his
+first record, or from the start of the shard where there are none, and drops the records before: so this works for
+compressed shards as well, and costs each reader half a shard more on average there.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import itemgetter
+from typing import Literal, get_args
+
+from streamrec.shards.manifests.manifest import ShardInfo
+from streamrec.shards.options import Piece, ShardPlace
+
+__all__ = ["Even", "Portion", "ShardSize", "assign_bytes", "assign_records", "check_even", "even_count"]
+
+Even = Literal["pad", "drop", "cycle"]
+
+FAIR = 1 / 20
+SNAP = 1 / 50
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSize:
+    """What is known of a shard before it is opened.
+
+    Args:
+        path: Its URL.
+        size: Bytes, as it lies in the store.
+        splittable: Whether it is uncompressed, so that it can be cut.
+    """
+
+    path: str
+    size: int
+    splittable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """What one reader reads of one shard.
+
+    Args:
+        path: The shard's URL.
+        piece: A stretch of its bytes; None for all of it.
+        first: Number of the first record to give, counted from the start of the shard.
+        last: One past the number of the last; None for all there are.
+        place: Where to begin to read, without a piece: a record's place, at or before the first.
+    """
+
+    path: str
+    piece: Piece | None = None
+    first: int = 0
+    last: int | None = None
+    place: ShardPlace = ShardPlace()
+
+    def within(self, number: int, count: int) -> tuple[int, int]:
+        """Which of `count` records, of which the first has this number, belong to the portion: from, and up to."""
+        last = count if self.last is None else min(max(self.last - number, 0), count)
+        return min(max(self.first - number, 0), last), last
+
+    def ends(self, number: int) -> bool:
+        """Whether the record of this number, and all behind it, are none of the portion's."""
+        return self.last is not None and number >= self.last
+
+
+def assign_bytes(shards: Sequence[ShardSize], readers: int) -> list[list[Portion]]:
+    """Deals shards, or pieces of them, to readers by size; see the top of this file.
+
+    Args:
+        shards: The shards, in order.
+        readers: How many readers there are, at least 1.
+
+    Returns:
+        For each reader its portions, in the shards' order; none where there is too little.
+
+    Examples:
+        >>> plan = assign_bytes([ShardSize("a", 100), ShardSize("b", 200)], 2)
+        >>> [[(part.path, part.piece and part.piece.start, part.piece and part.piece.end) for part in own]
+        ...     for own in plan]
+        [[('a', None, None), ('b', 0, 50)], [('b', 50, None)]]
+    """
+    in_turn = [list(range(reader, len(shards), readers)) for reader in range(readers)]
+    for numbers in (in_turn, _dealt_by_size(shards, range(len(shards)), readers)):
+        if _fair([sum(shards[number].size for number in own) for own in numbers]):
+            return [[Portion(shards[number].path) for number in own] for own in numbers]
+    return _cut(shards, readers)
+
+
+def assign_records(shards: Sequence[ShardInfo], readers: int, reader: int, even: Even | None = None) -> list[Portion]:
+    """One reader's records: a stretch of all records, laid end to end.
+
+    Args:
+        shards: The shards as a manifest has them, in order.
+        readers: How many readers there are.
+        reader: Whose records.
+        even: None: each record once. "drop": `even_count` for each reader, and the last records, fewer than there are
+            readers, for none. "pad": the last readers go on with the first records of all, as torch's
+            `DistributedSampler` does. "cycle": each record once; a reader that has fewer than `even_count` is to begin
+            its own again. One that has none has the records that "pad" would give it.
+
+    Examples:
+        >>> shards = [ShardInfo("a", 3, 100, 0), ShardInfo("b", 4, 120, 0)]
+        >>> [[(part.path, part.first, part.last) for part in assign_records(shards, 2, reader, "pad")]
+        ...     for reader in range(2)]
+        [[('a', 0, None), ('b', 0, 1)], [('b', 1, None), ('a', 0, 1)]]
+    """
+    total = sum(shard.records for shard in shards)
+    each = even_count(total, readers, even or "drop")
+    first, last = reader * each, (reader + 1) * each
+    if even is None or (even == "cycle" and total >= readers):
+        first, last = reader * total // readers, (reader + 1) * total // readers
+    return [portion for begin, end in _wrapped(first, last, total) for portion in _stretch(shards, begin, end)]
+
+
+def even_count(total: int, readers: int, even: Even) -> int:
+    """How many records each of the readers gives, where all are to give as many."""
+    return total // readers if even == "drop" else -(-total // readers)
+
+
+def check_even(even: str | None) -> None:
+    """Refuses a word that means nothing.
+
+    Raises:
+        ValueError: It is none of those.
+    """
+    if even is not None and even not in get_args(Even):
+        raise ValueError(f"even={even!r} is none of {', '.join(map(repr, get_args(Even)))}, or None")
+
+
+def _fair(loads: Sequence[int]) -> bool:
+    return (max(loads) - min(loads)) * len(loads) <= FAIR * sum(loads)
+
+
+def _dealt_by_size(shards: Sequence[ShardSize], numbers: Sequence[int], readers: int) -> list[list[int]]:
+    """Whole shards, the largest first, each to the reader that has the least so far."""
+    dealt: list[list[int]] = [[] for _ in range(readers)]
+    loads = [(0, reader) for reader in range(readers)]
+    for number in sorted(numbers, key=lambda number: -shards[number].size):
+        load, reader = heapq.heappop(loads)
+        dealt[reader].append(number)
+        heapq.heappush(loads, (load + shards[number].size, reader))
+    return [sorted(own) for own in dealt]
+
+
+def _cut(shards: Sequence[ShardSize], readers: int) -> list[list[Portion]]:
+    """Shards that cannot be cut by size; the others end to end, cut where shares end."""
+    whole = _dealt_by_size(shards, [n for n, shard in enumerate(shards) if not shard.splittable], readers)
+    line = [number for number, shard in enumerate(shards) if shard.splittable]
+    ends = list(accumulate((shards[number].size for number in line), initial=0))
+    wants = _fill([sum(shards[number].size for number in own) for own in whole], ends[-1])
+    near = SNAP * sum(shard.size for shard in shards) / readers
+    cuts = [_snapped(round(cut), ends, near) for cut in accumulate(wants, initial=0.0)]
+    cuts[-1] = ends[-1]
+    plan = []
+    for own, begin, end in zip(whole, cuts, cuts[1:], strict=False):
+        numbered = [(number, Portion(shards[number].path)) for number in own]
+        numbered += _pieces(shards, line, ends, begin, end)
+        plan.append([portion for _, portion in sorted(numbered, key=lambda pair: pair[0])])
+    return plan
+
+
+def _fill(loads: Sequence[int], more: int) -> list[float]:
+    """How much of `more` each load gets, so that those that get any end at one level."""
+    rising = sorted(loads)
+    below = 0
+    for count, load in enumerate(rising, 1):
+        below += load
+        level = (below + more) / count
+        if count == len(rising) or level <= rising[count]:
+            break
+    return [max(0.0, level - load) for load in loads]
+
+
+def _snapped(cut: int, ends: Sequence[int], near: float) -> int:
+    """The end of a shard that is near a cut, or the cut."""
+    behind = bisect_left(ends, cut)
+    nearest = min(ends[max(behind - 1, 0) : behind + 1], key=lambda end: abs(end - cut), default=cut)
+    return nearest if abs(nearest - cut) <= near else cut
+
+
+def _pieces(
+    shards: Sequence[ShardSize], line: Sequence[int], ends: Sequence[int], begin: int, end: int
+) -> Iterator[tuple[int, Portion]]:
+    """The shards, or pieces of them, that lie between two places on the line."""
+    for place in range(bisect_right(ends, begin) - 1, bisect_left(ends, end)):
+        number, start, stop = line[place], ends[place], ends[place + 1]
+        first, last = max(begin, start) - start, min(end, stop) - start
+        if first < last:
+            rest = None if last == stop - start else last
+            yield number, Portion(shards[number].path, None if first == 0 and rest is None else Piece(first, rest))
+
+
+def _wrapped(first: int, last: int, total: int) -> Iterator[tuple[int, int]]:
+    """A stretch that goes on at the beginning wherever it reaches the end."""
+    while first < last and total:
+        begin = first % total
+        end = min(total, begin + last - first)
+        yield begin, end
+        first += end - begin
+
+
+def _stretch(shards: Sequence[ShardInfo], begin: int, end: int) -> Iterator[Portion]:
+    """The records `begin` to `end`, shard by shard."""
+    start = 0
+    for shard in shards:
+        first, last = max(begin - start, 0), min(end - start, shard.records)
+        if first < last:
+            marks = ((0, 0), *shard.marks)
+            record, byte = marks[bisect_right(marks, first, key=itemgetter(0)) - 1]
+            rest = None if last == shard.records else last
+            yield Portion(shard.path, None, first, rest, ShardPlace(byte, record))
+        start += shard.records

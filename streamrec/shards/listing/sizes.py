@@ -1,0 +1,112 @@
+"""Sizes: what must be known of all shards before they can be dealt to readers; asked for side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from streamrec.errors import ManifestError
+from streamrec.shards.listing.assignment import Portion, ShardSize, assign_bytes
+from streamrec.shards.manifests.manifest import ShardInfo
+from streamrec.shards.manifests.verify import read_manifest, side_by_side
+from streamrec.storage import Storages
+from streamrec.tfrecord import DETECT_BYTES, check_compression_type, detect_compression
+
+__all__ = ["deal", "sizes_of", "told_by"]
+
+PARALLEL: Final = 16
+"""Requests under way at the same time."""
+
+
+async def told_by(storages: Storages, manifest: str, paths: Sequence[str], sizes: Mapping[str, int]) -> list[ShardInfo]:
+    """What a manifest says of shards.
+
+    Args:
+        storages: Where it lies.
+        manifest: Its URL.
+        paths: The shards.
+        sizes: The sizes of those that are known, which must be the manifest's.
+
+    Raises:
+        NotFoundError: There is no such manifest.
+        ManifestError: What is there is none, it does not name one of the shards, or one has another size.
+    """
+    found = await read_manifest(await storages.at(manifest), manifest)
+    known = {shard.path: shard for shard in found.shards}
+    for path in paths:
+        if path not in known:
+            raise ManifestError(
+                f"{manifest}: this manifest does not name {path}, so nobody knows how many records it holds: pass the "
+                "names that it has, or write it anew"
+            )
+        if sizes.get(path, known[path].bytes) != known[path].bytes:
+            raise ManifestError(
+                f"{manifest}: this manifest says that {path} has {known[path].bytes:,} bytes, and it has "
+                f"{sizes[path]:,}: the shard was written since; write the manifest anew"
+            )
+    return [known[path] for path in paths]
+
+
+async def sizes_of(storages: Storages, paths: Sequence[str], known: Mapping[str, int]) -> list[ShardSize]:
+    """The sizes of shards; the store is asked for those that are not known.
+
+    A store that tells no size before the end of an object makes a shard that cannot be cut, of size 0.
+
+    Raises:
+        StorageError: A size cannot be had.
+    """
+    sizes: dict[str, int | None] = dict(known)
+
+    async def stat(path: str) -> None:
+        sizes[path] = (await (await storages.at(path)).stat(path)).size
+
+    await each(stat, dict.fromkeys(path for path in paths if path not in sizes))
+    return [ShardSize(path, sizes[path] or 0, sizes[path] is not None) for path in paths]
+
+
+async def deal(
+    storages: Storages, shards: Sequence[ShardSize], readers: int, compression_type: str | None
+) -> list[list[Portion]]:
+    """`assign_bytes`, where it is not known yet which shards are compressed.
+
+    Only shards that would be cut are looked at; when one of them turns out to be compressed, all are. So every reader
+    comes to the same plan.
+
+    Raises:
+        StorageError: A shard cannot be read.
+    """
+    told = check_compression_type(compression_type)
+    plan = assign_bytes([replace(shard, splittable=shard.splittable and not told) for shard in shards], readers)
+    if told is not None:
+        return plan
+    cut = {portion.path for own in plan for portion in own if portion.piece is not None}
+    if not await compressed_among(storages, cut):
+        return plan
+    found = await compressed_among(storages, {shard.path for shard in shards})
+    whole = [replace(shard, splittable=shard.splittable and shard.path not in found) for shard in shards]
+    return assign_bytes(whole, readers)
+
+
+async def compressed_among(storages: Storages, paths: Iterable[str]) -> set[str]:
+    """Those shards that are compressed."""
+    found = set()
+
+    async def look(path: str) -> None:
+        storage = await storages.at(path)
+        if detect_compression(await storage.read_range(path, 0, DETECT_BYTES)):
+            found.add(path)
+
+    await each(look, paths)
+    return found
+
+
+async def each(function: Callable[[str], Awaitable[None]], paths: Iterable[str]) -> None:
+    """Calls a function for each path, some at a time; the first error ends all."""
+    left = iter(sorted(paths))
+
+    async def work() -> None:
+        for path in left:
+            await function(path)
+
+    await side_by_side(*[work] * PARALLEL)

@@ -1,0 +1,1 @@
+"""Manifests: what a data set consists of; written, counted later, and verified."""

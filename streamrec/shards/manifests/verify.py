@@ -1,0 +1,306 @@
+"""Verify: a data set in a store against the manifest that its writer left.
+
+Rules:
+- Every shard is read once, whole, as a stream: its bytes go through CRC32C and through the framer (which counts
+  the records and, lengths being checked, does not look at the payloads a second time), and are dropped.
+- What is wrong with the *data* is a row in the report. What keeps us from looking (no permission, a store that is
+  down, a manifest that cannot be read) is an error: a report is only given when everything was looked at.
+- A shard of another size is not read: what it holds cannot be right.
+- Memory: a block and the longest record for each of `parallel` shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
+from typing import Any, Literal
+
+import anyio
+from fsspec import AbstractFileSystem
+
+from streamrec import bridge, kernels
+from streamrec.errors import NotFoundError, StreamrecError
+from streamrec.shards.manifests.manifest import Manifest, Marks, ShardInfo
+from streamrec.storage import ByteStream, RetryPolicy, Storage, Storages, located
+from streamrec.tfrecord import Framer, Inflater, check_compression_type
+
+__all__ = ["ShardTally", "VerifyProblem", "VerifyReport", "read_manifest", "side_by_side", "verify", "verify_sync"]
+
+BLOCK_BYTES = 1 << 20
+GROWTH_BYTES = 16 << 20
+
+Kind = Literal["missing", "extra", "bytes", "crc32c", "records"]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyProblem:
+    """One thing that is not as the manifest says.
+
+    Attributes:
+        path: The shard's URL.
+        kind: "missing": it is not there. "extra": it is there, under a name that the pattern could have given, and
+            the manifest does not name it; a glob would read it. "bytes", "crc32c", "records": this differs.
+        expected: What the manifest says, in words.
+        found: What the store has, in words.
+    """
+
+    path: str
+    kind: Kind
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.kind}: {self.found} where the manifest says {self.expected}"
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What `verify` found. True where all is as the manifest says.
+
+    Attributes:
+        manifest: The manifest's URL.
+        shards: How many shards the manifest names.
+        bytes: How many bytes were read and summed.
+        problems: What is wrong, by path; empty where nothing is.
+    """
+
+    manifest: str
+    shards: int
+    bytes: int
+    problems: tuple[VerifyProblem, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the data set is what the manifest says."""
+        return not self.problems
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        rows = [f"  {problem}" for problem in self.problems]
+        found = f"{len(rows)} problems" if rows else "all as the manifest says"
+        return "\n".join([f"{self.manifest}: {self.shards:,} shards, {self.bytes:,} bytes read: {found}", *rows])
+
+
+async def read_manifest(storage: Storage, path: str) -> Manifest:
+    """Reads a manifest.
+
+    Raises:
+        NotFoundError: There is none.
+        ManifestError: What is there is no manifest.
+    """
+    info = await storage.stat(path)
+    return Manifest.from_json(path, await storage.read_range(path, 0, info.size or 0, info.version))
+
+
+async def verify(
+    manifest: str,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    filesystem: AbstractFileSystem | None = None,
+    retry: RetryPolicy | None = None,
+    parallel: int = 8,
+) -> VerifyReport:
+    """Reads a whole data set and compares it with the manifest that `ShardWriter(manifest=...)` wrote.
+
+    Finds shards that are missing, that nobody named, or whose size, CRC32C or number of records differs.
+
+    Examples:
+        >>> async def check():
+        ...     report = await verify("s3://bucket/train/manifest.json")
+        ...     for problem in report.problems:
+        ...         print(problem)
+
+    Args:
+        manifest: Its URL.
+        storage_options: Passed to the fsspec filesystem (credentials, endpoint).
+        filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
+        retry: What happens when the network fails; see RetryPolicy.
+        parallel: Shards that are read at the same time.
+
+    Returns:
+        The report; it has no problems where all is well.
+
+    Raises:
+        NotFoundError: There is no such manifest.
+        ManifestError: What is there is no manifest.
+        UnsupportedOperationError: The store cannot be listed (plain HTTP), and there may be more than one shard.
+        StorageError: The store failed, and retrying did not help.
+    """
+    manifest = located(manifest, filesystem)
+    async with Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy()) as storages:
+        found = await read_manifest(await storages.at(manifest), manifest)
+        storage = await storages.at(found.pattern)
+        survey = _Survey(storage, found)
+        await side_by_side(survey.look_for_extras, *[survey.look_at_the_next] * min(parallel, len(found.shards)))
+        problems = sorted(survey.problems, key=attrgetter("path", "kind"))
+    return VerifyReport(manifest, len(found.shards), survey.bytes, tuple(problems))
+
+
+def verify_sync(
+    manifest: str,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    filesystem: AbstractFileSystem | None = None,
+    retry: RetryPolicy | None = None,
+    parallel: int = 8,
+) -> VerifyReport:
+    """`verify` for code that is not async: runs it on the background thread and waits. Arguments as for `verify`."""
+    run = partial(verify, storage_options=storage_options, filesystem=filesystem, retry=retry, parallel=parallel)
+    return bridge.run(run, manifest)
+
+
+async def side_by_side(*looks: Callable[[], Awaitable[None]]) -> None:
+    """Runs them side by side; the first error ends all, and is raised as it is."""
+    errors: list[Exception] = []
+
+    async def run(look: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await look()
+        except Exception as error:  # a group of exceptions tells nobody anything
+            errors.append(error)
+            group.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        for look in looks:
+            group.start_soon(run, look)
+    if errors:
+        raise errors[0]
+
+
+class _Survey:
+    """What was found so far."""
+
+    def __init__(self, storage: Storage, manifest: Manifest) -> None:
+        self.problems: list[VerifyProblem] = []
+        self.bytes = 0
+        self._storage = storage
+        self._manifest = manifest
+        self._left = iter(manifest.shards)
+
+    async def look_at_the_next(self) -> None:
+        """Takes shards from what is left, one after the other; several of these run side by side."""
+        for shard in self._left:
+            self.problems += await self._look_at(shard)
+
+    async def look_for_extras(self) -> None:
+        """Finds objects that have a shard's name and are none."""
+        if not self._manifest.numbered:
+            return
+        named = {shard.path for shard in self._manifest.shards}
+        async for info in self._storage.list(self._manifest.prefix):
+            if self._manifest.belongs(info.path) and info.path not in named:
+                self.problems.append(
+                    VerifyProblem(info.path, "extra", "nothing of it", f"an object of {info.size:,} bytes")
+                )
+
+    async def _look_at(self, shard: ShardInfo) -> list[VerifyProblem]:
+        try:
+            stream = await self._storage.stream(shard.path)
+        except NotFoundError:
+            return [VerifyProblem(shard.path, "missing", f"{shard.bytes:,} bytes", "nothing")]
+        try:
+            size = stream.info.size
+            if size is not None and size != shard.bytes:
+                return [VerifyProblem(shard.path, "bytes", f"{shard.bytes:,}", f"{size:,}")]
+            tally = ShardTally(self._manifest.compression_type, shard.path)
+            await tally.take_all(stream)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await stream.aclose()
+        self.bytes += tally.bytes
+        return list(tally.compare(shard))
+
+
+class ShardTally:
+    """The bytes of one shard, their CRC32C, and the records in them, as far as they can be framed."""
+
+    def __init__(self, compression_type: str, path: str) -> None:
+        self.bytes = 0
+        self._path = path
+        self._marks = Marks()
+        self._crc32c = 0
+        self._damage: StreamrecError | None = None
+        self._framer = Framer(verify=False, path=path)
+        kind = check_compression_type(compression_type)
+        self._inflater = Inflater(kind, path) if kind else None
+        self._spare = memoryview(bytearray(BLOCK_BYTES))
+
+    async def take_all(self, stream: ByteStream) -> None:
+        """Reads the stream to its end."""
+        while True:
+            room = self._room()
+            filled = 0
+            while filled < len(room) and (count := await stream.readinto(room[filled:])):
+                filled += count
+            if self._inflater is None:
+                self._take(room, filled)
+            else:
+                await anyio.to_thread.run_sync(self._take, room, filled)
+            if filled < len(room):
+                return
+
+    def info(self) -> ShardInfo:
+        """What the shard turned out to be.
+
+        Raises:
+            CorruptRecordError, TruncatedShardError: It is damaged: nobody can say how many records it holds.
+        """
+        self._try(self._close)
+        if self._damage is not None:
+            raise self._damage
+        return ShardInfo(self._path, self._framer.record, self.bytes, self._crc32c, self._marks.all())
+
+    def compare(self, shard: ShardInfo) -> Iterator[VerifyProblem]:
+        """What differs from the manifest."""
+        if self.bytes != shard.bytes:
+            yield VerifyProblem(shard.path, "bytes", f"{shard.bytes:,}", f"{self.bytes:,}")
+        if self._crc32c != shard.crc32c:
+            yield VerifyProblem(shard.path, "crc32c", f"{shard.crc32c:08x}", f"{self._crc32c:08x}")
+        self._try(self._close)
+        records = self._framer.record
+        if self._damage is not None:
+            yield VerifyProblem(shard.path, "records", f"{shard.records:,}", f"{records:,} before this: {self._damage}")
+        elif records != shard.records:
+            yield VerifyProblem(shard.path, "records", f"{shard.records:,}", f"{records:,}")
+
+    def _room(self) -> memoryview:
+        """Where the next bytes go: right behind what the framer holds, in growing steps for a long record."""
+        if self._inflater is None and self._damage is None:
+            held = self._framer.held
+            size = max(BLOCK_BYTES, min(self._framer.wants - held, max(held, GROWTH_BYTES)))
+            try:
+                return self._framer.reserve(size)
+            except StreamrecError as error:
+                self._damage = error
+        return self._spare
+
+    def _take(self, room: memoryview, filled: int) -> None:
+        self.bytes += filled
+        self._crc32c = kernels.crc32c(room[:filled], self._crc32c)
+        self._try(lambda: self._frame(room[:filled]))
+
+    def _frame(self, data: memoryview) -> None:
+        if self._inflater is None:
+            self._framer.commit(len(data))
+            self._marks.pass_by(self._framer.record, self._framer.position)
+            return
+        self._inflater.feed(bytes(data))
+        while plain := self._inflater.read(BLOCK_BYTES):
+            self._framer.feed(plain)
+
+    def _close(self) -> None:
+        if self._inflater is not None:
+            self._inflater.close()
+        self._framer.close()
+
+    def _try(self, step: Callable[[], object]) -> None:
+        """Goes on with framing; damage ends it, and the rest of the shard is only summed."""
+        if self._damage is None:
+            try:
+                step()
+            except StreamrecError as error:
+                self._damage = error

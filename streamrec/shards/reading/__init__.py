@@ -1,0 +1,1 @@
+"""One shard, read: opened, whole or a piece of it, decompressed, framed."""

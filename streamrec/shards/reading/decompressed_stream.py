@@ -1,0 +1,73 @@
+"""A compressed shard's plain bytes, as a stream: storage × Inflater. Inflating runs in a worker thread."""
+
+from __future__ import annotations
+
+import anyio
+
+from streamrec.storage import ByteStream
+from streamrec.tfrecord import Inflater
+
+__all__ = ["InflatedStream"]
+
+INFLATE_INPUT_BYTES = 256 << 10
+
+
+class InflatedStream:
+    """A compressed stream's plain bytes, from where the caller wants them.
+
+    Args:
+        stream: The compressed bytes.
+        inflater: What makes plain ones of them.
+        head: Compressed bytes that were read from `stream` already.
+        skip: How many plain bytes are dropped before the first that is given.
+    """
+
+    def __init__(self, stream: ByteStream, inflater: Inflater, head: bytes, skip: int) -> None:
+        self._stream = stream
+        self._inflater = inflater
+        self._inflater.feed(head)
+        self._skip = skip
+        self._input = memoryview(bytearray(INFLATE_INPUT_BYTES))
+        self._ended = False
+
+    async def readinto(self, buffer: memoryview) -> int:
+        """Waits for plain bytes at the buffer's start; 0 at the end.
+
+        Raises:
+            CorruptRecordError, TruncatedShardError: The compressed stream is damaged here.
+            StorageError: The network or the store failed for good.
+        """
+        while True:
+            filled = await anyio.to_thread.run_sync(self._inflate_into, buffer)
+            if filled > self._skip:
+                return self._drop_skipped(buffer, filled)
+            self._skip -= filled
+            if not filled and self._ended:
+                self._inflater.close()
+                return 0
+            if not filled:
+                await self._feed()
+
+    def _drop_skipped(self, buffer: memoryview, filled: int) -> int:
+        """What lies before the wanted place is inflated too, and dropped here."""
+        if self._skip:
+            buffer[: filled - self._skip] = bytes(buffer[self._skip : filled])
+            filled, self._skip = filled - self._skip, 0
+        return filled
+
+    async def _feed(self) -> None:
+        size = await self._stream.readinto(self._input)
+        if size:
+            self._inflater.feed(bytes(self._input[:size]))
+        else:
+            self._ended = True
+
+    def _inflate_into(self, buffer: memoryview) -> int:
+        filled = 0
+        while filled < len(buffer):
+            data = self._inflater.read(len(buffer) - filled)
+            if not data:
+                break
+            buffer[filled : filled + len(data)] = data
+            filled += len(data)
+        return filled

@@ -1,0 +1,137 @@
+"""Opening one shard, whole or a piece of it: what is read of it, and from where, before its first record is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import anyio
+
+from streamrec.shards.options import Piece, ReadOptions, ShardPlace
+from streamrec.shards.reading.decompressed_stream import InflatedStream
+from streamrec.shards.reading.pieces import PieceStream, begin_piece
+from streamrec.storage import ByteStream, ObjectInfo, ResumingStream, Storage, Tally
+from streamrec.tfrecord import (
+    DETECT_BYTES,
+    CompressionType,
+    Inflater,
+    check_compression_type,
+    detect_compression,
+)
+
+__all__ = ["Opened", "open_piece", "open_whole"]
+
+
+class Bytes(Protocol):
+    """Where plain bytes come from."""
+
+    async def readinto(self, buffer: memoryview) -> int: ...
+
+
+class Counted(Protocol):
+    """What holds the connection, and where it is counted."""
+
+    @property
+    def tally(self) -> Tally: ...
+
+    async def aclose(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An open shard.
+
+    Args:
+        stream: To be closed in the end.
+        source: Its plain bytes, behind `head`.
+        info: Size and version of the whole shard.
+        compression_type: How it turned out to be compressed.
+        place: Where the first byte of `head` lies, and which record begins there.
+        head: Plain bytes that were read already.
+        end: Where a piece ends.
+        piece_stream: The stream of a piece, which decides how much is read of it.
+        empty: Whether no record begins in a piece.
+        viewed: The stream, if what is read of it is viewed where it lies, not copied.
+    """
+
+    stream: Counted
+    source: Bytes
+    info: ObjectInfo
+    compression_type: CompressionType
+    place: ShardPlace
+    head: bytes | bytearray = b""
+    end: int | None = None
+    piece_stream: PieceStream | None = None
+    empty: bool = False
+    viewed: ResumingStream | None = None
+
+    @property
+    def last_byte(self) -> int | None:
+        """One past the last byte of what is read; None where nobody knows."""
+        if self.info.size is None or self.end is None:
+            return self.info.size if self.end is None else self.end
+        return min(self.info.size, self.end)
+
+
+async def open_whole(storage: Storage, path: str, options: ReadOptions, place: ShardPlace) -> Opened:
+    """Opens a shard from a place to its end.
+
+    Raises:
+        ValueError: A place within the shard, and no word about its compression.
+        StorageError: It cannot be opened.
+    """
+    told = check_compression_type(options.compression_type)
+    stream = await storage.stream(path, place.offset if told == "" else 0, None, place.version)
+    try:
+        head = await _head(stream) if told is None else b""
+        kind = detect_compression(head) if told is None else told
+        if kind:
+            inflated = InflatedStream(stream, Inflater(kind, path), head, place.offset)
+            return Opened(stream, inflated, stream.info, kind, place)
+        if told is None and place.offset:
+            raise ValueError(f"{path}: a place within a shard needs its compression_type, '' for none")
+        return Opened(stream, stream, stream.info, kind, place, head, viewed=_viewed(stream, options.memory_map))
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await stream.aclose()
+        raise
+
+
+async def open_piece(storage: Storage, path: str, options: ReadOptions, piece: Piece, place: ShardPlace) -> Opened:
+    """Opens a piece of a shard at its first record; or at a place within it, where its offset is not 0.
+
+    Raises:
+        ValueError: The shard is compressed.
+        StorageError: It cannot be opened.
+    """
+    kind = check_compression_type(options.compression_type)
+    if kind is None:
+        kind = detect_compression(await storage.read_range(path, 0, DETECT_BYTES))
+    if kind:
+        raise ValueError(
+            f"{path}: this shard is compressed ({kind}), and no record of it can be found from the middle; "
+            "read it without start and end, or write it uncompressed, or as several shards"
+        )
+    begun = await begin_piece(storage, path, piece, options.max_record_bytes, place)
+    stream = begun.stream
+    at = ShardPlace(begun.position, place.record, stream.info.version)
+    empty = begun.head is None
+    return Opened(stream, stream, stream.info, "", at, begun.head or b"", piece.end, stream, empty)
+
+
+def _viewed(stream: ByteStream, memory_map: bool | None) -> ResumingStream | None:
+    """The stream, if its object is to be looked at where it lies."""
+    if memory_map is False or not isinstance(stream, ResumingStream):
+        return None
+    return stream if (stream.views if memory_map else stream.views_safely()) else None
+
+
+async def _head(stream: ByteStream) -> bytes:
+    buffer = bytearray(DETECT_BYTES)
+    filled = 0
+    while filled < DETECT_BYTES:
+        size = await stream.readinto(memoryview(buffer)[filled:])
+        if not size:
+            break
+        filled += size
+    return bytes(buffer[:filled])

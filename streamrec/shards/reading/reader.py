@@ -1,0 +1,407 @@
+"""One shard, read: storage gives bytes, tfrecord makes Frames of them, this file moves blocks between the two.
+
+Rules:
+- Bytes land in blocks of our own (`Framer.reserve`), are framed where they landed, and never copied again.
+- Blocks grow from 64 KiB to their full size, so that the first record comes with the first bytes. A record that
+  is longer than a block gets room step by step, as its bytes arrive: a length alone allocates nothing.
+- Records that came before damage, or before the network failed for good, are returned first; the error comes
+  from the next read.
+- What `on_error` leaves out is a Loss: kept, logged and told. Within a shard the framer sees to it; this file sees to
+  what ends a shard: "skip_shard", and with "resync" a compressed stream that is broken: nothing is found behind that.
+- Inflating runs in a worker thread; framing and CRC release the GIL and take about 0.1 ms a block.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from operator import length_hint
+from typing import Any, Self
+
+import anyio
+from fsspec import AbstractFileSystem
+
+from streamrec.errors import ClosedError, CorruptRecordError, StreamrecError, TruncatedShardError
+from streamrec.shards.options import Piece, ReadOptions, ShardPlace
+from streamrec.shards.reading.losses import Losses
+from streamrec.shards.reading.opening import Opened, open_piece, open_whole
+from streamrec.shards.serial_calls import Serial
+from streamrec.storage import Counts, ObjectInfo, ResumingStream, RetryPolicy, Storage, Storages, located
+from streamrec.tfrecord import MAX_RECORD_BYTES, CompressionType, Framer, Frames, Loss
+
+__all__ = ["ShardReader", "open_shard"]
+
+FIRST_BLOCK_BYTES = 64 << 10
+GROWTH_BYTES = 16 << 20
+GROUP_BLOCKS = 2
+"""A block may be larger than was asked for, up to so many of them, where it then holds one whole group of records."""
+
+SPARE = 32
+"""Blocks that should end behind a group of records are larger by this part of the group."""
+NO_FRAMES = Frames.of([])
+
+
+class ShardReader:
+    """The records of one shard, in order. Made by `open_shard`, or over a Storage that is open already.
+
+    Iterate it (`async for record in shard`) for `bytes`, or `shard.frames()` for Frames. It is one stream of records,
+    whoever takes them and however: each record comes once, and iterating again goes on where the last one stopped.
+
+    Sharing: any number of tasks of one event loop may take from one reader. A call that is cancelled (a timeout) loses
+    nothing: the next one gets what it would have got.
+
+    Attributes:
+        path: The shard's URL.
+        info: Size and version, as the store told them when the shard was opened.
+        compression_type: How the shard turned out to be compressed.
+        block_bytes: How much is framed at a time.
+    """
+
+    path: str
+    info: ObjectInfo
+    compression_type: CompressionType
+
+    def __init__(self, path: str, options: ReadOptions, opened: Opened, block_bytes: int) -> None:
+        self.path = path
+        self.info = opened.info
+        self.compression_type = opened.compression_type
+        self.block_bytes = block_bytes
+        self._options = options
+        self._opened = opened
+        self._stream = opened.stream
+        self._room_bytes = min(FIRST_BLOCK_BYTES, block_bytes)
+        self._losses = Losses(options.on_loss, opened.stream.tally)
+        self._error: StreamrecError | None = None
+        self._exhausted = False
+        self._ended = opened.empty
+        self._framer = Framer(
+            verify=options.verify,
+            max_record_bytes=options.max_record_bytes,
+            path=path,
+            position=opened.place.offset,
+            record=opened.place.record,
+            on_error=options.on_error,
+            max_skipped=options.max_skipped,
+            end=opened.end,
+        )
+        self._ahead: bytes | bytearray | None = opened.head
+        self._closed = f"{path}: this shard was closed; open it again to read it"
+        self._serial = Serial(self._closed)
+        self._arrived: deque[Frames] = deque()
+        self._current = NO_FRAMES
+        self._records: Iterator[bytes] = iter(())
+
+    @classmethod
+    async def open(
+        cls,
+        storage: Storage,
+        path: str,
+        options: ReadOptions | None = None,
+        place: ShardPlace | None = None,
+        piece: Piece | None = None,
+    ) -> Self:
+        """Opens a shard, or a piece of it, at a place: its first response has arrived, its version is pinned."""
+        options, place = options or ReadOptions(), place or ShardPlace()
+        if piece is None:
+            opened = await open_whole(storage, path, options, place)
+        else:
+            opened = await open_piece(storage, path, options, piece, place)
+        wanted = options.block_bytes if opened.viewed is None else options.view_bytes or options.block_bytes
+        return cls(path, options, opened, wanted or storage.block_bytes)
+
+    @property
+    def place(self) -> ShardPlace:
+        """The next unread record's place."""
+        return ShardPlace(self._framer.position, self._framer.record, self.info.version)
+
+    @property
+    def most_block_bytes(self) -> int:
+        """How large a block may be, save for single records that are longer."""
+        return self.block_bytes * (1 if self._options.block_records == 1 else GROUP_BLOCKS)
+
+    @property
+    def statistics(self) -> Counts:
+        """What happened so far while this shard was read: requests, bytes, retries, waits."""
+        return self._stream.tally.counts()
+
+    @property
+    def losses(self) -> list[Loss]:
+        """What was left out because of damage so far, in order; the first thousand of it."""
+        return list(self._losses.kept)
+
+    @property
+    def skipped(self) -> int:
+        """How many losses there were."""
+        return self._losses.count
+
+    async def read(self) -> Frames | None:
+        """The next block's records, at least one; None at the end of the shard.
+
+        Raises:
+            CorruptRecordError, TruncatedShardError: The shard is damaged here.
+            StorageError: The network or the store failed, and retrying did not help.
+            ClosedError: The reader was closed.
+        """
+        while not (rest := self._rest()):
+            if not self._arrived and not await self._more():
+                return None
+            if self._arrived:
+                return self._arrived.popleft()
+        self._records = iter(())
+        return rest
+
+    def frames(self) -> AsyncIterator[Frames]:
+        """The records as Frames, a block at a time."""
+        return _Blocks(self)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while True:
+            for record in self._records:
+                return record
+            if self._arrived:
+                self._current = self._arrived.popleft()
+                self._records = iter(list(self._current))  # copies: what lies in a file may change while somebody works
+            elif not await self._more():
+                raise StopAsyncIteration
+
+    async def read_alone(self) -> Frames | None:
+        """As `read`, for the one task that reads this shard and never takes single records: it takes no turn.
+
+        A cancellation ends the reader: nothing but `aclose` may follow.
+        """
+        while True:
+            if self._error is not None:
+                raise self._error
+            if self._ended:
+                return None
+            frames = await self._next()
+            if len(frames):
+                return frames
+
+    def _rest(self) -> Frames | None:
+        """Records of the last block that iterating has not come to; None for none."""
+        left = length_hint(self._records)
+        return self._current[-left:] if left else None
+
+    async def _more(self) -> bool:
+        """Waits for a block, if nobody else got one meanwhile; False at the end."""
+        if self._error is not None:
+            raise self._error
+        if self._ended:
+            return False
+        await self._serial.run(self._arrive)
+        return True
+
+    async def _arrive(self) -> None:
+        """The next step of reading. Its records are kept here, not returned: the caller may be gone."""
+        if not self._arrived and not length_hint(self._records) and self._error is None and not self._ended:
+            frames = await self._next()
+            if len(frames):
+                self._arrived.append(frames)
+
+    async def aclose(self) -> None:
+        """Closes the connection; reading afterwards raises ClosedError. Closing twice is fine."""
+        self._error = self._error or ClosedError(self._closed)
+        self._arrived.clear()
+        self._records = iter(())
+        with anyio.CancelScope(shield=True):
+            await self._serial.last(self._stream.aclose)
+
+    async def _next(self) -> Frames:
+        """The records of one step, maybe none. An error waits in `_error` for the next read."""
+        failure: StreamrecError | None = None
+        frames = NO_FRAMES
+        try:
+            if self._ahead is not None:
+                head, self._ahead = self._ahead, None
+                frames = self._framer.feed(head)
+            elif self._exhausted:
+                frames = self._framer.close()
+                self._ended = not len(frames)
+            else:
+                frames, failure = await (self._read_block() if self._opened.viewed is None else self._view_block())
+        except StreamrecError as error:
+            failure = error
+        self._losses.add(self._framer.take_losses())
+        if failure is not None:
+            self._fail(failure)
+        self._ended = self._ended or self._framer.done
+        return frames
+
+    async def _read_block(self) -> tuple[Frames, StreamrecError | None]:
+        """Fills one block, or as much of it as there is, and frames it; with what ended the bytes, if an error did."""
+        room = self._framer.reserve(self._room())
+        filled, failure = await self._fill(room)
+        self._exhausted = filled < len(room)
+        return self._framer.commit(filled, 1 if self._exhausted else self._options.block_records), failure
+
+    async def _view_block(self) -> tuple[Frames, StreamrecError | None]:
+        """Frames one block where it lies; what is no whole record is part of the next one."""
+        stream, begin = self._opened.viewed, self._framer.begin
+        assert stream is not None
+        assert self.info.size is not None
+        block = self._block()
+        end = begin + max(block, self._framer.wants)
+        if end <= stream.position:  # all of it was shown before
+            end = stream.position + block
+        end = min(end, self.info.size)
+        self._exhausted = end == self.info.size
+        try:
+            data = await stream.view(begin, end) if begin < end else b""
+        except StreamrecError as error:
+            return NO_FRAMES, error
+        try:
+            frames = self._framer.show(data, self._exhausted, 1 if self._exhausted else self._options.block_records)
+        finally:  # what is wrong with bytes that changed is no damage
+            await self._confirm(stream, begin)
+        return frames, None
+
+    async def _confirm(self, stream: ResumingStream, begin: int) -> None:
+        """What was framed was the shard's; otherwise nothing of it counts."""
+        try:
+            await stream.confirm(begin)
+        except BaseException:
+            self._framer.take_losses()
+            raise
+
+    async def _fill(self, room: memoryview) -> tuple[int, StreamrecError | None]:
+        filled = 0
+        try:
+            while filled < len(room):
+                size = await self._opened.source.readinto(room[filled:])
+                if not size:
+                    break
+                filled += size
+        except StreamrecError as error:
+            return filled, error
+        return filled, None
+
+    def _fail(self, error: StreamrecError) -> None:
+        """An error ends the shard: for its reader too, or as the loss of its rest."""
+        limit = self._options.max_skipped
+        forgiven = isinstance(error, CorruptRecordError | TruncatedShardError) and self._forgives_the_rest()
+        if not forgiven or (limit is not None and self.skipped >= limit):
+            self._error = error
+            return
+        assert isinstance(error, CorruptRecordError | TruncatedShardError)
+        place = self.place
+        end = None if self.compression_type else self._opened.last_byte
+        nbytes = None if end is None else end - place.offset
+        self._losses.add([Loss(self.path, place.offset, nbytes, error.reason, place.record)])
+        self._ended = True
+
+    def _forgives_the_rest(self) -> bool:
+        return self._options.on_error == "skip_shard" or (
+            self._options.on_error == "resync" and self.compression_type != ""
+        )
+
+    def _room(self) -> int:
+        """Bytes to make room for: a block, or what the next record is known to want, in growing steps."""
+        block = self._block()
+        missing = self._framer.wants - self._framer.held
+        size = max(block, min(missing, max(self._framer.held, GROWTH_BYTES)))
+        piece = self._opened.piece_stream
+        return size if piece is None else piece.room(size, missing)
+
+    def _block(self) -> int:
+        """How large the next block is: blocks grow, and end behind groups of records."""
+        block = self._even(self._room_bytes)
+        self._room_bytes = min(self._room_bytes * 4, self.block_bytes)
+        return block
+
+    def _even(self, block: int) -> int:
+        """About to the end of a group of `block_records`, as records were so far.
+
+        That is up to a quarter more or less, or one group where that is no more than `GROUP_BLOCKS` blocks.
+        """
+        place, start = self.place, self._opened.place
+        records = place.record - start.record
+        if self._options.block_records == 1 or not records:
+            return block
+        group = (place.offset - start.offset) * self._options.block_records // records
+        groups = (block + block // 4) // group or int(group <= GROUP_BLOCKS * block)
+        room = groups * group + group // SPARE - self._framer.held
+        return room if groups and room >= block // 4 else block  # what is held may be longer than records were so far
+
+
+class _Blocks:
+    """The blocks of a reader in an `async for`. Unlike a generator, it goes on after a cancellation."""
+
+    def __init__(self, reader: ShardReader) -> None:
+        self._reader = reader
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Frames:
+        frames = await self._reader.read()
+        if frames is None:
+            raise StopAsyncIteration
+        return frames
+
+
+@asynccontextmanager
+async def open_shard(
+    url: str | os.PathLike[str],
+    compression_type: str | None = None,
+    *,
+    start: int | None = None,
+    end: int | None = None,
+    verify: bool = True,
+    on_error: str = "raise",
+    max_skipped: int | None = None,
+    on_loss: Callable[[Loss], None] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    filesystem: AbstractFileSystem | None = None,
+    retry: RetryPolicy | None = None,
+    max_record_bytes: int = MAX_RECORD_BYTES,
+    block_bytes: int | None = None,
+    memory_map: bool | None = None,
+) -> AsyncIterator[ShardReader]:
+    """Opens one shard: `async with streamrec.open_shard(url) as shard: async for record in shard: ...`.
+
+    With `start` or `end`, exactly those records come whose headers begin in [start, end): readers of the pieces of one
+    shard, cut anywhere, deliver each record once. The shard must not be compressed. (Where payloads hold whole
+    TFRecord files, see `streamrec.shards.reading.pieces` for what is still sure.)
+
+    Args:
+        url: Any fsspec URL, or a local path; with `filesystem`, a path in it.
+        compression_type: None to detect; "", "GZIP", "ZLIB" or "ZSTD".
+        start: First byte of the piece to read, any; None or 0 for the beginning.
+        end: One past its last byte; None for the end of the shard.
+        verify: Check each record's CRC32C.
+        on_error: What is done about damage. "raise" (default): an error, behind the records before it. "skip_record": a
+            record whose payload is damaged and whose length is good is left out. "resync": that, and behind a damaged
+            length the next good record is searched for. "skip_shard": the shard ends at its first damage.
+        max_skipped: How many losses are borne before the next one is an error after all; None for any number.
+        on_loss: Called with each Loss, on the event loop's thread: it must not block. Losses are also logged (logger
+            "streamrec", as warnings) and kept in `shard.losses`.
+        storage_options: Passed to the fsspec filesystem (credentials, endpoint).
+        filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
+        retry: What happens when the network fails; see RetryPolicy.
+        max_record_bytes: A longer record is taken for corruption; default 1 GiB.
+        block_bytes: How much is framed at a time; None for what the storage does best.
+        memory_map: Map a local shard that is not compressed instead of reading it; None where that is safe: see
+            `TFRecordDataset`.
+
+    Raises:
+        NotFoundError, PermissionDeniedError, StorageError: It cannot be opened.
+        MissingExtraError: The package for this kind of URL is not installed.
+        ValueError: An argument is out of its range, or a piece of a compressed shard was asked for.
+    """
+    options = ReadOptions(
+        compression_type, verify, max_record_bytes, block_bytes, on_error, max_skipped, on_loss, memory_map=memory_map
+    )
+    piece = Piece(start or 0, end) if start or end is not None else None
+    url = located(os.fspath(url), filesystem)
+    async with Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy()) as storages:
+        reader = await ShardReader.open(await storages.at(url), url, options, piece=piece)
+        try:
+            yield reader
+        finally:
+            await reader.aclose()

@@ -1,0 +1,1 @@
+"""Shards, written: async and sync."""

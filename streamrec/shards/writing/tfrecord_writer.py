@@ -1,0 +1,170 @@
+"""TFRecordWriter: TensorFlow's synchronous writer, for any URL."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from fsspec import AbstractFileSystem
+
+from streamrec import bridge
+from streamrec.errors import ClosedError
+from streamrec.shards.writing.writer import FRAME_BYTES, ShardWriter
+from streamrec.storage import RetryPolicy
+from streamrec.tfrecord import Frames, TFRecordOptions, as_record
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["TFRecordWriter"]
+
+logger = logging.getLogger("streamrec")
+
+BLOCK_BYTES = 1 << 20
+
+
+class TFRecordWriter:
+    """Writes records to one shard, as `tf.io.TFRecordWriter` does, to any URL or path.
+
+    Unlike TensorFlow's, the shard appears when it is closed and whole: leaving the `with` block by an exception leaves
+    nothing under the name (and what stood there before stays). So does a writer that is dropped without `close`, or
+    that is open when the interpreter exits; the log tells of both.
+
+    A symbolic link is followed. What is no plain file (/dev/stdout, a named pipe) is written straight through: what was
+    written before an error cannot be taken back.
+
+    Sharing: any number of threads may write to one writer; each record is written once, those of one thread in order.
+    `close` comes after the writes that have begun, and refuses later ones (ClosedError).
+
+    Args:
+        path: The shard's URL or path.
+        options: `TFRecordOptions`, or a compression type: "", "GZIP", "ZLIB", "ZSTD".
+        overwrite: Whether an object of this name is replaced; if not, and there is one, writing is an
+            AlreadyExistsError (see ShardWriter).
+        storage_options: Passed to the fsspec filesystem (credentials, endpoint).
+        filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
+        retry: What happens when the network fails; see RetryPolicy.
+
+    Examples:
+        >>> with TFRecordWriter("memory://doc/one.tfrecord") as writer:
+        ...     writer.write(b"a record")
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        options: TFRecordOptions | str | None = None,
+        *,
+        overwrite: bool = True,
+        storage_options: Mapping[str, Any] | None = None,
+        filesystem: AbstractFileSystem | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        self._path = os.fspath(path)
+        self._block: list[bytes] = []
+        self._block_bytes = 0
+        self._closed = self._failed = False
+        self._lock = threading.RLock()  # re-entrant: a signal handler may close the writer
+        self._writer = ShardWriter(
+            self._path,
+            options,
+            overwrite=overwrite,
+            storage_options=storage_options,
+            filesystem=filesystem,
+            retry=retry,
+        )
+        self._writer.tells = False  # this writer does
+        self._dropped = weakref.finalize(self, dropped, self._path, bridge.detached(self._writer.abort))
+        bridge.run(self._writer.__aenter__)
+
+    def write(self, record: Buffer) -> None:
+        """Writes one record.
+
+        Raises:
+            TypeError: It is not bytes-like; the message says what to write instead.
+            StorageError: The store failed, and retrying did not help.
+            ClosedError: The writer was closed.
+        """
+        kept = as_record(record)
+        with self._lock:
+            self._check_open()
+            self._block.append(kept)
+            self._block_bytes += len(kept) + FRAME_BYTES
+            if self._block_bytes >= BLOCK_BYTES:
+                self._send()
+
+    def flush(self) -> None:
+        """Sends what was written so far towards the store. It becomes visible with `close` only."""
+        with self._lock:
+            self._check_open()
+            self._send()
+            bridge.run(self._writer.flush)
+
+    def close(self) -> None:
+        """Finishes the shard: it appears under its name. Closing twice is fine.
+
+        Raises:
+            StorageError: The store failed, and retrying did not help. Nothing of the shard is kept.
+            ClosedError: An earlier write failed or was interrupted, so nothing of the shard is kept.
+        """
+        with self._lock:
+            if self._failed:
+                self._check_open()
+            if self._closed:
+                return
+            try:
+                self._send()
+                self._closed = True
+                bridge.run(self._writer.close)
+            except BaseException:
+                self._abort()
+                raise
+            self._dropped.detach()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        elif not self._closed:
+            self._abort()
+
+    def _send(self) -> None:
+        try:
+            block, self._block, self._block_bytes = self._block, [], 0
+            if block:
+                bridge.run(self._writer.write_batch, Frames.of(block))
+        except BaseException:  # a shard with a hole must not appear
+            self._failed = True
+            self._abort()
+            raise
+
+    def _abort(self) -> None:
+        """Nothing of the shard stays."""
+        self._closed = True
+        bridge.run(self._writer.abort)
+        self._dropped.detach()
+
+    def _check_open(self) -> None:
+        if self._failed:
+            raise ClosedError(f"{self._path}: a write failed or was interrupted, so nothing of this shard is kept")
+        if self._closed:
+            raise ClosedError(f"{self._path}: this writer was closed; nothing more can be written")
+
+
+def dropped(path: str, abort: Callable[[], bool]) -> None:
+    """A writer is gone, or the interpreter ends, and nobody closed it."""
+    if abort():
+        logger.warning(
+            "%s: its TFRecordWriter was dropped without close(), so nothing of it is kept: "
+            "use a `with` block, or close it",
+            path,
+        )

@@ -1,0 +1,362 @@
+"""Shards, written: records are framed and compressed in blocks, and go to the store in parts.
+
+Rules:
+- A shard appears under its name when it is whole, and not before: an exception, a cancellation or a killed
+  process leaves no partial object there, and (but for the killed process) no unfinished upload either.
+- Shards that were finished before the exception stay: each is whole in itself.
+- Each shard is verified when it is complete: the store has what was sent (see `storage/uploads/upload.py`).
+- A writer that was killed can be run again with the same names: what it left unfinished is ended.
+- The manifest is written last, when all shards are there, and appears whole or not at all, too.
+- Memory is bounded: one block of records, and what the upload holds in flight.
+- Tasks of one loop may share a writer. What awaits goes through `Serial`, one call after the other; a record that only
+  joins a block takes no turn, where nobody waits for one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+import numpy as np
+from fsspec import AbstractFileSystem
+
+from streamrec.arguments import flag, integer
+from streamrec.errors import ClosedError
+from streamrec.shards.manifests.manifest import Manifest, Marks, ShardInfo
+from streamrec.shards.serial_calls import Serial
+from streamrec.storage import RetryPolicy, Storages, Upload, located
+from streamrec.tfrecord import (
+    FOOTER_BYTES,
+    HEADER_BYTES,
+    Deflater,
+    Frames,
+    RecordBatch,
+    TFRecordOptions,
+    as_record,
+    check_compression_type,
+    encode_records,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["ShardWriter"]
+
+logger = logging.getLogger("streamrec")
+
+BLOCK_BYTES = 1 << 20
+FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
+
+
+class _OpenShard:
+    """One shard under way: its upload, its compressor, and the block of records that comes next."""
+
+    def __init__(self, path: str, upload: Upload, deflater: Deflater) -> None:
+        self.path = path
+        self.records = 0
+        self._upload = upload
+        self._deflater = deflater
+        self._block: list[bytes] = []
+        self._block_bytes = 0
+        self._sent = 0
+        self._framed = 0
+        self._marks = Marks()
+
+    @property
+    def size(self) -> int:
+        """Bytes sent, and those of the block under way before compression: never less than the truth."""
+        return self._sent + self._block_bytes
+
+    def add(self, record: bytes) -> bool:
+        """Takes a record; tells whether the block is full, so that `send_block` must come next."""
+        self._block.append(record)
+        self._block_bytes += len(record) + FRAME_BYTES
+        self.records += 1
+        return self._block_bytes >= BLOCK_BYTES
+
+    async def add_batch(self, batch: RecordBatch) -> None:
+        """Takes records that lie in one buffer, without making an object of each."""
+        await self.send_block()
+        self.records += len(batch.spans)
+        await self._send(batch)
+
+    async def send_block(self) -> None:
+        """Frames the block under way, compresses it where asked to, and hands it to the upload."""
+        if self._block:
+            block, self._block, self._block_bytes = self._block, [], 0
+            await self._send(Frames.of(block))
+
+    async def flush(self) -> None:
+        """Sends all that was written so far towards the store."""
+        await self.send_block()
+        await self._pass_on(self._deflater.flush())
+
+    async def finish(self) -> ShardInfo:
+        """Completes the upload: the shard appears under its name."""
+        await self.send_block()
+        await self._pass_on(self._deflater.close())
+        await self._upload.complete()
+        return ShardInfo(self.path, self.records, self._sent, self._upload.sent.crc32c, self._marks.all())
+
+    async def abort(self) -> None:
+        """Drops the shard: nothing of it stays in the store."""
+        await self._upload.abort()
+
+    async def _send(self, batch: RecordBatch) -> None:
+        framed = encode_records(batch)
+        if not self._deflater.compresses:
+            self._marks.pass_by(self._framed, self._sent)
+            self._framed += len(batch.spans)
+        else:
+            framed = await anyio.to_thread.run_sync(self._deflater.write, framed)
+        await self._pass_on(framed)
+
+    async def _pass_on(self, data: bytes) -> None:
+        if data:
+            self._sent += len(data)
+            await self._upload.write(data)
+
+
+class ShardWriter:
+    """Writes records into one shard, or into as many as their sizes ask for.
+
+    Sharing: any number of tasks of one event loop may write to one writer. Each record is written once, in the order of
+    the calls, and those of a batch stay together. A write that is cancelled is written whole or not at all. `close`
+    comes after the writes before it, and refuses those behind it (ClosedError). Threads share a TFRecordWriter.
+
+    Examples:
+        >>> async def write(images):
+        ...     async with ShardWriter("s3://b/train-{shard:05d}.tfrecord", max_shard_bytes=200 << 20) as writer:
+        ...         for image in images:
+        ...             await writer.write(image)
+        ...     return [shard.path for shard in writer.shards]
+
+    On local disks a symbolic link is followed, and what is no plain file (/dev/stdout, a named pipe) is written
+    straight through: nothing of it can be taken back.
+
+    Args:
+        pattern: The shards' URL; `{shard}` or `{shard:05d}` in it stands for the shard's number, from 0.
+        options: Compression; None for none.
+        max_shard_bytes: A shard is finished before a record would take it above this (a single longer record
+            has a shard to itself; where shards are compressed, the block that is not compressed yet counts in full).
+            None for one shard.
+        max_shard_records: Likewise, a limit to the number of records.
+        overwrite: Whether a shard replaces an object of its name. If not, and there is one, writing the shard is an
+            AlreadyExistsError: at its beginning where the object is there by then, else at its end. S3, GCS,
+            local files and memory keep this; for any other filesystem it is refused (UnsupportedOperationError).
+        manifest: The URL to write a manifest to, on a clean close: records, bytes and CRC32C of each shard, as JSON;
+            see `verify`. None for none. `overwrite` holds for it, too.
+        storage_options: Passed to the fsspec filesystem (credentials, endpoint).
+        filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
+        retry: What happens when the network fails; see RetryPolicy.
+
+    Attributes:
+        shards: The finished shards, a ShardInfo each, in order.
+        tells: Whether the log says so where nobody closes the writer; set before it is entered.
+
+    Raises:
+        ValueError: A limit is given and the pattern has no `{shard}`.
+    """
+
+    def __init__(
+        self,
+        pattern: str | os.PathLike[str],
+        options: TFRecordOptions | str | None = None,
+        *,
+        max_shard_bytes: int | None = None,
+        max_shard_records: int | None = None,
+        overwrite: bool = True,
+        manifest: str | os.PathLike[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        filesystem: AbstractFileSystem | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        pattern = located(os.fspath(pattern), filesystem)
+        self._limit_bytes = integer("max_shard_bytes", max_shard_bytes, 1, none=True)
+        self._limit_records = integer("max_shard_records", max_shard_records, 1, none=True)
+        self._overwrite = flag("overwrite", overwrite)
+        self._manifest = None if manifest is None else located(os.fspath(manifest), filesystem)
+        self._pattern = pattern
+        self._numbered = "{shard" in pattern
+        if not self._numbered and (max_shard_bytes is not None or max_shard_records is not None):
+            raise ValueError(f"{pattern!r} names all shards alike: put '{{shard:05d}}' where their number goes")
+        self._options = options if isinstance(options, TFRecordOptions) else TFRecordOptions(options)
+        self._storages = Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy())
+        self._stack = AsyncExitStack()
+        self._shard: _OpenShard | None = None
+        self.tells = True
+        self._dropped: weakref.finalize[..., Any] | None = None
+        self._serial = Serial(f"{pattern}: this writer was closed; nothing more can be written")
+        self._closing = self._closed = False
+        self.shards: list[ShardInfo] = []
+
+    async def __aenter__(self) -> Self:
+        await self._stack.enter_async_context(self._storages)
+        if self.tells:
+            self._dropped = weakref.finalize(self, dropped, self._pattern, os.getpid())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await (self.close() if error is None else self.abort())
+
+    async def write(self, record: Buffer) -> None:
+        """Writes one record.
+
+        Raises:
+            TypeError: It is not bytes-like; the message says what to write instead.
+            StorageError: The store failed, and retrying did not help. The shard under way is lost.
+            ClosedError: The writer was closed.
+        """
+        self._check_open()
+        kept = as_record(record)
+        shard = self._shard
+        if shard is None or not self._serial.idle or self._is_full(shard, len(kept) + FRAME_BYTES, 1):
+            await self._serial.run(self._write, kept)
+        elif shard.add(kept):
+            await self._serial.run(shard.send_block)
+
+    async def write_batch(self, records: Iterable[Buffer] | RecordBatch) -> None:
+        """Writes many records; Frames and other RecordBatches go without an object per record.
+
+        Raises:
+            TypeError, StorageError, ClosedError: As `write`. The records before one that is not bytes-like are written.
+        """
+        self._check_open()
+        await self._serial.run(self._write_batch, records)
+
+    async def flush(self) -> None:
+        """Sends what was written so far towards the store. It becomes visible with its whole shard only."""
+        self._check_open()
+        await self._serial.run(self._flush)
+
+    async def close(self) -> None:
+        """Finishes the last shard and closes the connections. Closing twice is fine.
+
+        A writer whose URL has no `{shard}` and that was given no record leaves a shard without a record.
+        """
+        self._closing = True
+        try:
+            await self._serial.run(self._close)
+        except BaseException:
+            await self.abort()
+            raise
+
+    async def abort(self) -> None:
+        """Drops the shard under way and closes the connections; finished shards stay."""
+        self._closing = self._closed = True
+        with anyio.CancelScope(shield=True):
+            await self._serial.last(self._abort)
+
+    async def _write(self, record: bytes) -> None:
+        shard = await self._shard_for(len(record) + FRAME_BYTES, 1)
+        if shard.add(record):
+            await shard.send_block()
+
+    async def _write_batch(self, records: Iterable[Buffer] | RecordBatch) -> None:
+        if not isinstance(records, RecordBatch):
+            for record in records:
+                await self._write(as_record(record))
+            return
+        first = 0
+        while first < len(records.spans):
+            last = await self._fitting(records.spans, first)
+            await (await self._shard_for(0, 0)).add_batch(Frames(records.buffer, records.spans[first:last]))
+            first = last
+
+    async def _flush(self) -> None:
+        if self._shard is not None:
+            await self._shard.flush()
+
+    async def _close(self) -> None:
+        if self._closed:
+            return
+        if self._shard is None and not self._numbered:
+            self._shard = await self._open()
+        await self._roll()
+        await self._write_manifest()
+        self._closed = True
+        self._ended()
+        await self._stack.aclose()
+
+    async def _abort(self) -> None:
+        self._ended()
+        shard, self._shard = self._shard, None
+        try:
+            if shard is not None:
+                await shard.abort()
+        finally:
+            await self._stack.aclose()
+
+    def _ended(self) -> None:
+        if self._dropped is not None:
+            self._dropped.detach()
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise ClosedError(f"{self._pattern}: this writer was closed; nothing more can be written")
+
+    async def _fitting(self, spans: np.ndarray[Any, np.dtype[np.int64]], first: int) -> int:
+        """Makes room for at least one record; returns how far the records from `first` on go into this shard."""
+        sizes = np.cumsum(spans[first:, 1] - spans[first:, 0] + FRAME_BYTES)
+        shard = await self._shard_for(int(sizes[0]), 1)
+        fitting = int(np.searchsorted(sizes, BLOCK_BYTES, "right"))
+        if self._limit_bytes is not None:
+            fitting = min(fitting, int(np.searchsorted(sizes, self._limit_bytes - shard.size, "right")))
+        if self._limit_records is not None:
+            fitting = min(fitting, self._limit_records - shard.records)
+        return first + max(fitting, 1)
+
+    async def _shard_for(self, size: int, records: int) -> _OpenShard:
+        """The shard that takes `records` more of `size` bytes together: the one under way, or the next."""
+        if self._closed:  # aborted meanwhile
+            self._check_open()
+        shard = self._shard
+        if shard is not None and self._is_full(shard, size, records):
+            await self._roll()
+        if self._shard is None:
+            self._shard = await self._open()
+        return self._shard
+
+    def _is_full(self, shard: _OpenShard, size: int, records: int) -> bool:
+        if not shard.records:
+            return False
+        over_bytes = self._limit_bytes is not None and shard.size + size > self._limit_bytes
+        return over_bytes or (self._limit_records is not None and shard.records + records > self._limit_records)
+
+    async def _open(self) -> _OpenShard:
+        path = self._pattern.format(shard=len(self.shards)) if self._numbered else self._pattern
+        deflater = Deflater(self._options)
+        storage = await self._storages.at(path)
+        return _OpenShard(path, await storage.upload(path, overwrite=self._overwrite), deflater)
+
+    async def _roll(self) -> None:
+        if self._shard is not None:
+            self.shards.append(await self._shard.finish())
+            self._shard = None
+
+    async def _write_manifest(self) -> None:
+        if self._manifest is None:
+            return
+        compression = check_compression_type(self._options.compression_type) or ""
+        manifest = Manifest(self._manifest, self._pattern, compression, tuple(self.shards))
+        storage = await self._storages.at(manifest.path)
+        async with await storage.upload(manifest.path, overwrite=self._overwrite) as upload:
+            await upload.write(manifest.to_json())
+
+
+def dropped(pattern: str, maker: int) -> None:
+    """A writer is gone, or the interpreter ends, and nobody closed it."""
+    if os.getpid() == maker:
+        logger.warning(
+            "%s: its ShardWriter was dropped without close(), so the shard under way is not kept: use an `async with` "
+            "block, or close it",
+            pattern,
+        )

@@ -1,0 +1,1 @@
+"""Any other filesystem of fsspec: async ones, and sync ones in threads."""

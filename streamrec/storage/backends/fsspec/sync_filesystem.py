@@ -1,0 +1,185 @@
+"""Any sync fsspec filesystem: each call in a thread.
+
+A thread cannot be stopped. A cancelled or timed-out call is left behind: it works on memory of its own, never
+on the caller's buffer, and its file is closed when it comes back. A filesystem that hangs keeps that thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+import anyio.to_thread
+import fsspec
+
+from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
+from streamrec.storage.backends.fsspec import common
+from streamrec.storage.backends.fsspec.spooled_upload import SpooledUpload
+from streamrec.storage.backends.options import Source
+from streamrec.storage.backends.urls import temporary_name
+from streamrec.storage.resilience.faults import Cause, TransientError
+from streamrec.storage.resilience.retry import RetryPolicy
+
+__all__ = ["SyncFsBackend", "connect"]
+
+T = TypeVar("T")
+
+BLOCK: Final = 1 << 20
+"""Bytes of one read: below that the hop to the thread shows."""
+
+
+async def connect(source: Source, policy: RetryPolicy) -> SyncFsBackend:
+    """Takes the user's filesystem as it is, or makes one."""
+    if source.filesystem is not None:
+        return SyncFsBackend(source.filesystem)
+    cls = fsspec.get_filesystem_class(source.protocol)
+    with common.seam(f"{source.protocol}://"):
+        options = {**source.options, "skip_instance_cache": True, "use_listings_cache": False}
+        return SyncFsBackend(await _in_thread(lambda: cls(**options)))
+
+
+class SyncFsBackend:
+    """One sync filesystem.
+
+    Args:
+        filesystem: Any; it must bear calls from several threads.
+    """
+
+    block_bytes = BLOCK_BYTES
+    remote = False
+
+    def __init__(self, filesystem: fsspec.AbstractFileSystem) -> None:
+        self._fs = filesystem
+
+    async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
+        """All of them on one page."""
+        with common.seam(prefix):
+            root = self._name(common.parent(prefix))
+            try:
+                found = await _in_thread(lambda: self._fs.find(root, detail=True))
+            except FileNotFoundError:
+                found = {}
+            return common.infos_of(prefix, found), None
+
+    async def stat(self, path: str) -> ObjectInfo:
+        """Fsspec's info, never from its cache."""
+        with common.seam(path):
+            return common.info_of(path, await _in_thread(lambda: self._info(self._name(path))))
+
+    async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
+        """Opens the file in a thread."""
+        info = await self.stat(path)
+        common.check_version(info, version, start, end)
+        stop = info.size if end is None or (info.size is not None and info.size < end) else end
+        if stop is not None and start >= stop:
+            return EmptyBody(info)
+        with common.seam(path, start, end):
+            file = await _in_thread(lambda: _File(self._fs.open(self._name(path), "rb"), start))
+        return _FileBody(self, file, info, start, stop)
+
+    async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
+        """By way of a local file and a temporary name."""
+        common.check_overwrite(path, overwrite)
+        name = self._name(path)
+        temporary = temporary_name(name)
+
+        def put(local: str, size: int) -> None:
+            self._fs.makedirs(self._fs._parent(name), exist_ok=True)
+            self._fs.put_file(local, temporary)
+            common.check_size(path, common.info_of(path, self._info(temporary)), size)
+            self._fs.mv(temporary, name)
+
+        async def deliver(local: str, size: int) -> ObjectInfo:
+            with common.seam(path):
+                await _in_thread(lambda: put(local, size))
+            return await self.stat(path)
+
+        async def discard() -> None:
+            with common.seam(path), suppress(FileNotFoundError):
+                await _in_thread(lambda: self._fs.rm_file(temporary))
+
+        return await SpooledUpload.start(deliver, discard)
+
+    async def aclose(self) -> None:
+        """The filesystem is the user's or has nothing to close."""
+
+    def _info(self, name: str) -> Any:
+        self._fs.invalidate_cache(self._fs._parent(name))
+        return self._fs.info(name)
+
+    def _name(self, path: str) -> str:
+        return str(self._fs._strip_protocol(path))
+
+
+class _File:
+    """A file for threads: one call at a time, and a close that waits for its turn."""
+
+    def __init__(self, file: Any, start: int) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+        if start:
+            file.seek(start)
+
+    def read(self, count: int) -> bytes:
+        with self._lock:
+            return bytes(self._file.read(count))
+
+    def close(self) -> None:
+        with self._lock:
+            self._file.close()
+
+
+class _FileBody:
+    keeps_time = False
+    splits = False
+
+    def __init__(self, backend: SyncFsBackend, file: _File, info: ObjectInfo, start: int, stop: int | None) -> None:
+        self.info = info
+        self._backend = backend
+        self._file = file
+        self._position = start
+        self._stop = stop
+        self._left = memoryview(b"")
+        self._busy = False
+
+    async def readinto(self, buffer: memoryview) -> int:
+        """Copies of the block that is there, or waits for the next."""
+        if not self._left:
+            self._left = memoryview(await self._next_block())
+        count = min(len(buffer), len(self._left))
+        buffer[:count] = self._left[:count]
+        self._left = self._left[count:]
+        return count
+
+    async def aclose(self) -> None:
+        """Closes the file; one that a thread still reads is closed when that thread is done."""
+        self._left = memoryview(b"")
+        if self._busy:
+            threading.Thread(target=self._file.close, name="streamrec closes a file", daemon=True).start()
+        else:
+            with common.seam(self.info.path):
+                await _in_thread(self._file.close)
+
+    async def _next_block(self) -> bytes:
+        wanted = BLOCK if self._stop is None else min(BLOCK, self._stop - self._position)
+        if not wanted:
+            return b""
+        self._busy = True
+        with common.seam(self.info.path, self._position, self._stop):
+            data = await _in_thread(lambda: self._file.read(wanted))
+        self._busy = False
+        if not data and self._stop is not None:
+            raise TransientError(Cause.BROKEN, f"the file ended at byte {self._position:,} of {self._stop:,}")
+        self._position += len(data)
+        if self._position == self._stop or not data:
+            common.check_version(
+                await self._backend.stat(self.info.path), self.info.version, self._position, self._stop
+            )
+        return data
+
+
+async def _in_thread(call: Callable[[], T]) -> T:
+    """Calls in a thread; a cancelled caller leaves it behind."""
+    return await anyio.to_thread.run_sync(call, abandon_on_cancel=True)

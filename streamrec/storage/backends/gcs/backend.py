@@ -1,0 +1,192 @@
+"""Google Cloud Storage, through gcsfs's credentials and session; the requests are made here.
+
+gcsfs has no streamed read, retries by itself, waits without any limit, and its default class asks a gRPC
+service about each bucket first. So what is used of it is what is tedious: finding and refreshing credentials
+(in a thread: it blocks), requester-pays parameters, and the session. The API is that of
+cloud.google.com/storage/docs/json_api; uploads are in `gcs/uploads.py`.
+
+Versions are generations. A pinned one is asked for by number; where the store has only another one by now,
+that is an ObjectChangedError.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import aiohttp
+from gcsfs import GCSFileSystem as EverySize
+from gcsfs.core import GCSFileSystem
+from yarl import URL
+
+from streamrec.errors import NotFoundError
+from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
+from streamrec.storage.backends.gcs.credentials import GcsCredentials
+from streamrec.storage.backends.gcs.responses import check, info_in, read_json, resource
+from streamrec.storage.backends.gcs.uploads import GcsUpload
+from streamrec.storage.backends.http.buffered_body import BUFFERED_BODIES
+from streamrec.storage.backends.http.responses import (
+    AiohttpBody,
+    client_timeout,
+    range_header,
+    seam,
+    session_settings,
+    size_in,
+)
+from streamrec.storage.backends.option_names import OF_EVERY_FILESYSTEM, check_endpoint, check_names, parameters_of
+from streamrec.storage.backends.options import Source, build
+from streamrec.storage.backends.urls import split_prefix
+from streamrec.storage.resilience.faults import Cause, TransientError, changed
+from streamrec.storage.resilience.retry import RetryPolicy
+
+__all__ = ["GcsBackend", "connect"]
+
+_LISTED: Final = "items(name,size,generation),nextPageToken"
+
+
+async def connect(source: Source, policy: RetryPolicy) -> GcsBackend:
+    """Makes a session in the running loop.
+
+    Raises:
+        StorageError: An option that gcsfs does not know, or that names nothing.
+    """
+    known = parameters_of(GCSFileSystem, EverySize) | OF_EVERY_FILESYSTEM
+    check_names(source.url, "storage_options", source.options, known)
+    check_endpoint(source.url, "endpoint_url", source.option("endpoint_url"))
+    session_names = parameters_of(aiohttp.ClientSession.__init__)
+    check_names(source.url, "session_kwargs", source.option("session_kwargs") or {}, session_names)
+    session = session_settings(source.option("session_kwargs"))
+    filesystem = build(GCSFileSystem, source, keep_class=False, session_kwargs=session)
+    await filesystem._set_session()
+    return GcsBackend(filesystem, client_timeout(policy))
+
+
+class GcsBackend:
+    """One GCS client.
+
+    Args:
+        filesystem: An asynchronous GCSFileSystem whose session was made in the running loop.
+        timeout: aiohttp's time limits for each request.
+    """
+
+    block_bytes = BLOCK_BYTES
+    remote = True
+
+    def __init__(self, filesystem: GCSFileSystem, timeout: aiohttp.ClientTimeout) -> None:
+        self._fs = filesystem
+        self._timeout = timeout
+        self._credentials = GcsCredentials(filesystem)
+        self.fast_paths = (BUFFERED_BODIES,)
+
+    async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
+        """One page of up to 1,000 names; directory markers are left out."""
+        scheme, bucket, key = split_prefix(prefix)
+        query = {"prefix": key, "fields": _LISTED, "maxResults": "1000", "pageToken": token}
+        page = await self._json(prefix, "GET", f"/storage/v1/b/{quote(bucket, safe='')}/o", query)
+        infos = [
+            ObjectInfo(f"{scheme}://{bucket}/{item['name']}", int(item["size"]), str(item["generation"]))
+            for item in page.get("items", ())
+            if not item["name"].endswith("/")
+        ]
+        return infos, page.get("nextPageToken") or None
+
+    async def stat(self, path: str) -> ObjectInfo:
+        """The object's metadata."""
+        return info_in(path, await self.metadata(path))
+
+    async def metadata(self, path: str) -> dict[str, Any]:
+        """The object's resource, as the JSON API has it."""
+        return await self._json(path, "GET", "/storage/v1" + resource(path))
+
+    async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
+        """A streamed GET."""
+        query = {"alt": "media", "generation": version}
+        with seam(path, start, end):
+            answer = await self.send("GET", "/download/storage/v1" + resource(path), query, range_header(start, end))
+        try:
+            if answer.status == 416:
+                return await self._past_the_end(path, start)
+            await check(answer, path, start, end)
+            info = ObjectInfo(path, size_in(answer, start, end), answer.headers.get("X-Goog-Generation") or version)
+        except NotFoundError as missing:
+            answer.close()
+            await self._check_not_changed(path, start, version, missing)
+            raise
+        except BaseException:
+            answer.close()
+            raise
+        return AiohttpBody(answer, info, start, end)
+
+    async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
+        """Begins nothing yet: an object of one part needs no resumable upload."""
+        upload = GcsUpload(self, path, overwrite)
+        await upload.prepare()
+        return upload
+
+    async def aclose(self) -> None:
+        """Closes the session."""
+        await self._credentials.renewal.aclose()
+        await self._fs.session.close()
+
+    async def send(
+        self,
+        method: str,
+        place: str,
+        query: Mapping[str, str | None] | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> aiohttp.ClientResponse:
+        """Sends one request; the head of the answer has arrived when this returns. The caller closes it.
+
+        A token that is refused before its time is renewed once, and the request sent once more.
+
+        Args:
+            method: The HTTP method.
+            place: The path below the endpoint, percent-encoded; or a full URL.
+            query: Parameters; those that are None are left out.
+            headers: Headers besides the usual ones.
+            body: What to send, or None.
+        """
+        parameters = urlencode(self._fs._get_params(dict(query or {})), quote_via=quote)
+        url = place if "://" in place else self._fs._location + place
+        url += ("&" if "?" in url else "?") + parameters if parameters else ""
+        generation = self._credentials.renewal.generation
+        answer = await self._send(method, url, headers, body)
+        if answer.status == 401 and self._credentials.renewable:
+            answer.close()
+            await self._credentials.renewal.since(generation)
+            answer = await self._send(method, url, headers, body)
+        return answer
+
+    async def _send(
+        self, method: str, url: str, headers: Mapping[str, str] | None, body: bytes | None
+    ) -> aiohttp.ClientResponse:
+        return await self._fs._session.request(  # type: ignore[no-any-return]
+            method,
+            URL(url, encoded=True),
+            headers={"Accept-Encoding": "gzip", **await self._credentials.headers(), **(headers or {})},
+            data=None if body is None else io.BytesIO(body),
+            timeout=self._timeout,
+            allow_redirects=False,  # 308 means something else here
+        )
+
+    async def _json(
+        self, path: str, method: str, place: str, query: Mapping[str, str | None] | None = None
+    ) -> dict[str, Any]:
+        with seam(path):
+            async with await self.send(method, place, query) as answer:
+                await check(answer, path)
+                return await read_json(answer)
+
+    async def _past_the_end(self, path: str, start: int) -> Body:
+        info = await self.stat(path)
+        if info.size is not None and start < info.size:
+            raise TransientError(Cause.WRONG_RANGE, f"a 416 for byte {start:,} of {info.size:,}")
+        return EmptyBody(info)
+
+    async def _check_not_changed(self, path: str, start: int, version: str | None, missing: NotFoundError) -> None:
+        """A generation that is gone is a 404; what is there instead tells whether the object was replaced."""
+        if version is not None and (await self.stat(path)).version != version:
+            raise changed(path, start) from missing

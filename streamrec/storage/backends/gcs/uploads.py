@@ -1,0 +1,248 @@
+"""Uploads to Google Cloud Storage: one request where there is one part, else a resumable upload.
+
+* Parts go one after the other: the protocol wants them in order. After a fault the store is asked how much it
+  has, and the part goes on from there. The last part makes the object visible, whole.
+* The object's CRC32C goes with its last request, so that the store refuses damage before anything is visible;
+  its size and CRC32C, which the answer tells, are compared again. What differs is deleted, that generation and
+  no other, and is an IntegrityError.
+* Only where there is none (`overwrite=False`): `ifGenerationMatch=0`. fake-gcs-server 1.52 keeps it for objects
+  of one part only; for others there is nothing but the look before the upload begins. Such an object carries a
+  mark of its upload (metadata `streamrec-upload`), so that after a lost answer a writer knows its own object from
+  an equal one.
+* A writer that is killed leaves a session that nobody can list and nobody sees; the store drops it after a week.
+
+Source: cloud.google.com/storage/docs/resumable-uploads and .../data-validation.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, Final, Protocol
+from urllib.parse import quote
+
+import aiohttp
+
+from streamrec.errors import IntegrityError, NotFoundError, ObjectChangedError, StorageError
+from streamrec.storage.backend import ObjectInfo, Sent
+from streamrec.storage.backends.gcs.responses import check, info_in, read_json, resource
+from streamrec.storage.backends.http.responses import seam
+from streamrec.storage.backends.urls import split_object
+from streamrec.storage.resilience.faults import exists
+from streamrec.storage.resilience.shield import finish
+from streamrec.storage.uploads.checksums import encoded
+
+__all__ = ["Client", "GcsUpload"]
+
+MARK: Final = "streamrec-upload"
+_RESUME: Final = 308  # "Resume Incomplete": more bytes are wanted
+
+
+class Client(Protocol):
+    """What sends requests: GcsBackend."""
+
+    async def send(
+        self,
+        method: str,
+        place: str,
+        query: Mapping[str, str | None] | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> aiohttp.ClientResponse:
+        """Sends one request; the caller closes the answer."""
+
+    async def metadata(self, path: str) -> dict[str, Any]:
+        """The object's resource."""
+
+
+class GcsUpload:
+    """One upload under way.
+
+    Args:
+        client: What sends requests.
+        path: The object's URL.
+        overwrite: Whether an object of this name is replaced.
+    """
+
+    parallel = 1
+
+    def __init__(self, client: Client, path: str, overwrite: bool) -> None:
+        bucket, self._key = split_object(path)
+        self._client = client
+        self._path = path
+        self._overwrite = overwrite
+        self._mark = None if overwrite else secrets.token_hex(16)
+        self._place = f"/upload/storage/v1/b/{quote(bucket, safe='')}/o"
+        self._session: str | None = None
+        self._doubt = False
+        self._only: bytes | None = None
+        self._done: dict[str, Any] | None = None
+        self._ours = True  # whether the answer that ended the upload told us what the object is
+
+    async def prepare(self) -> None:
+        """Refuses a name that is taken, where it must not be replaced, before anything is sent."""
+        if not self._overwrite and await self._there() is not None:
+            raise exists(self._path)
+
+    async def put_part(self, index: int, offset: int, data: bytes, whole: Sent | None) -> None:
+        """Sends a part; an only part waits for `complete`. The last one makes the object visible."""
+        if whole and index == 0:
+            self._only = data
+        else:
+            if self._session is None:
+                await finish(self._create())  # cut off half way, nobody would know what to abort
+            await self._send(offset, data, whole)
+
+    async def complete(self, sent: Sent) -> ObjectInfo:
+        """Makes an object of one part visible; a larger one is, since its last part arrived. Compares."""
+        if self._only is not None:
+            await self._insert(sent, self._only)
+        assert self._done is not None, "the last part comes before complete"
+        reason = _difference(sent, self._done)
+        if reason is None:
+            return info_in(self._path, self._done)
+        if not self._ours:
+            raise ObjectChangedError(f"this name holds what somebody else wrote ({reason}): write again", self._path)
+        await self._remove(str(self._done["generation"]))
+        raise IntegrityError(f"the store had something else than was sent: {reason}; write it again", self._path)
+
+    async def abort(self) -> None:
+        """Frees the parts. An upload that the store no longer knows is fine."""
+        self._only = None
+        if self._session is not None:
+            with seam(self._path):
+                async with await self._client.send("DELETE", self._session) as answer:
+                    if answer.status not in (404, 410, 499):  # 499 is the answer to a cancelled upload
+                        await check(answer, self._path)
+            self._session = None
+
+    async def _insert(self, sent: Sent, data: bytes) -> None:
+        """Object and checksum in one request."""
+        query = {"uploadType": "multipart", "name": self._key, **self._condition()}
+        metadata = {**self._resource(), "crc32c": encoded(sent.crc32c)}
+        boundary = secrets.token_hex(16)
+        headers = {"Content-Type": f"multipart/related; boundary={boundary}"}
+        body = _related(boundary, metadata, data)
+        try:
+            with seam(self._path):
+                async with await self._client.send("POST", self._place, query, headers, body) as answer:
+                    await check(answer, self._path)
+                    self._done = await read_json(answer)
+        except ObjectChangedError as error:  # a 412 can only mean ifGenerationMatch=0 here
+            there = await self._there()
+            if there is None or there.get("metadata", {}).get(MARK) != self._mark:
+                raise exists(self._path) from error
+            self._done = there  # an attempt without an answer had succeeded
+
+    async def _create(self) -> None:
+        query = {"uploadType": "resumable", "name": self._key, **self._condition()}
+        headers = {"X-Upload-Content-Type": "application/octet-stream", "Content-Type": "application/json"}
+        body = json.dumps(self._resource()).encode()
+        with self._taken(), seam(self._path):
+            async with await self._client.send("POST", self._place, query, headers, body) as answer:
+                await check(answer, self._path)
+                self._session = answer.headers["Location"]
+
+    async def _send(self, offset: int, data: bytes, whole: Sent | None) -> None:
+        """Sends what the store does not have yet."""
+        stop = offset + len(data)
+        there = await self._ask(whole) if self._doubt else offset
+        self._doubt = True
+        while self._done is None and (there < stop or whole):
+            if not offset <= there <= stop:
+                raise StorageError(
+                    f"the store has {there:,} bytes of this upload where {offset:,} were sent", self._path
+                )
+            there = await self._put(_span(there, stop, whole), data[there - offset :])
+        self._doubt = False
+
+    async def _ask(self, whole: Sent | None) -> int:
+        """How many bytes the store has.
+
+        Args:
+            whole: The object, where its last part was sent: then the upload may be over, and even forgotten,
+                in which case the object itself tells.
+        """
+        try:
+            there = await self._put({"Content-Range": "bytes */*"}, b"")
+        except NotFoundError as error:
+            self._ours, self._done = False, await self._there()
+            if self._done is None:
+                raise StorageError("the store no longer knows this upload: write it again", self._path) from error
+            there = int(self._done["size"])
+        if self._done is not None and (whole is None or there != whole.size):
+            raise StorageError(f"the store ended this upload at {there:,} bytes: write it again", self._path)
+        return there
+
+    async def _put(self, headers: Mapping[str, str], data: bytes) -> int:
+        """Sends bytes; returns how many the store has of the whole now.
+
+        By POST: a PUT on a connection that was used before is sent again by aiohttp itself when it breaks,
+        and GCS takes no chunk twice.
+        """
+        assert self._session is not None
+        with self._taken(), seam(self._path):
+            async with await self._client.send("POST", self._session, None, headers, data) as answer:
+                if answer.status == _RESUME:
+                    stored = answer.headers.get("Range", "")  # none: nothing yet
+                    return int(stored.rpartition("-")[2]) + 1 if stored else 0
+                await check(answer, self._path)
+                self._done = await read_json(answer)
+                return int(self._done["size"])
+
+    async def _there(self) -> dict[str, Any] | None:
+        try:
+            return await self._client.metadata(self._path)
+        except NotFoundError:
+            return None
+
+    async def _remove(self, generation: str) -> None:
+        """Removes what we made; gone or replaced is fine."""
+        place = "/storage/v1" + resource(self._path)
+        with suppress(NotFoundError, ObjectChangedError), seam(self._path):
+            async with await self._client.send("DELETE", place, {"ifGenerationMatch": generation}) as answer:
+                await check(answer, self._path)
+
+    def _resource(self) -> dict[str, Any]:
+        """What the object is to be, its bytes aside."""
+        mark = {} if self._mark is None else {"metadata": {MARK: self._mark}}
+        return {"name": self._key, "contentType": "application/octet-stream", **mark}
+
+    def _condition(self) -> dict[str, str]:
+        return {} if self._overwrite else {"ifGenerationMatch": "0"}
+
+    @contextmanager
+    def _taken(self) -> Iterator[None]:
+        """A 412 in here can only mean that the name is taken."""
+        try:
+            yield
+        except ObjectChangedError as error:
+            raise exists(self._path) from error
+
+
+def _span(there: int, stop: int, whole: Sent | None) -> dict[str, str]:
+    """Headers for the bytes from `there` on; with the last ones, the whole object's size and checksum."""
+    total = "*" if whole is None else str(whole.size)
+    span = f"bytes {there}-{stop - 1}/{total}" if there < stop else f"bytes */{total}"
+    checksum = {} if whole is None else {"X-Goog-Hash": f"crc32c={encoded(whole.crc32c)}"}
+    return {"Content-Range": span, **checksum}
+
+
+def _related(boundary: str, metadata: Mapping[str, Any], data: bytes) -> bytes:
+    """A multipart/related body: metadata, then content."""
+    head = (
+        f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{json.dumps(metadata)}\r\n"
+        f"--{boundary}\r\nContent-Type: application/octet-stream\r\n\r\n"
+    )
+    return b"".join([head.encode(), data, f"\r\n--{boundary}--\r\n".encode()])
+
+
+def _difference(sent: Sent, item: Mapping[str, Any]) -> str | None:
+    """What tells an object's resource from what was sent; None where nothing does."""
+    size, crc32c = int(item["size"]), item.get("crc32c")
+    if size != sent.size:
+        return f"it has {size:,} bytes where {sent.size:,} were sent"
+    wanted = encoded(sent.crc32c)
+    return None if crc32c in (None, wanted) else f"its CRC32C is {crc32c} where {wanted} was sent"

@@ -1,0 +1,129 @@
+"""Plain web servers, read only, over aiohttp; the session comes from fsspec's HTTPFileSystem.
+
+Versions are ETags, or Last-Modified dates where there is no ETag. A strong ETag is pinned with If-Match; in
+every case each answer's version is compared, so a server that ignores the header changes nothing.
+
+A web server cannot be listed in any agreed way, and not be written: both say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import aiohttp
+from fsspec.implementations.http import HTTPFileSystem
+
+from streamrec.errors import UnsupportedOperationError
+from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
+from streamrec.storage.backends.http.buffered_body import BUFFERED_BODIES
+from streamrec.storage.backends.http.responses import (
+    AiohttpBody,
+    check_answer,
+    client_timeout,
+    range_header,
+    seam,
+    session_settings,
+    size_in,
+)
+from streamrec.storage.backends.option_names import OF_EVERY_FILESYSTEM, check_names, parameters_of
+from streamrec.storage.backends.options import Source, build
+from streamrec.storage.resilience.faults import Cause, TransientError, changed
+from streamrec.storage.resilience.retry import RetryPolicy
+
+__all__ = ["HttpBackend", "connect"]
+
+
+async def connect(source: Source, policy: RetryPolicy) -> HttpBackend:
+    """Makes a session in the running loop. `client_kwargs` go to it, other options to every request."""
+    known = parameters_of(HTTPFileSystem, aiohttp.ClientSession._request) | OF_EVERY_FILESYSTEM
+    check_names(source.url, "storage_options", source.options, known)
+    session_names = parameters_of(aiohttp.ClientSession.__init__)
+    check_names(source.url, "client_kwargs", source.option("client_kwargs") or {}, session_names)
+    client = {"timeout": client_timeout(policy), **session_settings(source.option("client_kwargs"))}
+    filesystem = build(HTTPFileSystem, source, client_kwargs=client)
+    await filesystem.set_session()
+    return HttpBackend(filesystem)
+
+
+class HttpBackend:
+    """One HTTP session.
+
+    Args:
+        filesystem: An asynchronous HTTPFileSystem whose session was made in the running loop.
+    """
+
+    block_bytes = BLOCK_BYTES
+    remote = True
+
+    def __init__(self, filesystem: HTTPFileSystem) -> None:
+        self._fs = filesystem
+        self._session: aiohttp.ClientSession = filesystem._session
+        self.fast_paths = (BUFFERED_BODIES,)
+
+    async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
+        """Not over HTTP."""
+        _unsupported("list", prefix)
+
+    async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
+        """Not over HTTP."""
+        _unsupported("write", path)
+
+    async def stat(self, path: str) -> ObjectInfo:
+        """A HEAD."""
+        with seam(path):
+            async with self._session.head(
+                self._fs.encode_url(path), **{"allow_redirects": True, **self._request({})}
+            ) as answer:
+                check_answer(answer, path)
+                return ObjectInfo(path, size_in(answer), _version(answer.headers))
+
+    async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
+        """A streamed GET."""
+        headers = {**range_header(start, end), **_pin(version)}
+        with seam(path, start, end):
+            answer = await self._session.get(self._fs.encode_url(path), **self._request(headers))
+        try:
+            if answer.status == 416:
+                return await self._past_the_end(path, start)
+            check_answer(answer, path, start, end)
+            info = ObjectInfo(path, size_in(answer, start, end), _version(answer.headers))
+            if version is not None and info.version != version:
+                raise changed(path, start, end)
+        except BaseException:
+            answer.close()
+            raise
+        ranges = answer.status == 206 or answer.headers.get("Accept-Ranges") == "bytes"
+        return AiohttpBody(answer, info, start, end, splits=ranges)
+
+    async def aclose(self) -> None:
+        """Closes the session."""
+        await self._session.close()
+
+    async def _past_the_end(self, path: str, start: int) -> Body:
+        """A 416 need not tell the version; the stream above compares what stat says."""
+        info = await self.stat(path)
+        if info.size is not None and start < info.size:
+            raise TransientError(Cause.WRONG_RANGE, f"a 416 for byte {start:,} of {info.size:,}")
+        return EmptyBody(info)
+
+    def _request(self, headers: Mapping[str, str]) -> dict[str, Any]:
+        """The user's request options, with our headers on top: the bytes as they are stored, no encoding."""
+        options = dict(self._fs.kwargs)
+        options["headers"] = {**(options.get("headers") or {}), "Accept-Encoding": "identity", **headers}
+        return options
+
+
+def _version(headers: Mapping[str, str]) -> str | None:
+    return headers.get("ETag") or headers.get("Last-Modified")
+
+
+def _pin(version: str | None) -> dict[str, str]:
+    """The precondition for a version; a weak ETag (W/"...") never matches, so it is only compared."""
+    if version is None or version.startswith("W/"):
+        return {}
+    return {"If-Match" if version.startswith('"') else "If-Unmodified-Since": version}
+
+
+def _unsupported(verb: str, path: str) -> NoReturn:
+    raise UnsupportedOperationError(f"a web server cannot be asked to {verb}: use an object store or files", path)

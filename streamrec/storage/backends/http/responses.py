@@ -1,0 +1,194 @@
+"""Responses of aiohttp: their bodies, their heads, and what its exceptions mean. Shared by s3, gcs and http.
+
+Cost matters here, it is the hot path of all reading: one await per chunk, no joining of chunks, one copy
+into the caller's buffer. What did not fit is kept as a view, not copied again.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+
+from streamrec.errors import StorageError
+from streamrec.storage.backend import ObjectInfo
+from streamrec.storage.backends.http.buffered_body import BufferedBody, take_over
+from streamrec.storage.resilience.faults import (
+    Cause,
+    TransientError,
+    from_status,
+    http_body_range,
+    retry_after_seconds,
+    seam_of,
+    too_many_files,
+)
+from streamrec.storage.resilience.retry import RetryPolicy
+
+__all__ = [
+    "AiohttpBody",
+    "check_answer",
+    "client_timeout",
+    "range_header",
+    "seam",
+    "session_settings",
+    "size_in",
+    "translate",
+]
+
+logger = logging.getLogger("streamrec")
+
+_NOTHING = memoryview(b"")
+
+
+class AiohttpBody:
+    """A Body over a response whose head has arrived.
+
+    Args:
+        response: The response; closed with the body.
+        info: The object's size and version.
+        start: First byte, for errors.
+        end: One past the last byte, for errors.
+        splits: Whether the server gives ranges.
+    """
+
+    __slots__ = ("_buffered", "_end", "_left", "_response", "_start", "_unseen", "info", "splits")
+
+    keeps_time = False  # aiohttp's own limit ends where a buffered body begins
+
+    def __init__(
+        self,
+        response: aiohttp.ClientResponse,
+        info: ObjectInfo,
+        start: int,
+        end: int | None,
+        splits: bool = True,
+    ) -> None:
+        self.info = info
+        self.splits = splits
+        self._response = response
+        self._start = start
+        self._end = end
+        self._unseen = _plain_length(response)
+        # what came with the head is taken now: once the connection is found broken, aiohttp gives nothing out any more
+        self._left = _NOTHING if response.content.exception() else self._received()
+        self._buffered: BufferedBody | None = None
+
+    async def readinto(self, buffer: memoryview) -> int:
+        """Waits for the next bytes: those that aiohttp has already, then the rest by a BufferedBody where it can be."""
+        with seam(self.info.path, self._start, self._end):
+            if self._buffered is not None:
+                return await self._buffered.readinto(buffer)
+            left = self._left or self._received()
+            if not left:
+                self._buffered = take_over(self._response, self._unseen)
+                if self._buffered is not None:
+                    return await self._buffered.readinto(buffer)
+                left = await self._next_chunk()
+        count = min(len(left), len(buffer))
+        buffer[:count] = left[:count]
+        self._left = left[count:]
+        return count
+
+    def _received(self) -> memoryview:
+        """What aiohttp holds of the body already."""
+        data = self._response.content.read_nowait()
+        self._unseen -= len(data)
+        return memoryview(data)
+
+    async def _next_chunk(self) -> memoryview:
+        content = self._response.content
+        while True:
+            data, _ = await content.readchunk()
+            if data:
+                self._unseen -= len(data)
+                return memoryview(data)
+            if content.at_eof():
+                return _NOTHING
+
+    async def aclose(self) -> None:
+        """Closes the connection; a drained one went back to the pool before."""
+        self._left = _NOTHING
+        self._response.close()
+
+
+def _plain_length(response: aiohttp.ClientResponse) -> int:
+    """Bytes of a body that comes as it is; 0 where nobody knows, or where aiohttp must decode it."""
+    encoded = "Transfer-Encoding" in response.headers or "Content-Encoding" in response.headers
+    return 0 if encoded else int(response.headers.get("Content-Length", 0))
+
+
+def client_timeout(policy: RetryPolicy) -> aiohttp.ClientTimeout:
+    """The limits of a session: connect, and a silent socket. The others are kept around each request."""
+    return aiohttp.ClientTimeout(total=None, sock_connect=policy.connect_timeout, sock_read=policy.stall_timeout)
+
+
+def session_settings(users: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a session is made with in the running loop: bodies as they are stored, a pool without a limit; or as told.
+
+    (Shards that are open rest with their connections until their turn comes: where another one had to wait for a
+    connection, all would wait for each other. How many there are is decided in `connections`, and nowhere else.)
+    """
+    settings = {"auto_decompress": False, **(users or {})}
+    connector = settings.get("connector") or aiohttp.TCPConnector(limit=0)
+    if connector.limit or getattr(connector, "limit_per_host", 0):
+        logger.warning(
+            "a connector of yours has a limit of connections: where more shards are open than it allows, they wait for "
+            "each other until they time out; pass limit=0 (and no limit_per_host) to it"
+        )
+    return {**settings, "connector": connector}
+
+
+def range_header(start: int, end: int | None) -> dict[str, str]:
+    """The Range header for some bytes. It is sent for all of them too: the Content-Range of the answer then tells
+    the object's size, and a body that is short without saying so is found out.
+
+    >>> range_header(0, None), range_header(5, 10)
+    ({'Range': 'bytes=0-'}, {'Range': 'bytes=5-9'})
+    """
+    return {"Range": f"bytes={start}-{'' if end is None else end - 1}"}
+
+
+def check_answer(
+    answer: aiohttp.ClientResponse, path: str, start: int | None = None, end: int | None = None, said: str = ""
+) -> None:
+    """Raises what an answer of 300 and above stands for.
+
+    Args:
+        answer: The answer.
+        path: The object's URL.
+        start: First byte that was asked for, or None.
+        end: One past the last byte, or None.
+        said: The server's words where its body was read; else the status line's.
+    """
+    if answer.status >= 300:
+        wait = retry_after_seconds(answer.headers.get("Retry-After"))
+        raise from_status(answer.status, said or answer.reason or "", path, start, end, retry_after=wait)
+
+
+def size_in(answer: aiohttp.ClientResponse, start: int = 0, end: int | None = None) -> int | None:
+    """The object's size as a 200 or 206 tells it, once its range was found right (`http_body_range`)."""
+    return http_body_range(answer.status, answer.headers, start, end)
+
+
+def translate(
+    error: BaseException, path: str, start: int | None = None, end: int | None = None
+) -> StorageError | TransientError:
+    """What an exception of aiohttp, or of the socket below, means."""
+    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if isinstance(error, aiohttp.ClientSSLError):
+        return StorageError(f"the server's certificate was refused ({said})", path, start, end)
+    if isinstance(error, aiohttp.InvalidURL | aiohttp.NonHttpUrlClientError):
+        return StorageError(f"this is no URL that can be fetched ({said})", path, start, end)
+    if isinstance(error, OSError) and error.errno == errno.EMFILE:
+        return StorageError(too_many_files(), path, start, end)
+    if isinstance(error, TimeoutError):
+        return TransientError(Cause.TIMED_OUT, said)
+    if isinstance(error, aiohttp.ClientConnectorError | ConnectionRefusedError):
+        return TransientError(Cause.CONNECT, said)
+    return TransientError(Cause.BROKEN, said)
+
+
+seam = seam_of((aiohttp.ClientError, OSError), translate)

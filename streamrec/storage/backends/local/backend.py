@@ -1,0 +1,341 @@
+"""Local files, through aiofiles: unbuffered, straight into the caller's buffer.
+
+What lies in the page cache is read at once, on the loop: Linux can be asked not to wait (RWF_NOWAIT), and
+copying a megabyte takes less than the hop to a thread. Many bodies take turns of the loop, so that what else
+is on it goes on between them. What is not in the cache is read in a thread, as much as the caller's buffer
+takes. A thread that reads cannot be stopped, so a cancelled `readinto` waits for it: nobody writes into a
+buffer that its owner believes to be free.
+
+Uploads go to a temporary name in the same directory (`temporary_files.py`) and are put in place by fsync, rename (or
+a hard link, which never replaces), fsync of the directory. A process that is killed leaves the temporary file,
+which no listing shows; the next upload to the same name removes it.
+
+What is no plain file is read and written by `special_files.py`. Paths are plain, or `file://` or `local://` URLs;
+listings come in the style that was asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import weakref
+from collections.abc import Iterator, Sequence
+from functools import partial
+from operator import methodcaller
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import quote, unquote, urlsplit
+
+import aiofiles
+
+from streamrec import kernels
+from streamrec.errors import (
+    IntegrityError,
+    NotFoundError,
+    PermissionDeniedError,
+    StorageError,
+    UnsupportedOperationError,
+)
+from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink, Sent
+from streamrec.storage.backends.local.fair_scheduling import FairScheduler
+from streamrec.storage.backends.local.mapped_files import MappedFile, read_cached
+from streamrec.storage.backends.local.special_files import DirectUpload, SpecialBody, is_special, is_unsized
+from streamrec.storage.backends.local.temporary_files import (
+    create_temporary,
+    make_directories,
+    remove_abandoned,
+    sync_directory,
+)
+from streamrec.storage.backends.options import Source
+from streamrec.storage.backends.urls import is_temporary
+from streamrec.storage.resilience.faults import changed, exists, seam_of, too_many_files
+from streamrec.storage.resilience.retry import RetryPolicy
+from streamrec.storage.resilience.shield import finish, in_thread, surely
+
+__all__ = ["LocalBackend", "connect"]
+
+
+async def connect(source: Source, policy: RetryPolicy) -> LocalBackend:
+    """Needs nothing of the options: a local path has none."""
+    return LocalBackend()
+
+
+class LocalBackend:
+    """The files of this machine."""
+
+    block_bytes = BLOCK_BYTES
+    remote = False
+
+    def __init__(self) -> None:
+        self._turns = FairScheduler()
+
+    async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
+        """All of them on one page."""
+        with _seam(prefix):
+            return await asyncio.to_thread(_list, prefix), None
+
+    async def stat(self, path: str) -> ObjectInfo:
+        """Size, and a version from inode, time of change and size."""
+        with _seam(path):
+            return _info(path, await asyncio.to_thread(_stat_file, local_path(path)))
+
+    async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
+        """Opens the file and stays with that one, even when its name moves to another."""
+        local = local_path(path)
+        with _seam(path, start, end):
+            if await asyncio.to_thread(is_special, local):
+                return await SpecialBody.open(path, local, start)
+            file = await finish(_open(local, start), undo=_close)
+        info = _info(path, os.fstat(file.fileno()))
+        if version is not None and version != info.version:
+            await finish(_close(file))
+            raise changed(path, start, end)
+        if not info.size and is_unsized(file.fileno()):
+            special = SpecialBody(path, os.dup(file.fileno()))
+            await finish(_close(file))
+            return special
+        if start >= (info.size or 0):
+            await finish(_close(file))
+            return EmptyBody(info)
+        return _LocalBody(file, info, start, self._turns)
+
+    async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
+        """Makes the directories, and a temporary file beside the final one.
+
+        A symbolic link is followed: what it leads to is replaced, and the link stays.
+        """
+        final = local_path(path)
+        with _seam(path):
+            if await asyncio.to_thread(is_special, final):
+                return DirectUpload(path, final)
+            if await asyncio.to_thread(os.path.islink, final):
+                final = Path(await asyncio.to_thread(os.path.realpath, final))
+            if not overwrite and await asyncio.to_thread(os.path.lexists, final):
+                raise exists(path)
+            return await finish(_begin(path, final, overwrite), undo=_LocalUpload.abort)
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+
+class _LocalBody:
+    keeps_time = True
+    splits = False
+
+    def __init__(self, file: Any, info: ObjectInfo, position: int, turns: FairScheduler) -> None:
+        self.info = info
+        self._file = file
+        self._number = file.fileno()
+        self._position = position
+        self._turns = turns
+        self._mapped: MappedFile | None = None
+
+    async def readinto(self, buffer: memoryview) -> int:
+        """One read system call into the caller's buffer; a file that was changed in place is noticed."""
+        await self._turns.take()
+        file, position = self._number, self._position
+        with _seam(self.info.path, position):
+            count = read_cached(file, buffer, position)
+            if count is None:
+                count = await finish(asyncio.to_thread(os.preadv, file, [buffer], position))
+        self._position += count
+        if count == 0 or self._position == self.info.size:
+            self._check_unchanged(self._position)
+        return count
+
+    def views_safely(self) -> bool:
+        """On this machine's own disks, and with a guard over the mapping."""
+        return kernels.is_safe_to_map(self._number)
+
+    async def view(self, start: int, end: int) -> memoryview:
+        """Bytes as they lie in the page cache."""
+        await self._turns.take()
+        with _seam(self.info.path, start, end):
+            if self._mapped is None:
+                self._mapped = MappedFile(self.info.path, local_path(self.info.path), self._number)
+            return await self._mapped.view(self._number, start, end)
+
+    def confirm(self, start: int) -> None:
+        """A file that was changed in place until now is noticed."""
+        self._check_unchanged(start)
+        if self._mapped is not None:
+            self._mapped.check_pages()
+
+    def _check_unchanged(self, position: int) -> None:
+        """The file that we hold open may have been written to, or cut off."""
+        if _info(self.info.path, os.fstat(self._number)).version != self.info.version:
+            raise changed(self.info.path, position)
+
+    async def aclose(self) -> None:
+        """Closes the file."""
+        await finish(_close(self._file))
+
+
+class _LocalUpload:
+    parallel = 1
+
+    def __init__(self, path: str, final: Path, temporary: Path, file: Any, overwrite: bool) -> None:
+        self._path = path
+        self._final = final
+        self._temporary = temporary
+        self._file = file
+        self._overwrite = overwrite
+        self._left = weakref.finalize(self, remove_own, temporary, os.getpid())
+
+    async def put_part(self, index: int, offset: int, data: bytes, whole: Sent | None) -> None:
+        """Writes at the offset."""
+        with _seam(self._path, offset, offset + len(data)):
+            await finish(_write_all(self._file, offset, data))
+
+    async def complete(self, sent: Sent) -> ObjectInfo:
+        """fsync, rename, fsync of the directory."""
+        with _seam(self._path):
+            return _info(self._path, await finish(self._commit(sent)))
+
+    async def abort(self) -> None:
+        """Removes the temporary file."""
+        with _seam(self._path):
+            await _close(self._file)
+            await surely(partial(self._temporary.unlink, missing_ok=True))
+            self._left.detach()
+
+    async def _commit(self, sent: Sent) -> os.stat_result:
+        """The file stays open, and so locked, until it has its final name."""
+        stat = await asyncio.to_thread(self._put_in_place, sent)
+        self._left.detach()
+        await self._file.close()
+        return stat
+
+    def _put_in_place(self, sent: Sent) -> os.stat_result:
+        handle = self._file.fileno()
+        os.fsync(handle)
+        stat = os.fstat(handle)
+        if stat.st_size != sent.size:
+            raise IntegrityError(f"the file has {stat.st_size:,} bytes of the {sent.size:,} that were sent", self._path)
+        if self._overwrite:
+            os.replace(self._temporary, self._final)
+        else:
+            self._link()
+        sync_directory(self._final.parent)
+        return stat
+
+    def _link(self) -> None:
+        """A second name, which is never put over another; then the first one goes."""
+        try:
+            os.link(self._temporary, self._final)
+        except FileExistsError as error:
+            raise exists(self._path) from error
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                _refuse_exclusive(self._path, error)
+            raise
+        self._temporary.unlink()
+
+
+def remove_own(temporary: Path, maker: int) -> None:
+    """An upload was dropped without an end, or the interpreter ends: its file goes, unless a parent process has it."""
+    if os.getpid() == maker:
+        temporary.unlink(missing_ok=True)
+
+
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+def _refuse_exclusive(path: str, error: OSError) -> NoReturn:
+    raise UnsupportedOperationError(
+        f"this filesystem has no hard links ({error}), so it cannot create a file only where there is none:"
+        " pass overwrite=True",
+        path,
+    ) from error
+
+
+async def _begin(path: str, final: Path, overwrite: bool) -> _LocalUpload:
+    await asyncio.to_thread(make_directories, final.parent)
+    await asyncio.to_thread(remove_abandoned, final)
+    temporary, handle = await asyncio.to_thread(create_temporary, final)
+    file = await aiofiles.open(handle, "wb", buffering=0)
+    return _LocalUpload(path, final, temporary, file, overwrite)
+
+
+async def _close(file: Any) -> None:
+    """Closes a file of aiofiles, also where the task that does it is cancelled before the thread has begun."""
+    await surely(file._file.close)
+
+
+def local_path(url: str) -> Path:
+    """The path of a plain path, or a file:// or local:// URL.
+
+    >>> str(local_path("file:///data/a%20b")), str(local_path("/data/a%20b"))
+    ('/data/a b', '/data/a%20b')
+    """
+    return Path(unquote(urlsplit(url).path) if scheme_of(url) else url)
+
+
+def scheme_of(url: str) -> str:
+    """`file://` or `local://`, where a URL begins with one of them; else ''."""
+    return next((scheme for scheme in ("file://", "local://") if url.startswith(scheme)), "")
+
+
+async def _open(path: Path, start: int) -> Any:
+    file = await in_thread(partial(open, path, "rb", buffering=0), undo=methodcaller("close"))
+    file.seek(start)
+    wrapped = aiofiles.threadpool.wrap(file, loop=asyncio.get_running_loop())
+    weakref.finalize(wrapped, file.close).atexit = False  # a run that is dropped while its loop ends closes nothing
+    return wrapped
+
+
+async def _write_all(file: Any, offset: int, data: bytes | bytearray) -> None:
+    await file.seek(offset)
+    view = memoryview(data)
+    while view:
+        view = view[await file.write(view) :]
+
+
+def _stat_file(path: Path) -> os.stat_result:
+    stat = os.stat(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a directory")
+    return stat
+
+
+def _info(path: str, stat: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(path, stat.st_size, f"{stat.st_ino:x}-{stat.st_mtime_ns:x}-{stat.st_size:x}")
+
+
+def _list(prefix: str) -> list[ObjectInfo]:
+    """All files whose path begins with the prefix, in the order of their paths."""
+    scheme = scheme_of(prefix)
+    wanted = unquote(urlsplit(prefix).path) if scheme else prefix
+    root = wanted[: wanted.rfind("/") + 1] or "."
+    found = [path for path in _walk(root, wanted) if path.startswith(wanted)]
+    return [_info(scheme + quote(path) if scheme else path, os.stat(path)) for path in sorted(found)]
+
+
+def _walk(root: str, wanted: str) -> Iterator[str]:
+    """Files below a directory; a directory that is not there has none."""
+    for directory, below, names in os.walk(root, followlinks=True):
+        here = os.path.join(directory, "").removeprefix("./")
+        below[:] = [name for name in below if _related(here + name + "/", wanted)]
+        yield from (here + name for name in names if not is_temporary(name))
+
+
+def _related(directory: str, wanted: str) -> bool:
+    """Whether anything below the directory can begin with the wanted prefix."""
+    return directory.startswith(wanted) or wanted.startswith(directory)
+
+
+def _translate(error: OSError, path: str, start: int | None, end: int | None) -> StorageError:
+    """What the operating system says; none of it passes by trying again."""
+    if isinstance(error, FileNotFoundError):
+        return NotFoundError("there is no such file: check the path", path, start, end)
+    if isinstance(error, PermissionError):
+        return PermissionDeniedError(f"access refused ({error})", path, start, end)
+    if error.errno == errno.EMFILE:
+        return StorageError(too_many_files(), path, start, end)
+    if isinstance(error, IsADirectoryError):
+        return StorageError(f"this is a directory: write {path.rstrip('/')}/*.tfrecord for the shards in it", path)
+    return StorageError(f"{type(error).__name__}: {error}", path, start, end)
+
+
+_seam = seam_of((OSError,), _translate)

@@ -1,0 +1,150 @@
+"""What is no plain file: named pipes, devices, /dev/stdin, and files of /proc, whose size is told as 0.
+
+They are read to their end, once, in order: there is no size, no version, and no second read from another place. They
+are written straight through: nothing stands under another name first, so what was written before an error stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import stat
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from streamrec.errors import StorageError
+from streamrec.storage.backend import ObjectInfo, Sent
+from streamrec.storage.resilience.shield import finish, in_thread, surely
+
+MOST_BYTES = 1 << 20
+
+__all__ = ["DirectUpload", "SpecialBody", "is_special", "is_unsized"]
+
+
+def is_special(path: Path) -> bool:
+    """Whether a path leads to something that is no plain file and no directory, or to an open file by its number."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    if stat.S_ISREG(mode):
+        return str(path).startswith(("/dev/std", "/dev/fd/", "/proc/"))
+    return not stat.S_ISDIR(mode)
+
+
+def is_unsized(number: int) -> bool:
+    """Whether an open file has bytes though its size is told as 0, or is no plain file."""
+    status = os.fstat(number)
+    if not stat.S_ISREG(status.st_mode):
+        return True
+    return status.st_size == 0 and bool(os.pread(number, 1, 0))
+
+
+class SpecialBody:
+    """A Body over an open file that is read in order, by a thread.
+
+    Args:
+        path: Its URL.
+        number: The file's descriptor; closed with the body.
+    """
+
+    keeps_time = True
+    splits = False
+
+    def __init__(self, path: str, number: int) -> None:
+        self.info = ObjectInfo(path, None, None)
+        self._number = number
+        self._woken, self._waking = os.pipe()
+        self._reading: asyncio.Future[bytes] | None = None
+        self._closed = False
+
+    @classmethod
+    async def open(cls, path: str, local: Path, start: int) -> SpecialBody:
+        """Opens it; a named pipe when somebody opens its other end.
+
+        Raises:
+            StorageError: It is to be read from another place than its beginning.
+        """
+        if start:
+            raise StorageError(
+                "this is no plain file: it is read once, from its beginning, and cannot be gone on with", path
+            )
+        opening = partial(os.open, local, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        try:
+            number = await in_thread(opening, undo=os.close)
+        except asyncio.CancelledError:
+            await surely(partial(_free, local))
+            raise
+        return cls(path, number)
+
+    async def readinto(self, buffer: memoryview) -> int:
+        """Waits for the next bytes; 0 at the end."""
+        if self._reading is None:  # else a call that was cancelled has begun it
+            reading = partial(self._read, min(len(buffer), MOST_BYTES))
+            self._reading = asyncio.get_running_loop().run_in_executor(None, reading)
+        data = await asyncio.shield(self._reading)
+        count = min(len(data), len(buffer))
+        buffer[:count] = data[:count]
+        self._reading = None
+        if count < len(data):
+            self._reading = asyncio.get_running_loop().create_future()
+            self._reading.set_result(data[count:])
+        return count
+
+    async def aclose(self) -> None:
+        """Closes it; a thread that waits for its bytes comes back before."""
+        if not self._closed:
+            self._closed = True
+            await finish(self._close())
+
+    def _read(self, most: int) -> bytes:
+        ready, _, _ = select.select([self._number, self._woken], [], [])
+        return b"" if self._woken in ready else os.read(self._number, most)
+
+    async def _close(self) -> None:
+        os.write(self._waking, b"x")
+        if self._reading is not None:
+            await asyncio.wait([self._reading])
+        for number in (self._number, self._woken, self._waking):
+            os.close(number)
+
+
+def _free(local: Path) -> None:
+    """A thread that waits for the other end of a named pipe finds one, and comes back."""
+    with suppress(OSError):  # nobody waits
+        os.close(os.open(local, os.O_WRONLY | os.O_NONBLOCK))
+
+
+class DirectUpload:
+    """A PartSink over a file that is written as it comes."""
+
+    parallel = 1
+
+    def __init__(self, path: str, local: Path) -> None:
+        self._path = path
+        self._local = local
+        self._number: int | None = None
+
+    async def put_part(self, index: int, offset: int, data: bytes, whole: Sent | None) -> None:
+        """Writes it behind the one before."""
+        await finish(asyncio.to_thread(self._write, data))
+
+    async def complete(self, sent: Sent) -> ObjectInfo:
+        """Closes the file."""
+        await self.abort()
+        return ObjectInfo(self._path, None, None)
+
+    async def abort(self) -> None:
+        """Closes the file; what was written stays."""
+        number, self._number = self._number, None
+        if number is not None:
+            await surely(partial(os.close, number))
+
+    def _write(self, data: bytes) -> None:
+        if self._number is None:
+            self._number = os.open(self._local, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._number, view) :]

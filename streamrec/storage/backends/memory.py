@@ -1,0 +1,130 @@
+"""fsspec's memory filesystem: `memory://` URLs, in tests and notebooks.
+
+It is the one that the user's own `fsspec.filesystem("memory")` sees: what one writes, the other reads. A
+body reads the file object that was there when it was opened, so an object that is replaced meanwhile does
+not mix in; the version tells them apart all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fsspec.implementations.memory import MemoryFileSystem
+
+from streamrec.errors import NotFoundError
+from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink, Sent
+from streamrec.storage.backends.options import Source
+from streamrec.storage.resilience.faults import changed, exists
+from streamrec.storage.resilience.retry import RetryPolicy
+
+__all__ = ["MemoryBackend", "connect"]
+
+
+async def connect(source: Source, policy: RetryPolicy) -> MemoryBackend:
+    """Takes the user's instance, or the one that shares the process-wide store."""
+    return MemoryBackend(source.filesystem or MemoryFileSystem(**source.options))
+
+
+class MemoryBackend:
+    """One memory filesystem.
+
+    Args:
+        filesystem: fsspec's, any instance.
+    """
+
+    block_bytes = BLOCK_BYTES
+    remote = False
+
+    def __init__(self, filesystem: MemoryFileSystem) -> None:
+        self._fs = filesystem
+
+    async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
+        """All of them on one page."""
+        start = "/" + prefix.removeprefix("memory://").lstrip("/")
+        names = sorted(name for name in self._fs.store if name.startswith(start))
+        return [_info("memory:/" + name, self._fs.store[name]) for name in names], None
+
+    async def stat(self, path: str) -> ObjectInfo:
+        """Length and time of creation."""
+        return _info(path, self._file(path))
+
+    async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
+        """A body over the file as it is now."""
+        file = self._file(path)
+        info = _info(path, file)
+        if version is not None and version != info.version:
+            raise changed(path, start, end)
+        size = file.getbuffer().nbytes
+        stop = size if end is None else min(end, size)
+        return EmptyBody(info) if start >= stop else _MemoryBody(file, info, start, stop)
+
+    async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
+        """Collects parts until they are complete."""
+        upload = _MemoryUpload(self._fs, path, overwrite)
+        upload.check_free()
+        return upload
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+    def _file(self, path: str) -> Any:
+        try:
+            return self._fs.store[self._fs._strip_protocol(path)]
+        except KeyError as error:
+            raise NotFoundError("there is no such object in memory: check the URL", path) from error
+
+
+class _MemoryBody:
+    keeps_time = True
+    splits = False
+
+    def __init__(self, file: Any, info: ObjectInfo, start: int, stop: int) -> None:
+        self.info = info
+        self._file = file
+        self._position = start
+        self._stop = stop
+
+    async def readinto(self, buffer: memoryview) -> int:
+        """Copies; never waits."""
+        count = min(len(buffer), self._stop - self._position)
+        with self._file.getbuffer() as view:
+            buffer[:count] = view[self._position : self._position + count]
+        self._position += count
+        return count
+
+    async def aclose(self) -> None:
+        """Nothing to free."""
+
+
+class _MemoryUpload:
+    parallel = 1
+
+    def __init__(self, filesystem: MemoryFileSystem, path: str, overwrite: bool) -> None:
+        self._fs = filesystem
+        self._path = path
+        self._overwrite = overwrite
+        self._data = bytearray()
+
+    async def put_part(self, index: int, offset: int, data: bytes, whole: Sent | None) -> None:
+        """Keeps a copy."""
+        self._data[offset:] = data
+
+    def check_free(self) -> None:
+        """Refuses a name that is taken, where it must not be replaced."""
+        if not self._overwrite and self._fs._strip_protocol(self._path) in self._fs.store:
+            raise exists(self._path)
+
+    async def complete(self, sent: Sent) -> ObjectInfo:
+        """Puts the file there in one step."""
+        self.check_free()
+        self._fs.pipe_file(self._path, bytes(self._data))
+        return _info(self._path, self._fs.store[self._fs._strip_protocol(self._path)])
+
+    async def abort(self) -> None:
+        """Drops the copy."""
+        self._data = bytearray()
+
+
+def _info(path: str, file: Any) -> ObjectInfo:
+    return ObjectInfo(path, file.getbuffer().nbytes, f"{file.created.isoformat()}-{id(file):x}")

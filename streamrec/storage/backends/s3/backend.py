@@ -1,0 +1,259 @@
+"""S3, and whatever speaks its protocol, through s3fs.
+
+s3fs brings what is tedious: credentials, regions, signing, options. What it does badly is done here by hand
+on its `_call_s3`: a streamed GET whose connection is freed (its own `close` leaks it), uploads
+(`s3/uploads.py`), and no retries (it nests five of its own around five of botocore's).
+
+Versions are etags. They are pinned with If-Match, so a changed object is a 412 before the first byte.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, Final
+
+import aiohttp
+from aiobotocore.config import AioConfig
+from aiobotocore.session import AioSession
+from botocore.awsrequest import HeadersDict
+from botocore.config import Config
+from botocore.exceptions import ProfileNotFound
+from botocore.loaders import Loader, create_loader
+from s3fs import S3FileSystem
+
+from streamrec.errors import StorageError
+from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
+from streamrec.storage.backends.fast_path import FastPath
+from streamrec.storage.backends.http import responses as http_body
+from streamrec.storage.backends.http.buffered_body import BUFFERED_BODIES
+from streamrec.storage.backends.option_names import OF_EVERY_FILESYSTEM, check_endpoint, check_names, parameters_of
+from streamrec.storage.backends.options import Source, build
+from streamrec.storage.backends.s3.credentials import watch_credentials
+from streamrec.storage.backends.s3.errors import PastTheEndError, seam
+from streamrec.storage.backends.s3.repeated_gets import RepeatedGets, Response
+from streamrec.storage.backends.s3.uploads import S3Upload, UnfinishedUploads
+from streamrec.storage.backends.urls import split_object, split_prefix
+from streamrec.storage.resilience.credentials import Renewal
+from streamrec.storage.resilience.faults import Cause, TransientError, changed, http_body_range
+from streamrec.storage.resilience.retry import RetryPolicy
+
+__all__ = ["S3Backend", "connect"]
+
+logger = logging.getLogger("streamrec")
+
+UNLIMITED: Final = 1 << 16
+"""Connections in a pool; see `http_body.session_settings`."""
+
+
+async def connect(source: Source, policy: RetryPolicy) -> S3Backend:
+    """Makes a client in the running loop.
+
+    Raises:
+        StorageError: An option that s3fs or botocore does not know, or that names nothing.
+    """
+    _check_options(source)
+    users = source.option("config_kwargs") or {}
+    if "max_pool_connections" in users:
+        logger.info(
+            "max_pool_connections=%r is not heeded: shards that are open would wait for each other's connections; "
+            "how many are open is num_parallel_reads",
+            users["max_pool_connections"],
+        )
+    config = {**_client_config(source, policy), **users, "max_pool_connections": UNLIMITED}
+    filesystem = build(S3FileSystem, source, config_kwargs=config)
+    filesystem.retries = 1
+    try:
+        if filesystem.session is None:
+            filesystem.session = _session(filesystem.kwargs)
+        with seam(f"{source.protocol}://"):
+            await filesystem.set_session()
+    except ProfileNotFound as error:
+        profiles = ", ".join(AioSession().available_profiles) or "none"
+        raise StorageError(f"{error}; profiles in the AWS configuration files: {profiles}", source.url) from error
+    return S3Backend(filesystem, watch_credentials(filesystem))
+
+
+def _check_options(source: Source) -> None:
+    """What s3fs hands on to botocore is known by its names, so that a wrong one is found before any request."""
+    session = parameters_of(AioSession)
+    check_names(
+        source.url, "storage_options", source.options, parameters_of(S3FileSystem) | session | OF_EVERY_FILESYSTEM
+    )
+    client = source.option("client_kwargs") or {}
+    check_names(
+        source.url, "client_kwargs", client, parameters_of(AioSession._create_client) - {"self", "service_name"}
+    )
+    config = {*Config.OPTION_DEFAULTS, *parameters_of(AioConfig)}
+    check_names(source.url, "config_kwargs", source.option("config_kwargs") or {}, config)
+    check_endpoint(source.url, "endpoint_url", source.option("endpoint_url"))
+    check_endpoint(source.url, "client_kwargs['endpoint_url']", client.get("endpoint_url"))
+
+
+def _session(options: Mapping[str, Any]) -> AioSession:
+    """A session that shares botocore's descriptions of services with all others: parsing them costs 60 ms a client."""
+    session = AioSession(**options)
+    session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
+    return session
+
+
+@cache
+def _loader(data_path: str | None) -> Loader:
+    return create_loader(data_path)
+
+
+def _client_config(source: Source, policy: RetryPolicy) -> dict[str, Any]:
+    """Settings of botocore below the user's own: one attempt, lean checksums."""
+    config: dict[str, Any] = {
+        "retries": {"total_max_attempts": 1, "mode": "standard"},
+        "connect_timeout": policy.connect_timeout,
+        "read_timeout": policy.stall_timeout,  # of a body; heads have ours, around each request
+        "response_checksum_validation": "when_required",  # some servers send the whole object's on a 206
+        "request_checksum_calculation": "when_required",  # uploads bring their own
+    }
+    client = source.option("client_kwargs") or {}
+    endpoint = source.option("endpoint_url") or client.get("endpoint_url") or ""
+    if not endpoint.startswith("http:"):
+        # TLS guards the body on its way, and the signed CRC32C up to the disk; SHA-256 would cost more than both.
+        config["s3"] = {"payload_signing_enabled": False}
+    return config
+
+
+class S3Backend:
+    """One S3 client.
+
+    Args:
+        filesystem: An asynchronous S3FileSystem whose session was made in the running loop.
+        renewal: How its credentials are renewed, if they can be; closed with the backend.
+    """
+
+    block_bytes = BLOCK_BYTES
+    remote = True
+
+    def __init__(self, filesystem: S3FileSystem, renewal: Renewal | None = None) -> None:
+        self._fs = filesystem
+        self._renewal = renewal
+        self._unfinished = UnfinishedUploads(filesystem)
+        self._repeated_gets = RepeatedGets(filesystem, renewal)
+        self._bodies = FastPath("reading bodies from aiohttp (streamrec.storage.backends.s3.backend)")
+        self.fast_paths = (self._repeated_gets.fast_path, self._bodies, BUFFERED_BODIES)
+
+    async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
+        """One page of up to 1,000 keys; directory markers are left out."""
+        scheme, bucket, key = split_prefix(prefix)
+        more = {"ContinuationToken": token} if token else {}
+        with seam(prefix):
+            page = await self._fs._call_s3("list_objects_v2", Bucket=bucket, Prefix=key, **more)
+        infos = [
+            ObjectInfo(f"{scheme}://{bucket}/{item['Key']}", item["Size"], item.get("ETag"))
+            for item in page.get("Contents", ())
+            if not item["Key"].endswith("/")
+        ]
+        return infos, page["NextContinuationToken"] if page.get("IsTruncated") else None
+
+    async def stat(self, path: str) -> ObjectInfo:
+        """A HEAD."""
+        bucket, key = split_object(path)
+        with seam(path):
+            head = await self._fs._call_s3("head_object", Bucket=bucket, Key=key)
+        return ObjectInfo(path, head["ContentLength"], head.get("ETag"))
+
+    async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
+        """A streamed GET."""
+        bucket, key = split_object(path)
+        headers = http_body.range_header(start, end)
+        if version:
+            headers["If-Match"] = version
+        try:
+            with seam(path, start, end):
+                answer = await self._repeated_gets.get(bucket, key, headers) or await self._first_get(
+                    bucket, key, headers
+                )
+        except PastTheEndError:
+            return EmptyBody(await self._stat_past_the_end(path, start, version))
+        return _body(answer, path, start, end)
+
+    async def _first_get(self, bucket: str, key: str, headers: Mapping[str, str]) -> Response:
+        """A GET by the client itself."""
+        extra = {name.replace("-", ""): value for name, value in headers.items()}
+        response = await self._fs._call_s3("get_object", Bucket=bucket, Key=key, **extra)
+        self._repeated_gets.answered(bucket)
+        meta = response["ResponseMetadata"]
+        return Response(meta["HTTPStatusCode"], HeadersDict(meta["HTTPHeaders"]), self._raw(response["Body"]))
+
+    def _raw(self, body: Any) -> Any:
+        """The response of aiohttp that the client's body wraps; the body itself where that is not to be had."""
+        for name in ("raw_stream", "_raw_stream", "__wrapped__"):  # of one release or another
+            raw = getattr(body, name, None)
+            if isinstance(raw, aiohttp.ClientResponse):
+                return raw
+        self._bodies.leave("all buckets of this client", f"no aiohttp.ClientResponse in a {type(body).__name__}")
+        return body
+
+    async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
+        """Ends what a killed writer left; begins nothing yet: an object of one part needs no multipart upload."""
+        upload = S3Upload(self._fs, self._unfinished, path, overwrite)
+        await upload.prepare()
+        return upload
+
+    async def aclose(self) -> None:
+        """Closes the client's connections."""
+        if self._renewal is not None:
+            await self._renewal.aclose()
+        creator = getattr(self._fs, "_s3creator", None)
+        if creator is not None:
+            await creator.__aexit__(None, None, None)
+
+    async def _stat_past_the_end(self, path: str, start: int, version: str | None) -> ObjectInfo:
+        """A 416 tells no version, so ask for it; the end must really lie there."""
+        info = await self.stat(path)
+        if version is not None and info.version != version:
+            raise changed(path, start)
+        if info.size is not None and start < info.size:
+            raise TransientError(Cause.WRONG_RANGE, f"a 416 for byte {start:,} of {info.size:,}")
+        return info
+
+
+def _body(answer: Response, path: str, start: int, end: int | None) -> Body:
+    """The body of a GET, once its range was found right."""
+    try:
+        size = http_body_range(answer.status, answer.headers, start, end)
+    except TransientError:
+        answer.raw.close()
+        raise
+    info = ObjectInfo(path, size, answer.headers.get("etag"))
+    if isinstance(answer.raw, aiohttp.ClientResponse):
+        return http_body.AiohttpBody(answer.raw, info, start, end)
+    return ClientBody(answer.raw, info, start, end)
+
+
+class ClientBody:
+    """A Body over the client's own, read as its users do.
+
+    Args:
+        body: The client's; closed with this one.
+        info: The object's size and version.
+        start: First byte, for errors.
+        end: One past the last byte, for errors.
+    """
+
+    keeps_time = False
+    splits = True
+
+    def __init__(self, body: Any, info: ObjectInfo, start: int, end: int | None) -> None:
+        self.info = info
+        self._body = body
+        self._start = start
+        self._end = end
+
+    async def readinto(self, buffer: memoryview) -> int:
+        """Waits for the next bytes; 0 at the end."""
+        with seam(self.info.path, self._start, self._end):
+            data = await self._body.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    async def aclose(self) -> None:
+        """Closes it."""
+        self._body.close()

@@ -1,0 +1,90 @@
+"""What comes out of s3fs, botocore and aiohttp, translated: what may pass, and what is final."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+from botocore import exceptions as boto
+from botocore.parsers import ResponseParserError
+
+from streamrec.errors import PermissionDeniedError, StorageError, UnsupportedOperationError, UploadEndedError
+from streamrec.storage.backends.http import responses as http_body
+from streamrec.storage.resilience.faults import Cause, TransientError, from_status, retry_after_seconds, seam_of
+
+__all__ = ["BadDigestError", "NoSuchUploadError", "PastTheEndError", "seam"]
+
+_FOREIGN = (boto.BotoCoreError, boto.ClientError, ResponseParserError, aiohttp.ClientError, OSError)
+_DAMAGED_CODES = frozenset(
+    {"InvalidDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch", "IncompleteBody"}
+)
+
+
+class PastTheEndError(StorageError):
+    """A 416."""
+
+
+class BadDigestError(TransientError):
+    """What arrived has not the checksum that came with it."""
+
+
+class NoSuchUploadError(UploadEndedError):
+    """The multipart upload was completed, aborted or tidied away."""
+
+
+_ENDED = (
+    "the multipart upload was ended by somebody else ({}): another writer began on the same name, or the bucket's"
+    " lifecycle rule tidied it up; write the object again, with one writer"
+)
+
+
+def _translate(error: BaseException, path: str, start: int | None, end: int | None) -> StorageError | TransientError:
+    """What an exception of s3fs, botocore or aiohttp means."""
+    if isinstance(error.__cause__, boto.ClientError):  # s3fs makes OSErrors of them
+        error = error.__cause__
+    said = f"{type(error).__name__}: {error}"
+    if isinstance(error, boto.ClientError):
+        return _from_answer(error.response, path, start, end)
+    if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError | boto.UnauthorizedSSOTokenError):
+        return PermissionDeniedError(f"no credentials ({said}): pass key and secret, or anon=True", path)
+    if isinstance(error, boto.SSLError):
+        return StorageError(f"the server's certificate was refused ({said})", path, start, end)
+    if isinstance(error, boto.EndpointConnectionError | boto.ConnectTimeoutError | boto.ProxyConnectionError):
+        return TransientError(Cause.CONNECT, said)
+    if isinstance(error, boto.ReadTimeoutError):
+        return TransientError(Cause.TIMED_OUT, said)
+    if isinstance(error, boto.HTTPClientError | boto.IncompleteReadError):
+        return TransientError(Cause.BROKEN, said)
+    if isinstance(error, ResponseParserError):
+        return TransientError(Cause.SERVER, said)
+    if isinstance(error, boto.CredentialRetrievalError):
+        return TransientError(Cause.CREDENTIALS, said)
+    if isinstance(error, boto.BotoCoreError):
+        return StorageError(f"the request cannot be made ({said})", path, start, end)
+    return http_body.translate(error, path, start, end)
+
+
+def _from_answer(
+    answer: Mapping[str, Any], path: str, start: int | None, end: int | None
+) -> StorageError | TransientError:
+    """What an error document of S3 means."""
+    meta = answer.get("ResponseMetadata", {})
+    status = int(meta.get("HTTPStatusCode", 500))
+    fault = answer.get("Error", {})
+    code, message = str(fault.get("Code", "")), str(fault.get("Message", ""))
+    if status == 416:
+        return PastTheEndError(message, path, start, end)
+    if code == "NoSuchUpload":
+        return NoSuchUploadError(_ENDED.format(message), path, start, end)
+    if code == "BadDigest":
+        return BadDigestError(Cause.DAMAGED, f"{code}: {message}")
+    if code in _DAMAGED_CODES:
+        return TransientError(Cause.DAMAGED, f"{code}: {message}")
+    if status in (405, 501):
+        return UnsupportedOperationError(f"the store cannot do this ({code}: {message})", path, start, end)
+    wait = retry_after_seconds(meta.get("HTTPHeaders", {}).get("retry-after"))
+    return from_status(status, message, path, start, end, code=code, retry_after=wait)
+
+
+seam = seam_of(_FOREIGN, _translate)

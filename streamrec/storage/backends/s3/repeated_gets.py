@@ -1,0 +1,199 @@
+"""GETs from a bucket that was read before: what the client worked out for the first one is used again.
+
+A GET through the client costs 1.5 to 2 ms of processor time. Most of it goes into what is the same for all objects of
+a bucket (parameters, the rules that find the endpoint, headers) and into an answer of which three headers are wanted.
+Small shards and ranges are many requests, so it matters: this way costs a third.
+
+Rules:
+- The client sends the first GET of a bucket. What it sent is noted as it leaves (botocore's `before-send`): URL up to
+  the key, headers, where and how it was signed. Further objects are asked for in the same way.
+- It is a fast path (`fast_path.py`): where it fails, or the store refuses what it asked for and then answers the
+  client itself, the bucket is left to the client for good. Before any of these requests was answered well, each error
+  may be due to it, unless the store is busy; later only those that are not about the object.
+- Each further request is signed anew, by the client's own signer, and sent by its own HTTP session: credentials that
+  are renewed, proxies and certificates are as ever. Its errors are parsed by the client's parser and raised as its own.
+- A bucket whose GETs do not look as expected is left to the client: a URL that does not end with the key, an older
+  kind of signature.
+- A request whose credentials were refused is sent once more when they were renewed, as by the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+import aiobotocore.endpoint
+import aiohttp
+from botocore.awsrequest import AWSRequest
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+from s3fs import S3FileSystem
+
+from streamrec.storage.backends.fast_path import FastPath
+from streamrec.storage.backends.s3.credentials import EXPIRED, renewed
+from streamrec.storage.resilience.credentials import Renewal
+
+__all__ = ["RepeatedGets", "Response"]
+
+_OF_ONE_REQUEST: Final = frozenset(
+    {
+        "range",
+        "if-match",
+        "authorization",
+        "x-amz-date",
+        "x-amz-content-sha256",
+        "x-amz-security-token",
+        "x-amz-s3session-token",
+        "amz-sdk-invocation-id",
+        "amz-sdk-request",
+    }
+)
+"""Headers that belong to one request, or that its signature adds."""
+
+
+class Response(NamedTuple):
+    """A response whose head has arrived."""
+
+    status: int
+    headers: Mapping[str, str]
+    raw: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """What a GET of one object was like."""
+
+    base: str
+    headers: Mapping[str, Any]
+    context: Mapping[str, Any]
+
+
+class RepeatedGets:
+    """The further GETs of one filesystem.
+
+    Args:
+        filesystem: An asynchronous S3FileSystem whose session was made.
+        renewal: How its credentials are renewed, if they can be.
+    """
+
+    def __init__(self, filesystem: S3FileSystem, renewal: Renewal | None = None) -> None:
+        self._fs = filesystem
+        self._renewal = renewal
+        self.fast_path = FastPath("repeating the client's GET requests (streamrec.storage.backends.s3.repeated_gets)")
+        self._noted: dict[str, _Sent] = {}
+        self._proven: dict[str, _Sent] = {}
+        self._refused: dict[str, ClientError] = {}
+        for events in (filesystem._s3.meta.events, filesystem.session.get_component("event_emitter")):
+            events.register_last("before-send.s3.GetObject", self._note, unique_id="streamrec-gets")
+
+    def answered(self, bucket: str) -> None:
+        """The client's own GET was answered well: what was noted is right, unless it was refused just now."""
+        refused = self._refused.pop(bucket, None)
+        if refused is not None:
+            self.fast_path.leave(bucket, refused)
+        elif bucket in self._noted:
+            self._proven[bucket] = self._noted.pop(bucket)
+
+    async def get(self, bucket: str, key: str, headers: Mapping[str, str]) -> Response | None:
+        """One GET; None where the client itself is to send it.
+
+        Args:
+            bucket: The bucket.
+            key: The object's key.
+            headers: What is asked for: Range, If-Match.
+
+        Raises:
+            ClientError, BotoCoreError: As the client.
+        """
+        sent = self._proven.get(bucket) or self._noted.get(bucket)
+        if sent is None or not self.fast_path.is_open(bucket):
+            return None
+        try:
+            answer = await self._sent_as(sent, bucket, key, headers)
+        except ClientError as error:
+            if _is_of_the_store(error) or (bucket in self._proven and _is_of_the_object(error)):
+                raise
+            self._refused[bucket] = error
+            return None
+        except Exception as error:
+            if _is_of_the_network(error):
+                raise
+            self.fast_path.leave(bucket, error)
+            return None
+        if bucket in self._noted:
+            self._proven[bucket] = self._noted.pop(bucket)
+        return answer
+
+    async def _sent_as(self, sent: _Sent, bucket: str, key: str, headers: Mapping[str, str]) -> Response:
+        client = await self._fs.get_s3(bucket)
+        for attempt in range(2):
+            request = AWSRequest("GET", sent.base + _quoted(key), {**sent.headers, **headers}, stream_output=True)
+            request.context.update(sent.context)
+            await client._request_signer.sign("GetObject", request)
+            answer = await client._endpoint.http_session.send(request.prepare())
+            if answer.status_code < 300:
+                break
+            told = await _error_of(client, answer)
+            expired = told.response.get("Error", {}).get("Code") in EXPIRED
+            if attempt or not expired or self._renewal is None or not await renewed(self._renewal, request.context):
+                raise told
+        return Response(answer.status_code, answer.headers, answer.raw)
+
+    def _note(self, request: Any, **_: Any) -> None:
+        """A GET of the client's leaves, whatever happens here."""
+        try:
+            self._noted.update(self._of(request))
+        except Exception as error:
+            self.fast_path.leave("all buckets of this client", error)
+
+    def _of(self, request: Any) -> dict[str, _Sent]:
+        """What a GET was like, by its bucket; nothing where it does not look as expected."""
+        asked = request.context.get("input_params", {})
+        bucket, key = asked.get("Bucket"), asked.get("Key")
+        signature = _text(request.headers.get("Authorization", "AWS4"))
+        if not bucket or not key or not request.url.endswith(f"/{_quoted(key)}") or not signature.startswith("AWS4"):
+            return {}
+        headers = {_text(name): _text(value) for name, value in request.headers.items()}
+        kept = {name: value for name, value in headers.items() if name.lower() not in _OF_ONE_REQUEST}
+        how = {name: request.context[name] for name in ("auth_type", "signing") if name in request.context}
+        base = request.url.removesuffix(_quoted(key))
+        return {bucket: _Sent(base, kept, {"client_config": request.context["client_config"], **how})}
+
+
+async def _error_of(client: Any, answer: Any) -> ClientError:
+    """What the client would raise."""
+    model = client.meta.service_model.operation_model("GetObject")
+    told = await aiobotocore.endpoint.convert_to_response_dict(answer, model)
+    return ClientError(await client._response_parser.parse(told, model.output_shape), "GetObject")
+
+
+def _status(error: ClientError) -> int:
+    status: int = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return status
+
+
+def _is_of_the_store(error: ClientError) -> bool:
+    """Whether any request would be answered so now: the store is busy."""
+    return _status(error) >= 500 or _status(error) == 429
+
+
+def _is_of_the_object(error: ClientError) -> bool:
+    """Whether the client would be told the same: the object is not there, another version, or shorter."""
+    return _status(error) in (404, 412, 416)
+
+
+def _is_of_the_network(error: Exception) -> bool:
+    """Whether the client would fail in the same way. (Its session wraps whatever it does not know, bugs included.)"""
+    if isinstance(error, HTTPClientError) and type(error) is HTTPClientError:
+        return isinstance(error.kwargs.get("error"), aiohttp.ClientError | OSError)
+    return isinstance(error, BotoCoreError | aiohttp.ClientError | OSError)
+
+
+def _quoted(key: str) -> str:
+    """A key as it stands in a URL."""
+    return quote(key, safe="/~")
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,138 @@
+"""Hedged requests: requests for the same bytes, of which the first to be answered counts.
+
+Rules:
+
+* A request that fails leaves the others running; its error counts when it was the last one, or when it is final,
+  because a final error would be the same for all.
+* `settle` leaves nothing behind: requests under way are cancelled, and a response that came after the first is
+  closed, with its connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from streamrec.storage.backend import Body
+from streamrec.storage.resilience.faults import TransientError
+
+__all__ = ["HedgedRequests", "MovingDeadline"]
+
+
+class HedgedRequests:
+    """Requests that run against each other.
+
+    Attributes:
+        answer: The first response, or the error that all came to.
+        taken: Set by who took the answer: `settle` then leaves it open.
+        hedged: Whether it is that of a later request than the first.
+    """
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[Body] = asyncio.get_running_loop().create_future()
+        self.hedged = self.taken = False
+        self._first: asyncio.Task[Body] | None = None
+        self._running: set[asyncio.Task[Body]] = set()
+        self._late: list[Body] = []
+
+    def send(self, request: Coroutine[Any, Any, Body]) -> None:
+        """Sends one more request."""
+        task = asyncio.get_running_loop().create_task(request)
+        self._first = self._first or task
+        self._running.add(task)
+        task.add_done_callback(self._done)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is left to cancel or to close."""
+        return self.taken and not self._running and not self._late
+
+    async def settle(self) -> None:
+        """Cancels and closes all but an answer that was taken."""
+        answer = self.answer
+        if not answer.cancel() and not answer.cancelled() and answer.exception() is None and not self.taken:
+            self._late.append(answer.result())
+        for task in self._running:
+            task.cancel()
+        while self._running:
+            await asyncio.wait(self._running)
+            await asyncio.sleep(0)  # their callbacks come after
+        while self._late:
+            await self._late.pop().aclose()
+
+    def _done(self, task: asyncio.Task[Body]) -> None:
+        self._running.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled():
+            return
+        if self.answer.done():
+            if error is None:
+                self._late.append(task.result())
+        elif error is None:
+            self.hedged = task is not self._first
+            self.answer.set_result(task.result())
+        elif not self._running or not isinstance(error, TransientError):
+            self.answer.set_exception(error)
+
+
+class MovingDeadline:
+    """Calls when a wait takes longer than a limit that may still change: others teach it meanwhile.
+
+    It looks after `floor` seconds and then at doubled times, so at twice the limit at the latest. Time in which
+    the loop itself stood still does not count: what is awaited may have come long ago. One is for many waits, one after
+    the other: the timer outlives the wait that it was set for, so that waits that are short cost none.
+
+    Args:
+        limit: The limit in seconds, as it is known now.
+        floor: The least that it can be.
+        call: Called when it is passed; returns whether to begin anew, since what it did may take too long as well.
+    """
+
+    __slots__ = ("_began", "_call", "_due", "_floor", "_limit", "_loop", "_timer")
+
+    def __init__(self, limit: Callable[[], float], floor: float, call: Callable[[], bool]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._limit = limit
+        self._floor = floor
+        self._call = call
+        self._due = 0.0
+        self._began: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """A wait begins."""
+        self._began = self._loop.time()
+        if self._timer is None:
+            self._look_at(self._began + self._floor)
+
+    def end(self) -> None:
+        """It is over."""
+        self._began = None
+
+    def cancel(self) -> None:
+        """No other one will come."""
+        self._began = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look_at(self, due: float) -> None:
+        self._due = due
+        self._timer = self._loop.call_at(due, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._began is None:
+            return
+        now = self._loop.time()
+        if self._began < self._due:
+            self._began += now - self._due  # how late the loop is
+        taken, limit = now - self._began, self._limit()
+        if taken < self._floor - 0.001:  # the timer is an earlier wait's
+            self._look_at(self._began + self._floor)
+        elif taken < limit - 0.001:
+            self._look_at(now + min(limit - taken, taken))
+        elif self._call():
+            self._began = now
+            self._look_at(now + self._floor)

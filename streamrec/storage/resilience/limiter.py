@@ -1,0 +1,147 @@
+"""The limiter: throttling slows all requests to a bucket down together, not each stream by itself.
+
+`RequestRate` decides and never waits; `Limiter` only waits as long as it says. Rules:
+
+* Nothing is limited until the store asks for fewer requests (503 SlowDown, 429). What goes on from there is the
+  rate that was sent, and the rule is that of TCP: multiplicative decrease, additive increase. Source: Chiu and
+  Jain, "Analysis of the Increase and Decrease Algorithms for Congestion Avoidance", 1989.
+* One decrease a round: an answer to a request that was sent before the last decrease tells nothing new, and one
+  to a request less than `SETTLE` after it only counts; stores count over a second or so.
+* The decrease is half of the share that was refused in the round, so that a store which refuses one request in
+  ten at random is not taken for one that can do no more. Source: Alizadeh and others, "Data Center TCP", 2010.
+* A Retry-After holds all requests back, for `HOLD_CAP` at the most: nobody's word stops a run for an hour.
+* First come, first served: whoever waits longest goes next, so no stream starves.
+* When the rate has grown to four times what was too much, the limit is forgotten.
+
+Requests are limited and not connections: that is what stores throttle by, and a body that streams is no request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from typing import Final
+
+__all__ = ["HOLD_CAP", "LEAST_RATE", "Limiter", "RequestRate"]
+
+FIRST_DECREASE: Final = 0.7
+"""What is left of the rate after the first decrease."""
+
+INCREASE: Final = 0.2
+"""By what share of the rate at the last decrease it grows each second, if it is used."""
+
+SETTLE: Final = 0.3
+"""Seconds that a decrease has to show its effect."""
+
+LEAST_RATE: Final = 5.0
+"""Requests per second that are always allowed: one refusal must not make a reader of few requests wait for a second."""
+
+LEAST_INCREASE: Final = 1.0
+"""Requests per second that the rate grows by each second at the least."""
+
+HOLD_CAP: Final = 30.0
+"""Seconds that a Retry-After may hold all requests back."""
+
+
+class RequestRate:
+    """How fast requests may go. All times are of one clock, in seconds.
+
+    Attributes:
+        rate: Requests per second; None: no limit.
+
+    >>> pace = RequestRate()
+    >>> for step in range(100):
+    ...     pace.sent(step / 50)
+    >>> pace.throttled(2.0, sent_at=1.98)
+    >>> 20 < pace.rate < 35
+    True
+    >>> pace.sent(2.0)
+    >>> 1 / 35 < pace.delay(2.0) < 1 / 20
+    True
+    """
+
+    __slots__ = ("_level", "_level_at", "_lowered_at", "_next", "_refused", "_served", "_too_much", "rate")
+
+    def __init__(self) -> None:
+        self.rate: float | None = None
+        self._next = 0.0
+        self._lowered_at = -math.inf
+        self._too_much = 0.0
+        self._level = 0.0  # requests of about the last second
+        self._level_at = 0.0
+        self._served = self._refused = 0  # in this round
+
+    def delay(self, now: float) -> float:
+        """Seconds until the next request may go; 0.0 for now."""
+        return 0.0 if self.rate is None else max(0.0, self._next - now)
+
+    def sent(self, now: float) -> None:
+        """A request goes."""
+        self._level = 1.0 + self._level * math.exp(min(0.0, self._level_at - now))
+        self._level_at = now
+        if self.rate is not None:
+            self._next = max(self._next, now) + 1.0 / self.rate
+
+    def answered(self) -> None:
+        """A request was answered well."""
+        if self.rate is not None:
+            self._served += 1
+            self.rate += max(LEAST_INCREASE, INCREASE * self._too_much) / self.rate
+            if self.rate > 4.0 * self._too_much:
+                self.rate = None
+
+    def throttled(self, now: float, sent_at: float, retry_after: float | None = None) -> None:
+        """The store asked for fewer requests.
+
+        Args:
+            now: When its answer came.
+            sent_at: When the request was sent.
+            retry_after: Seconds that it asked to wait, or None.
+        """
+        if sent_at >= self._lowered_at:
+            self._refused += 1
+        if sent_at >= self._lowered_at + SETTLE:
+            self._lower(now)
+        if retry_after:
+            self._next = max(self._next, now + min(retry_after, HOLD_CAP))
+
+    def _lower(self, now: float) -> None:
+        if self.rate is None:
+            self._too_much, left = self._level, FIRST_DECREASE
+        else:
+            self._too_much, left = self.rate, 1.0 - 0.5 * self._refused / (self._refused + self._served)
+        self._too_much = max(LEAST_RATE, self._too_much)
+        self.rate = max(LEAST_RATE, left * self._too_much)
+        self._lowered_at = now
+        self._next = max(self._next, now)
+        self._served = self._refused = 0
+
+
+class Limiter:
+    """The requests to one bucket."""
+
+    __slots__ = ("_turn", "answers", "pace")
+
+    def __init__(self) -> None:
+        self.pace = RequestRate()
+        self.answers = 0
+        self._turn = asyncio.Lock()  # serves in the order of arrival
+
+    async def turn(self) -> float:
+        """Waits until a request may go. Returns the seconds it waited."""
+        if self.pace.rate is None:
+            self.pace.sent(time.monotonic())
+            return 0.0
+        began = time.monotonic()
+        async with self._turn:
+            while (delay := self.pace.delay(time.monotonic())) > 0:  # noqa: ASYNC110  a Retry-After can come meanwhile
+                await asyncio.sleep(delay)
+            now = time.monotonic()
+            self.pace.sent(now)
+        return now - began
+
+    def answered(self) -> None:
+        """A request was answered well."""
+        self.answers += 1
+        self.pace.answered()

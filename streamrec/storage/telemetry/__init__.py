@@ -1,0 +1,1 @@
+"""What is counted of requests and bytes, and how the log tells it."""

@@ -1,0 +1,329 @@
+"""Statistics: what happened so far, in counters and histograms, for each kind of store and each stream.
+
+Rules:
+
+* Counted where it happens, by the loop's thread alone, in plain numbers: no lock and no clock of its own. What a
+  block costs is one call (`Tally.block`); nothing is counted per record.
+* Read at any time from any thread: a snapshot copies each number once. Numbers of one snapshot may lie a block
+  apart, and none ever falls.
+* A stream counts for itself and for its store (`Tally.parent`), so that a snapshot adds nothing up.
+* Streams are listed while they are open; a run over a million shards holds no million tallies.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Final
+
+from streamrec.storage.backends.fast_path import FastPath
+from streamrec.storage.resilience.faults import Cause
+
+__all__ = ["BOUNDS", "Counts", "Distribution", "Histogram", "Snapshot", "Statistics", "Tally", "collecting", "current"]
+
+BOUNDS: Final[tuple[float, ...]] = tuple(0.001 * math.sqrt(2.0) ** step for step in range(33))
+"""Upper bounds of a histogram's buckets in seconds: 1 ms to 65.5 s, each 1.41 times the one before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """A histogram as it stood.
+
+    Attributes:
+        counts: How many observations lie in each bucket; bucket i holds those above `BOUNDS[i - 1]` and up to
+            `BOUNDS[i]`, the last one those above all bounds.
+        total: Sum of all observations in seconds.
+
+    >>> latency = Histogram()
+    >>> for _ in range(9):
+    ...     latency.observe(0.030)
+    >>> latency.observe(1.0)
+    >>> distribution = latency.distribution()
+    >>> distribution.count, round(distribution.total, 3), round(distribution.quantile(0.9), 3)
+    (10, 1.27, 0.032)
+    """
+
+    counts: tuple[int, ...]
+    total: float
+
+    @property
+    def count(self) -> int:
+        """How many observations there are."""
+        return sum(self.counts)
+
+    def quantile(self, share: float) -> float:
+        """A bound in seconds that this share of the observations does not exceed; 0.0 where there are none."""
+        wanted = share * self.count
+        seen = 0
+        for bound, count in zip((*BOUNDS, float("inf")), self.counts, strict=True):
+            seen += count
+            if count and seen >= wanted:
+                return bound
+        return 0.0
+
+
+class Histogram:
+    """Observations in seconds, in fixed buckets.
+
+    Attributes:
+        counts: As in `Distribution`.
+        total: Their sum.
+    """
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS) + 1)
+        self.total = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Counts one observation."""
+        self.counts[bisect_left(BOUNDS, seconds)] += 1
+        self.total += seconds
+
+    def distribution(self) -> Distribution:
+        """How it stands now."""
+        return Distribution(tuple(self.counts), self.total)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What one kind of store, or one stream, did so far. Times are in seconds and, over streams, added up.
+
+    Attributes:
+        requests: Requests sent, hedges included.
+        bytes: Bytes delivered to the readers.
+        retries: Attempts that failed and were made again, by their cause (`Cause`, in lower case).
+        failures: Operations that were given up for good after their retries.
+        hedges: Requests that were sent because another one was slow.
+        hedges_won: Those of them that were faster in the end.
+        stalls: Bodies that stood still for longer than the limit.
+        throttled: Answers that asked for fewer requests.
+        waited_for_turn: Time that requests were held back because the store throttles.
+        waited_for_store: Time that readers waited for bytes.
+        waited_for_consumer: Time that open responses waited for somebody to read on.
+        first_byte: From a request to the head of its response.
+        losses: Damaged places that readers reported.
+        lost_bytes: How many bytes were lost there.
+        fallbacks: Fast paths over a client's private details that were left for its own way (`fast_path.py`).
+    """
+
+    requests: int = 0
+    bytes: int = 0
+    retries: Mapping[str, int] = field(default_factory=dict)
+    failures: int = 0
+    hedges: int = 0
+    hedges_won: int = 0
+    stalls: int = 0
+    throttled: int = 0
+    waited_for_turn: float = 0.0
+    waited_for_store: float = 0.0
+    waited_for_consumer: float = 0.0
+    first_byte: Distribution = Distribution((0,) * (len(BOUNDS) + 1), 0.0)
+    losses: int = 0
+    lost_bytes: int = 0
+    fallbacks: int = 0
+
+
+class Tally:
+    """Where one store, or one stream, is counted. Written by the loop's thread only.
+
+    Args:
+        parent: The store's tally, for a stream's; None for a store's own.
+
+    Attributes:
+        open_streams: How many streams count here just now.
+    """
+
+    __slots__ = (
+        "_bytes",
+        "_failures",
+        "_fast_paths",
+        "_first_byte",
+        "_hedges",
+        "_hedges_won",
+        "_losses",
+        "_lost_bytes",
+        "_parent",
+        "_requests",
+        "_retries",
+        "_stalls",
+        "_throttled",
+        "_waited_for_consumer",
+        "_waited_for_store",
+        "_waited_for_turn",
+        "open_streams",
+    )
+
+    def __init__(self, parent: Tally | None = None) -> None:
+        self.open_streams = 0
+        self._parent = parent
+        self._requests = self._bytes = self._failures = self._hedges = self._hedges_won = 0
+        self._stalls = self._throttled = self._losses = self._lost_bytes = 0
+        self._waited_for_turn = self._waited_for_store = self._waited_for_consumer = 0.0
+        self._retries = dict.fromkeys(Cause, 0)  # all of them, so that its size never changes under a reader
+        self._first_byte = Histogram()
+        self._fast_paths: list[tuple[FastPath, int]] = []
+
+    def watch(self, fast_path: FastPath) -> None:
+        """How often it is left from now on counts here."""
+        self._fast_paths.append((fast_path, fast_path.fallbacks))
+
+    def block(self, nbytes: int, store: float, consumer: float) -> None:
+        """A block arrived, after so many seconds for the store and, before that, for the consumer."""
+        self._bytes += nbytes
+        self._waited_for_store += store
+        self._waited_for_consumer += consumer
+        if self._parent is not None:
+            self._parent.block(nbytes, store, consumer)
+
+    def request(self, waited: float = 0.0) -> None:
+        """A request goes out, after waiting so many seconds for its turn."""
+        self._requests += 1
+        self._waited_for_turn += waited
+        if self._parent is not None:
+            self._parent.request(waited)
+
+    def first_byte(self, seconds: float) -> None:
+        """The head of a response arrived."""
+        self._first_byte.observe(seconds)
+        if self._parent is not None:
+            self._parent.first_byte(seconds)
+
+    def retry(self, cause: Cause) -> None:
+        """An attempt failed and is made again."""
+        self._retries[cause] += 1
+        if self._parent is not None:
+            self._parent.retry(cause)
+
+    def failure(self) -> None:
+        """Nothing is tried any more."""
+        self._failures += 1
+        if self._parent is not None:
+            self._parent.failure()
+
+    def throttle(self) -> None:
+        """The store asked for fewer requests."""
+        self._throttled += 1
+        if self._parent is not None:
+            self._parent.throttle()
+
+    def stall(self) -> None:
+        """A body stands still."""
+        self._stalls += 1
+        if self._parent is not None:
+            self._parent.stall()
+
+    def hedge(self) -> None:
+        """A second request goes out."""
+        self._hedges += 1
+        if self._parent is not None:
+            self._parent.hedge()
+
+    def hedge_won(self) -> None:
+        """The second request was faster."""
+        self._hedges_won += 1
+        if self._parent is not None:
+            self._parent.hedge_won()
+
+    def count_loss(self, nbytes: int) -> None:
+        """A reader lost so many bytes to damage."""
+        self._losses += 1
+        self._lost_bytes += nbytes
+        if self._parent is not None:
+            self._parent.count_loss(nbytes)
+
+    def counts(self) -> Counts:
+        """How it stands now."""
+        return Counts(
+            requests=self._requests,
+            bytes=self._bytes,
+            retries={cause.name.lower(): count for cause, count in self._retries.items()},
+            failures=self._failures,
+            hedges=self._hedges,
+            hedges_won=self._hedges_won,
+            stalls=self._stalls,
+            throttled=self._throttled,
+            waited_for_turn=self._waited_for_turn,
+            waited_for_store=self._waited_for_store,
+            waited_for_consumer=self._waited_for_consumer,
+            first_byte=self._first_byte.distribution(),
+            losses=self._losses,
+            lost_bytes=self._lost_bytes,
+            fallbacks=sum(path.fallbacks - before for path, before in self._fast_paths),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All statistics of stores as they stood.
+
+    Attributes:
+        backends: What each kind of store did so far, by the URLs' scheme ("s3", "gs", "file").
+        streams: The streams that are open, each with the object's URL, in the order they were opened.
+    """
+
+    backends: Mapping[str, Counts]
+    streams: tuple[tuple[str, Counts], ...]
+
+
+class Statistics:
+    """Where one run is counted.
+
+    >>> statistics = Statistics()
+    >>> statistics.backend("s3").block(1_000, store=0.1, consumer=0.0)
+    >>> statistics.snapshot().backends["s3"].bytes
+    1000
+    """
+
+    def __init__(self) -> None:
+        self._backends: dict[str, Tally] = {}
+        self._streams: dict[Tally, str] = {}
+
+    def backend(self, scheme: str) -> Tally:
+        """The tally of one kind of store; made when first asked for."""
+        return self._backends.setdefault(scheme, Tally())
+
+    def opened(self, path: str, tally: Tally) -> None:
+        """A stream with this tally is listed until `closed`; several may share one, as ranges of one object do."""
+        self._streams[tally] = path
+        tally.open_streams += 1
+
+    def closed(self, tally: Tally) -> None:
+        """One of its streams is gone: with the last one it is no longer listed. It stays readable."""
+        tally.open_streams -= 1
+        if not tally.open_streams:
+            self._streams.pop(tally, None)
+
+    def snapshot(self) -> Snapshot:
+        """How it stands now; from any thread."""
+        backends, streams = self._backends.copy(), self._streams.copy()  # each in one step of the interpreter
+        return Snapshot(
+            {scheme: tally.counts() for scheme, tally in backends.items()},
+            tuple((path, tally.counts()) for tally, path in streams.items()),
+        )
+
+
+_collecting: ContextVar[Statistics | None] = ContextVar("streamrec_statistics", default=None)
+
+
+@contextmanager
+def collecting(statistics: Statistics) -> Iterator[None]:
+    """Storages that are made within the block, by this task and those it starts, count into `statistics`.
+
+    A run makes its Storages deep inside, several one after another where it repeats, and is counted as one.
+    """
+    token = _collecting.set(statistics)
+    try:
+        yield
+    finally:
+        _collecting.reset(token)
+
+
+def current() -> Statistics:
+    """What Storages that are made here count into: that of the run around, or one of their own."""
+    return _collecting.get() or Statistics()

@@ -1,0 +1,240 @@
+"""Upload: one object on its way into a store, with bounded memory. All or nothing.
+
+The contract:
+
+* Nothing is visible under the path before `complete` returns; a killed process leaves nothing there either.
+* `write` copies what it is given into parts of `part_size`. At most `parallel` parts are on their way (fewer
+  where the store wants them in order, or parts are large); past that `write` waits. So memory stays below
+  `(parallel + 1) * part_size`, whatever is written, where parts do not grow.
+* Where the store takes so many parts only (S3), they grow with their number: see `part_bytes`.
+* Each part is retried by itself, under the one retry policy.
+* The object is complete when the store has all of it: its size is compared with what was sent, and its CRC32C
+  or etag where the store gives one. What differs is removed again, and is an IntegrityError.
+* `async with` completes on a clean exit, and aborts on any exception, cancellation included. The abort is
+  shielded: it runs to its end (or to its time limit) before the exception goes on.
+* The first error of a part is raised by the next `write` or by `complete`; after it only `abort` is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from streamrec import kernels
+from streamrec.errors import ClosedError, StreamrecError
+from streamrec.storage.backend import ObjectInfo, PartSink, Sent
+from streamrec.storage.resilience.retry import RetryPolicy, attempt
+from streamrec.storage.resilience.shield import finish
+from streamrec.storage.resilience.traffic import Traffic
+
+__all__ = ["PARALLEL", "PART_SIZE", "Upload"]
+
+PART_SIZE = 8 << 20
+"""Bytes of a part: large enough that a request's cost does not show, and a multiple of GCS's 256 KiB."""
+
+PARALLEL = 4
+"""Parts under way at the same time."""
+
+GROWTH_AFTER = 1000
+"""Parts after which they grow, where the store takes so many only: S3 takes 10,000, and 5 TB in all."""
+
+GROWTH_EVERY = 64
+"""After so many more, parts are larger by the size of the first ones."""
+
+LARGE_BYTES = 16 << 20
+"""Of larger parts fewer are under way at the same time."""
+
+
+def part_bytes(index: int, first: int, grows: bool) -> int:
+    """How large a part is.
+
+    >>> sum(part_bytes(index, PART_SIZE, True) for index in range(10_000)) > 5e12
+    True
+    >>> part_bytes(999, PART_SIZE, True), part_bytes(9_999, PART_SIZE, True) < 5 << 30
+    (8388608, True)
+    """
+    return first * (1 + max(0, index - GROWTH_AFTER) // GROWTH_EVERY) if grows else first
+
+
+class Upload:
+    """One upload under way; made by `Storage.upload`.
+
+    Args:
+        sink: The store's side.
+        policy: When to give up.
+        path: The object's URL.
+        part_size: Bytes of a part.
+        parallel: Parts under way at the most.
+        traffic: What its requests share with the store's others; None: nothing.
+    """
+
+    def __init__(
+        self,
+        sink: PartSink,
+        policy: RetryPolicy,
+        path: str,
+        part_size: int,
+        parallel: int,
+        traffic: Traffic | None = None,
+    ) -> None:
+        self.path = path
+        self._traffic = traffic or Traffic()
+        self._sink = sink
+        self._policy = policy
+        self._first_size = self._part_size = part_size
+        self._grows = bool(getattr(sink, "grows", False))
+        self._parallel = min(parallel, sink.parallel)
+        self._slots = asyncio.Semaphore(self._parallel)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._part = bytearray(part_size)
+        self._filled = 0
+        self._index = 0
+        self._sent = Sent(0, 0)
+        self._error: Exception | None = None
+        self._closed = False
+
+    @property
+    def sent(self) -> Sent:
+        """Size and CRC32C of all parts that were sent so far; of the whole object after `complete`."""
+        return self._sent
+
+    async def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Takes bytes, of any size; waits where too much is under way.
+
+        Raises:
+            ClosedError: After `complete`, `abort` or an error.
+            StorageError: A part could not be stored.
+        """
+        self._check()
+        view = memoryview(data).cast("B")
+        while view:
+            if self._filled == self._part_size:  # only now: a full part is held back, it may be the last
+                await self._send(last=False)
+            count = min(len(view), self._part_size - self._filled)
+            self._part[self._filled : self._filled + count] = view[:count]
+            self._filled += count
+            view = view[count:]
+
+    async def complete(self) -> ObjectInfo:
+        """Sends what is left and makes the object visible.
+
+        Returns:
+            The object's size, and its version where the store tells.
+
+        Raises:
+            ClosedError: After `complete`, `abort` or an error.
+            AlreadyExistsError: There is an object of this name, and it must not be replaced.
+            IntegrityError: The store has something else than was sent; it was removed.
+            StorageError: It could not be stored. Call `abort`.
+        """
+        self._check()
+        await self._send(last=True)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._check()
+        complete = partial(self._sink.complete, self._sent)
+        limit = self._policy.complete_timeout
+        info = await attempt(self._policy, self.path, complete, "completing", traffic=self._traffic, limit=limit)
+        self._closed = True
+        return info
+
+    async def abort(self) -> None:
+        """Drops everything. May be called at any time, also twice; after `complete` it does nothing.
+
+        Raises:
+            StorageError: The store could not be told; it holds parts that nobody sees until it is tidied up.
+        """
+        if not self._closed:
+            self._closed = True
+            await finish(self._abort())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            await self._abort_after(error)
+            return
+        try:
+            await self.complete()
+        except BaseException as cause:
+            await self._abort_after(cause)
+            raise
+
+    async def _abort_after(self, cause: BaseException) -> None:
+        """Aborts, and where that fails too, says so in a note on what went wrong first."""
+        try:
+            await self.abort()
+        except StreamrecError as error:
+            cause.add_note(f"The upload could not be aborted either: {error}")
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._closed:
+            raise ClosedError(f"{self.path}: the upload is closed; start a new one")
+
+    async def _send(self, last: bool) -> None:
+        """Starts the part when there is a slot. It is copied: a dying connection may hold it for long."""
+        slots = min(self._parallel, -(-self._part_size // LARGE_BYTES))
+        taken = 0
+        try:
+            while taken < slots:
+                await self._slots.acquire()
+                taken += 1
+            self._check()
+        except BaseException:
+            self._free(taken)
+            raise
+        data = bytes(memoryview(self._part)[: self._filled])
+        self._sent = Sent(self._sent.size + len(data), kernels.crc32c(data, self._sent.crc32c))
+        whole = self._sent if last else None
+        put = self._put(self._index, self._sent.size - len(data), data, whole, slots)
+        task = asyncio.get_running_loop().create_task(put)
+        self._index += 1
+        self._filled = 0
+        self._resize(part_bytes(self._index, self._first_size, self._grows))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _resize(self, size: int) -> None:
+        """The next part has this size."""
+        if size != self._part_size:
+            self._part_size, self._part = size, bytearray(size)
+
+    def _free(self, slots: int) -> None:
+        for _ in range(slots):
+            self._slots.release()
+
+    async def _put(self, index: int, start: int, data: bytes, whole: Sent | None, slots: int) -> None:
+        end = start + len(data)
+        call = partial(self._sink.put_part, index, start, data, whole)
+        limit = self._policy.request_timeout(len(data))
+        try:
+            await attempt(
+                self._policy,
+                self.path,
+                call,
+                "storing a part",
+                traffic=self._traffic,
+                limit=limit,
+                start=start,
+                end=end,
+            )
+        except Exception as error:
+            self._error = self._error or error
+        finally:
+            self._free(slots)
+
+    async def _abort(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        self._part = bytearray()
+        await attempt(self._policy, self.path, self._sink.abort, "aborting an upload", traffic=self._traffic)

@@ -1,0 +1,239 @@
+"""The fault server: the loop over requests that the simulated store and the proxy share.
+
+For each request: understand it, draw its fate, open its entry in the log, wait as long as the fate says,
+answer 503 where the fate says so, and else hand over to `respond`. Requests to the control path are answered
+at once, without fate or entry.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from streamrec.testing.control import CONTROL_PATH, FaultControl
+from streamrec.testing.faults import NO_FAULTS, Fate, Faults
+from streamrec.testing.network import wire
+from streamrec.testing.network.http1 import (
+    BadRequestError,
+    Fields,
+    Reader,
+    Request,
+    field,
+    parse_request,
+    response_head,
+)
+from streamrec.testing.network.server import Server
+from streamrec.testing.requestlog import Counters, Entry, RequestLog
+from streamrec.testing.store import gcs_responses, s3_responses
+from streamrec.testing.store.routes import Route, route
+
+__all__ = ["Exchange", "FaultServer", "discard_body", "error_body"]
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One request that is being answered.
+
+    Args:
+        request: Its head.
+        route: What it asks.
+        fate: What happens to it; `unavailable` and the delay are done with already.
+        sock: The client's connection, paced.
+        reader: Reads the request's body off it.
+        log: Where its entry is.
+        number: The entry's number.
+    """
+
+    request: Request
+    route: Route
+    fate: Fate
+    sock: socket.socket
+    reader: Reader
+    log: RequestLog
+    number: int
+
+    def head(self, status: int, fields: Fields, promised: int, *, reason: str = "", more: bool = True) -> None:
+        """Sends the head of the answer and enters it in the log; `more` says that a body follows at once."""
+        self.log.update(self.number, status=status, promised=promised)
+        flags = socket.MSG_MORE if more and hasattr(socket, "MSG_MORE") else 0
+        self.sock.sendall(response_head(status, fields, reason), flags)
+
+    def whole(self, status: int, body: bytes, content_type: str, fields: Fields = ()) -> None:
+        """Sends a small answer whole; to HEAD only its head."""
+        bare = self.request.method == "HEAD"
+        about = (("Content-Type", content_type), ("Content-Length", str(len(body))), *fields)
+        self.head(status, about, len(body), more=bool(body) and not bare)
+        if not bare:
+            self.sock.sendall(body)
+            self.log.update(self.number, sent=len(body))
+
+    def note(self, **news: object) -> None:
+        """Sets fields of the entry in the log."""
+        self.log.update(self.number, **news)
+
+
+class FaultServer:
+    """A server whose answers go wrong on demand; a context manager that closes it.
+
+    Args:
+        respond: Answers one request; returns whether the connection can carry another.
+        faults: In force at the start.
+        port: 0 lets the system choose.
+        name: Of the threads.
+    """
+
+    def __init__(
+        self,
+        respond: Callable[[Exchange], bool],
+        faults: Faults = NO_FAULTS,
+        port: int = 0,
+        name: str = "store",
+    ) -> None:
+        self._respond = respond
+        self._control = FaultControl(faults)
+        self._connections = itertools.count()
+        self._server = Server(self._serve, port, name)
+        self._server.start()
+
+    @property
+    def url(self) -> str:
+        """Where it listens: http://127.0.0.1:port."""
+        return self._server.url
+
+    @property
+    def server(self) -> Server:
+        """The sockets and threads beneath."""
+        return self._server
+
+    @property
+    def faults(self) -> Faults:
+        """The faults in force; setting them holds from the next request on, and begins the ordinals anew."""
+        return self._control.faults
+
+    @faults.setter
+    def faults(self, faults: Faults) -> None:
+        self._control.faults = faults
+
+    @property
+    def log(self) -> tuple[Entry, ...]:
+        """One entry for each request, in the order in which they came; see `wait_idle`."""
+        return self._control.log.entries()
+
+    @property
+    def counters(self) -> Counters:
+        """The sums over all requests that have ended."""
+        return self._control.log.counters()
+
+    def clear(self) -> None:
+        """Forgets the log and the sums. Faults and ordinals stay."""
+        self._control.log.clear()
+
+    def wait_idle(self, seconds: float = 5.0) -> bool:
+        """Waits until no answer is under way but stalled ones; whether that came true in time."""
+        return self._control.log.wait_idle(seconds)
+
+    def wait_closed(self, seconds: float = 5.0) -> bool:
+        """Waits until stalled answers have ended too, because their peers closed; whether that came true in time."""
+        return self._control.log.wait_closed(seconds)
+
+    def close(self) -> None:
+        """Breaks off what is under way; no thread is left after it. Closing twice is no error."""
+        self._server.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _serve(self, sock: socket.socket) -> None:
+        connection = next(self._connections)
+        self._control.log.connected()
+        reader = Reader(sock)
+        try:
+            while (head := reader.head()) is not None:
+                request = parse_request(head)
+                if request.target.partition("?")[0].startswith(CONTROL_PATH):
+                    self._controlled(request, sock, reader)
+                elif not self._exchange(request, sock, reader, connection):
+                    return
+                if not request.keep_alive:
+                    return
+        except BadRequestError as exc:
+            body = f"{exc}\n".encode()
+            fields = (("Content-Length", str(len(body))), ("Connection", "close"))
+            sock.sendall(response_head(400, fields) + body)
+
+    def _controlled(self, request: Request, sock: socket.socket, reader: Reader) -> None:
+        body = reader.whole(request.framing)
+        status, answer = self._control.answer(request.method, request.target, body)
+        fields = (("Content-Type", "application/json"), ("Content-Length", str(len(answer))))
+        sock.sendall(response_head(status, fields) + answer)
+
+    def _exchange(self, request: Request, sock: socket.socket, reader: Reader, connection: int) -> bool:
+        asked = route(request.method, request.target)
+        faults, fate, ordinal = self._control.next(asked.kind, asked.name)
+        wire.pace(sock, fate.rate)
+        number = self._control.log.begin(
+            connection=connection,
+            kind=asked.kind,
+            method=request.method,
+            target=request.target,
+            object=asked.name,
+            range=field(request.fields, "range"),
+            ordinal=ordinal,
+            slow=fate.slow,
+            delay=fate.delay,
+            rate=wire.pacing(sock),
+        )
+        exchange = Exchange(request, asked, fate, sock, reader, self._control.log, number)
+        try:
+            if self._server.stopping.wait(fate.delay):
+                return False
+            if fate.fault == "unavailable":
+                return _unavailable(exchange, faults.status, faults.retry_after)
+            return self._respond(exchange)
+        finally:
+            self._control.log.end(number)
+
+
+_REFUSALS = {
+    400: ("ExpiredToken", "The provided token has expired."),
+    401: ("ExpiredToken", "The provided token has expired."),
+    403: ("AccessDenied", "Access Denied."),
+    429: ("TooManyRequests", "Please reduce your request rate."),
+    503: ("SlowDown", "Please reduce your request rate."),
+}
+
+
+def _unavailable(exchange: Exchange, status: int, retry_after: int | None) -> bool:
+    """Refuses a request. A client that waits for "100 Continue" gets it instead, and the connection ends."""
+    exchange.note(fault="unavailable")
+    expects = field(exchange.request.fields, "expect") != ""
+    if not expects:
+        discard_body(exchange)
+    fields: Fields = () if retry_after is None else (("Retry-After", str(retry_after)),)
+    fields += (("Connection", "close"),) if expects else ()
+    code, message = _REFUSALS.get(status, ("InternalError", "We encountered an internal error. Please try again."))
+    body, content_type = error_body(exchange.route, status, code, message)
+    exchange.whole(status, body, content_type, fields)
+    return not expects
+
+
+def error_body(asked: Route, status: int, code: str, message: str) -> tuple[bytes, str]:
+    """The body of an error in the dialect of the request, and its content type."""
+    if asked.api == "gcs":
+        return gcs_responses.error_json(status, message), "application/json"
+    return s3_responses.error_xml(code, message, f"/{asked.name}"), "application/xml"
+
+
+def discard_body(exchange: Exchange) -> None:
+    """Reads the request's body and forgets it."""
+    received = sum(len(data) for data in exchange.reader.body(exchange.request.framing))
+    exchange.note(received=received)

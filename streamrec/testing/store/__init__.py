@@ -1,0 +1,1 @@
+"""What the simulated object store answers, and in which words."""

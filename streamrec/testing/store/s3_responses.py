@@ -1,0 +1,95 @@
+"""Answers in the words of Amazon S3 (API reference 2006-03-01): XML bodies and header fields. Pure."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import formatdate
+from urllib.parse import quote
+from xml.sax.saxutils import escape
+
+from streamrec.testing.network.http1 import Fields
+from streamrec.testing.store.listing import Found, Page
+
+__all__ = ["buckets_xml", "error_xml", "list_xml", "object_fields", "start_of"]
+
+_XMLNS = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
+_HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
+
+
+def error_xml(code: str, message: str, resource: str) -> bytes:
+    """The body of an error: `code` is what clients go by (NoSuchKey, SlowDown, ...)."""
+    return (
+        f"{_HEAD}<Error><Code>{code}</Code><Message>{escape(message)}</Message>"
+        f"<Resource>{escape(resource)}</Resource><RequestId>0</RequestId></Error>"
+    ).encode()
+
+
+def object_fields(etag: str, generation: int, written: int) -> Fields:
+    """The fields of an object's GET and HEAD beside its length; Google's XML API adds the generation."""
+    return (
+        ("ETag", etag),
+        ("Last-Modified", formatdate(written / 1e9, usegmt=True)),
+        ("Accept-Ranges", "bytes"),
+        ("Content-Type", "application/octet-stream"),
+        ("x-goog-generation", str(generation)),
+    )
+
+
+def start_of(query: Mapping[str, str]) -> str:
+    """The key that a listing begins behind.
+
+    Raises:
+        ValueError: The continuation token is none of ours.
+    """
+    token = query.get("continuation-token", "")
+    if token:
+        return base64.urlsafe_b64decode(token.encode()).decode()
+    return query.get("start-after", "") or query.get("marker", "")
+
+
+def list_xml(bucket: str, query: Mapping[str, str], page: Page, limit: int, etags: Mapping[str, str]) -> bytes:
+    """A page of ListObjectsV2 (or V1 where the query has no list-type); `etags` maps keys to entity tags."""
+    spell = (lambda text: quote(text, safe="/")) if query.get("encoding-type") == "url" else escape
+    second = query.get("list-type") == "2"
+    lines = [
+        f"{_HEAD}<ListBucketResult {_XMLNS}>",
+        f"<Name>{escape(bucket)}</Name><Prefix>{spell(query.get('prefix', ''))}</Prefix>",
+        f"<MaxKeys>{limit}</MaxKeys><IsTruncated>{'true' if page.token else 'false'}</IsTruncated>",
+    ]
+    if query.get("delimiter"):
+        lines.append(f"<Delimiter>{spell(query['delimiter'])}</Delimiter>")
+    if query.get("encoding-type") == "url":
+        lines.append("<EncodingType>url</EncodingType>")
+    if second:
+        lines.append(f"<KeyCount>{len(page.found) + len(page.prefixes)}</KeyCount>")
+    if page.token and second:
+        token = base64.urlsafe_b64encode(page.token.encode()).decode()
+        lines.append(f"<NextContinuationToken>{token}</NextContinuationToken>")
+    elif page.token:
+        lines.append(f"<NextMarker>{spell(page.token)}</NextMarker>")
+    lines += [_contents(item, spell(item.key), etags[item.key]) for item in page.found]
+    lines += [f"<CommonPrefixes><Prefix>{spell(name)}</Prefix></CommonPrefixes>" for name in page.prefixes]
+    return "".join([*lines, "</ListBucketResult>"]).encode()
+
+
+def _contents(item: Found, key: str, etag: str) -> str:
+    return (
+        f"<Contents><Key>{key}</Key><LastModified>{_time(item.written)}</LastModified><ETag>{escape(etag)}</ETag>"
+        f"<Size>{item.size}</Size><StorageClass>STANDARD</StorageClass></Contents>"
+    )
+
+
+def buckets_xml(names: list[str]) -> bytes:
+    """All buckets."""
+    entries = "".join(
+        f"<Bucket><Name>{escape(name)}</Name><CreationDate>{_time(0)}</CreationDate></Bucket>" for name in names
+    )
+    owner = "<Owner><ID>0</ID></Owner>"
+    body = f"{owner}<Buckets>{entries}</Buckets>"
+    return f"{_HEAD}<ListAllMyBucketsResult {_XMLNS}>{body}</ListAllMyBucketsResult>".encode()
+
+
+def _time(nanoseconds: int) -> str:
+    return datetime.fromtimestamp(nanoseconds // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")

@@ -1,0 +1,333 @@
+"""Records written from mappings and from columns: by the native kernel, its twin, and protobuf itself."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from streamrec.errors import FeatureError
+from streamrec.example.columns import RaggedTensor
+from streamrec.example.encoding import reference as encode_reference
+from streamrec.example.encoding.encode import EncodedBatch, encode_example, encode_examples, encode_sequence_example
+from streamrec.example.encoding.reference import feature_of
+from streamrec.example.encoding.rows import to_columns
+from streamrec.example.encoding.values import to_values
+from streamrec.example.features import FixedLenFeature, RaggedFeature
+from streamrec.example.messages import Example, Feature, Features, SequenceExample
+from streamrec.example.parsing.parse import parse_example
+from streamrec.kernels import _native
+from streamrec.tfrecord import encode_records
+
+Encode = Callable[..., tuple[int, int, int, Any, bytes | None]]
+KERNELS: dict[str, Encode] = {
+    "native": _native.encode_examples,
+    "reference": encode_reference.encode_examples,
+}
+
+int64s = st.integers(-(2**63), 2**63 - 1) | st.integers(-2, 200)
+floats = st.floats(width=32, allow_nan=False) | st.just(float("nan"))
+kinds_of_values = [int64s, floats, st.binary(max_size=20), st.text(max_size=8)]
+feature_values = st.one_of([*kinds_of_values, *(st.lists(items, max_size=5) for items in kinds_of_values)])
+names = st.text(max_size=5).filter(lambda name: name.isprintable()) | st.sampled_from("abc")
+
+
+@pytest.fixture(params=list(KERNELS))
+def kernel(request: pytest.FixtureRequest) -> Encode:
+    """Each of the two kernels in turn."""
+    return KERNELS[request.param]
+
+
+def by_protobuf(features: dict[str, Any]) -> Example:
+    made = {name: feature_of(*to_values(value)) for name, value in features.items()}
+    return Example(features=Features(feature=made))
+
+
+def plain(feature: Feature) -> tuple[str | None, list[Any]]:
+    kind = feature.WhichOneof("kind")
+    return kind, [] if kind is None else list(getattr(feature, kind).value)
+
+
+@given(st.dictionaries(names, feature_values, max_size=5))
+def test_deterministic_output_is_protobufs(features: dict[str, Any]) -> None:
+    assume(not any(a != b and a.startswith(b) for a in features for b in features))  # upb sorts these otherwise
+    wanted = by_protobuf(features).SerializeToString(deterministic=True)
+    assert encode_example(features, deterministic=True) == wanted
+
+
+def test_the_mappings_order_is_kept() -> None:
+    z, a = (encode_example({name: 1})[2:] for name in "za")
+    assert encode_example({"z": 1, "a": 1})[2:] == z + a
+    assert encode_example({"z": 1, "a": 1}, deterministic=True)[2:] == a + z
+    sequence = encode_sequence_example({}, {"z": [], "a": []})
+    assert sequence == b"\n\x00\x12\x0e\n\x05\n\x01z\x12\x00\n\x05\n\x01a\x12\x00"
+
+
+def test_no_features() -> None:
+    assert encode_example({}) == b"\n\x00"
+    assert len(encode_examples({})) == 0
+    assert len(encode_examples({"a": []})) == 0
+    assert list(encode_examples({"a": np.zeros((0, 3))})) == []
+
+
+@st.composite
+def column_batches(draw: st.DrawFn) -> dict[str, Any]:
+    """Columns of every form, with one number of rows."""
+    rows = draw(st.integers(0, 5))
+    columns: dict[str, Any] = {}
+    for name in draw(st.lists(names, max_size=4, unique=True)):
+        items = draw(st.sampled_from(kinds_of_values))
+        form = draw(st.sampled_from(["scalars", "lists", "array", "ragged", "spans"]))
+        lists = draw(st.lists(st.lists(items, max_size=4), min_size=rows, max_size=rows))
+        flat = list(itertools.chain(*lists))
+        if form == "scalars":
+            columns[name] = draw(st.lists(items, min_size=rows, max_size=rows))
+        elif form == "lists":
+            columns[name] = lists
+        elif form == "array":
+            values = draw(st.lists(items, min_size=rows * 2, max_size=rows * 2))
+            columns[name] = np.array(values, dtype=_dtype(values)).reshape(rows, 2, 1)
+        elif form == "ragged":
+            splits = np.cumsum([0, *map(len, lists)])
+            columns[name] = RaggedTensor(np.array(flat, dtype=_dtype(flat)), (splits,))
+        else:
+            blobs = draw(st.lists(st.binary(max_size=5), min_size=rows, max_size=rows))
+            ends = np.cumsum([0, *map(len, blobs)])
+            columns[name] = EncodedBatch(b"".join(blobs), np.stack([ends[:-1], ends[1:]], axis=1))
+    return columns
+
+
+def _dtype(values: list[Any]) -> Any:
+    return object if any(isinstance(value, bytes | str) for value in values) else None
+
+
+def rows_of(columns: dict[str, Any]) -> list[dict[str, tuple[str | None, list[Any]]]]:
+    """Each record's features, taken from the columns one by one."""
+    count = max((_length(column) for column in columns.values()), default=0)
+    return [
+        {name: plain(feature_of(*to_values(_row(column, row)))) for name, column in columns.items()}
+        for row in range(count)
+    ]
+
+
+def _length(column: Any) -> int:
+    return len(column.nested_row_splits[0]) - 1 if isinstance(column, RaggedTensor) else len(column)
+
+
+def _row(column: Any, row: int) -> Any:
+    if isinstance(column, RaggedTensor):
+        first, last = column.nested_row_splits[0][row : row + 2]
+        values: Any = column.flat_values
+        return values[first:last]
+    return column[row]
+
+
+@given(column_batches())
+def test_native_equals_its_twin(columns: dict[str, Any]) -> None:
+    made = to_columns(columns)
+    packed = tuple((col.name.encode(), int(col.kind), col.values, col.spans, col.splits) for col in made)
+    rows = made[0].rows if made else 0
+    assert KERNELS["native"](packed, rows) == KERNELS["reference"](packed, rows)
+
+
+@given(column_batches())
+def test_rows_hold_what_the_columns_held(columns: dict[str, Any]) -> None:
+    records = encode_examples(columns)
+    for record, wanted in zip(records, rows_of(columns), strict=True):
+        found = {name: plain(item) for name, item in Example.FromString(record).features.feature.items()}
+        assert found.keys() == wanted.keys()
+        for name, (kind, values) in wanted.items():
+            assert repr(found[name][1]) == repr(values)
+            assert found[name][0] == kind or not values  # an empty row takes its column's kind
+
+
+def test_a_batch_of_one_is_a_record() -> None:
+    features = {"b": [1, 2], "a": "x", "c": 0.5, "d": []}
+    batch = encode_examples({name: [value] for name, value in features.items()})
+    assert list(batch) == [encode_example(features)]
+
+
+def test_batches_are_sequences() -> None:
+    batch = encode_examples({"a": range(5)})
+    assert batch[1:3][0] == batch[1] == batch[-4]
+    assert list(batch[::2]) == [batch[0], batch[2], batch[4]]
+    assert batch[4] in batch
+    assert not batch.spans.flags.writeable
+    assert encode_records(batch) == encode_records(list(batch))
+    assert bytes(batch.buffer) == b"".join(batch)
+    with pytest.raises(IndexError):
+        batch[5]
+
+
+def test_inner_ragged_dimensions_keep_their_values() -> None:
+    nested = RaggedTensor(np.arange(6).reshape(3, 2), (np.array([0, 2, 3]), np.array([0, 1, 1, 3])))
+    rows = [plain(Example.FromString(record).features.feature["x"]) for record in encode_examples({"x": nested})]
+    assert rows == [("int64_list", [0, 1]), ("int64_list", [2, 3, 4, 5])]
+
+
+def test_what_parsing_gives_is_taken_again() -> None:
+    columns = {"a": [[1, 2], [], [3]], "b": np.ones((3, 2), np.float32), "c": ["x", "yz", ""]}
+    features: dict[str, Any] = {
+        "a": RaggedFeature(np.int64),
+        "b": FixedLenFeature([2], np.float32),
+        "c": FixedLenFeature([1, 1], bytes),
+    }
+    records = encode_examples(columns)
+    for string_columns in (False, True):
+        parsed = parse_example(list(records), features, string_columns=string_columns)
+        assert list(encode_examples(parsed, deterministic=True)) == list(records)
+
+
+def test_declared_kinds_hold_for_every_row() -> None:
+    batch = encode_examples({"x": [[], [1], [2.5]], "y": [1, 2, 3]}, kinds={"x": np.float32, "y": "float32"})
+    found = [plain(Example.FromString(record).features.feature["x"]) for record in batch]
+    assert found == [("float_list", []), ("float_list", [1.0]), ("float_list", [2.5])]
+    with pytest.raises(FeatureError, match="record 1, feature 'x': float where int64 is wanted"):
+        encode_examples({"x": [[1], [0.5]]}, kinds={"x": np.int64})
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"a": [1, 2], "b": [1]}, "feature 'b': 1 rows where 2 are wanted, as in 'a'"),
+        ({"a": [[1], [0.5]]}, "record 1, feature 'a': float32 where int64 is wanted, as in the rows before"),
+        ({"a": [[1], None]}, "record 1, feature 'a': None where"),
+        ({"a": [["b", 2.5]]}, "mixed types: str and float"),
+        ({"a": np.array(3)}, "one int64 where a column"),
+        ({"a": "abc"}, "a str where a column"),
+        ({"a": 3}, "a int where a column"),
+        ({"a": None}, "a NoneType where a column"),
+        ({"a": RaggedTensor(np.arange(3), (np.array([0, 5]),))}, "row splits from 0 to 5 where 0 to 3"),
+        ({"a": RaggedTensor(np.arange(3), (np.array([0, 2, 1, 3]),))}, "record 1.*splits that go backwards"),
+        ({"a": RaggedTensor(np.arange(3), (np.array([[0, 3]]),))}, "row splits of shape"),
+        ({"a": RaggedTensor(np.arange(3), ())}, "without row splits"),
+        (
+            {"a": RaggedTensor(np.arange(3), (np.array([0, 9]), np.array([0, 3])))},
+            "splits that point beyond the rows",
+        ),
+        ({"a": EncodedBatch(b"abc", np.array([[0, 4]]))}, "spans that leave their buffer"),
+        ({"a": EncodedBatch(b"abc", np.array([[2, 1]]))}, "spans that leave their buffer"),
+        ({"a": EncodedBatch(b"abc", np.array([1]))}, r"spans of shape \[1\]"),
+    ],
+)
+def test_refusals(columns: dict[str, Any], words: str) -> None:
+    with pytest.raises(FeatureError, match=words):
+        encode_examples(columns)
+
+
+def test_both_kernels_report_the_place(kernel: Encode) -> None:
+    good = (b"g", 3, np.arange(2), None, 1)
+    splits = (b"s", 3, np.arange(2), None, np.array([0, 3, 2]))
+    spans = (b"p", 1, b"ab", np.array([[0, 1], [0, 3]]), 1)
+    assert kernel((good, splits), 2) == (1, 0, 1, None, None)
+    assert kernel((spans,), 2)[0] == 2
+    assert kernel((), 2) == (0, 0, 0, b"\n\x00\n\x00", np.array([0, 2, 2, 4]).tobytes())
+
+
+@pytest.mark.parametrize(
+    ("column", "error"),
+    [
+        ((b"x", 3, b"1234567", None, 1), ValueError),
+        ((b"x", 3, np.arange(3), None, 1), ValueError),
+        ((b"x", 3, np.arange(2), None, 2**62), ValueError),
+        ((b"x", 3, np.arange(2), None, 2**70), OverflowError),
+        ((b"x", 3, np.arange(2), None, -1), ValueError),
+        ((b"x", 3, np.arange(2), None, np.array([0, 2])), ValueError),
+        ((b"x", 3, np.arange(2), None, np.array([], np.int64)), ValueError),
+        ((b"x", 4, np.arange(2), None, 1), ValueError),
+        ((b"x", 1, [b"a", b"b"], None, 1), TypeError),
+        ((b"x", 1, ("a", "b"), None, 1), TypeError),
+        ((b"x", 1, b"ab", b"123", 1), ValueError),
+        ((b"x", 3, np.arange(4)[::2], None, 1), (ValueError, BufferError)),
+        (("x", 3, np.arange(2), None), TypeError),
+        ([b"x"], TypeError),
+    ],
+)
+def test_the_native_kernel_refuses_wrong_arguments(column: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        _native.encode_examples((column,), 2)
+
+
+def test_large_batches_equal_their_records() -> None:
+    rng = np.random.default_rng(1)
+    numbers, blobs = rng.integers(-(2**62), 2**62, (500, 20)), [rng.bytes(200) for _ in range(500)]
+    batch = encode_examples({"a": numbers, "b": blobs})
+    wanted = [encode_example({"a": row, "b": blob}) for row, blob in zip(numbers, blobs, strict=True)]
+    assert list(batch) == wanted
+    assert batch[499] == wanted[499]
+    assert memoryview(batch.buffer).readonly
+    assert list(pickle.loads(pickle.dumps(batch))) == wanted
+
+
+def test_columns_that_change_meanwhile_never_crash() -> None:
+    values, splits = np.zeros(40_000, np.int64), np.arange(0, 40_001, 4)
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            values[:] = 2**62
+            splits[1:-1:3] = 40_000
+            values[:] = 1
+            splits[:] = np.arange(0, 40_001, 4)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        codes = {_native.encode_examples(((b"x", 3, values, None, splits),), 10_000)[0] for _ in range(50)}
+    finally:
+        stop.set()
+        writer.join()
+    assert codes <= {0, 1, 4}
+
+
+def test_records_beyond_protobufs_limit() -> None:
+    blob = bytes(2**20)
+    column = EncodedBatch(blob, np.tile(np.array([[0, len(blob)]]), (2048, 1)))
+    packed = (b"x", 1, column.buffer, column.spans, 2048)
+    assert _native.encode_examples((packed,), 1) == (3, 0, 0, None, None)
+
+
+def test_sequence_examples() -> None:
+    record = encode_sequence_example(
+        {"id": 7, "name": "n"},
+        {
+            "tokens": [[1, 2], [], [3]],
+            "frames": np.ones((2, 3), np.float32),
+            "words": RaggedTensor(np.array([b"a", b"b"], dtype=object), (np.array([0, 0, 2]),)),
+            "blobs": EncodedBatch(b"abc", np.array([[0, 1], [1, 3]])),
+            "none": [],
+        },
+        deterministic=True,
+    )
+    message = SequenceExample.FromString(record)
+    assert message.SerializeToString(deterministic=True) == record
+    assert plain(message.context.feature["id"]) == ("int64_list", [7])
+    lists = {name: [plain(step) for step in item.feature] for name, item in message.feature_lists.feature_list.items()}
+    assert lists == {
+        "tokens": [("int64_list", [1, 2]), ("int64_list", []), ("int64_list", [3])],
+        "frames": [("float_list", [1.0] * 3)] * 2,
+        "words": [("bytes_list", []), ("bytes_list", [b"a", b"b"])],
+        "blobs": [("bytes_list", [b"a"]), ("bytes_list", [b"bc"])],
+        "none": [],
+    }
+
+
+def test_sequence_refusals() -> None:
+    with pytest.raises(FeatureError, match="record 1, feature 'x': float32 where int64"):
+        encode_sequence_example({}, {"x": [[1], [0.5]]})
+    with pytest.raises(FeatureError, match="feature 'c': float where int64"):
+        encode_sequence_example({"c": 0.5}, {}, context_kinds={"c": np.int64})
+    with pytest.raises(FeatureError, match="feature 'x': float where int64"):
+        encode_sequence_example({}, {"x": [0.5]}, sequence_kinds={"x": np.int64})
+    with pytest.raises(FeatureError, match="a str where a column"):
+        encode_sequence_example({}, {"x": "abc"})
+    with pytest.raises(FeatureError, match="splits that go backwards"):
+        encode_sequence_example({}, {"x": RaggedTensor(np.arange(3), (np.array([0, 2, 1, 3]),))})
+    assert encode_sequence_example({}, {}) == b"\n\x00\x12\x00"

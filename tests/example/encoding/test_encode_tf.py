@@ -1,0 +1,82 @@
+"""What TensorFlow parses out of our records equals what went in."""
+
+from __future__ import annotations
+
+import string
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamrec.example.encoding.encode import encode_example, encode_examples, encode_sequence_example
+from tests.effort import draws
+
+tf = pytest.importorskip("tensorflow")
+pytestmark = pytest.mark.peer
+
+NAMES = [*string.ascii_lowercase[:4], "snö", ""]
+int64s = st.lists(st.integers(-(2**63), 2**63 - 1), max_size=6).map(lambda v: np.array(v, np.int64))
+floats = st.lists(st.floats(width=32), max_size=6).map(lambda v: np.array(v, np.float32))
+strings = st.lists(st.binary(max_size=9), max_size=6).map(lambda v: np.array(v, object))
+values = st.one_of(int64s, floats, strings)
+records = st.dictionaries(st.sampled_from(NAMES), values, max_size=5)
+
+
+def declare(features: dict[str, Any]) -> dict[str, Any]:
+    kinds = {"i": tf.int64, "f": tf.float32, "O": tf.string}
+    return {name: tf.io.RaggedFeature(kinds[value.dtype.kind]) for name, value in features.items() if name}
+
+
+def check(found: Any, wanted: np.ndarray[Any, Any]) -> None:
+    np.testing.assert_array_equal(np.asarray(found).tolist(), wanted.tolist())
+
+
+@draws(100)
+@given(records)
+def test_examples(features: dict[str, Any]) -> None:
+    record = encode_example(features)
+    message = tf.train.Example.FromString(record)
+    assert set(message.features.feature) == set(features)
+    if declare(features):
+        for name, found in tf.io.parse_single_example(record, declare(features)).items():
+            check(found, features[name])
+
+
+@draws(100)
+@given(st.sampled_from([int64s, floats, strings]).flatmap(lambda kind: st.lists(kind, min_size=1, max_size=5)))
+def test_batches(rows: list[Any]) -> None:
+    batch = encode_examples({"x": rows}, kinds={"x": bytes} if rows[0].dtype.kind == "O" else None)
+    parsed = tf.io.parse_example(list(batch), declare({"x": rows[0]}))["x"]
+    for found, wanted in zip(parsed, rows, strict=True):
+        check(found, wanted)
+
+
+@draws(100)
+@given(records, st.dictionaries(st.sampled_from("xyz"), int64s, min_size=1, max_size=3))
+def test_sequence_examples(context: dict[str, Any], lists: dict[str, Any]) -> None:
+    record = encode_sequence_example(context, lists, deterministic=True)
+    message = tf.train.SequenceExample.FromString(record)
+    assert set(message.context.feature) == set(context)
+    specs = {name: tf.io.FixedLenSequenceFeature([], tf.int64) for name in lists}
+    found_context, found = tf.io.parse_single_sequence_example(record, declare(context) or None, specs or None)
+    for name, value in found_context.items():
+        check(value, context[name])
+    for name, value in found.items():
+        check(value, lists[name])
+
+
+def test_an_empty_list_is_a_missing_feature() -> None:
+    features = {"x": tf.io.FixedLenFeature([2], tf.int64, [7, 8])}
+    assert tf.io.parse_single_example(encode_example({"x": []}), features)["x"].numpy().tolist() == [7, 8]
+
+
+def test_tensorflows_tensors_and_messages_are_taken() -> None:
+    feature = tf.train.Feature(int64_list=tf.train.Int64List(value=[1, 2]))
+    record = encode_example({"a": tf.constant([[1, 2]]), "b": tf.constant("x"), "c": feature}, deterministic=True)
+    assert record == encode_example({"a": [1, 2], "b": "x", "c": [1, 2]})
+    ragged = tf.ragged.constant([[1, 2], [], [3]])
+    assert list(encode_examples({"x": ragged})) == list(
+        encode_examples({"x": [[1, 2], [], [3]]}, kinds={"x": tf.int64})
+    )

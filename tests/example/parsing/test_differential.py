@@ -1,0 +1,246 @@
+"""TensorFlow as the oracle: equal results where it gives one, an error where it raises; both walkers agree.
+
+Descriptions of every kind, and messages that fit them or nearly fit them, well formed and damaged: 5,200 of them
+in a run, each as a batch and alone. Every test counts what it compared, and fails if a kind of feature or of
+partition, or an outcome, hardly came up: no change of the generators can make it empty.
+
+Some damaged inputs are not shown to TensorFlow, because it breaks on them instead of raising (2.21):
+  - lengths of many bytes: it allocates gigabytes for them, and crashes on lengths of 2 GiB;
+  - more unpacked floats than a FixedLenFeature holds: it writes past the end of its array;
+  - in SequenceExamples, byte strings whose length runs past their list: it counts an endless list.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from streamrec.errors import FeatureError
+from streamrec.example.features import PARTITIONS, Feature, FixedLenFeature, RaggedFeature, SparseFeature
+from streamrec.example.parsing.parse import parse_examples_with, parse_single_with
+from streamrec.example.parsing.plan import plan_context, plan_examples, plan_lists
+from streamrec.example.parsing.sequence import parse_sequences_with, parse_single_sequence_with
+from streamrec.example.parsing.walk import Walker
+from tests.example.compare import assert_same_columns
+from tests.example.conftest import WALKERS
+from tests.example.strategies import (
+    context_descriptions,
+    damaged,
+    example_descriptions,
+    examples,
+    list_descriptions,
+    makes_sense,
+    partitioned,
+    rarely,
+    sequences,
+)
+
+pytest.importorskip("tensorflow")
+
+from tests.example.tf_twin import outcome, tf, twins
+
+pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
+many = settings(
+    max_examples=1000,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+)
+LONG_VARINT = re.compile(rb"[\x80-\xff]{3}")
+OUTCOMES = {"parsed": 100, "refused": 100}
+EXAMPLES = {"FixedLenFeature": 30, "FixedLenSequenceFeature": 30, "VarLenFeature": 30, "RaggedFeature": 30}
+SPARSE = {"no list of index keys": 3, "1 index keys": 3, "2 index keys": 3, "already sorted": 3}
+CONTEXT = {"FixedLenFeature": 30, "VarLenFeature": 30, "RaggedFeature": 30}
+LISTS = {"FixedLenSequenceFeature": 30, "VarLenFeature": 30, "RaggedFeature": 30}
+
+
+class Seen:
+    """What a test compared: outcomes, and the kinds of features in what TensorFlow parsed."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def add(self, features: Mapping[str, Feature], wanted: Any) -> None:
+        """One comparison."""
+        self.counts.update(["refused" if wanted is None else "parsed"])
+        if wanted is not None:
+            self.counts.update(label for feature in features.values() for label in labels(feature))
+
+    def require(self, *least: Mapping[str, int]) -> None:
+        """Fails where one kind came up less often than it must."""
+        print(sorted(self.counts.items()))
+        rare = {name: self.counts[name] for wanted in least for name, n in wanted.items() if self.counts[name] < n}
+        assert not rare, f"too few of these were compared: {rare}"
+
+
+def labels(feature: Feature) -> Iterator[str]:
+    """What a feature is a case of."""
+    yield type(feature).__name__
+    if isinstance(feature, SparseFeature):
+        listed = not isinstance(feature.index_key, str)
+        yield f"{len(feature.index_keys) if listed else 'no list of'} index keys"
+        if feature.already_sorted:
+            yield "already sorted"
+    if isinstance(feature, RaggedFeature):
+        yield from (type(partition).__name__ for partition in feature.partitions)
+        if len(feature.partitions) > 1:
+            yield "nested"
+        if feature.partitions and feature.validate:
+            yield "validated"
+
+
+def check(
+    ours: Callable[[Walker], Any], theirs: Callable[[], Any], seen: Seen, features: Mapping[str, Feature]
+) -> None:
+    """Both walkers give what TensorFlow gives, or the same error where it raises."""
+    wanted, messages = outcome(theirs), []
+    for walker in WALKERS.values():
+        if wanted is None:
+            with pytest.raises(FeatureError) as raised:
+                ours(walker)
+            messages.append(str(raised.value))
+        elif isinstance(wanted, dict):
+            assert_same_columns(ours(walker), wanted)
+        else:
+            for part, other in zip(ours(walker), wanted, strict=True):
+                assert_same_columns(part, other)
+    seen.add(features, wanted)
+    assert len(set(messages)) <= 1, "the walkers give different reasons"
+
+
+def check_examples(records: list[bytes], features: dict[str, Feature], seen: Seen) -> None:
+    """A batch, and its first record alone."""
+    theirs = twins(features)
+    batch = tf.constant(records, tf.string)
+    check(
+        lambda walker: parse_examples_with(walker, records, features, None, False),
+        lambda: tf.io.parse_example(batch, theirs),
+        seen,
+        features,
+    )
+    if records:
+        check(
+            lambda walker: parse_single_with(walker, records[0], features, None, False),
+            lambda: tf.io.parse_single_example(records[0], theirs),
+            seen,
+            features,
+        )
+
+
+def check_sequences(records: list[bytes], context: dict[str, Feature], lists: dict[str, Feature], seen: Seen) -> None:
+    """A batch, and its first record alone."""
+    theirs, features = (twins(context), twins(lists)), labelled(context, lists)
+    batch = tf.constant(records, tf.string)
+    check(
+        lambda walker: parse_sequences_with(walker, records, context, lists, None, False),
+        lambda: tf.io.parse_sequence_example(batch, *theirs),
+        seen,
+        features,
+    )
+    if records:
+        check(
+            lambda walker: parse_single_sequence_with(walker, records[0], context, lists, None, False)[:2],
+            lambda: tf.io.parse_single_sequence_example(records[0], *theirs),
+            seen,
+            features,
+        )
+
+
+def labelled(context: Mapping[str, Feature], lists: Mapping[str, Feature]) -> dict[str, Feature]:
+    """Both parts as one description, for counting."""
+    return {f"context {name}": one for name, one in context.items()} | {
+        f"list {name}": one for name, one in lists.items()
+    }
+
+
+def numbers_of(features: Mapping[str, Feature]) -> dict[str, Feature]:
+    """The description without byte strings."""
+    return {name: feature for name, feature in features.items() if feature.dtype is not bytes}
+
+
+def test_examples() -> None:
+    seen = Seen()
+
+    @many
+    @given(st.data())
+    def compare(data: st.DataObject) -> None:
+        features = data.draw(example_descriptions)
+        if not makes_sense(lambda: plan_examples(features, single=False)):
+            assume(rarely(data.draw, 4))
+        check_examples(data.draw(st.lists(examples(features), max_size=3)), features, seen)
+
+    compare()
+    seen.require(OUTCOMES, EXAMPLES, SPARSE)
+
+
+@pytest.mark.parametrize("kind", PARTITIONS)
+def test_partitions(kind: type) -> None:
+    seen = Seen()
+
+    @settings(many, max_examples=200)
+    @given(partitioned(kind))
+    def compare(case: tuple[RaggedFeature, list[bytes]]) -> None:
+        feature, records = case
+        check_examples(records, {"x": feature}, seen)
+
+    compare()
+    seen.require({"parsed": 50, "refused": 5, kind.__name__: 50, "nested": 20, "validated": 20})
+
+
+def test_damaged_examples() -> None:
+    seen = Seen()
+
+    @many
+    @given(st.data())
+    def compare(data: st.DataObject) -> None:
+        features = data.draw(example_descriptions)
+        assume(makes_sense(lambda: plan_examples(features, single=False)))
+        records = data.draw(st.lists(examples(features), min_size=1, max_size=2))
+        records[-1] = data.draw(damaged(records[-1]))
+        assume(not LONG_VARINT.search(records[-1]))
+        dense = [feature for feature in features.values() if isinstance(feature, FixedLenFeature)]
+        assume(b"\x0d" not in records[-1] or all(feature.dtype is not np.float32 for feature in dense))
+        check_examples(records, features, seen)
+
+    compare()
+    seen.require(OUTCOMES, EXAMPLES)
+
+
+def test_sequences() -> None:
+    seen = Seen()
+
+    @many
+    @given(st.data())
+    def compare(data: st.DataObject) -> None:
+        context, lists = data.draw(context_descriptions), data.draw(list_descriptions)
+        if not makes_sense(lambda: (plan_context(context), plan_lists(lists))):
+            assume(rarely(data.draw, 4))
+        check_sequences(data.draw(st.lists(sequences(context, lists), max_size=3)), context, lists, seen)
+
+    compare()
+    seen.require(OUTCOMES, CONTEXT, LISTS)
+
+
+def test_damaged_sequences() -> None:
+    seen = Seen()
+
+    @many
+    @given(st.data())
+    def compare(data: st.DataObject) -> None:
+        context = numbers_of(data.draw(context_descriptions))
+        lists = numbers_of(data.draw(list_descriptions))
+        assume(context or lists)
+        assume(makes_sense(lambda: (plan_context(context), plan_lists(lists))))
+        records = data.draw(st.lists(sequences(context, lists), min_size=1, max_size=2))
+        records[-1] = data.draw(damaged(records[-1]))
+        assume(not LONG_VARINT.search(records[-1]))
+        check_sequences(records, context, lists, seen)
+
+    compare()
+    seen.require(OUTCOMES, CONTEXT, LISTS)

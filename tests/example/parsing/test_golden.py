@@ -1,0 +1,143 @@
+"""What TensorFlow wrote and parsed: the golden files give the same arrays, on both walkers."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamrec.example.columns import RaggedTensor, SparseTensor
+from streamrec.example.features import (
+    Feature,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+    SparseFeature,
+    VarLenFeature,
+)
+from streamrec.example.parsing.parse import parse_examples_with, parse_single_with
+from streamrec.example.parsing.sequence import parse_sequences_with
+from streamrec.example.parsing.walk import Walker
+from tests.example.compare import assert_same_columns, materialised
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+TUTORIAL: dict[str, Feature] = {
+    "feature0": FixedLenFeature([], np.int64, 0),
+    "feature1": FixedLenFeature([], np.int64, 0),
+    "feature2": FixedLenFeature([], bytes, ""),
+    "feature3": FixedLenFeature([], np.float32, 0.0),
+}
+FEATURES: dict[str, Feature] = {
+    "dense": FixedLenFeature([2, 3], np.float32),
+    "big": FixedLenFeature([3], np.int64),
+    "maybe": FixedLenFeature([1], np.float32, [-1.5]),
+    "var_i": VarLenFeature(np.int64),
+    "var_s": VarLenFeature(bytes),
+    "seq": FixedLenSequenceFeature([2], np.int64, allow_missing=True, default_value=-7),
+    "sparse": SparseFeature(["sp_idx"], "sp_val", np.float32, [10]),
+    "sparse2": SparseFeature(["sp_row", "sp_idx"], "sp_val", np.float32, [4, 10]),
+}
+RAGGED: dict[str, Feature] = {
+    "ragged": RaggedFeature(np.int64, value_key="var_i"),
+    "ragged64": RaggedFeature(np.int64, value_key="sp_idx", row_splits_dtype=np.int64),
+    "ragged2": RaggedFeature(np.float32, "rg_val", [RaggedFeature.RowLengths("rg_len")]),
+    "ragged_u": RaggedFeature(np.int64, "big", [RaggedFeature.UniformRowLength(3)]),
+}
+CONTEXT: dict[str, Feature] = {"id": FixedLenFeature([], np.int64), "name": FixedLenFeature([], bytes)}
+LISTS: dict[str, Feature] = {
+    "tokens": FixedLenSequenceFeature([], np.int64),
+    "frames": FixedLenSequenceFeature([4], np.float32),
+    "words": VarLenFeature(bytes),
+    "opt": FixedLenSequenceFeature([], np.int64, allow_missing=True),
+}
+RAGGED_LISTS: dict[str, Feature] = {"words": RaggedFeature(bytes), "tokens": RaggedFeature(np.int64)}
+
+
+def payloads(name: str) -> list[bytes]:
+    """The records of a golden file; the framing has tests of its own."""
+    data, at, found = (GOLDEN / name).read_bytes(), 0, []
+    while at < len(data):
+        (length,) = struct.unpack_from("<Q", data, at)
+        found.append(data[at + 12 : at + 12 + length])
+        at += length + 16
+    return found
+
+
+def expected(name: str) -> dict[str, Any]:
+    """The columns that TensorFlow parsed, by key."""
+    with np.load(GOLDEN / name) as arrays:
+        flat = dict(arrays)
+    columns: dict[str, Any] = {}
+    for key in {name.split("|")[0] for name in flat}:
+        if f"{key}|indices" in flat:
+            parts = [array_of(flat, f"{key}|{part}") for part in ("indices", "values", "dense_shape")]
+            columns[key] = SparseTensor(*parts)
+        elif f"{key}|row_splits0" in flat:
+            count = sum(name.startswith(f"{key}|row_splits") for name in flat)
+            splits = tuple(flat[f"{key}|row_splits{level}"] for level in range(count))
+            columns[key] = RaggedTensor(array_of(flat, f"{key}|flat_values"), splits)
+        else:
+            columns[key] = array_of(flat, key)
+    return columns
+
+
+def array_of(flat: Mapping[str, Any], key: str) -> Any:
+    """An array, or the object array of bytes that is stored as shape, lengths and blob."""
+    if key in flat:
+        return flat[key]
+    blob, ends = flat[f"{key}|bytes_blob"].tobytes(), np.cumsum(flat[f"{key}|bytes_lengths"])
+    array = np.empty(len(ends), dtype=object)
+    lengths = flat[f"{key}|bytes_lengths"]
+    array[:] = [blob[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+    return array.reshape(flat[f"{key}|bytes_shape"])
+
+
+def in_order(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """The expected columns in the order found: an npz has none."""
+    assert found.keys() == wanted.keys()
+    return {name: wanted[name] for name in found}
+
+
+@pytest.mark.parametrize("columns", [False, True], ids=["objects", "columns"])
+@pytest.mark.parametrize(
+    ("file", "features", "wanted"),
+    [
+        ("tutorial.tfrecord", TUTORIAL, "tutorial.expected.npz"),
+        ("features.tfrecord", FEATURES, "features.expected.npz"),
+        ("features.tfrecord", RAGGED, "ragged.expected.npz"),
+    ],
+    ids=["tutorial", "features", "ragged"],
+)
+def test_examples(walker: Walker, file: str, features: dict[str, Feature], wanted: str, columns: bool) -> None:
+    found = parse_examples_with(walker, payloads(file), features, None, columns)
+    found = {name: materialised(column) for name, column in found.items()}
+    assert_same_columns(found, in_order(found, expected(wanted)))
+
+
+@pytest.mark.parametrize("columns", [False, True], ids=["objects", "columns"])
+def test_sequences(walker: Walker, columns: bool) -> None:
+    records = payloads("sequence.tfrecord")
+    context, lists, lengths = parse_sequences_with(walker, records, CONTEXT, LISTS, None, columns)
+    for found, name in ((context, "context"), (lists, "lists"), (lengths, "lengths")):
+        found = {key: materialised(column) for key, column in found.items()}
+        assert_same_columns(found, in_order(found, expected(f"sequence.{name}.expected.npz")))
+
+
+def test_ragged_sequences(walker: Walker) -> None:
+    records = payloads("sequence.tfrecord")
+    _, lists, _ = parse_sequences_with(walker, records, None, RAGGED_LISTS, None, False)
+    assert_same_columns(lists, in_order(lists, expected("sequence.ragged.expected.npz")))
+
+
+def test_singles_are_the_rows_of_the_batch(walker: Walker) -> None:
+    records = payloads("tutorial.tfrecord")[:50]
+    batch = parse_examples_with(walker, records, TUTORIAL, None, False)
+    for row, record in enumerate(records):
+        single = parse_single_with(walker, record, TUTORIAL, None, False)
+        for name, column in single.items():
+            assert isinstance(column, bytes | np.generic)
+            assert column == batch[name][row]

@@ -1,0 +1,286 @@
+"""BytesColumn: strings that stay in the buffer, alone and as parsing gives them."""
+
+from __future__ import annotations
+
+import pickle
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from streamrec.example.columns import BytesColumn, RaggedTensor, SparseTensor
+from streamrec.example.features import (
+    Feature,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+    SparseFeature,
+    VarLenFeature,
+)
+from streamrec.example.parsing.parse import parse_examples_with, parse_single_with
+from streamrec.example.parsing.sequence import parse_sequences_with
+from streamrec.example.parsing.walk import Walker
+from tests.example.compare import assert_same_columns, materialised
+from tests.example.wire import example, ints, sequence, strings
+
+BUFFER = b"onetwothree"
+SPANS = np.array([[0, 3], [3, 6], [6, 11], [11, 11]])
+
+
+def test_indexing() -> None:
+    column = BytesColumn(BUFFER, SPANS)
+    assert len(column) == 4
+    assert list(column) == [b"one", b"two", b"three", b""]
+    assert column[-2] == b"three"
+    assert list(column[1:3]) == [b"two", b"three"]
+    assert list(column[[2, 0]]) == [b"three", b"one"]
+    assert list(column[column.lengths == 3]) == [b"one", b"two"]
+    with pytest.raises(IndexError):
+        column[4]
+
+
+def test_more_dimensions() -> None:
+    column = BytesColumn(BUFFER, SPANS).reshape(2, 2)
+    assert column.shape == (2, 2)
+    assert column[1, 0] == b"three"
+    assert list(column[0]) == [b"one", b"two"]
+    assert list(column[:, 1]) == [b"two", b""]
+    assert column.to_numpy().tolist() == [[b"one", b"two"], [b"three", b""]]
+    assert np.asarray(column).shape == (2, 2)
+    assert repr(column) == "BytesColumn(shape=[2, 2], bytes=11)"
+
+
+def test_a_scalar() -> None:
+    column = BytesColumn(BUFFER, np.array([3, 6]))
+    assert column.shape == ()
+    assert column[()] == b"two"
+    assert column.to_numpy().item() == b"two"
+    with pytest.raises(TypeError, match="no length"):
+        len(column)
+
+
+def test_trailing_nuls_stay() -> None:
+    assert BytesColumn(b"a\0b\0\0", np.array([[0, 2], [2, 5]])).to_numpy().tolist() == [b"a\0", b"b\0\0"]
+
+
+def test_conversion_copies() -> None:
+    with pytest.raises(ValueError, match="by copying only"):
+        np.asarray(BytesColumn(BUFFER, SPANS), copy=False)
+
+
+@pytest.mark.parametrize("spans", [0, [0, 1, 2], [[0, 1, 2]], [[-1, 2]], [[2, 1]], [[0, 12]]])
+def test_spans_that_are_refused(spans: Any) -> None:
+    with pytest.raises(ValueError, match="span"):
+        BytesColumn(BUFFER, np.array(spans))
+
+
+@given(st.lists(st.binary(max_size=40)))
+def test_arrow(items: list[bytes]) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    ends = np.cumsum([len(item) + 3 for item in items], dtype=np.int64)
+    starts = ends - np.array([len(item) for item in items], dtype=np.int64)
+    spans = np.stack([starts, ends], axis=1)
+    column = BytesColumn(b"".join(b"..." + item for item in items), spans)
+    array = pyarrow.array(column)
+    array.validate(full=True)
+    assert array.type == pyarrow.large_binary()
+    assert array.to_pylist() == items
+
+
+def test_arrow_capsules_that_nobody_takes_are_freed() -> None:
+    schema, array = BytesColumn(BUFFER, SPANS).__arrow_c_array__()
+    assert "arrow_schema" in repr(schema)
+    assert "arrow_array" in repr(array)
+
+
+def test_arrow_wants_one_dimension() -> None:
+    with pytest.raises(ValueError, match="reshape it"):
+        BytesColumn(BUFFER, SPANS).reshape(2, 2).__arrow_c_array__()
+
+
+RECORDS = [
+    example(("s", strings(b"a\0", b"bb")), ("v", strings(b"v")), ("i", ints(3)), ("d", strings(b"here"))),
+    example(("s", strings(b"", b"c")), ("v", strings(b"x", b"y")), ("i", ints(1, 0))),
+]
+FEATURES: dict[str, Feature] = {
+    "s": FixedLenFeature([2], bytes),
+    "d": FixedLenFeature([], bytes, "default"),
+    "e": FixedLenFeature([1], bytes, [""]),
+    "q": FixedLenSequenceFeature([], bytes, allow_missing=True, default_value="pad"),
+    "sp": SparseFeature("i", "v", bytes, 5),
+    "i": VarLenFeature(np.int64),
+}
+OTHERS: dict[str, Feature] = {
+    "v": RaggedFeature(bytes),
+    "s": FixedLenSequenceFeature([], bytes, allow_missing=True, default_value="pad"),
+}
+
+
+def as_frames(records: list[bytes]) -> Any:
+    """The records as a reader gives them."""
+    ends = np.cumsum([len(record) + 16 for record in records])
+    starts = ends - [len(record) for record in records]
+    return SimpleNamespace(
+        buffer=b"".join(bytes(16) + record for record in records), spans=np.stack([starts, ends], axis=1)
+    )
+
+
+def as_scattered(records: list[bytes]) -> Any:
+    """The records as they lie in many buffers, of which some overlap, and some hold nothing."""
+    whole = b"".join(bytes(4) + record for record in records) + bytes(4)
+    ends = np.cumsum([len(record) + 4 for record in records])
+    rows = np.zeros((len(records), 4), np.int64)
+    buffers: list[Any] = []
+    for index, (record, end) in enumerate(zip(records, ends.tolist(), strict=True)):
+        buffers += [b"", memoryview(whole)[end - len(record) - index % 4 :]]
+        rows[index] = index % 4, index % 4 + len(record), len(buffers) - 1 << 32, 99
+    return SimpleNamespace(buffers=buffers, rows=rows)
+
+
+@pytest.mark.parametrize("features", [FEATURES, OTHERS])
+def test_columns_hold_the_same_strings(walker: Walker, features: dict[str, Feature]) -> None:
+    wanted = parse_examples_with(walker, RECORDS, features, None, False)
+    for serialized in (RECORDS, as_frames(RECORDS), as_scattered(RECORDS)):
+        found = parse_examples_with(walker, serialized, features, None, True)
+        assert_same_columns({name: materialised(column) for name, column in found.items()}, wanted)
+
+
+def test_columns_point_into_the_reader_s_buffer(walker: Walker) -> None:
+    frames = as_frames(RECORDS)
+    found = parse_examples_with(walker, frames, {**FEATURES, "v": VarLenFeature(bytes)}, None, True)
+    assert isinstance(found["s"], BytesColumn)
+    assert isinstance(found["v"], SparseTensor)
+    assert isinstance(found["v"].values, BytesColumn)
+    assert found["s"].shape == (2, 2)
+    assert found["s"].buffer.obj is frames.buffer
+    assert found["v"].values.buffer.obj is frames.buffer
+    assert isinstance(found["e"], BytesColumn)
+    assert found["e"].buffer.obj is frames.buffer  # an empty default needs no copy
+    assert isinstance(found["d"], BytesColumn)
+    assert found["d"].buffer.obj is not frames.buffer  # "default" is not in the buffer
+    assert isinstance(found["i"], SparseTensor)
+    assert isinstance(found["i"].values, np.ndarray)
+
+
+LONG = [
+    example(("s", strings(bytes([value]) * 500, b"%d" % value)), ("w", strings(b"%d" % value))) for value in range(9)
+]
+WIDE: dict[str, Feature] = {"s": FixedLenFeature([2], bytes), "w": FixedLenFeature([], bytes)}
+
+
+def test_long_strings_stay_in_many_buffers_and_others_are_copied_out(walker: Walker) -> None:
+    serialized = as_scattered(LONG)
+    found = parse_examples_with(walker, serialized, WIDE, None, True)
+    wanted = parse_examples_with(walker, LONG, WIDE, None, False)
+    column, words = found["s"], found["w"]
+    assert isinstance(column, BytesColumn)
+    assert column.scattered
+    assert [buffer.obj for buffer in column.buffers[1::2]] == [buffer.obj for buffer in serialized.buffers[1::2]]
+    assert isinstance(words, BytesColumn)
+    assert not words.scattered, "a word of each record would keep all of it alive"
+    assert words.buffer.nbytes == 9
+    assert_same_columns({name: materialised(each) for name, each in found.items()}, wanted)
+
+
+def test_a_column_over_many_buffers_is_one_like_any_other(walker: Walker) -> None:
+    column = parse_examples_with(walker, as_scattered(LONG), WIDE, None, True)["s"]
+    assert isinstance(column, BytesColumn)
+    assert column.scattered
+    plain = column.to_numpy()
+    assert column.shape == plain.shape == (9, 2)
+    assert column.nbytes == sum(map(len, plain.flat)) == 9 * 501
+    assert column[3, 1] == plain[3, 1]
+    for index in (4, slice(2, 7, 2), [5, 1], (slice(None), 0), plain == b"7"):
+        part = column[index]
+        assert isinstance(part, BytesColumn)
+        assert part.scattered
+        assert part.to_numpy().tolist() == plain[index].tolist()
+    assert column.reshape(3, 6).to_numpy().tolist() == plain.reshape(3, 6).tolist()
+    assert [list(row) for row in column] == plain.tolist()
+    assert repr(column) == "BytesColumn(shape=[9, 2], bytes=4,509)"
+    flat = column.reshape(18)
+    assert flat.buffer is flat.buffer, "it is joined once"
+    assert flat.buffer.nbytes == column.nbytes
+    assert list(BytesColumn(flat.buffer, flat.spans)) == plain.ravel().tolist()
+    assert column.spans.shape == (9, 2, 2)
+    compact = column.compact()
+    assert not compact.scattered
+    assert compact.to_numpy().tolist() == plain.tolist()
+    pyarrow = pytest.importorskip("pyarrow")
+    assert pyarrow.array(flat).to_pylist() == plain.ravel().tolist()
+
+
+def test_nothing_over_many_buffers(walker: Walker) -> None:
+    found = parse_examples_with(walker, as_scattered([]), {**WIDE, **OTHERS}, None, True)
+    wanted = parse_examples_with(walker, [], {**WIDE, **OTHERS}, None, False)
+    assert_same_columns({name: materialised(column) for name, column in found.items()}, wanted)
+    words = found["w"]
+    assert isinstance(words, BytesColumn)
+    assert (words.spans.shape, words.compact().shape) == ((0, 2), (0,))
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.lists(st.binary(max_size=80), max_size=4), max_size=6),
+    st.sampled_from([VarLenFeature(bytes), RaggedFeature(bytes), OTHERS["s"]]),
+)
+def test_any_strings_over_many_buffers(walker: Walker, values: list[list[bytes]], feature: Feature) -> None:
+    records = [example(("s", strings(*each))) for each in values]
+    found = parse_examples_with(walker, as_scattered(records), {"s": feature}, None, True)
+    wanted = parse_examples_with(walker, records, {"s": feature}, None, False)
+    assert_same_columns({"s": materialised(found["s"])}, wanted)
+
+
+def test_compact_keeps_the_strings_alone() -> None:
+    column = BytesColumn(BUFFER, SPANS)[1:3].compact()
+    assert (bytes(column.buffer), column.spans.tolist()) == (b"twothree", [[0, 3], [3, 8]])
+
+
+def test_ragged_strings_stay(walker: Walker) -> None:
+    found = parse_examples_with(walker, as_frames(RECORDS), OTHERS, None, True)["v"]
+    assert isinstance(found, RaggedTensor)
+    assert isinstance(found.flat_values, BytesColumn)
+    assert list(found.flat_values) == [b"v", b"x", b"y"]
+
+
+def test_uniform_rows_of_strings(walker: Walker) -> None:
+    config = RaggedFeature(bytes, "s", [RaggedFeature.UniformRowLength(2)])
+    found = parse_examples_with(walker, as_frames(RECORDS), {"r": config}, None, True)["r"]
+    assert isinstance(found, RaggedTensor)
+    assert materialised(found.flat_values).tolist() == [[b"a\0", b"bb"], [b"", b"c"]]
+
+
+def test_single_examples(walker: Walker) -> None:
+    features: dict[str, Feature] = {**FEATURES, **OTHERS}
+    wanted = parse_single_with(walker, RECORDS[0], features | {"sp": FEATURES["d"]}, b"name", False)
+    found = parse_single_with(walker, RECORDS[0], features | {"sp": FEATURES["d"]}, b"name", True)
+    assert_same_columns({name: materialised(column) for name, column in found.items()}, wanted)
+
+
+def test_sequences(walker: Walker) -> None:
+    records = [sequence([("c", strings(b"c\0"))], [("w", [strings(b"a"), b""])]), sequence([], [("w", [])])]
+    context: dict[str, Feature] = {"c": FixedLenFeature([], bytes, "none")}
+    lists: dict[str, Feature] = {"w": VarLenFeature(bytes)}
+    wanted = parse_sequences_with(walker, records, context, lists, None, False)
+    for serialized in (as_frames(records), as_scattered(records)):
+        found = parse_sequences_with(walker, serialized, context, lists, None, True)
+        for part, other in zip(found[:2], wanted[:2], strict=True):
+            assert_same_columns({name: materialised(column) for name, column in part.items()}, other)
+
+
+@pytest.mark.parametrize("feature", [VarLenFeature(bytes), RaggedFeature(bytes), FixedLenSequenceFeature([], bytes)])
+def test_steps_of_strings_over_many_buffers(walker: Walker, feature: Feature) -> None:
+    steps = [[strings(b"a" * 50), strings(b"b")], [], [strings(b"c" * 9)]]
+    records = [sequence([], [("w", each)]) for each in steps]
+    lists: dict[str, Feature] = {"w": feature}
+    wanted = parse_sequences_with(walker, records, None, lists, None, False)
+    found = parse_sequences_with(walker, as_scattered(records), None, lists, None, True)
+    assert_same_columns({"w": materialised(found[1]["w"])}, wanted[1])
+
+
+def test_object_arrays_pickle(walker: Walker) -> None:
+    found = parse_examples_with(walker, RECORDS, FEATURES, None, False)
+    assert_same_columns(pickle.loads(pickle.dumps(found)), found)

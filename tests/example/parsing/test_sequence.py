@@ -1,0 +1,194 @@
+"""parse_sequence_example and parse_single_sequence_example, on both walkers: the rules one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamrec.errors import FeatureError
+from streamrec.example.features import (
+    Feature,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+    SparseFeature,
+    VarLenFeature,
+)
+from streamrec.example.parsing.sequence import (
+    parse_sequence_example,
+    parse_sequences_with,
+    parse_single_sequence_example,
+    parse_single_sequence_with,
+)
+from streamrec.example.parsing.walk import Walker
+from tests.example.wire import entry, feature, field, floats, ints, sequence, strings
+
+TOKENS: dict[str, Feature] = {"t": FixedLenSequenceFeature([], np.int64)}
+
+
+def lists(walker: Walker, records: list[bytes], features: dict[str, Feature]) -> dict[str, Any]:
+    """The feature lists of a batch."""
+    return parse_sequences_with(walker, records, None, features, None, False)[1]
+
+
+def context(walker: Walker, records: list[bytes], features: dict[str, Feature]) -> dict[str, Any]:
+    """The context of a batch."""
+    return parse_sequences_with(walker, records, features, None, None, False)[0]
+
+
+def test_dense_lists_are_padded_and_their_lengths_told(walker: Walker) -> None:
+    records = [
+        sequence([], [("t", [ints(1), ints(2)]), ("f", [floats(1, 2)]), ("s", [])]),
+        sequence([], [("t", []), ("f", [floats(3, 4), floats(5, 6)]), ("s", [strings(b"a\0")])]),
+    ]
+    features: dict[str, Feature] = {
+        **TOKENS,
+        "f": FixedLenSequenceFeature([2], np.float32),
+        "s": FixedLenSequenceFeature([], bytes),
+    }
+    _, found, lengths = parse_sequences_with(walker, records, {}, features, None, False)
+    assert list(found) == list(lengths) == ["f", "s", "t"]
+    assert found["t"].tolist() == [[1, 2], [0, 0]]  # type: ignore[union-attr]
+    assert found["f"].tolist() == [[[1, 2], [0, 0]], [[3, 4], [5, 6]]]  # type: ignore[union-attr]
+    assert found["s"].tolist() == [[b""], [b"a\0"]]  # type: ignore[union-attr]
+    assert {name: length.tolist() for name, length in lengths.items()} == {
+        "t": [2, 0],
+        "f": [1, 2],
+        "s": [0, 1],
+    }
+
+
+def test_var_len_lists(walker: Walker) -> None:
+    records = [
+        sequence([], [("w", [strings(b"a", b"b"), b"", strings(b"c")])]),
+        sequence([], [("w", [strings()])]),
+        b"",
+    ]
+    found = lists(walker, records, {"w": VarLenFeature(bytes)})["w"]
+    assert found.indices.tolist() == [[0, 0, 0], [0, 0, 1], [0, 2, 0]]
+    assert found.values.tolist() == [b"a", b"b", b"c"]
+    assert found.dense_shape.tolist() == [3, 3, 2]
+
+
+def test_ragged_lists(walker: Walker) -> None:
+    records = [sequence([], [("w", [ints(1, 2), ints()])]), sequence(), sequence([], [("w", [ints(3)])])]
+    found = lists(walker, records, {"w": RaggedFeature(np.int64)})["w"]
+    assert found.flat_values.tolist() == [1, 2, 3]
+    assert [splits.tolist() for splits in found.nested_row_splits] == [[0, 2, 2, 3], [0, 2, 2, 3]]
+    assert found.nested_row_splits[0].dtype == np.int32
+
+
+def test_partitions_of_steps(walker: Walker) -> None:
+    record = sequence([], [("v", [ints(1, 2, 3), ints(4)]), ("n", [ints(1, 2), ints(0, 1)])])
+    config = RaggedFeature(np.int64, "v", [RaggedFeature.RowLengths("n")], validate=True)
+    found = lists(walker, [record], {"r": config})["r"]
+    assert [splits.tolist() for splits in found.nested_row_splits] == [[0, 2], [0, 2, 4], [0, 1, 3, 3, 4]]
+    short = sequence([], [("v", [ints(1), ints(4)]), ("n", [ints(1)])])
+    with pytest.raises(FeatureError, match="'n' has another number of steps"):
+        lists(walker, [short], {"r": config})
+
+
+def test_context(walker: Walker) -> None:
+    records = [
+        sequence([("i", ints(1)), ("v", ints(5, 6)), ("i", ints(2))]),
+        sequence([("v", b"")]),
+    ]
+    features: dict[str, Feature] = {
+        "i": FixedLenFeature([], np.int64, 7),
+        "v": VarLenFeature(np.int64),
+    }
+    found = context(walker, records, features)
+    assert found["i"].tolist() == [2, 7]
+    assert found["v"].indices.tolist() == [[0, 0], [0, 1]]
+
+
+def test_an_empty_context_feature_is_not_missing(walker: Walker) -> None:
+    with pytest.raises(FeatureError, match="record 0, feature 'i': found 0 values"):
+        context(walker, [sequence([("i", b"")])], {"i": FixedLenFeature([], np.int64, 7)})
+
+
+def test_a_step_ends_where_its_first_list_ends(walker: Walker) -> None:
+    """TensorFlow reads on behind the first list, whatever the step's length says."""
+    twice = strings(b"a") + strings(b"b")  # the second list looks like a step that holds a string
+    with pytest.raises(FeatureError, match="feature 'w': "):
+        lists(walker, [sequence([], [("w", [twice])])], {"w": VarLenFeature(bytes)})
+    hidden = ints(1) + field(1, ints(2))
+    found = lists(walker, [sequence([], [("t", [hidden])])], TOKENS)["t"]
+    assert found.tolist() == [[1, 2]]
+
+
+def test_a_batch_of_nothing(walker: Walker) -> None:
+    assert lists(walker, [], TOKENS)["t"].shape == (0, 0)
+    assert context(walker, [], {"i": FixedLenFeature([2], np.int64, [1, 2])})["i"].shape == (0, 2)
+    with pytest.raises(FeatureError, match="feature 'i'"):  # as TensorFlow has it
+        context(walker, [], {"i": FixedLenFeature([2], np.int64)})
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (b"", "record 0, feature 't': found nothing"),
+        (sequence([], [("t", [ints(1, 2)])]), "found 2 values where the shape .. wants 1"),
+        (sequence([], [("t", [b""])]), "found 0 values where the shape .. wants 1"),
+        (sequence([], [("t", [floats(1)])]), "found float32 values where int64 is wanted"),
+        (sequence([], [("t", [b"\x1a"])]), "int64 values are damaged"),
+        (sequence([], [("t", [b"\x12\x00"])]), "int64 values are damaged"),
+        (field(2, entry("t", b"\x12\x00")), "int64 values are damaged"),
+        (field(2, entry("t", field(1, ints(1)), value_first=True)), "no serialized message"),
+        (field(2, entry("t", b"")) + b"\x0b", "no serialized message"),
+        (field(1, b"\x10\x01"), "no serialized message"),
+    ],
+)
+def test_lists_that_are_refused(walker: Walker, record: bytes, message: str) -> None:
+    with pytest.raises(FeatureError, match=message):
+        lists(walker, [record], TOKENS)
+
+
+def test_a_missing_list_may_be_allowed(walker: Walker) -> None:
+    config = FixedLenSequenceFeature([], np.int64, allow_missing=True)
+    assert lists(walker, [b"", sequence([], [("t", [ints(4)])])], {"t": config})["t"].tolist() == [[0], [4]]
+
+
+def test_unpacked_steps(walker: Walker) -> None:
+    config = {"f": FixedLenSequenceFeature([2], np.float32)}
+    record = sequence([], [("f", [feature(np.float32, [1, 2], packed=False)])])
+    assert lists(walker, [record], dict(config))["f"].tolist() == [[[1, 2]]]
+
+
+def test_singles(walker: Walker) -> None:
+    record = sequence([("i", ints(3))], [("t", [ints(1), ints(2)]), ("w", [strings(b"a")])])
+    features: dict[str, Feature] = {**TOKENS, "w": VarLenFeature(bytes)}
+    scalar: dict[str, Feature] = {"i": FixedLenFeature([], np.int64)}
+    one, steps, lengths = parse_single_sequence_with(walker, record, scalar, features, None, False)
+    assert one["i"].shape == ()  # type: ignore[union-attr]
+    assert steps["t"].tolist() == [1, 2]  # type: ignore[union-attr]
+    assert steps["w"].indices.tolist() == [[0, 0]]  # type: ignore[union-attr]
+    assert steps["w"].dense_shape.tolist() == [1, 1]  # type: ignore[union-attr]
+    assert lengths["t"].shape == ()
+    assert len(parse_single_sequence_example(record, scalar, features)) == 2
+    assert parse_sequence_example(record, scalar, features)[2]["t"].item() == 2
+
+
+@pytest.mark.parametrize(
+    ("context_features", "sequence_features", "message"),
+    [
+        (None, None, "describe at least one"),
+        ({}, {}, "describe at least one"),
+        ({"x": FixedLenSequenceFeature([], np.int64)}, None, "FixedLenSequenceFeature where one of"),
+        ({"x": SparseFeature("i", "v", np.int64, 3)}, None, "SparseFeature where one of"),
+        (None, {"x": FixedLenFeature([], np.int64)}, "FixedLenFeature where one of"),
+        (None, {"x": FixedLenSequenceFeature([], np.int64, True, 3)}, "leave default_value out"),
+    ],
+)
+def test_descriptions_that_are_refused(context_features: Any, sequence_features: Any, message: str) -> None:
+    with pytest.raises(FeatureError, match=message):
+        parse_sequence_example([b""], context_features, sequence_features)
+
+
+def test_names(walker: Walker) -> None:
+    with pytest.raises(FeatureError, match="example 'b', record 1, feature 't'"):
+        parse_sequences_with(walker, [sequence([], [("t", [])]), b""], None, TOKENS, ["a", "b"], False)
+    with pytest.raises(FeatureError, match="2 names"):
+        parse_sequence_example([b"", b""], None, TOKENS, ["a"])

@@ -1,0 +1,133 @@
+"""What a cache file holds: elements come back as they were, or are refused by the name of their type."""
+
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from streamrec import BytesColumn, Frames, RaggedTensor, SparseTensor
+from streamrec.pipeline.elements.chunk import Batches
+from streamrec.pipeline.elements.codec import pack, unpack
+from streamrec.pipeline.elements.columns import Columns
+from streamrec.testing.resuming import plain
+from tests.effort import draws
+
+DTYPES = st.one_of(
+    npst.integer_dtypes(endianness="?"),
+    npst.floating_dtypes(endianness="?"),
+    npst.boolean_dtypes(),
+    npst.complex_number_dtypes(),
+    npst.byte_string_dtypes(max_len=4),
+    npst.unicode_string_dtypes(max_len=4),
+    npst.datetime64_dtypes(),
+)
+ARRAYS = npst.arrays(DTYPES, npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3))
+PLAIN = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.characters(categories=["Cs"]), st.binary()
+)
+VALUES = st.recursive(
+    st.one_of(PLAIN, ARRAYS, st.lists(st.binary(), max_size=3).map(Frames.of)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(st.one_of(st.text(), st.integers()), inner, max_size=3),
+    ),
+    max_leaves=8,
+)
+
+
+def kinds(value: Any) -> Any:
+    """A value as text that tells kinds, dtypes, shapes and values, NaNs too."""
+    if isinstance(value, np.ndarray):
+        return ("array", value.dtype.str, value.shape, [kinds(one) for one in value.ravel().tolist()])
+    if isinstance(value, np.generic):
+        return (type(value).__name__, value.dtype.str, repr(value))
+    if isinstance(value, BytesColumn):
+        return ("column", kinds(value.to_numpy()))
+    if isinstance(value, Frames | Batches | Columns):
+        return (type(value).__name__, [kinds(one) for one in value])
+    if isinstance(value, dict):
+        return [(repr(key), kinds(part)) for key, part in value.items()]
+    if isinstance(value, tuple | list):
+        return (type(value).__name__, [kinds(part) for part in value])
+    return repr(value)
+
+
+class Named(NamedTuple):
+    x: int
+
+
+def again(elements: Any) -> Any:
+    return unpack(memoryview(pack(elements)))
+
+
+@given(VALUES)
+@draws(300)
+def test_any_value_comes_back(value: Any) -> None:
+    assert kinds(again([value])) == kinds([value])
+    assert kinds(again([value, value])) == kinds([value, value])
+
+
+@given(st.data())
+@draws(100)
+def test_values_of_one_structure_come_back(data: st.DataObject) -> None:
+    dtype = data.draw(DTYPES)
+    arrays = npst.arrays(dtype, npst.array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=3))
+    rows = st.fixed_dictionaries({"x": arrays, "y": st.tuples(st.binary(), st.integers(), st.floats(), st.text())})
+    elements = data.draw(st.lists(rows, max_size=6))
+    assert kinds(again(elements)) == kinds(elements)
+
+
+def test_what_flows_comes_back() -> None:
+    frames = Frames.of([b"a", b"", b"ccc"] * 4)
+    ragged = RaggedTensor(np.arange(3), (np.array([0, 2, 3]),))
+    sparse = SparseTensor(np.array([[0, 1]]), np.array([b"x\0"], object), np.array([2, 3]))
+    column = BytesColumn(b"onetwo", np.array([[[0, 3]], [[3, 6]]]))
+    cases: list[Any] = [
+        frames,
+        frames.window(2, 7),
+        Batches(frames, 3),
+        Columns({"n": np.arange(12), "f": (frames, [np.arange(n) for n in range(12)])}),
+        [ragged, ragged],
+        [sparse, (column, np.float32(2))],
+        [np.int64(3), np.int64(4)],
+        [np.array(3), np.array(4)],
+        [{}, {}],
+        [(), ()],
+        [],
+    ]
+    for elements in cases:
+        assert kinds(again(elements)) == kinds(elements)
+    assert [plain(one) for one in again(Batches(frames, 3))] == [plain(one) for one in Batches(frames, 3)]
+
+
+def test_alike_elements_cost_few_bytes_beside_their_data() -> None:
+    elements = [{"x": np.full(4, n, np.float32), "y": (n, b"%05d" % n)} for n in range(1000)]
+    assert len(pack(elements)) < 1000 * (16 + 8 + 5 + 8) + 1000
+
+
+def test_arrays_come_back_writable_and_apart() -> None:
+    one, other = again([np.zeros(3), np.zeros(3)])
+    one += 1
+    assert other.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (object(), "builtins.object"),
+        (OrderedDict(), "collections.OrderedDict"),
+        (Named(1), "Named"),
+        ({"x": [{1, 2}]}, "builtins.set"),
+        (np.zeros(2, [("a", "i4")]), "dtype"),
+        (np.array([object()]), "builtins.object"),
+        ({(1, 2): 3}, "tuple"),
+    ],
+)
+def test_what_cannot_be_stored_is_named(value: Any, name: str) -> None:
+    with pytest.raises(TypeError, match=name):
+        pack([value])

@@ -1,0 +1,275 @@
+"""Whole pipelines that end in every way, in a process of their own: says what is left of them.
+
+    python failures.py WAY URL OPTIONS
+
+WAY is the name of a function below, OPTIONS the storage options as JSON.
+"""
+
+import asyncio
+import atexit
+import contextlib
+import gc
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from time import monotonic
+from typing import Any
+
+BEGAN = [0.0]
+"""When the program had nothing more to do."""
+
+
+def says_how_long() -> None:
+    if BEGAN[0]:
+        print(monotonic() - BEGAN[0])
+
+
+atexit.register(says_how_long)  # before the bridge's own: what is registered first comes last
+
+from streamrec import Dataset, TFRecordDataset  # noqa: E402
+from streamrec.bridge import run  # noqa: E402
+
+SECONDS = 20.0
+"""What cleaning up may take where nobody waits for it, on a machine with much else to do: clients are closed when
+nobody has used them for five seconds."""
+
+LASTING = ("MainThread", "streamrec-loop", "asyncio_")
+"""Threads that the process keeps: its own, the bridge's, and those of the loops' executors."""
+
+
+def pipeline(function: Callable[[Any], Any] = len) -> Dataset[Any]:
+    """Shards through all kinds of stages that run tasks, threads or connections; without an end."""
+    url, options = sys.argv[2], json.loads(sys.argv[3])
+    records = TFRecordDataset(url, num_parallel_reads=3, storage_options=options)
+    batches = records.batch(10).map(function).prefetch(1 << 16)
+    return Dataset.zip(batches, records.filter(len).repeat()).batch(4).repeat().prefetch()
+
+
+def fails(frames: Any) -> int:
+    raise LookupError(len(frames))
+
+
+# What is there, and what is left of it.
+
+
+async def others() -> list[str]:
+    """Tasks of this loop but for the one that asks."""
+    return sorted(str(task) for task in asyncio.all_tasks() if task is not asyncio.current_task())
+
+
+def files() -> dict[str, str]:
+    """What this process has open: files, sockets, pipes."""
+    found = {}
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the directory itself
+            found[number] = os.readlink(f"/proc/self/fd/{number}")
+    return found
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if not thread.name.startswith(LASTING)]
+
+
+def left(before: dict[str, str]) -> list[list[str]]:
+    """Threads and files that were not there before."""
+    return [threads(), sorted(name for number, name in files().items() if before.get(number) != name)]
+
+
+def told(before: dict[str, str]) -> None:
+    """Says what is left of sync runs, as soon as nothing is, or when time is up."""
+    until = monotonic() + SECONDS
+    while any(found := [run(others), *left(before)]) and monotonic() < until:
+        threading.Event().wait(0.01)
+    print(json.dumps(found))
+
+
+async def told_here(before: dict[str, str]) -> None:
+    """The same of async runs, on their own loop."""
+    until = monotonic() + SECONDS
+    while any(found := await left_here(before)) and monotonic() < until:  # noqa: ASYNC110 - nobody says when they end
+        await asyncio.sleep(0.01)
+    print(json.dumps(found))
+
+
+async def left_here(before: dict[str, str]) -> list[list[str]]:
+    names, opened = left(before)
+    return [await others(), names, opened]
+
+
+def used() -> dict[str, str]:
+    """What is open when one run was there already: the loop's own, and what libraries keep."""
+    with pipeline().iterate() as batches:
+        next(batches)
+    return files()
+
+
+# In a `for` loop.
+
+
+def breaks() -> None:
+    before = used()
+    for _ in pipeline():
+        break
+    told(before)
+
+
+def ends() -> None:
+    before = used()
+    assert len(list(pipeline().take(5))) == 5
+    told(before)
+
+
+def raises() -> None:
+    before = used()
+    try:
+        for _ in pipeline():
+            raise LookupError
+    except LookupError:
+        pass
+    told(before)
+
+
+def stage_raises() -> None:
+    before = used()
+    with contextlib.suppress(LookupError):
+        list(pipeline(fails))
+    told(before)
+
+
+def closes() -> None:
+    before = used()
+    batches = pipeline().iterate()
+    next(batches)
+    batches.close()
+    assert (run(others), threads()) == ([], [])  # at once: closing waits
+    told(before)  # the shared client keeps connections that may be used again, until it is closed
+
+
+def collected() -> None:
+    before = used()
+    cycle: list[Any] = [pipeline().iterate()]
+    next(cycle[0])
+    cycle.append(cycle)
+    del cycle
+    gc.collect()
+    told(before)
+
+
+def interrupts() -> None:
+    pressed = threading.Event()
+
+    def interrupt(frames: Any) -> int:
+        if not pressed.is_set():  # a second one would cut the cleanup short
+            pressed.set()
+            os.kill(os.getpid(), signal.SIGINT)
+        return len(frames)
+
+    before = used()
+    try:
+        for _ in pipeline(interrupt):
+            pass
+    except KeyboardInterrupt:
+        told(before)
+
+
+def leaves_a_long_chunk() -> None:
+    """Thousands of calls are ahead when the consumer leaves: they are not made."""
+    called = threading.Event()
+
+    def slow(number: Any) -> Any:
+        called.set()
+        threading.Event().wait(0.01)
+        return number
+
+    before = used()
+    with Dataset.range(10**6).map(slow).iterate():
+        called.wait()
+    told(before)
+
+
+def exits() -> None:
+    batches = pipeline().iterate()
+    next(batches)
+    BEGAN[0] = monotonic()
+
+
+def exits_with_progress_and_trace() -> None:
+    batches = pipeline().iterate(progress=True, trace=os.devnull)
+    next(batches)
+    BEGAN[0] = monotonic()
+
+
+# In an `async for` loop.
+
+
+async def used_here() -> dict[str, str]:
+    async with pipeline().aiterate() as batches:
+        await anext(batches)
+    return files()
+
+
+async def async_break() -> None:
+    before = await used_here()
+    async for _ in pipeline():
+        break
+    await told_here(before)
+
+
+async def async_end() -> None:
+    before = await used_here()
+    assert len([batch async for batch in pipeline().take(5)]) == 5
+    await told_here(before)
+
+
+async def async_close() -> None:
+    before = await used_here()
+    batches = pipeline().aiterate()
+    await anext(batches)
+    await batches.aclose()
+    await told_here(before)
+
+
+async def async_stage_raises() -> None:
+    before = await used_here()
+    try:
+        async for _ in pipeline(fails):
+            pass
+    except LookupError:
+        pass
+    await told_here(before)
+
+
+async def async_cancel() -> None:
+    """The task that awaits the next element is cancelled."""
+    before = await used_here()
+    started, stop = asyncio.Event(), threading.Event()
+
+    def waits(frames: Any) -> int:
+        loop.call_soon_threadsafe(started.set)
+        stop.wait(20)
+        return len(frames)
+
+    async def consume(batches: AsyncIterator[Any]) -> None:
+        async for _ in batches:
+            pass
+
+    loop = asyncio.get_running_loop()
+    consumer = asyncio.create_task(consume(aiter(pipeline(waits))))
+    await started.wait()
+    consumer.cancel()
+    stop.set()  # a call of the user's cannot be broken off
+    await asyncio.wait([consumer])
+    assert consumer.cancelled()
+    del consumer
+    await told_here(before)
+
+
+if __name__ == "__main__":
+    way = globals()[sys.argv[1]]
+    if asyncio.iscoroutinefunction(way):
+        asyncio.run(way())
+    else:
+        way()

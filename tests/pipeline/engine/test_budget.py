@@ -1,0 +1,247 @@
+"""The memory budget: how large it is, how it is dealt out, and what a consumer that stops leaves in memory."""
+
+import json
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamrec import AUTOTUNE, Dataset, Frames, TFRecordDataset, encode_records
+from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.pipeline.engine.budget import (
+    CONSUMER,
+    LEAST_DEFAULT,
+    MOST_DEFAULT,
+    cgroup_limits,
+    default_budget,
+    machine_memory,
+)
+from streamrec.pipeline.engine.description import Chain, RunContext
+from streamrec.pipeline.options import Options
+from streamrec.pipeline.sources.in_memory import NumberedPositions
+from tests.effort import draws
+
+MIB = 1 << 20
+CHUNK = 1 << 16
+RECORDS = 8
+MANY = 1024
+
+
+class Made:
+    """What sources made: where the consumer takes but one element, all of it is held somewhere.
+
+    Attributes:
+        nbytes: Bytes of records, in all.
+        allowed: The budgets that reached the sources.
+    """
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self.allowed: list[int] = []
+
+
+@dataclass(frozen=True)
+class Plenty:
+    """A source that gives many more chunks than any budget here allows, of `CHUNK` bytes each, and holds none."""
+
+    made: Made = field(compare=False)
+
+    def lines(self) -> Iterator[str]:
+        yield "Plenty"
+
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+        self.made.allowed.append(within.budget)
+        for number in range(0, MANY * RECORDS, RECORDS):
+            await anyio.lowlevel.checkpoint()
+            self.made.nbytes += CHUNK
+            yield Chunk(Frames.of([bytes(CHUNK // RECORDS)] * RECORDS), NumberedPositions(number), CHUNK)
+
+
+def plenty(made: Made) -> Dataset[Any]:
+    return Dataset(Chain(Plenty(made)))
+
+
+async def soon(*records: Any) -> Any:
+    await anyio.lowlevel.checkpoint()
+    return records
+
+
+Verb = Callable[[Dataset[Any]], Dataset[Any]]
+
+VERBS: list[Verb] = [
+    lambda ds: ds.prefetch(),
+    lambda ds: ds.prefetch(buffer_bytes=300_000),
+    lambda ds: ds.prefetch(buffer_bytes=1 << 40),
+    lambda ds: ds.map(soon, 3),
+    lambda ds: ds.map(soon, AUTOTUNE, deterministic=False),
+    lambda ds: ds.repeat(3),
+    lambda ds: ds.take(1 << 40),
+    lambda ds: ds.concatenate(ds),
+    lambda ds: ds.cache(),
+    lambda ds: Dataset.sample_from_datasets([ds, ds.prefetch()], seed=1),
+]
+
+
+def pipelines(made: Made, verbs: list[Verb] = VERBS) -> st.SearchStrategy[Dataset[Any]]:
+    """Random descriptions over sources that give plenty."""
+    leaf = st.one_of(
+        st.builds(lambda: plenty(made)),
+        st.integers(1, 4).map(
+            lambda cycle: Dataset.range(9).interleave(lambda _: plenty(made), cycle_length=cycle, block_length=3)
+        ),
+    )
+    return st.recursive(
+        leaf,
+        lambda inner: st.one_of(
+            st.builds(lambda dataset, verb: verb(dataset), inner, st.sampled_from(verbs)),
+            st.lists(inner, min_size=1, max_size=3).map(tuple).map(Dataset.zip),
+        ),
+        max_leaves=4,
+    )
+
+
+async def stalled(dataset: Dataset[Any]) -> None:
+    """Takes an element, and stops until nothing moves any more."""
+    async with dataset.aiterate() as elements:
+        await anext(elements)
+        await anyio.wait_all_tasks_blocked()
+
+
+@given(data=st.data(), budget=st.sampled_from([1 * MIB, 4 * MIB, 16 * MIB]))
+@draws(40)
+def test_a_consumer_that_stops_leaves_no_more_than_the_budget(data: st.DataObject, budget: int) -> None:
+    made = Made()
+    verbs = [*VERBS, lambda ds: ds.shuffle(10**9)]  # which fills its share
+    dataset = data.draw(pipelines(made, verbs)).with_options(memory_budget=budget)
+    lines = list(dataset.chain.lines())
+    tasks = 1 + len(lines) + 4 * sum("Interleave" in line for line in lines)
+    anyio.run(stalled, dataset)
+    in_hands = 3 * CHUNK * tasks  # what each task has in its hands, and chunks that fit no share
+    assert 0 < made.nbytes <= budget + in_hands
+
+
+@given(data=st.data(), budget=st.integers(1, 1 << 40))
+@draws(60)
+def test_shares_never_sum_up_to_more_than_the_budget(data: st.DataObject, budget: int) -> None:
+    made = Made()
+    dataset = data.draw(pipelines(made)).with_options(memory_budget=budget)
+    taken: list[int] = []
+    take = RunContext.take
+
+    def counted(within: RunContext, share: Any) -> tuple[int, RunContext]:
+        bytes_taken, rest = take(within, share)
+        assert bytes_taken >= 0
+        assert bytes_taken + rest.budget == within.budget
+        taken.append(bytes_taken)
+        return bytes_taken, rest
+
+    async def first() -> int:
+        async with dataset.aiterate() as elements:
+            await anext(elements)
+            return elements.memory_budget
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunContext, "take", counted)
+        assert anyio.run(first) == budget
+    assert CONSUMER.of(budget) + sum(taken) + sum(made.allowed) <= max(budget, 2)  # of one byte two have one each
+
+
+def test_a_prefetch_is_within_the_budget() -> None:
+    made = Made()
+    dataset = plenty(made).prefetch(buffer_bytes=1 << 40).with_options(memory_budget=16 * MIB)
+    anyio.run(stalled, dataset)
+    assert made.allowed == [11 * MIB // 2]  # 16 without the consumer's quarter, a sixteenth, and the prefetch's half
+    assert 8 * MIB <= made.nbytes <= 11 * MIB
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize("calls", [4, AUTOTUNE])
+def test_results_that_are_larger_than_their_input_stay_within_the_share(calls: int, deterministic: bool) -> None:
+    size, made = 100_000, []
+
+    async def enlarged(record: bytes) -> bytes:
+        made.append(record)
+        return bytes(size)
+
+    small = Dataset.from_tensor_slices([b"x"] * 2000).with_options(memory_budget=16 * MIB)
+    anyio.run(stalled, small.map(enlarged, calls, deterministic))
+    shares = 4 * MIB + 11 * MIB // 8  # the consumer's queue, and half of the map's, a quarter of what is left
+    before_it_was_known = 8 * size
+    assert shares // 2 <= len(made) * size <= shares + before_it_was_known + 2 * 4 * size
+
+
+def test_the_default_is_a_share_of_the_machines_memory() -> None:
+    memory = machine_memory()
+    assert memory is not None
+    assert default_budget() == max(LEAST_DEFAULT, min(memory // 8, MOST_DEFAULT))
+    with Dataset.range(3).iterate() as elements:
+        assert elements.memory_budget == default_budget()
+    with Dataset.range(3).with_options(memory_budget=12345).iterate() as elements:
+        assert elements.memory_budget == 12345
+
+
+GROUPS = {
+    "2": ("0::/a/b\n", {"a/b/memory.max": "max\n", "a/memory.max": "500\n", "memory.max": "700\n"}, [500, 700]),
+    "2, a container": ("0::/\n", {"memory.max": "900\n"}, [900]),
+    "2, of the host": ("0::/../../x\n", {"memory.max": "900\n"}, [900]),
+    "1": (
+        "12:cpu:/z\n5:memory,other:/a\n0::/q\n",
+        {"memory/a/memory.limit_in_bytes": "300", "memory/memory.limit_in_bytes": str(1 << 62)},
+        [300, 1 << 62],
+    ),
+    "none": ("", {}, []),
+}
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+def test_limits_of_control_groups(tmp_path: Path, kind: str) -> None:
+    membership, files, limits = GROUPS[kind]
+    (tmp_path / "cgroup").write_text(membership)
+    for name, text in files.items():
+        (tmp_path / "fs" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "fs" / name).write_text(text)
+    assert list(cgroup_limits(tmp_path / "cgroup", tmp_path / "fs")) == limits
+
+
+def test_off_linux_there_are_no_limits(tmp_path: Path) -> None:
+    assert list(cgroup_limits(tmp_path / "nothing", tmp_path)) == []
+
+
+def test_options_of_several_datasets() -> None:
+    unsaid, small, loose = Options(), Options(True, 10), Options(False, 30)
+    assert Options.of([unsaid, unsaid]) == unsaid
+    assert Options.of([unsaid, small]) == small
+    assert Options.of([small, loose, unsaid]) == Options(False, 30)
+    zipped = Dataset.zip(Dataset.range(3).with_options(deterministic=False), Dataset.range(3))
+    assert zipped.options == Options(deterministic=False)
+    assert zipped.with_options(memory_budget=7).options == Options(False, 7)
+    with pytest.raises(ValueError, match="memory_budget=0"):
+        zipped.with_options(memory_budget=0)
+
+
+def test_a_state_is_good_for_another_budget_and_other_options(tmp_path: Path) -> None:
+    records = [b"%d" % number for number in range(100)]
+    (tmp_path / "a").write_bytes(encode_records(records))
+    dataset = TFRecordDataset(str(tmp_path / "a"), num_parallel_reads=AUTOTUNE)
+    with dataset.iterate() as elements:
+        head = [next(elements) for _ in range(40)]
+        state = json.loads(json.dumps(elements.state_dict()))
+    other = dataset.with_options(memory_budget=1 * MIB, deterministic=False)
+    assert head + list(other.iterate(state)) == records
+
+
+def test_options_reach_the_shards(tmp_path: Path) -> None:
+    for name in range(20):
+        (tmp_path / f"{name:02}").write_bytes(encode_records([b"%d.%d" % (name, index) for index in range(9)]))
+    ordered = list(TFRecordDataset(f"{tmp_path}/*", num_parallel_reads=16))
+    assert list(TFRecordDataset(f"{tmp_path}/*", num_parallel_reads=AUTOTUNE)) == ordered
+    loose = list(TFRecordDataset(f"{tmp_path}/*", cycle_length=4).with_options(deterministic=False))
+    assert loose != list(TFRecordDataset(f"{tmp_path}/*", cycle_length=4))  # whole blocks of a shard at a time
+    assert sorted(loose) == sorted(ordered)
+    told = TFRecordDataset(f"{tmp_path}/*", cycle_length=16, deterministic=True).with_options(deterministic=False)
+    assert list(told) == ordered

@@ -1,0 +1,127 @@
+"""The threads of a run: what comes of calls, when they are left, and that nothing stays."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+
+import pytest
+
+from streamrec.pipeline.engine.threads import Threads
+
+setting: ContextVar[str] = ContextVar("setting", default="none")
+
+
+@pytest.fixture
+def threads() -> Iterator[Threads]:
+    threads = Threads()
+    yield threads
+    threads.close()
+
+
+def workers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "streamrec-worker"]
+
+
+def failing(error: BaseException) -> Callable[[], None]:
+    def work() -> None:
+        raise error
+
+    return work
+
+
+async def test_a_call_gives_what_the_work_returns(threads: Threads) -> None:
+    assert await threads.run(lambda: (threading.current_thread().name, threading.current_thread().daemon)) == (
+        "streamrec-worker",
+        True,
+    )
+
+
+@pytest.mark.parametrize("error", [LookupError("here"), SystemExit(3)])
+async def test_a_call_raises_what_the_work_raises(threads: Threads, error: BaseException) -> None:
+    with pytest.raises(type(error)) as caught:
+        await threads.run(failing(error))
+    assert caught.value is error
+    assert await threads.run(lambda: 1) == 1, "the thread goes on"
+
+
+async def test_work_that_raises_stop_iteration_hangs_nobody(threads: Threads) -> None:
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await threads.run(failing(StopIteration()))
+
+
+async def test_work_has_a_copy_of_the_context(threads: Threads) -> None:
+    def work() -> str:
+        found = setting.get()
+        setting.set("the thread's own")
+        return found
+
+    setting.set("the caller's")
+    assert [await threads.run(work), setting.get()] == ["the caller's", "the caller's"]
+
+
+async def test_a_thread_that_is_idle_is_used_again(threads: Threads) -> None:
+    assert len({await threads.run(threading.get_ident) for _ in range(10)}) == 1
+    meet = threading.Barrier(3, timeout=10)
+    await asyncio.gather(*(threads.run(meet.wait) for _ in range(3)))
+    assert len(workers()) == 3, "as many as there are calls at once"
+
+
+async def test_whoever_is_cancelled_waits_for_the_end_of_the_call(threads: Threads) -> None:
+    begun, go, told = threading.Event(), threading.Event(), threading.Event()
+    ended = False
+
+    def work() -> None:
+        nonlocal ended
+        begun.set()
+        told.wait(10)
+        go.wait(10)
+        ended = True
+
+    task = asyncio.create_task(threads.run(work, told.set))
+    await asyncio.to_thread(begun.wait)
+    task.cancel()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert told.is_set()
+    assert not task.done()
+    assert not ended
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended
+
+
+async def test_cancelled_in_the_turn_in_which_the_call_ends(threads: Threads) -> None:
+    loop = asyncio.get_running_loop()
+    for _ in range(20):
+        task = asyncio.create_task(threads.run(lambda: loop.call_soon_threadsafe(task.cancel)))  # noqa: B023
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert await threads.run(lambda: 1) == 1
+
+
+async def test_what_is_closed_leaves_no_thread() -> None:
+    threads = Threads()
+    meet = threading.Barrier(2, timeout=10)
+    await asyncio.gather(threads.run(meet.wait), threads.run(meet.wait))
+    assert len(workers()) == 2
+    threads.close()
+    assert not workers()
+
+
+async def test_a_call_that_is_left_ends_its_thread_when_the_run_is_closed() -> None:
+    threads, begun, go = Threads(), threading.Event(), threading.Event()
+    task = asyncio.create_task(threads.run(lambda: (begun.set(), go.wait(10))))
+    await asyncio.to_thread(begun.wait)
+    for _ in range(2):  # the second one breaks what the first one waits for
+        task.cancel()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    threads.close()
+    [worker] = workers()
+    go.set()
+    await asyncio.to_thread(worker.join, 10)
+    assert not workers()

@@ -1,0 +1,362 @@
+"""cache(): what is kept and when, its order and limits, resuming; files on real stores, killed writers, two of them."""
+
+import json
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
+
+from streamrec import CacheError, Dataset, Frames, TFRecordDataset, encode_records
+from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.pipeline.engine.description import Chain, RunContext
+from streamrec.pipeline.sources.in_memory import NumberedPositions
+from streamrec.testing.resuming import assert_resumes_everywhere, plain
+from streamrec.testing.servers import Store
+from tests.effort import draws
+
+
+class Upstream:
+    """A generator that counts how often it is called, and how many elements it made."""
+
+    def __init__(self, kind: str = "nested", stop: int = 25) -> None:
+        self.calls = 0
+        self.made = 0
+        self._kind = kind
+        self._stop = stop
+
+    def __call__(self) -> Iterator[Any]:
+        self.calls += 1
+        for number in range(self._stop):
+            self.made += 1
+            yield self._element(number)
+
+    def _element(self, number: int) -> Any:
+        if self._kind == "records":
+            return b"%d" % number * (number % 5)
+        if self._kind == "nested":
+            return {"x": np.full(number % 3, number), "y": (b"%d" % number, number, np.float32(number))}
+        return b"%d" % number if self._kind == "mixed" and number % 10 < 5 else f"{number}"
+
+    @property
+    def dataset(self) -> Dataset[Any]:
+        return Dataset.from_generator(self)
+
+    @property
+    def elements(self) -> list[Any]:
+        return [plain(self._element(number)) for number in range(self._stop)]
+
+
+@pytest.fixture(params=["memory", "file"])
+def name(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """What `cache` is given."""
+    return "" if request.param == "memory" else str(tmp_path / "below" / "cache")
+
+
+@pytest.mark.parametrize("kind", ["records", "nested", "mixed"])
+def test_later_epochs_come_from_the_cache(kind: str, name: str) -> None:
+    upstream = Upstream(kind)
+    dataset = upstream.dataset.cache(name).repeat(3)
+    assert [plain(element) for element in dataset] == upstream.elements * 3
+    assert (upstream.calls, upstream.made) == (1, 25)
+    assert [plain(element) for element in dataset] == upstream.elements * 3
+    assert upstream.calls == 1
+    assert [plain(element) for element in pickle.loads(pickle.dumps(dataset))] == upstream.elements * 3
+    assert upstream.calls == 1  # of this copy: a pickled one has another, and no memory
+    assert pickle.loads(pickle.dumps(Dataset.range(3).cache(name))) == Dataset.range(3).cache(name)
+
+
+@pytest.mark.parametrize("kind", ["records", "nested", "mixed"])
+def test_it_resumes_everywhere(kind: str, name: str) -> None:
+    assert_resumes_everywhere(Upstream(kind, 9).dataset.cache(name).repeat(3))
+    again = Upstream(kind, 9).dataset.batch(2).unbatch() if kind == "records" else Upstream(kind, 9).dataset
+    name = name and name + "2"
+    assert_resumes_everywhere(again.cache(name).enumerate().skip(2).shard(2, 1).repeat(2).take(7).padded_batch(2))
+
+
+def test_each_state_stands_alone(tmp_path: Path) -> None:
+    """States of a run with a file, resumed where the file is not there, or is another one."""
+    file = tmp_path / "cache"
+    dataset = Upstream("nested", 7).dataset.cache(file).repeat(3)
+    iterator = dataset.iterate()
+    states, elements = [iterator.state_dict()], []
+    for element in iterator:
+        elements.append(plain(element))
+        states.append(iterator.state_dict())
+    for index, state in enumerate(states):
+        kept = file.read_bytes()
+        os.utime(file, ns=(index, index))  # another version
+        assert [plain(element) for element in dataset.iterate(json.loads(json.dumps(state)))] == elements[index:]
+        assert file.read_bytes() == kept
+        file.unlink()
+        assert [plain(element) for element in dataset.iterate(json.loads(json.dumps(state)))] == elements[index:]
+        if not file.exists():  # the state was within the last pass, so there was no whole one
+            list(dataset)
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """A source whose elements tell the epoch, as a shuffle's order does."""
+
+    stop: int
+
+    def lines(self) -> Iterator[str]:
+        yield repr(self)
+
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+        first = state["next"] if state else 0
+        for number in range(first, self.stop):
+            yield Chunk([(within.epoch, number)], NumberedPositions(number), 100)
+
+
+def test_all_epochs_are_as_the_first_one_whichever_was_cut_short(name: str) -> None:
+    dataset: Dataset[Any] = Dataset(Chain(Epochs(4))).cache(name).repeat(3)
+    assert list(dataset) == [(0, number) for number in range(4)] * 3
+    assert_resumes_everywhere(dataset)
+    late = (
+        Dataset(Chain(Epochs(2))).concatenate(Dataset(Chain(Epochs(2))).cache(name and name + "2").repeat(2)).repeat(2)
+    )
+    assert_resumes_everywhere(late)
+
+
+def test_a_pass_that_is_not_whole_is_not_kept(name: str) -> None:
+    upstream = Upstream()
+    assert [plain(element) for element in upstream.dataset.cache(name).take(5).repeat(2)] == upstream.elements[:5] * 2
+    assert upstream.calls == 2
+    assert not name or not any(Path(name).parent.glob("[!.]*"))
+
+
+def test_changes_of_a_consumer_do_not_show_in_later_epochs(name: str) -> None:
+    dataset = Dataset.range(6).batch(2).map(lambda row: {"x": [row, (row,)]}).cache(name).repeat(3)
+    found = []
+    for element in dataset:
+        found.append(element["x"][0].tolist())
+        element["x"][0] += 100
+        element["x"][1][0][:] = 7
+    assert found == [[0, 1], [2, 3], [4, 5]] * 3
+    rows = Dataset.from_tensor_slices(np.zeros((6, 2))).batch(3).unbatch().cache(name and name + "2").repeat(2)
+    for row in rows:
+        assert row.tolist() == [0, 0]
+        if row.flags.writeable:
+            row += 1
+
+
+def test_records_stay_frames(tmp_path: Path, name: str) -> None:
+    records = [b"%d" % number * (number % 7) for number in range(500)]
+    (tmp_path / "a").write_bytes(encode_records(records))
+    dataset = TFRecordDataset(str(tmp_path / "a"), "", 300).cache(name).repeat(2).batch(64)
+    batches = list(dataset)
+    assert all(isinstance(batch, Frames) for batch in batches)
+    assert [record for batch in batches for record in batch] == records * 2
+    batched = TFRecordDataset(str(tmp_path / "a")).batch(64, drop_remainder=True).cache(name and name + "2").repeat(2)
+    assert [list(batch) for batch in batched] == [records[at : at + 64] for at in range(0, 448, 64)] * 2
+
+
+def test_what_does_not_fit_is_read_again_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    upstream = Upstream("records", 3000)
+    dataset = upstream.dataset.cache().repeat(3)
+    with caplog.at_level(logging.WARNING, "streamrec"):
+        assert list(dataset.with_options(memory_budget=50_000)) == upstream.elements * 3
+    assert upstream.calls == 3
+    assert [record.message.split(":")[0] for record in caplog.records] == ["cache()"]
+    upstream.calls = 0
+    assert list(dataset.with_options(memory_budget=1_000_000)) == upstream.elements * 3
+    assert upstream.calls == 1
+    small = Upstream("nested", 6).dataset.cache().repeat(3).with_options(memory_budget=2_000)
+    assert_resumes_everywhere(small)
+
+
+def test_two_passes_at_a_time() -> None:
+    upstream = Upstream("records")
+    cached = upstream.dataset.cache()
+    assert list(Dataset.zip(cached, cached).repeat(2)) == [(one, one) for one in upstream.elements] * 2
+    assert upstream.calls == 2
+
+
+def test_two_that_fill_one_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "cache"
+    upstream = Upstream("nested")
+    dataset = upstream.dataset.prefetch(1).cache(file).repeat(2).with_options(memory_budget=8)
+    slow = dataset.iterate()
+    found = [plain(next(slow))]
+    assert [plain(element) for element in dataset] == upstream.elements * 2
+    first = file.read_bytes()
+    with caplog.at_level(logging.INFO, "streamrec"):
+        found += [plain(element) for element in slow]
+    assert sum("another process writes this cache" in line for line in caplog.messages) == 1
+    assert found == upstream.elements * 2
+    assert file.read_bytes() == first
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+
+
+def test_an_error_or_an_early_end_leaves_no_file(tmp_path: Path) -> None:
+    file = tmp_path / "cache"
+    failing = Dataset.range(50_000).map(lambda number: 1 // (int(number) - 40_000)).cache(file)
+    found: list[Any] = []
+    with pytest.raises(ZeroDivisionError):
+        found.extend(failing)
+    assert len(found) == 40_000
+    with Upstream().dataset.cache(file).with_options(memory_budget=8).iterate() as elements:
+        next(elements)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_element_that_cannot_be_stored_comes_before_its_error(tmp_path: Path) -> None:
+    iterator = Dataset.range(1).map(lambda number: {"x": {1, 2}}).cache(tmp_path / "cache").iterate()
+    assert next(iterator) == {"x": {1, 2}}
+    with pytest.raises(TypeError, match=r"a builtins\.set cannot be stored"):
+        next(iterator)
+    assert list(tmp_path.iterdir()) == []
+    assert list(Dataset.range(1).map(lambda number: {1, 2}).cache().repeat(2)) == [{1, 2}] * 2
+
+
+def test_another_pipelines_cache_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "cache"
+    assert len(list(Dataset.range(5).cache(file))) == 5
+    with pytest.raises(CacheError, match=r"had Range\(start=0, stop=5.* there is Range\(start=0, stop=6"):
+        list(Dataset.range(6).cache(file))
+    with pytest.raises(CacheError, match="had nothing, and now there is Batch"):
+        list(Dataset.range(5).batch(2).cache(file))
+    assert list(Dataset.range(5).cache(file).batch(9).map(len)) == [5]
+
+
+@pytest.mark.parametrize("records", [[], [b""], [b"H{"], [b"H[]"], [b"x"]])
+def test_what_is_no_cache_is_refused(tmp_path: Path, records: list[bytes]) -> None:
+    file = tmp_path / "cache"
+    file.write_bytes(encode_records(records))
+    with pytest.raises(CacheError, match="no cache"):
+        list(Dataset.range(5).cache(file))
+
+
+def test_a_cache_without_its_end_is_an_error_behind_its_elements(tmp_path: Path) -> None:
+    file = tmp_path / "cache"
+    list(Dataset.range(5).cache(file))
+    records = list(TFRecordDataset(str(file)))
+    file.write_bytes(encode_records(records[:-1]))
+    iterator = Dataset.range(5).cache(file).iterate()
+    assert [next(iterator) for _ in range(5)] == [0, 1, 2, 3, 4]
+    with pytest.raises(CacheError, match="before its last record"):
+        next(iterator)
+    file.write_bytes(encode_records([b'H{"format": "streamrec cache", "version": 2}']))
+    with pytest.raises(CacheError, match="version 2, where 1"):
+        list(Dataset.range(5).cache(file))
+
+
+def test_a_pattern_is_no_name() -> None:
+    for pattern in ("a*", "a-{0..3}", "a-{shard}"):
+        with pytest.raises(ValueError, match="is a pattern"):
+            Dataset.range(3).cache(pattern)
+
+
+PROGRAM = textwrap.dedent("""
+    import os, sys
+    from tests.pipeline.sources.test_cache import slowly
+    from streamrec import Dataset
+
+    def waiting(stop):
+        for number, element in enumerate(slowly(stop)):
+            if number == stop - 10:
+                os.write(1, b"there")
+                os.read(0, 1)  # until it is killed
+            yield element
+
+    waiting.__module__, waiting.__qualname__ = slowly.__module__, slowly.__qualname__
+    for element in Dataset.from_generator(waiting, (30,)).cache(sys.argv[1]):
+        pass
+""")
+
+
+def slowly(stop: int) -> Iterator[Any]:
+    """Elements of a megabyte, so that some of them have reached the file."""
+    for number in range(stop):
+        yield np.full(1 << 17, number)
+
+
+def test_a_process_that_is_killed_leaves_nothing_under_the_name(tmp_path: Path) -> None:
+    file = tmp_path / "cache"
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(5) == b"there"
+        process.send_signal(signal.SIGKILL)
+    assert not file.exists()
+    dataset = Dataset.from_generator(slowly, (30,)).cache(file).map(lambda row: int(row.sum()) >> 17)
+    assert list(dataset) == list(range(30)) == list(dataset)
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]  # what was left unfinished was ended, too
+
+
+def test_on_a_filesystem_that_cannot_promise_not_to_replace(tmp_path: Path) -> None:
+    filesystem = DirFileSystem(path=str(tmp_path), fs=LocalFileSystem())
+    upstream = Upstream("nested")
+    dataset = upstream.dataset.cache("/below/cache", filesystem=filesystem).repeat(2)
+    assert [plain(element) for element in dataset] == upstream.elements * 2
+    assert [plain(element) for element in dataset] == upstream.elements * 2
+    assert upstream.calls == 1
+    assert (tmp_path / "below" / "cache").exists()
+
+
+def test_on_seaweedfs(s3_store: Store) -> None:
+    url = f"{s3_store.url}/caching/one"
+    upstream = Upstream("nested")
+    dataset = upstream.dataset.cache(url, storage_options=s3_store.options).repeat(2)
+    assert [plain(element) for element in dataset] == upstream.elements * 2
+    iterator = dataset.iterate()
+    found = [plain(next(iterator)) for _ in range(30)]
+    state = iterator.state_dict()
+    iterator.close()
+    assert found + [plain(element) for element in dataset.iterate(state)] == upstream.elements * 2
+    assert upstream.calls == 1
+
+
+def test_two_that_fill_one_object_on_seaweedfs(s3_store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    """Of several parts each: who begins last ends the upload of the other, who goes on without it."""
+    url = f"{s3_store.url}/caching/two"
+    dataset = Dataset.from_generator(slowly, (40,)).cache(url, storage_options=s3_store.options)
+    dataset = dataset.with_options(memory_budget=8).map(lambda row: int(row.sum()) >> 17).repeat(2)
+    slow = dataset.iterate()
+    found = [next(slow) for _ in range(20)]
+    with caplog.at_level(logging.INFO, "streamrec"):
+        assert list(dataset) == list(range(40)) * 2
+        assert found + list(slow) == list(range(40)) * 2
+    assert ["ended by somebody else" in line for line in caplog.messages if "writes this cache" in line] == [True]
+
+
+VERBS: list[Callable[[Dataset[Any], int], Dataset[Any]]] = [
+    lambda ds, n: ds.cache(),
+    lambda ds, n: ds.cache().repeat(2),
+    lambda ds, n: ds.skip(n),
+    lambda ds, n: ds.shard(n, n // 2),
+    lambda ds, n: ds.repeat(n % 3),
+    lambda ds, n: ds.prefetch(n * 40),
+    lambda ds, n: ds.enumerate(n),
+    lambda ds, n: ds.batch(n).cache().unbatch(),
+    lambda ds, n: ds.concatenate(ds.take(n).cache()),
+    lambda ds, n: ds.bucket_by_sequence_length(lambda *element: len(repr(element)) % 7, [2, 5], [n, 2, n]).unbatch(),
+    lambda ds, n: Dataset.zip(ds.cache(), Dataset.range(n * 5)).map(lambda element, number: element),
+]
+
+
+@given(verbs=st.lists(st.tuples(st.sampled_from(VERBS), st.integers(1, 6)), max_size=5))
+@draws(40, HealthCheck.function_scoped_fixture)
+def test_random_chains_resume_everywhere(
+    tmp_path: Path, verbs: list[tuple[Callable[[Dataset[Any], int], Dataset[Any]], int]]
+) -> None:
+    (tmp_path / "a").write_bytes(encode_records([b"%d" % number * (number % 4) for number in range(10)]))
+    dataset: Dataset[Any] = TFRecordDataset(str(tmp_path / "a"), "", 60)
+    for verb, number in verbs:
+        dataset = verb(dataset, number)
+    assert_resumes_everywhere(dataset.take(30))

@@ -1,0 +1,371 @@
+"""Datasets of datasets: what they give, what stays columnar, what is refused, and that all of it resumes."""
+
+import json
+import pickle
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import streamrec
+from streamrec import Dataset, Frames, TFRecordDataset, encode_records
+from streamrec.pipeline.engine.epochs import Memo
+from streamrec.pipeline.engine.random_streams import words
+from streamrec.pipeline.engine.session import StoreOptions, session
+from streamrec.testing.resuming import assert_resumes_everywhere
+from streamrec.tfrecord import Scattered
+from tests.effort import draws, thorough
+
+pytestmark = pytest.mark.usefixtures("both_layouts")
+
+SIZES = [5, 0, 9, 2, 7]
+RECORDS = [[b"%d.%d" % (shard, index) * (1 + index % 3) for index in range(size)] for shard, size in enumerate(SIZES)]
+ALL = [record for records in RECORDS for record in records]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    for shard, records in enumerate(RECORDS):
+        (tmp_path / f"s-{shard}").write_bytes(encode_records(records))
+    return str(tmp_path)
+
+
+def small_blocks(name: bytes) -> Dataset[bytes]:
+    return TFRecordDataset(name, "", 40)
+
+
+def numbers(dataset: Any) -> list[int]:
+    return [int(number) for number in dataset]
+
+
+@pytest.mark.parametrize("cycle_length", [1, 2, 3, 8])
+@pytest.mark.parametrize("block_length", [1, 2, 100])
+def test_the_order_is_that_of_shards(folder: str, cycle_length: int, block_length: int) -> None:
+    names = Dataset.list_files(f"{folder}/*")
+    wanted = list(TFRecordDataset(f"{folder}/*", cycle_length=cycle_length, block_length=block_length))
+    assert list(names.interleave(TFRecordDataset, cycle_length, block_length)) == wanted
+    assert list(names.interleave(small_blocks, cycle_length, block_length)) == wanted
+
+
+def test_any_order_has_all(folder: str) -> None:
+    names = Dataset.list_files(f"{folder}/*")
+    for block_length in (1, 3):
+        found = list(names.interleave(small_blocks, 3, block_length, deterministic=False))
+        assert Counter(found) == Counter(ALL)
+
+
+def test_without_a_number_sixteen_take_turns() -> None:
+    counts = Dataset.from_tensor_slices(np.arange(20) * 10)
+    found = numbers(counts.interleave(lambda n: Dataset.range(n, n + 2)))
+    assert found[:16] == list(range(0, 160, 10))
+    assert found[16] == 1
+    assert found == numbers(counts.interleave(lambda n: Dataset.range(n, n + 2), -1, 1, -1))
+
+
+def test_flat_map_gives_one_after_the_other(folder: str) -> None:
+    assert list(Dataset.list_files(f"{folder}/*").flat_map(TFRecordDataset)) == ALL
+    pairs = Dataset.zip(Dataset.range(3), Dataset.range(10, 13))
+    assert numbers(pairs.flat_map(lambda one, two: Dataset.from_tensor_slices([one, two]))) == [0, 10, 1, 11, 2, 12]
+    assert numbers(Dataset.range(0).flat_map(Dataset.range)) == []
+    nested = Dataset.range(4).flat_map(lambda n: Dataset.range(n).flat_map(Dataset.range))
+    assert numbers(nested) == [0, 0, 0, 1]
+
+
+def test_records_stay_frames(folder: str, both_layouts: str) -> None:
+    kinds = {Frames} if both_layouts == "copied" else {Frames, Scattered}
+    names = Dataset.list_files(f"{folder}/*")
+    parts = [TFRecordDataset(f"{folder}/s-{shard}") for shard in (0, 2)]
+    datasets = [
+        names.interleave(TFRecordDataset, 3),
+        names.interleave(TFRecordDataset, 3, 2),
+        names.flat_map(TFRecordDataset),
+        Dataset.sample_from_datasets(parts, seed=1),
+        Dataset.choose_from_datasets(parts, Dataset.from_tensor_slices([0, 0, 1, 0, 1])),
+    ]
+    for dataset in datasets:
+        assert {type(batch) for batch in dataset.batch(3)} <= kinds
+        assert [record for batch in dataset.batch(3) for record in batch] == list(dataset)
+    numbered = names.interleave(lambda name: TFRecordDataset(name).enumerate(), 3).batch(4)
+    assert all(type(order) is np.ndarray and type(records) in kinds for order, records in numbered)
+    batches = list(names.interleave(lambda name: TFRecordDataset(name).batch(2), 2))
+    assert {type(batch) for batch in batches} == {Frames}
+    assert Counter(record for batch in batches for record in batch) == Counter(ALL)
+
+
+def test_elements_of_different_kinds_stay_what_they_are() -> None:
+    parts = [Dataset.range(3), Dataset.from_tensor_slices(np.arange(3.0)), Dataset.from_tensor_slices([b"a", b"b"])]
+    cycle = Dataset.from_tensor_slices(np.arange(8) % 3)
+    found = list(Dataset.choose_from_datasets(parts, cycle))
+    assert [type(element) for element in found[:3]] == [np.int64, np.float64, bytes]
+    assert found == [0, 0.0, b"a", 1, 1.0, b"b", 2, 2.0]
+    lists = Dataset.range(3).interleave(lambda n: parts[int(n)], 3)
+    assert [type(element) for element in lists] == [np.int64, np.float64, bytes] * 2 + [np.int64, np.float64]
+
+
+@given(
+    lengths=st.lists(st.integers(0, 40), min_size=1, max_size=5),
+    draws=st.lists(st.integers(0, 4), max_size=200),
+    batch=st.integers(1, 9),
+    stop=st.booleans(),
+)
+@draws(50)
+def test_choices_are_followed(lengths: list[int], draws: list[int], batch: int, stop: bool) -> None:
+    choices = [draw % len(lengths) for draw in draws]
+    queues = [list(range(at * 100, at * 100 + length)) for at, length in enumerate(lengths)]
+    parts = [Dataset.from_tensor_slices(np.array(queue, np.int64)).batch(batch).unbatch() for queue in queues]
+    wanted = []
+    for choice in choices:
+        if not queues[choice] and stop:
+            break
+        wanted += queues[choice][:1]
+        del queues[choice][:1]
+    picked = Dataset.from_tensor_slices(np.array(choices, np.int64)).batch(3).unbatch()
+    assert numbers(Dataset.choose_from_datasets(parts, picked, stop)) == wanted
+
+
+def test_samples_follow_the_weights() -> None:
+    count = 20_000
+    parts = [Dataset.from_tensor_slices(np.full(count, at)) for at in range(4)]
+    weights = np.array([4, 3, 2, 1])
+    sampled = Dataset.sample_from_datasets(parts, weights, seed=11).take(count)
+    (drawn,) = sampled.batch(count)
+    shares = np.bincount(drawn, minlength=4) / count
+    deviation = np.sqrt(weights / 10 * (1 - weights / 10) / count)
+    assert (abs(shares - weights / 10) < 4 * deviation).all()
+    follow = np.bincount(drawn[1:][drawn[:-1] == 0], minlength=4) / (drawn[:-1] == 0).sum()
+    assert (abs(follow - weights / 10) < 8 * deviation).all()
+
+
+def test_a_seed_says_the_choices() -> None:
+    parts = [Dataset.range(100), Dataset.range(100, 200)]
+    sample = partial(Dataset.sample_from_datasets, parts)
+    assert numbers(sample(seed=3)) == numbers(sample(seed=3)) != numbers(sample(seed=4))
+    assert numbers(sample()) != numbers(sample())
+    anew = partial(sample, seed=3, rerandomize_each_iteration=True)
+    epochs = numbers(anew().repeat(2))
+    assert epochs[:200] == numbers(anew()) != epochs[200:]
+    for seed in (3, None):
+        for rerandomize in (None, False):
+            dataset = sample(seed=seed, rerandomize_each_iteration=rerandomize)
+            same = numbers(dataset.repeat(2))
+            assert same[:200] == same[200:]
+            assert numbers(dataset) == numbers(dataset)
+    assert numbers(Dataset.sample_from_datasets(parts, [0, 0])) == []
+
+
+def test_words_are_those_of_the_generator() -> None:
+    found = words(5, 7, 0, 100)
+    assert found.tolist() == np.random.Philox(key=np.array([5, 7], np.uint64)).random_raw(100).tolist()
+    assert words(5, 7, 33, 20).tolist() == found[33:53].tolist()
+    assert words(5, 8, 0, 100).tolist() != found.tolist()
+    assert words(-1, 0, 0, 3).tolist() == words(2**64 - 1, 0, 0, 3).tolist()
+
+
+def test_names_are_listed_in_order_or_shuffled(folder: str) -> None:
+    wanted = [f"{folder}/s-{shard}".encode() for shard in range(5)]
+    assert list(Dataset.list_files(f"{folder}/*")) == wanted
+    assert list(Dataset.list_files([f"{folder}/s-{{3..1}}", f"{folder}/s-[04]"])) == [
+        wanted[i] for i in (3, 2, 1, 0, 4)
+    ]
+    (batch,) = Dataset.list_files(f"{folder}/*").batch(9)
+    assert batch.dtype == object
+    assert list(TFRecordDataset(batch)) == list(TFRecordDataset(wanted)) == ALL
+    shuffled = list(Dataset.list_files(f"{folder}/*", seed=1).repeat(4))
+    epochs = {tuple(shuffled[at : at + 5]) for at in range(0, 20, 5)}
+    assert len(epochs) > 1
+    assert {frozenset(epoch) for epoch in epochs} == {frozenset(wanted)}
+    assert shuffled == list(Dataset.list_files(f"{folder}/*", True, 1).repeat(4))
+    assert list(Dataset.list_files(f"{folder}/*", False, 1)) == wanted
+
+
+def test_a_pattern_without_a_match_comes_behind_the_others(folder: str) -> None:
+    iterator = iter(Dataset.list_files([f"{folder}/s-0", f"{folder}/none-*"]))
+    assert next(iterator) == f"{folder}/s-0".encode()
+    with pytest.raises(streamrec.NotFoundError, match="no object matches"):
+        next(iterator)
+
+
+def test_other_names_are_refused(folder: str) -> None:
+    names = Dataset.list_files(f"{folder}/*")
+    elements = names.iterate()
+    next(elements)
+    state = elements.state_dict()
+    (Path(folder) / "s-1").rename(Path(folder) / "t-1")
+    with pytest.raises(
+        streamrec.PositionMismatchError, match=r"there were 5, now there are 5; the next one was .*s-1, "
+    ):
+        list(Dataset.list_files(f"{folder}/*").iterate(state))
+    (Path(folder) / "t-2").write_bytes(b"")
+    with pytest.raises(streamrec.PositionMismatchError, match="there were 5, now there are 6"):
+        list(Dataset.list_files(f"{folder}/*").iterate(state))
+
+
+def test_another_function_or_fewer_elements_are_refused(folder: str) -> None:
+    kinds = [small_blocks]
+
+    def flexible(name: bytes) -> Dataset[Any]:
+        return kinds[0](name)
+
+    dataset = Dataset.list_files([f"{folder}/s-{{0..4}}"]).interleave(flexible, 2)
+    elements = dataset.iterate()
+    next(elements)
+    state = json.loads(json.dumps(elements.state_dict()))
+    elements.close()
+    kinds[0] = lambda name: small_blocks(name).skip(1)
+    with pytest.raises(streamrec.PositionMismatchError, match=r"flexible makes another dataset of element 0 .*Skip"):
+        list(dataset.iterate(state))
+    cut = Dataset.range(5).filter(lambda n: n < len(kinds) * 3).flat_map(Dataset.range)
+    kinds *= 2
+    elements = cut.iterate()
+    state = [elements.state_dict() for _ in elements][-1]
+    kinds.pop()
+    with pytest.raises(streamrec.PositionMismatchError, match=r"its input ends before element 4, .* 5 were in use"):
+        list(cut.iterate(state))
+
+
+CHAINS: list[Callable[[str], Dataset[Any]]] = [
+    lambda folder: Dataset.list_files(f"{folder}/*", shuffle=True).repeat(2),
+    lambda folder: Dataset.list_files(f"{folder}/*").interleave(small_blocks, 2, 2).batch(4),
+    lambda folder: Dataset.list_files(f"{folder}/*", True).interleave(small_blocks, 3).repeat(2).batch(7),
+    lambda folder: Dataset.list_files(f"{folder}/*").interleave(lambda name: small_blocks(name).batch(2), 2, 3),
+    lambda folder: Dataset.list_files(f"{folder}/*").interleave(lambda name: small_blocks(name).repeat(2).skip(1), 9),
+    lambda folder: Dataset.range(7).flat_map(lambda n: Dataset.range(n, 2 * n).enumerate()).skip(2).batch(3),
+    lambda folder: Dataset.range(5).interleave(lambda n: Dataset.range(n).interleave(Dataset.range, 2), 3, 2),
+    lambda folder: Dataset.sample_from_datasets(
+        [small_blocks(f"{folder}/s-0".encode()), Dataset.list_files(f"{folder}/s-[123]").flat_map(small_blocks)], [1, 2]
+    ).repeat(2),
+    lambda folder: Dataset.sample_from_datasets([Dataset.range(9), Dataset.range(9)], None, None, True).batch(4),
+    lambda folder: Dataset.choose_from_datasets(
+        [small_blocks(f"{folder}/s-{shard}".encode()).enumerate() for shard in range(3)],
+        Dataset.from_tensor_slices(np.arange(20) % 3).batch(4).unbatch(),
+        False,
+    ),
+    lambda folder: Dataset.range(3).flat_map(
+        lambda n: Dataset.sample_from_datasets([Dataset.range(n), Dataset.range(10, 14)])
+    ),
+]
+
+
+@pytest.mark.parametrize("chain", [*CHAINS[:4], *thorough(CHAINS[4]), *CHAINS[5:]])
+def test_they_resume_everywhere(folder: str, chain: Callable[[str], Dataset[Any]]) -> None:
+    assert_resumes_everywhere(chain(folder))
+
+
+def test_any_order_resumes_without_loss(folder: str) -> None:
+    dataset = Dataset.list_files(f"{folder}/*").interleave(small_blocks, 3, 2, deterministic=False)
+    for count in range(len(ALL)):
+        elements = dataset.iterate()
+        found = [next(elements) for _ in range(count)]
+        state = elements.state_dict()
+        elements.close()
+        assert Counter(found + list(dataset.iterate(state))) == Counter(ALL)
+
+
+def test_they_are_values(folder: str) -> None:
+    names = Dataset.list_files(f"{folder}/*", True, 4)
+    dataset = Dataset.sample_from_datasets([names.interleave(TFRecordDataset), names], [1, 2], 3)
+    assert pickle.loads(pickle.dumps(dataset)) == dataset
+    assert list(pickle.loads(pickle.dumps(dataset))) == list(dataset)
+    assert "Interleave(" in repr(dataset)
+
+
+def test_wrong_arguments_are_errors_at_the_call() -> None:
+    one = Dataset.range(3)
+    for weights in ([1, 2], [1, -2, 3], [1, float("nan"), 1], [1, float("inf"), 1]):
+        with pytest.raises(ValueError, match="weights="):
+            Dataset.sample_from_datasets([one] * 3, weights)
+    for combined in (Dataset.sample_from_datasets, partial(Dataset.choose_from_datasets, choice_dataset=one)):
+        with pytest.raises(ValueError, match="at least one dataset"):
+            combined([])
+    for arguments in ((0,), (1, 0), (1, 1, 0)):
+        with pytest.raises(ValueError, match="must be at least 1"):
+            one.interleave(Dataset.range, *arguments)
+
+
+def test_choices_that_are_none_come_behind_what_was_chosen() -> None:
+    parts = [Dataset.range(9), Dataset.range(10, 19)]
+    for choices, kind, match in (
+        ([0, 1, 2, 0], ValueError, "a choice is 2: there are 2 datasets"),
+        ([0, 1, -1, 0], ValueError, "a choice is -1"),
+    ):
+        elements = iter(Dataset.choose_from_datasets(parts, Dataset.from_tensor_slices(choices)))
+        assert [next(elements), next(elements)] == [0, 10]
+        with pytest.raises(kind, match=match):
+            next(elements)
+    for wrong in (
+        Dataset.from_tensor_slices([0.5]),
+        Dataset.from_tensor_slices([b"a"]),
+        Dataset.zip(Dataset.range(2), Dataset.range(2)),
+    ):
+        with pytest.raises(TypeError, match="an integer is wanted"):
+            list(Dataset.choose_from_datasets(parts, wrong))
+    assert numbers(Dataset.choose_from_datasets(parts, Dataset.range(2).map(int))) == [0, 10]
+
+
+def failing_at_five(number: int) -> int:
+    if number == 5:
+        raise ZeroDivisionError("here")
+    return number
+
+
+def not_a_dataset(number: int) -> Any:
+    return Dataset.range(3) if number else [1, 2, 3]
+
+
+FAILING: list[tuple[Dataset[Any], list[int]]] = [
+    (Dataset.range(3).flat_map(lambda n: Dataset.range(4 + n).map(failing_at_five)), [*range(4), *range(5), *range(5)]),
+    (Dataset.range(2, 5).interleave(lambda n: Dataset.range(n, 9).map(failing_at_five), 3, 2), [2, 3, 3, 4, 4]),
+    (Dataset.range(9).map(failing_at_five).flat_map(lambda n: Dataset.range(n, n + 2)), [0, 1, 1, 2, 2, 3, 3, 4, 4, 5]),
+    (Dataset.range(9).map(failing_at_five).flat_map(lambda n: Dataset.range(0)), []),
+    (Dataset.choose_from_datasets(
+        [Dataset.range(9).map(failing_at_five), Dataset.range(9)], Dataset.from_tensor_slices(np.arange(30) % 2)
+    ), [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]),
+    (Dataset.choose_from_datasets([Dataset.range(9)] * 6, Dataset.range(9).map(failing_at_five)), [0, 0, 0, 0, 0]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("dataset", "wanted"), FAILING)
+def test_an_error_comes_once_behind_what_came_before(dataset: Dataset[Any], wanted: list[int]) -> None:
+    found = []
+    elements = dataset.iterate()
+    with pytest.raises(ZeroDivisionError):
+        for element in elements:
+            found.append(element)
+    assert numbers(found) == wanted
+    assert list(elements) == []
+
+
+def test_a_function_that_makes_no_dataset_is_named() -> None:
+    elements = iter(Dataset.range(1, -1, -1).interleave(not_a_dataset, 1))
+    assert [next(elements) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(TypeError, match=r"not_a_dataset gave a list where a Dataset is wanted"):
+        next(elements)
+
+
+async def test_datasets_of_one_run_share_their_clients(folder: str) -> None:
+    local = StoreOptions({"auto_mkdir": True})
+    async with session() as kept:
+        outer = await kept.open("outer", local, 100, [f"{folder}/s-1"], Memo())
+        async with kept.branch() as branch:
+            inner = await branch.open("inner", StoreOptions({"auto_mkdir": True}), 50, [f"{folder}/*"], Memo())
+            assert inner.storages is outer.storages
+            assert inner.listing is not outer.listing
+            assert inner.storages.connections.budget.limit == 150
+            assert await branch.open("other", StoreOptions(), 0, [f"{folder}/*"], Memo()) is not inner
+        assert outer.storages.connections.budget.limit == 100
+        assert (await kept.open("inner", local, 0, [f"{folder}/s-1"], Memo())).listing is not inner.listing
+
+
+def test_many_datasets_come_and_go(folder: str) -> None:
+    names = Dataset.list_files(f"{folder}/*").repeat(40)
+    assert Counter(names.interleave(TFRecordDataset, 8)) == Counter(ALL * 40)
+    assert numbers(Dataset.range(500).flat_map(lambda n: Dataset.range(n, n + 2)).batch(1000).unbatch())[-2:] == [
+        499,
+        500,
+    ]

@@ -1,0 +1,246 @@
+"""distribute: ranks and loader workers read each record once, and as many records each where they are to."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import fsspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamrec import ManifestError, TFRecordDataset, TFRecordWriter, encode_records, write_manifest_sync
+from streamrec.pipeline.sources.shards.ranks import Rank, Reader, rank_here, reader_here
+from streamrec.testing.servers import Store
+from tests.effort import draws
+from tests.pipeline.distributed_shards import all_records, folder_of, of, record
+
+Even = Any
+
+SHAPES = [
+    ([7, 5, 9, 4], 1, ()),
+    ([40], 7, ()),  # one shard
+    ([100, 3, 3], 4, ()),  # uneven ones
+    ([3, 2], 11, ()),  # more readers than records
+    ([0, 12, 0, 0, 9], 3, ()),  # empty ones
+    ([30, 30, 30], 2, (True, True, True)),  # compressed ones
+    ([30, 30, 30, 60], 4, (False, True, False, False)),  # some of them
+    ([200, 150], 16, ()),
+    ([10] * 12, 4, ()),
+]
+
+
+@pytest.mark.parametrize(("counts", "world", "compressed"), SHAPES)
+@pytest.mark.parametrize("cycle", [1, 3])
+def test_ranks_read_each_record_once(counts: list[int], world: int, compressed: tuple[bool, ...], cycle: int) -> None:
+    folder = folder_of(counts, compressed=compressed)
+    seen = [list(of(folder, rank, world, cycle)) for rank in range(world)]
+    assert sorted(record for own in seen for record in own) == sorted(all_records(counts))
+    sizes = [sum(map(len, own)) for own in seen]
+    if not any(compressed) and sum(counts) > 10 * world:
+        assert max(sizes) <= 1.06 * sum(sizes) / world + 3 * len(record(0, 2))
+
+
+@given(
+    st.lists(st.integers(0, 25), min_size=1, max_size=6),
+    st.integers(1, 9),
+    st.integers(1, 3),
+    st.sampled_from([1, 30]),
+    st.data(),
+)
+@draws(25)
+def test_any_shape(counts: list[int], world: int, cycle: int, size: int, data: st.DataObject) -> None:
+    compressed = data.draw(st.lists(st.booleans(), max_size=len(counts)))
+    folder = folder_of(counts, size=size, compressed=compressed)
+    everything = sorted(all_records(counts, size))
+    seen = [list(of(folder, rank, world, cycle)) for rank in range(world)]
+    assert sorted(record for own in seen for record in own) == everything
+    for even in ("pad", "drop", "cycle"):
+        own = [
+            list(of(folder, rank, world, cycle, even=even, manifest=f"{folder}/manifest.json")) for rank in range(world)
+        ]
+        total, each = len(everything), len(own[0])
+        assert {len(records) for records in own} == {total // world if even == "drop" else -(-total // world)}
+        found = Counter(record for records in own for record in records)
+        assert len(found) == (each * world if even == "drop" else total)
+        assert sum(found.values()) == each * world
+
+
+@pytest.mark.parametrize("even", ["pad", "drop", "cycle"])
+def test_each_rank_has_the_same_number_of_batches(even: Even) -> None:
+    folder = folder_of([17, 30, 3, 5])
+    batches = [
+        len(list(of(folder, rank, 4, 2, even=even, manifest=f"{folder}/manifest.json").batch(3))) for rank in range(4)
+    ]
+    assert batches == [5, 5, 5, 5]
+
+
+def test_what_even_repeats_and_leaves_out() -> None:
+    folder = folder_of([6, 5])
+    manifest = f"{folder}/manifest.json"
+    everything = all_records([6, 5])
+    pad, drop, cycle = (
+        [list(of(folder, rank, 3, even=even, manifest=manifest)) for rank in range(3)]
+        for even in ("pad", "drop", "cycle")
+    )
+    assert pad == [everything[:4], everything[4:8], everything[8:] + everything[:1]]
+    assert drop == [everything[:3], everything[3:6], everything[6:9]]
+    assert cycle == [everything[:3] + everything[:1], everything[3:7], everything[7:11]]
+
+
+def test_losses_do_not_make_a_rank_shorter() -> None:
+    folder = folder_of([10, 10])
+    path = f"{folder}/train-001"
+    with fsspec.open(path, "rb") as file:
+        data = bytearray(file.read())
+    data[20] ^= 1
+    with fsspec.open(path, "wb") as file:
+        file.write(data)
+    dataset = TFRecordDataset(f"{folder}/train-*", on_error="skip_record")
+    for even in ("pad", "drop", "cycle"):
+        manifest = f"{folder}/manifest.json"
+        own = [list(dataset.distribute(rank, 2, even=even, manifest=manifest)) for rank in range(2)]
+        assert [len(records) for records in own] == [10, 10]
+        assert own[1] == [*all_records([0, 10])[1:], record(1, 1)]
+
+
+def test_a_manifest_of_nothing_but_losses_ends() -> None:
+    folder = folder_of([3])
+    with fsspec.open(f"{folder}/train-000", "r+b") as file:
+        file.write(b"x")
+    dataset = TFRecordDataset(f"{folder}/train-*", on_error="skip_shard")
+    with pytest.raises(ManifestError, match="no record is left"):
+        list(dataset.distribute(0, 1, even="pad", manifest=f"{folder}/manifest.json"))
+
+
+def test_a_shard_of_another_size_than_the_manifest_says() -> None:
+    folder = folder_of([3])
+    with fsspec.open(f"{folder}/train-000", "ab") as file:
+        file.write(encode_records([b"more"]))
+    with pytest.raises(ManifestError, match="written since"):
+        list(of(folder, 0, 1, even="pad", manifest=f"{folder}/manifest.json"))
+
+
+def test_marks_spare_what_lies_before(tmp_path: Path) -> None:
+    records = [b"%02d" % number + b"-" * (1 << 20) for number in range(40)]
+    write_manifest_sync(shards_of(tmp_path, records), str(tmp_path / "manifest.json"))
+    dataset = TFRecordDataset(str(tmp_path / "shard")).distribute(
+        3, 4, even="pad", manifest=str(tmp_path / "manifest.json")
+    )
+    elements = dataset.iterate()
+    assert list(elements) == records[30:]
+    assert sum(counts.bytes for counts in elements.stats().storage.backends.values()) < 20 << 20
+
+
+def shards_of(folder: Path, records: Sequence[bytes]) -> str:
+    (folder / "shard").write_bytes(encode_records(records))
+    return str(folder / "shard")
+
+
+def test_a_shard_that_the_manifest_does_not_name() -> None:
+    folder = folder_of([2, 2])
+    with fsspec.open(f"{folder}/train-007", "wb") as file:
+        file.write(encode_records([b"late"]))
+    with pytest.raises(ManifestError, match=r"does not name .*train-007"):
+        list(of(folder, 0, 2, even="drop", manifest=f"{folder}/manifest.json"))
+
+
+def test_what_is_refused_at_once() -> None:
+    dataset = TFRecordDataset("memory://nowhere/a")
+    with pytest.raises(ValueError, match="pass manifest="):
+        dataset.distribute(even="pad")
+    with pytest.raises(ValueError, match="is none of"):
+        dataset.distribute(even="fair", manifest="m")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="pass both"):
+        dataset.distribute(rank=1)
+    with pytest.raises(ValueError, match="less than world_size=2"):
+        dataset.distribute(2, 2)
+    with pytest.raises(ValueError, match="right behind TFRecordDataset"):
+        dataset.batch(2).distribute()
+
+
+def test_what_goes_wrong_with_the_names_is_said() -> None:
+    with pytest.raises(FileNotFoundError, match="no object matches"):
+        list(of("memory://nowhere-at-all", 0, 2))
+
+
+def test_with_rank_says_who_iterates() -> None:
+    folder = folder_of([10, 10])
+    dataset = TFRecordDataset(f"{folder}/train-*").distribute()
+    assert list(dataset) == all_records([10, 10])
+    assert list(dataset.with_rank(1, 2)) == all_records([0, 10])
+    assert list(pickle.loads(pickle.dumps(dataset.with_rank(1, 2)))) == all_records([0, 10])
+
+
+def test_the_environment_says_who_iterates() -> None:
+    assert rank_here({}, {}) == Rank(0, 1)
+    assert rank_here({"RANK": "2", "WORLD_SIZE": "4"}, {}) == Rank(2, 4)
+    for environ in ({"RANK": "1"}, {"WORLD_SIZE": "2"}, {"RANK": "4", "WORLD_SIZE": "4"}, {"RANK": "x"}):
+        with pytest.raises(ValueError, match="set both RANK, from 0, and WORLD_SIZE"):
+            rank_here(environ, {})
+
+    def torch(up: bool) -> Any:
+        return SimpleNamespace(
+            is_available=lambda: True, is_initialized=lambda: up, get_rank=lambda: 3, get_world_size=lambda: 8
+        )
+
+    def jax(up: bool) -> Any:
+        distributed = SimpleNamespace(is_initialized=lambda: up)
+        return SimpleNamespace(distributed=distributed, process_index=lambda: 5, process_count=lambda: 6)
+
+    environ = {"RANK": "0", "WORLD_SIZE": "2"}
+    assert rank_here(environ, {"torch.distributed": torch(True), "jax": jax(True)}) == Rank(3, 8)
+    assert rank_here(environ, {"torch.distributed": torch(False), "jax": jax(True)}) == Rank(5, 6)
+    assert rank_here(environ, {"torch.distributed": torch(False), "jax": jax(False)}) == Rank(0, 2)
+    assert reader_here(Rank(1, 4)) == Reader(1, 4)
+
+
+CHILD = """
+import sys, streamrec
+print(len(list(streamrec.TFRecordDataset(sys.argv[1]).distribute())), "torch" in sys.modules, "jax" in sys.modules)
+"""
+
+
+def test_processes_find_their_rank(tmp_path: Path) -> None:
+    path = tmp_path / "train"
+    path.write_bytes(encode_records([b"%05d" % number for number in range(1000)]))
+    found = []
+    for rank in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", CHILD, str(path)],
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found.append(done.stdout.split())
+    assert [own[1:] for own in found] == [["False", "False"]] * 2
+    assert sum(int(own[0]) for own in found) == 1000
+    assert abs(int(found[0][0]) - 500) < 30
+
+
+@pytest.mark.parametrize("store", ["s3_store", "gcs_store"])
+def test_pieces_of_a_large_shard_in_a_store(store: str, request: pytest.FixtureRequest) -> None:
+    place: Store = request.getfixturevalue(store)
+    url = f"{place.url}/distribute/large"
+    records = [b"%06d" % number + b"-" * (number % 5000) for number in range(8000)]  # 20 MB: cut by parallel ranges
+    with TFRecordWriter(url, storage_options=place.options) as writer:
+        for payload in records:
+            writer.write(payload)
+    dataset = TFRecordDataset(f"{url}*", storage_options=place.options).distribute()
+    seen = [list(dataset.with_rank(rank, 3)) for rank in range(3)]
+    assert [record for own in seen for record in own] == records
+    sizes = [sum(map(len, own)) for own in seen]
+    assert max(sizes) - min(sizes) < sum(sizes) / 3 * 0.02
+    elements = dataset.with_rank(1, 3).iterate()
+    before = [next(elements) for _ in range(700)]
+    assert before + list(dataset.with_rank(1, 3).iterate(elements.state_dict())) == seen[1]
+    elements.close()

@@ -1,0 +1,366 @@
+"""Generators as a source: order, epochs, resuming, errors, closing; which thread or task they run in."""
+
+import asyncio
+import itertools
+import logging
+import pickle
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamrec import Dataset, Frames, PositionMismatchError
+from streamrec.pipeline.engine.run import started
+from streamrec.pipeline.options import Options
+from streamrec.pipeline.telemetry.telemetry import Telemetry
+from streamrec.testing.resuming import assert_resumes_everywhere, plain
+
+
+def counting(stop: int) -> Iterator[Any]:
+    yield from range(stop)
+
+
+async def counting_async(stop: int) -> AsyncIterator[Any]:
+    for number in range(stop):
+        if number % 3 == 0:
+            await asyncio.sleep(0)
+        yield number
+
+
+def records(stop: int) -> Iterator[Any]:
+    for number in range(stop):
+        yield b"%d" % number * (number % 4)
+
+
+def nested(stop: int) -> Iterator[Any]:
+    for number in range(stop):
+        yield {"x": np.full(3, number), "y": (b"%d" % number, float(number))}
+
+
+def mixed(stop: int) -> Iterator[Any]:
+    for number in range(stop):
+        yield b"%d" % number if number % 10 < 5 else f"{number}"
+
+
+class Stateful:
+    """Says where it stands, and goes on there without making again what came before."""
+
+    def __init__(self, stop: int, made: list[int] | None = None) -> None:
+        self._stop, self._next, self._made = stop, 0, made
+
+    def __iter__(self) -> Iterator[int]:
+        while self._next < self._stop:
+            self._next += 1
+            if self._made is not None:
+                self._made.append(self._next - 1)
+            yield self._next - 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self._next}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self._next = state["at"]
+
+
+class StatefulAsync(Stateful):
+    __iter__ = None  # type: ignore[assignment]
+
+    async def __aiter__(self) -> AsyncIterator[int]:
+        for number in super().__iter__():
+            yield number
+
+
+KINDS: list[Callable[[int], Any]] = [counting, counting_async, records, nested, mixed, Stateful, StatefulAsync, range]
+
+
+@pytest.mark.parametrize("generator", KINDS)
+def test_elements_come_in_order_and_resume_everywhere(generator: Callable[[int], Any]) -> None:
+    dataset = Dataset.from_generator(generator, (17,))
+    assert [plain(element) for element in dataset] == [plain(element) for element in made_of(generator, 17)]
+    assert pickle.loads(pickle.dumps(dataset)) == dataset
+    assert_resumes_everywhere(dataset)
+    assert_resumes_everywhere(dataset.repeat(2).skip(3).take(20))
+    assert_resumes_everywhere(Dataset.from_generator(generator, (0,)).concatenate(dataset.enumerate().shard(3, 1)))
+
+
+def made_of(generator: Callable[[int], Any], stop: int) -> list[Any]:
+    return (
+        list(range(stop)) if "tateful" in generator.__name__ or "count" in generator.__name__ else list(generator(stop))
+    )
+
+
+@pytest.mark.parametrize("generator", KINDS)
+async def test_under_async_for_too(generator: Callable[[int], Any]) -> None:
+    async with Dataset.from_generator(generator, (17,)).aiterate() as elements:
+        found = [plain(element) async for element in elements]
+    assert found == [plain(element) for element in made_of(generator, 17)]
+
+
+def test_records_are_frames_whichever_elements_were_taken_together() -> None:
+    batches = list(Dataset.from_generator(records, (10_000,)).batch(300))
+    assert all(isinstance(batch, Frames) for batch in batches)
+    assert [record for batch in batches for record in batch] == list(records(10_000))
+    kinds = [type(batch) for batch in Dataset.from_generator(mixed, (4_000,)).batch(5)]
+    assert kinds == [Frames, np.ndarray] * 400
+
+
+def test_it_is_called_anew_for_each_epoch_and_for_each_iteration() -> None:
+    calls: list[int] = []
+
+    def generator() -> Iterator[int]:
+        calls.append(len(calls))
+        yield from range(3)
+
+    dataset = Dataset.from_generator(generator)
+    assert list(dataset.repeat(2)) == [0, 1, 2] * 2
+    assert list(dataset) == [0, 1, 2]
+    assert calls == [0, 1, 2]
+    assert list(Dataset.from_generator(lambda: iter(())).repeat()) == []
+
+
+def test_an_iterable_that_tells_its_state_makes_nothing_again() -> None:
+    made: list[int] = []
+    dataset = Dataset.from_generator(lambda: Stateful(9, made))
+    iterator = dataset.iterate()
+    assert [next(iterator) for _ in range(4)] == [0, 1, 2, 3]
+    state = iterator.state_dict()
+    iterator.close()
+    made.clear()
+    assert list(dataset.iterate(state)) == [4, 5, 6, 7, 8] == made
+
+
+def test_a_generator_that_does_not_fit_its_state_is_refused() -> None:
+    sizes = [9, 3]
+    dataset = Dataset.from_generator(lambda: iter(range(sizes[0])))
+    iterator = dataset.iterate()
+    assert [next(iterator) for _ in range(5)] == [0, 1, 2, 3, 4]
+    state = iterator.state_dict()
+    sizes.pop(0)
+    with pytest.raises(PositionMismatchError, match="before element 5, and the generator ended after 3"):
+        list(dataset.iterate(state))
+    with pytest.raises(PositionMismatchError, match="digest"):
+        Dataset.from_generator(counting, (3,)).iterate(Dataset.from_generator(counting, (4,)).iterate().state_dict())
+    makers: list[Callable[[], Any]] = [lambda: Stateful(9), lambda: range(9)]
+    dataset = Dataset.from_generator(lambda: makers[0]())
+    iterator = dataset.iterate()
+    next(iterator)
+    state = iterator.state_dict()
+    makers.pop(0)
+    with pytest.raises(PositionMismatchError, match="a range has no load_state_dict"):
+        list(dataset.iterate(state))
+
+
+def failing(at: int) -> Iterator[int]:
+    yield from range(at)
+    raise ZeroDivisionError("here")
+
+
+async def failing_async(at: int) -> AsyncIterator[int]:
+    for number in range(at):
+        yield number
+    raise ZeroDivisionError("here")
+
+
+def failing_call(at: int) -> Iterator[int]:
+    raise ZeroDivisionError("here")
+
+
+@pytest.mark.parametrize(
+    ("generator", "before"), [(failing, 5_000), (failing_async, 5_000), (failing, 0), (failing_call, 0)]
+)
+def test_an_error_comes_once_behind_the_elements_before_it(generator: Callable[[int], Any], before: int) -> None:
+    found: list[int] = []
+    iterator = Dataset.from_generator(generator, (before,)).batch(300).unbatch().iterate()
+    with pytest.raises(ZeroDivisionError) as caught:
+        found.extend(iterator)
+    assert found == list(range(before))
+    assert generator.__name__ in [entry.name for entry in traceback.extract_tb(caught.tb)]
+    assert list(iterator) == []
+
+
+async def no_generator() -> list[int]:
+    return [1]
+
+
+def test_what_is_no_iterable_is_an_error() -> None:
+    with pytest.raises(TypeError, match="no_generator gave a coroutine"):
+        list(Dataset.from_generator(no_generator))
+    with pytest.raises(TypeError, match="not iterable"):
+        list(Dataset.from_generator(lambda: 5))
+
+
+def test_a_sync_generator_lives_and_is_closed_in_one_thread() -> None:
+    threads: list[threading.Thread] = []
+
+    def generator() -> Iterator[bytes]:
+        try:
+            while True:
+                threads.append(threading.current_thread())
+                yield bytes(100_000)
+        finally:
+            threads.append(threading.current_thread())
+            threads.append(threading.current_thread())
+
+    with Dataset.from_generator(generator).with_options(memory_budget=8 << 20).iterate() as elements:
+        for _ in range(200):
+            assert len(next(elements)) == 100_000
+    assert len(set(threads)) == 1
+    assert threads[0] is not threading.main_thread()
+    closed = len(threads)
+    assert 200 < closed < 300  # it did not run away from its consumer
+    assert list(Dataset.from_generator(generator).take(3)) == [bytes(100_000)] * 3
+    assert len(threads) > closed
+
+
+def test_a_run_that_is_dropped_leaves_no_thread() -> None:
+    threads: list[threading.Thread] = []
+
+    def generator() -> Iterator[int]:
+        threads.append(threading.current_thread())
+        yield from itertools.count()
+
+    for number in Dataset.from_generator(generator).repeat():
+        if number == 5:
+            break
+    threads[0].join(20)
+    assert not threads[0].is_alive()
+
+
+async def test_an_async_generator_lives_and_is_closed_in_one_task_of_the_loop() -> None:
+    tasks: list[asyncio.Task[Any] | None] = []
+
+    async def generator() -> AsyncIterator[bytes]:
+        try:
+            while True:
+                tasks.append(asyncio.current_task())
+                yield bytes(100_000)
+        finally:
+            await asyncio.sleep(0)
+            tasks.append(asyncio.current_task())
+
+    before = asyncio.all_tasks()
+    async with Dataset.from_generator(generator).with_options(memory_budget=8 << 20).aiterate() as elements:
+        for _ in range(200):
+            assert len(await anext(elements)) == 100_000
+    assert asyncio.all_tasks() == before
+    assert len(set(tasks)) == 1
+    assert 200 < len(tasks) < 300
+
+
+async def test_closing_while_the_callable_is_called() -> None:
+    called, release = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def generator() -> AsyncIterator[Any]:
+        loop.call_soon_threadsafe(called.set)
+        release.wait()
+        return counting_async(5)
+
+    chain = Dataset.from_generator(generator).chain
+    chunks = started(chain, None, Options(memory_budget=1000), Telemetry(chain, 1000, None, False).root)
+    first = asyncio.ensure_future(anext(chunks))
+    await called.wait()
+    first.cancel()
+    loop.call_soon(release.set)  # behind the cancellation
+    with pytest.raises(asyncio.CancelledError):
+        await first
+
+
+async def test_one_that_waits_is_cancelled_and_its_cleanup_is_finished() -> None:
+    seen: list[str] = []
+    waits = asyncio.Event()
+
+    async def generator() -> AsyncIterator[int]:
+        try:
+            yield 1
+            waits.set()
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)  # a cleanup may wait
+            seen.append("cancelled")
+            raise
+        finally:
+            seen.append("closed")
+
+    async with Dataset.from_generator(generator).aiterate() as elements:
+        assert await anext(elements) == 1
+        await waits.wait()
+    assert seen == ["cancelled", "closed"]
+
+
+@pytest.mark.parametrize("count", [0, 1])
+async def test_a_sync_generator_that_blocks_does_not_block_the_loop(count: int) -> None:
+    told, release = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def generator() -> Iterator[int]:
+        yield from range(count)
+        loop.call_soon_threadsafe(told.set)
+        release.wait()
+        yield 7
+
+    async with Dataset.from_generator(generator).aiterate() as elements:
+        for number in range(count):  # what is ready is not held back
+            assert await anext(elements) == number
+        await told.wait()
+        release.set()
+        assert await anext(elements) == 7
+
+
+def test_one_that_never_comes_back_is_left_behind_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    blocked, release, closed = threading.Event(), threading.Event(), threading.Event()
+
+    def generator() -> Iterator[int]:
+        try:
+            yield from range(3)
+            blocked.set()
+            release.wait()
+            yield 3
+        finally:
+            closed.set()
+
+    with caplog.at_level(logging.WARNING, "streamrec"):
+        iterator = Dataset.from_generator(generator).iterate()
+        assert [next(iterator) for _ in range(3)] == [0, 1, 2]
+        blocked.wait()
+        iterator.close()
+    (warning,) = caplog.records
+    assert "still at an element" in warning.message
+    assert not closed.is_set()
+    release.set()
+    assert closed.wait(10)  # it ends as soon as it can
+
+
+def test_one_that_never_comes_back_does_not_keep_the_interpreter() -> None:
+    program = """
+import threading
+from streamrec import Dataset
+
+def generator():
+    yield 1
+    threading.Event().wait()
+
+elements = iter(Dataset.from_generator(generator))
+print(next(elements))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "1\n"
+    assert "Traceback" not in done.stderr
+
+
+def test_an_error_in_its_cleanup_is_not_lost() -> None:
+    def generator() -> Iterator[int]:
+        try:
+            yield from range(10**9)
+        finally:
+            raise ZeroDivisionError("in cleanup")
+
+    iterator = Dataset.from_generator(generator).iterate()
+    assert next(iterator) == 0
+    with pytest.raises(ZeroDivisionError, match="in cleanup"):
+        iterator.close()

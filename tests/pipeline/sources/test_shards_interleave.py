@@ -1,0 +1,245 @@
+"""The order of records: tf.data's, whatever arrives when."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamrec import Framer, Frames, encode_records
+from streamrec.pipeline.sources.shards.interleave import Interleave, Plan
+from streamrec.pipeline.sources.shards.positions import InterleaveMark
+from streamrec.pipeline.sources.shards.shard_queue import ShardQueue
+from tests.effort import draws
+
+pytestmark = pytest.mark.usefixtures("both_layouts")
+
+LENGTHS = st.lists(st.integers(0, 9), min_size=1, max_size=7)
+PLANS = st.builds(Plan, st.integers(1, 5), st.integers(1, 4))
+
+
+def shard_records(shard: int, length: int) -> list[bytes]:
+    return [b"%d.%d" % (shard, index) for index in range(length)]
+
+
+def specification(lengths: list[int], plan: Plan) -> Iterator[bytes]:
+    """tf.data's interleave, as its documentation describes it, a record at a time."""
+    waiting = [iter(shard_records(shard, length)) for shard, length in enumerate(lengths)]
+    slots: list[Iterator[bytes] | None] = [None] * plan.cycle_length
+    cycle = block = 0
+    while waiting or any(slot is not None for slot in slots):
+        slot = slots[cycle]
+        if slot is None and waiting:
+            slot = slots[cycle] = waiting.pop(0)
+        record = next(slot, None) if slot is not None else None
+        if record is not None:
+            yield record
+            block += 1
+        else:
+            slots[cycle] = None
+        if record is None or block == plan.block_length:
+            cycle, block = (cycle + 1) % plan.cycle_length, 0
+
+
+class Arriving:
+    """Feeds an interleave: pieces of shards arrive in an order that a random generator chooses."""
+
+    def __init__(
+        self,
+        lengths: list[int],
+        plan: Plan,
+        seed: int,
+        turn: InterleaveMark | None = None,
+        *,
+        batch: int = 1,
+        skip: int = 0,
+        limits: tuple[int, ...] = (0, 1000),
+    ) -> None:
+        self.interleave = Interleave(plan, len(lengths), turn, batch=batch, skip=skip)
+        self._random = random.Random(seed)
+        self._pieces: dict[int, list[Frames]] = {}
+        self._lengths = lengths
+        self._limits = limits
+
+    def arrive(self) -> None:
+        """One more piece of one shard, or its end."""
+        self.go_on(self._random.choice([queue for queue in self.interleave.wanted(2) if not queue.ended]))
+
+    def go_on(self, queue: ShardQueue) -> None:
+        """One more piece of this shard, or its end."""
+        if queue.shard not in self._pieces:
+            self._pieces[queue.shard] = self._cut(queue.shard, queue.start.place.offset)
+            queue.opened(None, "", self._random.choice(self._limits))
+        pieces = self._pieces[queue.shard]
+        if pieces:
+            queue.push(pieces.pop(0))
+        else:
+            queue.ended = True
+
+    def _cut(self, shard: int, offset: int) -> list[Frames]:
+        data = encode_records(shard_records(shard, self._lengths[shard]))
+        frames = Framer(position=offset).feed(data[offset:])
+        edges = sorted({0, len(frames), *(self._random.randrange(len(frames) + 1) for _ in range(2))})
+        return [frames.window(first, last) for first, last in zip(edges, edges[1:], strict=False)]
+
+
+def run(arriving: Arriving) -> Iterator[tuple[Frames, object]]:
+    while not arriving.interleave.finished:
+        pulled = arriving.interleave.pull()
+        if pulled is not None:
+            yield pulled
+        elif not arriving.interleave.finished:
+            arriving.arrive()
+
+
+@contextmanager
+def stretches_from(size: int | None) -> Iterator[None]:
+    """With a size, records are taken for long stretches of a block from that on, which go without a copy."""
+    with pytest.MonkeyPatch.context() as patch:
+        if size is not None:
+            patch.setattr("streamrec.pipeline.sources.shards.interleave.STRETCH_BYTES", size)
+            patch.setattr("streamrec.pipeline.sources.shards.shard_queue.STRETCH_BYTES", size)
+        yield
+
+
+@pytest.mark.parametrize("stretch", [None, 1])
+@given(lengths=LENGTHS, plan=PLANS, seed=st.integers(0, 9), batch=st.integers(1, 5), skip=st.integers(0, 3))
+@draws(300)
+def test_the_order_is_tensorflows_whatever_arrives_first(
+    stretch: int | None, lengths: list[int], plan: Plan, seed: int, batch: int, skip: int
+) -> None:
+    with stretches_from(stretch):
+        pulls = run(Arriving(lengths, plan, seed, batch=batch, skip=skip))
+        found = [record for frames, _ in pulls for record in frames]
+    assert found == list(specification(lengths, plan))
+
+
+@pytest.mark.parametrize("stretch", [None, 1])
+@given(lengths=LENGTHS, plan=PLANS, seed=st.integers(0, 9), batch=st.integers(1, 9), skip=st.integers(0, 3))
+@draws(300)
+def test_only_what_is_awaited_needs_to_go_on(
+    stretch: int | None, lengths: list[int], plan: Plan, seed: int, batch: int, skip: int
+) -> None:
+    """Each queue that is awaited can go on without anything being taken; when all of them have, something else is."""
+    arriving = Arriving(lengths, plan, seed, batch=batch, skip=skip)
+    interleave, found = arriving.interleave, []
+    with stretches_from(stretch):
+        while not interleave.finished:
+            pulled = interleave.pull()
+            if pulled is not None:
+                found += list(pulled[0])
+            elif not interleave.finished:
+                assert interleave.awaited
+                for queue in interleave.awaited:
+                    assert queue.comes
+                    arriving.go_on(queue)
+    assert found == list(specification(lengths, plan))
+
+
+@pytest.mark.parametrize("stretch", [None, 1])
+@given(lengths=LENGTHS, plan=PLANS, seed=st.integers(0, 9), batch=st.integers(1, 5))
+@draws(200)
+def test_every_turn_resumes_exactly(stretch: int | None, lengths: list[int], plan: Plan, seed: int, batch: int) -> None:
+    expected = list(specification(lengths, plan))
+    seen = 0
+    with stretches_from(stretch):
+        for frames, positions in run(Arriving(lengths, plan, seed, batch=batch)):
+            for index in range(len(frames) + 1):
+                position = positions.at(index)  # type: ignore[attr-defined]
+                turn = InterleaveMark.from_json(position["source"])
+                rest = [record for part, _ in run(Arriving(lengths, plan, seed + 1, turn)) for record in part]
+                assert rest[position["skip"] :] == expected[seen + index :]
+            seen += len(frames)
+
+
+@given(lengths=LENGTHS, cycle=st.integers(1, 5), seed=st.integers(0, 9))
+@settings(deadline=None)
+def test_first_come_gives_each_record_once_and_resumes_exactly(lengths: list[int], cycle: int, seed: int) -> None:
+    plan = Plan(cycle, deterministic=False)
+    every = sorted(specification(lengths, plan))
+    found: list[bytes] = []
+    for frames, positions in run(Arriving(lengths, plan, seed)):
+        for index in (0, len(frames) // 2, len(frames)):
+            position = positions.at(index)  # type: ignore[attr-defined]
+            assert position["skip"] == 0
+            turn = InterleaveMark.from_json(position["source"])
+            rest = [record for part, _ in run(Arriving(lengths, plan, seed + 1, turn)) for record in part]
+            assert sorted(found + list(frames)[:index] + rest) == every
+        found += frames
+    assert sorted(found) == every
+
+
+@given(cycle=st.integers(1, 5), batch=st.integers(1, 20), skip=st.integers(0, 25))
+def test_pulls_end_between_batches_while_no_shard_ends(cycle: int, batch: int, skip: int) -> None:
+    plan, lengths = Plan(cycle), [60] * cycle
+    arriving = Arriving(lengths, plan, batch + skip, batch=batch, skip=skip, limits=(1 << 20,))
+    seen = -skip
+    while not any(queue.ended for queue in arriving.interleave.wanted(2)):
+        pulled = arriving.interleave.pull()
+        if pulled is None:
+            arriving.arrive()
+        else:
+            seen += len(pulled[0])
+            assert seen % batch == 0
+
+
+def test_the_rest_of_long_blocks_comes_in_one_pull() -> None:
+    """Records that were taken of a block do not make those that are left look longer, and pulls smaller."""
+    interleave = Interleave(Plan(4), 4)
+    for queue in interleave.wanted(4):
+        queue.push(Framer().feed(encode_records([b"x" * 10_000] * 300)))
+        queue.ended = True
+    sizes = []
+    while (pulled := interleave.pull()) is not None:
+        sizes.append(len(pulled[0]))
+    most = max(sizes)
+    assert sizes == [most] * (len(sizes) - 1) + [1200 - most * (len(sizes) - 1)]
+
+
+@pytest.mark.parametrize(("most", "wanted"), [(0, 128), (20 << 20, 208), (1 << 40, 256)])
+def test_a_pull_of_long_records_takes_more_where_the_budget_allows(most: int, wanted: int) -> None:
+    record, count = 100 << 10, 200
+    ends = (np.arange(count) + 1) * record
+    frames = Frames(bytes(count * record), np.stack([ends - record, ends], 1), 0)
+    interleave = Interleave(Plan(2), 2, batch=8, most_bytes=most)
+    for queue in interleave.wanted(2):
+        queue.opened(None, "", 0)
+        queue.push(frames)
+    pulled = interleave.pull()
+    assert pulled is not None
+    assert len(pulled[0]) == wanted
+
+
+def test_one_shard_alone_is_not_copied() -> None:
+    interleave = Interleave(Plan(), 1)
+    (queue,) = interleave.wanted(2)
+    frames = Framer().feed(encode_records([b"x" * 1000] * 1000))
+    queue.push(frames)
+    pulled = interleave.pull()
+    assert pulled is not None
+    assert pulled[0].buffer is frames.buffer
+
+
+def test_an_error_waits_for_the_records_before_it() -> None:
+    interleave = Interleave(Plan(cycle_length=2), 2)
+    first, second = interleave.wanted(2)
+    first.push(Framer().feed(encode_records([b"a", b"b"])))
+    second.push(Framer().feed(encode_records([b"c"])))
+    second.error, second.ended = ValueError("broken"), True
+    found: list[bytes] = []
+    while len(found) < 3:
+        pulled = interleave.pull()
+        assert pulled is not None
+        found += pulled[0]
+    assert found == [b"a", b"c", b"b"]
+    with pytest.raises(ValueError, match="broken"):
+        interleave.pull()
+
+
+@pytest.mark.parametrize("bad", [{"cycle_length": 0}, {"block_length": 0}])
+def test_plans_check_their_arguments(bad: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="must be at least 1"):
+        Plan(**bad)  # type: ignore[arg-type]

@@ -1,0 +1,188 @@
+"""The source over a store: what is asked for, how far ahead, and what is kept from epoch to epoch."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamrec import Dataset, NotFoundError, TFRecordDataset, encode_records
+from streamrec.pipeline.sources.shards.interleave import Plan
+from streamrec.storage import RetryPolicy
+from streamrec.storage.reading.buffer_pool import ByteBudget
+from streamrec.storage.reading.connections import MOST_OPEN
+from streamrec.testing.faults import NO_FAULTS, Faults
+from streamrec.testing.objectstore import ObjectStore
+from streamrec.testing.requestlog import Entry
+from tests.pipeline.sources.test_shards_interleave import LENGTHS, PLANS, Arriving, specification
+
+SMALL = 150
+MEDIUM = 14
+LARGE = [b"%d." % index + b"x" * 999_000 for index in range(24)]
+
+
+def small_records(shard: int) -> list[bytes]:
+    return [b"%d.%d" % (shard, index) for index in range(3)]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("store")
+    for name in ("small", "large"):
+        (root / name).mkdir()
+    for shard in range(SMALL):
+        (root / "small" / f"{shard:03d}").write_bytes(encode_records(small_records(shard)))
+    (root / "medium").mkdir()
+    (root / "medium" / "00").write_bytes(encode_records(LARGE[:9]))
+    for shard in range(1, MEDIUM):
+        (root / "medium" / f"{shard:02d}").hardlink_to(root / "medium" / "00")
+    for name in ("a", "b"):
+        (root / "large" / name).write_bytes(encode_records(LARGE))
+    return root
+
+
+@pytest.fixture
+def store(root: Path) -> Iterator[ObjectStore]:
+    with ObjectStore(root) as store:
+        yield store
+
+
+ONCE = RetryPolicy(hedge_share=0)
+"""Requests are counted here: none is sent a second time because a busy machine made the first one late."""
+
+
+def dataset_of(store: ObjectStore, names: str | list[str], retry: RetryPolicy = ONCE, **options: Any) -> Dataset[bytes]:
+    storage_options = {"endpoint_url": store.url, "anon": True}
+    return TFRecordDataset(names, storage_options=storage_options, retry=retry, **options)
+
+
+def of_kind(store: ObjectStore, kind: str) -> list[Entry]:
+    return [entry for entry in store.log if entry.kind == kind]
+
+
+def most_at_once(entries: list[Entry]) -> int:
+    """How many requests waited for their first byte at the same time."""
+    return max(sum(one.began <= entry.began < one.began + one.delay for one in entries) for entry in entries)
+
+
+def test_shards_of_medium_size_are_opened_ahead_as_far_as_the_budget_goes(store: ObjectStore) -> None:
+    """One at a time they are over before their own connections flow: others must be under way meanwhile."""
+    store.faults = Faults(first_byte=0.25, jitter=0)
+    dataset = dataset_of(store, "s3://medium/*")
+    records = list(dataset.with_options(memory_budget=150 << 20))
+    assert records == LARGE[:9] * MEDIUM
+    assert most_at_once(of_kind(store, "read")) > 6
+
+
+def test_epochs_share_one_listing_and_one_set_of_connections(store: ObjectStore) -> None:
+    names = ["s3://small/00?", "s3://small/010"]
+    found = list(dataset_of(store, names).repeat(3))
+    assert found == [record for shard in range(11) for record in small_records(shard)] * 3
+    assert len(of_kind(store, "list")) == 1
+    assert len(of_kind(store, "read")) == 33
+    assert len({entry.connection for entry in store.log}) < 15
+
+
+def test_epochs_behind_a_prefetch_share_them_too(store: ObjectStore) -> None:
+    assert len(list(dataset_of(store, "s3://small/00?").prefetch().repeat(3))) == 90
+    assert len(of_kind(store, "list")) == 1
+
+
+def test_a_listing_that_fails_comes_behind_the_shards_before_it(store: ObjectStore) -> None:
+    found: list[bytes] = []
+    with pytest.raises(NotFoundError, match=r"s3://small/x\*"):
+        found.extend(dataset_of(store, ["s3://small/00[01]", "s3://small/x*", "s3://small/002"]))
+    assert found == small_records(0) + small_records(1)
+
+
+@pytest.mark.parametrize("cycle", [1, 4])
+def test_small_shards_are_opened_further_ahead_in_the_same_order(store: ObjectStore, cycle: int) -> None:
+    dataset = dataset_of(store, "s3://small/*", num_parallel_reads=cycle)
+    expected = list(dataset)
+    store.faults = Faults(first_byte=0.4, jitter=0)
+    before = len(of_kind(store, "read"))
+    assert list(dataset) == expected
+    ahead = most_at_once(of_kind(store, "read")[before:])
+    assert 20 < ahead <= MOST_OPEN + 2
+
+
+def test_a_small_budget_opens_fewer(store: ObjectStore) -> None:
+    store.faults = Faults(first_byte=0.1, jitter=0)
+    dataset = dataset_of(store, "s3://small/0[0-3]?").with_options(memory_budget=4 << 20)
+    assert list(dataset) == [record for shard in range(40) for record in small_records(shard)]
+    assert most_at_once(of_kind(store, "read")) <= 4
+
+
+def test_a_large_shard_is_read_by_ranges(store: ObjectStore) -> None:
+    store.faults = Faults(first_byte=0.01, jitter=0.02, rate=100e6)
+    assert list(dataset_of(store, "s3://large/a")) == LARGE
+    assert len(of_kind(store, "read")) > 3
+    store.faults = NO_FAULTS
+    assert list(dataset_of(store, ["s3://large/a", "s3://large/b"])) == LARGE * 2
+
+
+def test_places_without_a_shard_lend_their_room_for_the_epoch(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[int] = []
+    widen = ByteBudget.widen
+
+    def noted(budget: ByteBudget, nbytes: int) -> None:
+        widen(budget, nbytes)
+        limits.append(budget.limit >> 20)
+
+    monkeypatch.setattr(ByteBudget, "widen", noted)
+    dataset = dataset_of(store, "s3://large/a", num_parallel_reads=16).with_options(memory_budget=256 << 20)
+    assert list(dataset) == LARGE
+    assert limits == [176 - 20 * 6, 176 - 2 * 6, 176 - 20 * 6, 0]  # 256 without the consumer's 64, and a sixteenth
+
+
+def test_a_consumer_that_rests_finds_its_next_record_there(tmp_path: Path) -> None:
+    """Each shard was once the only one that moved, and asked for ranges; then no one's turn had a connection left."""
+    shards = [tmp_path / "bucket" / f"{shard:02d}" for shard in range(16)]
+    shards[0].parent.mkdir()
+    shards[0].write_bytes(encode_records([bytes(100_000)] * 500))
+    for shard in shards[1:]:
+        shard.hardlink_to(shards[0])
+    with ObjectStore(tmp_path, faults=Faults(first_byte=0.01, jitter=0)) as store:
+        retry = RetryPolicy(attempts=1, connect_timeout=20, first_byte_timeout=20)
+        dataset = dataset_of(store, "s3://bucket/*", num_parallel_reads=16, retry=retry)
+        batches = iter(dataset.with_options(memory_budget=512 << 20).batch(32))
+        for _ in range(8):
+            assert sum(map(len, islice(batches, 20))) == 20 * 32
+            store.wait_idle(0.3)
+        batches.close()
+
+
+def test_resuming_in_the_middle_of_parallel_ranges(store: ObjectStore) -> None:
+    dataset = dataset_of(store, ["s3://large/a", "s3://large/b"])
+    iterator = dataset.iterate()
+    head = [next(iterator) for _ in range(30)]
+    state = iterator.state_dict()
+    iterator.close()
+    assert head + list(dataset.iterate(state)) == LARGE * 2
+
+
+@given(lengths=LENGTHS, plan=PLANS, deterministic=st.booleans(), seed=st.integers(0, 9))
+def test_shards_that_become_known_late_change_nothing(
+    lengths: list[int], plan: Plan, deterministic: bool, seed: int
+) -> None:
+    plan, draw = replace(plan, deterministic=deterministic), random.Random(seed)
+    arriving, known = Arriving(lengths, plan, seed), 0
+    found: list[bytes] = []
+    while known < len(lengths) or not arriving.interleave.finished:
+        least = min(arriving.interleave.reach(2), len(lengths))
+        known = max(known, draw.randint(least, len(lengths)))
+        arriving.interleave.extend(known)
+        pulled = arriving.interleave.pull()
+        if pulled is not None:
+            found += pulled[0]
+        elif not arriving.interleave.finished:
+            arriving.arrive()
+    expected = list(specification(lengths, plan))
+    assert found == expected if deterministic else sorted(found) == sorted(expected)

@@ -1,0 +1,330 @@
+"""Dataset.shuffle: the order, its seeds and epochs, what stays columnar, its memory, and that it resumes everywhere."""
+
+import gzip
+import json
+import logging
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamrec import (
+    Dataset,
+    FixedLenFeature,
+    Frames,
+    PositionMismatchError,
+    StreamrecError,
+    TFRecordDataset,
+    encode_example,
+    encode_records,
+)
+from streamrec.testing.resuming import assert_resumes_everywhere, plain
+from tests.effort import thorough
+from tests.pipeline.small_shards import ALL
+
+pytestmark = pytest.mark.usefixtures("both_layouts")
+
+
+def numbers(dataset: Dataset[Any]) -> list[int]:
+    return [int(number) for number in dataset]
+
+
+def test_each_element_comes_once_and_not_too_early() -> None:
+    for size in (1, 2, 7, 100, 1000):
+        found = numbers(Dataset.range(100).shuffle(size, seed=5))
+        assert sorted(found) == list(range(100))
+        assert all(number - place < size for place, number in enumerate(found))
+    assert numbers(Dataset.range(100).shuffle(1, seed=5)) == list(range(100))
+    assert list(Dataset.range(0).shuffle(3)) == []
+
+
+def test_the_same_seed_is_the_same_order() -> None:
+    dataset = Dataset.range(50).shuffle(20, seed=5)
+    assert numbers(dataset) == numbers(Dataset.range(50).shuffle(20, seed=5))
+    assert numbers(dataset.with_epoch(0)) != numbers(Dataset.range(50).shuffle(20, seed=6))
+    unseeded = Dataset.range(50).shuffle(20)
+    assert numbers(unseeded) != numbers(unseeded)
+
+
+def test_epochs_differ_unless_they_should_not() -> None:
+    for seed in (5, None):
+        found = numbers(Dataset.range(50).shuffle(20, seed).repeat(3))
+        epochs = [found[first : first + 50] for first in (0, 50, 100)]
+        assert all(sorted(epoch) == list(range(50)) for epoch in epochs)
+        assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
+        found = numbers(Dataset.range(50).shuffle(20, seed, reshuffle_each_iteration=False).repeat(2))
+        assert found[:50] == found[50:]
+
+
+def test_the_order_is_the_same_where_a_thread_lets_chunks_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And where to resume, and what comes before an error."""
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(encode_records([b"%d" % number for number in range(60)])[:-3])
+    damaged = TFRecordDataset(path).shuffle(20, seed=5)
+    whole = TFRecordDataset(path).take(59).shuffle(20, seed=5)
+    expected = list(whole)
+    monkeypatch.setattr("streamrec.pipeline.sources.shuffle.shuffle.LEAST_HOP", 0)
+    assert list(whole.with_epoch(0)) == expected
+    assert_resumes_everywhere(whole)
+    found: list[Any] = []
+    with pytest.raises(StreamrecError):
+        found.extend(damaged)
+    assert found == expected
+
+
+@pytest.mark.parametrize("taken", [0, 5, 37])
+def test_batches_of_large_records_are_copied_once(tmp_path: Path, taken: int) -> None:
+    """Chunks end between two batches, from the start and behind a place in the middle; so few batches are joined."""
+    for shard in range(4):
+        (tmp_path / f"{shard}").write_bytes(encode_records([bytes([shard, number]) * 10_000 for number in range(100)]))
+    paths = [str(path) for path in sorted(tmp_path.iterdir())]
+    dataset = TFRecordDataset(paths, num_parallel_reads=4).shuffle(50, seed=1).batch(7)
+    iterator = dataset.iterate()
+    for _ in range(taken):
+        next(iterator)
+    batches = list(dataset.iterate(iterator.state_dict()))
+    assert sum(map(len, batches)) == 400 - 7 * taken
+    joined = [batch for batch in batches if isinstance(batch.buffer, memoryview)]  # what was joined is part of a block
+    assert len(joined) <= 8  # where shards end, and in what the buffer gives last
+
+
+def test_shuffles_without_a_seed_have_nothing_to_do_with_each_other() -> None:
+    one = Dataset.range(50).shuffle(20)
+    pairs = [(int(a), int(b)) for a, b in Dataset.zip(one, one)]
+    assert [a for a, _ in pairs] != [b for _, b in pairs]
+    found = numbers(one.concatenate(one))
+    assert found[:50] != found[50:]
+
+
+def test_every_place_of_the_buffer_is_as_likely() -> None:
+    """Chi-square of which of eight comes first, over 400 seeds: 7 degrees of freedom, 99.9 % point 24; all is fixed."""
+    counts = np.zeros(8)
+    for seed in range(400):
+        counts[int(next(iter(Dataset.range(20).shuffle(8, seed).take(1))))] += 1
+    assert ((counts - 50) ** 2 / 50).sum() < 24
+
+
+def test_a_buffer_of_all_is_a_permutation_of_which_none_is_likelier() -> None:
+    found = {tuple(numbers(Dataset.range(3).shuffle(10, seed))) for seed in range(60)}
+    assert len(found) == 6
+
+
+def test_records_stay_frames(files: list[str]) -> None:
+    batches = list(TFRecordDataset(files, num_parallel_reads=2).shuffle(13).batch(8))
+    assert all(isinstance(batch, Frames) for batch in batches)
+    assert sorted(record for batch in batches for record in batch) == sorted(ALL)
+    pairs = list(TFRecordDataset(files).enumerate().shuffle(13).batch(8))
+    assert all(isinstance(records, Frames) for _, records in pairs)
+    assert sorted((int(n), r) for batch in pairs for n, r in zip(*batch, strict=True)) == list(enumerate(ALL))
+
+
+def test_parsed_columns_are_shuffled_row_by_row(tmp_path: Path) -> None:
+    records = [encode_example({"n": [number], "name": [b"%d" % number]}) for number in range(40)]
+    (tmp_path / "x").write_bytes(encode_records(records))
+    features = {"n": FixedLenFeature((), np.int64), "name": FixedLenFeature((), bytes)}
+    dataset = TFRecordDataset(f"{tmp_path}/x").batch(8).parse_example(features).unbatch().shuffle(30, seed=1)
+    found = list(dataset)
+    assert sorted(int(row["n"]) for row in found) == list(range(40))
+    assert all(row["name"] == b"%d" % row["n"] for row in found)
+    (batch,) = dataset.batch(50)
+    assert batch["n"].dtype == np.int64
+    assert_resumes_everywhere(dataset)
+
+
+def upper(record: bytes) -> bytes:
+    return record.upper()
+
+
+def odd(record: bytes) -> bool:
+    return len(record) % 2 == 1
+
+
+CHAINS: dict[str, Callable[[Any], Any]] = {
+    "shards": lambda ds: ds.shuffle(5, seed=1),
+    "no seed": lambda ds: ds.shuffle(5),
+    "all": lambda ds: ds.shuffle(1000),
+    "one": lambda ds: ds.shuffle(1),
+    "epochs": lambda ds: ds.shuffle(9).repeat(2),
+    "epochs alike": lambda ds: ds.shuffle(9, reshuffle_each_iteration=False).repeat(2).batch(3),
+    "over epochs": lambda ds: ds.repeat(2).shuffle(60),
+    "both": lambda ds: ds.shuffle(9).repeat(2).shuffle(9).repeat(2).take(150),
+    "batches": lambda ds: ds.batch(4).shuffle(3).unbatch().batch(5),
+    "batch behind": lambda ds: ds.shuffle(20).batch(4),
+    "picked": lambda ds: ds.skip(3).filter(odd).shuffle(6).shard(2, 1),
+    "mapped": lambda ds: ds.map(upper).filter(odd).map(len).shuffle(6).batch(4),
+    "taken": lambda ds: ds.take(20).take_while(lambda record: not record.startswith(b"3")).shuffle(6).take(15),
+    "twice": lambda ds: ds.shuffle(6).map(upper).shuffle(7),
+    "numbered": lambda ds: ds.enumerate().shuffle(9).prefetch(100),
+    "joined": lambda ds: ds.concatenate(ds.map(upper)).shuffle(9),
+    "zipped": lambda ds: Dataset.zip(ds.shuffle(5), Dataset.range(40).shuffle(7)).shuffle(4),
+    "several calls": lambda ds: (
+        ds.filter(odd).map(upper, num_parallel_calls=3).shuffle(9).map(len, num_parallel_calls=2)
+    ),
+    "cached": lambda ds: ds.shuffle(9).cache().repeat(2),
+    "prefetched": lambda ds: ds.prefetch(1).shuffle(9).prefetch(1),
+}
+TELLING = ["epochs", "batches", "zipped", "several calls"]
+
+
+@pytest.mark.parametrize("name", [*TELLING, *thorough(*(name for name in CHAINS if name not in TELLING))])
+@pytest.mark.parametrize("budget", [1 << 28, 1 << 13])
+def test_resumes_everywhere(files: list[str], name: str, budget: int) -> None:
+    dataset = TFRecordDataset(files, num_parallel_reads=3, block_length=2)
+    assert_resumes_everywhere(CHAINS[name](dataset).with_options(memory_budget=budget))
+
+
+@pytest.mark.parametrize("kind", ["GZIP", *thorough("ZLIB")])
+def test_compressed_shards_resume_everywhere(tmp_path: Path, kind: str) -> None:
+    paths = []
+    for shard in range(3):
+        paths.append(str(tmp_path / str(shard)))
+        Path(paths[-1]).write_bytes(compressed(encode_records(ALL[shard * 10 : shard * 10 + 10]), kind))
+    assert_resumes_everywhere(TFRecordDataset(paths, num_parallel_reads=2).shuffle(12).repeat(2))
+
+
+def compressed(data: bytes, kind: str) -> bytes:
+    return gzip.compress(data) if kind == "GZIP" else zlib.compress(data)
+
+
+def test_in_any_order_each_record_comes_once_though_resumed(files: list[str]) -> None:
+    dataset = TFRecordDataset(files, num_parallel_reads=3, deterministic=False).shuffle(9)
+    iterator = dataset.iterate()
+    before = [next(iterator) for _ in range(17)]
+    state = iterator.state_dict()
+    iterator.close()
+    assert sorted(before + list(dataset.iterate(state))) == sorted(ALL)
+
+
+def test_what_comes_as_it_is_ready_is_held_by_reference_too(files: list[str]) -> None:
+    dataset = TFRecordDataset(files).map(upper, num_parallel_calls=3, deterministic=False).shuffle(9)
+    iterator = dataset.iterate()
+    before = [next(iterator) for _ in range(17)]
+    state = iterator.state_dict()
+    iterator.close()
+    assert sorted(before + list(dataset.iterate(state))) == sorted(map(upper, ALL))
+
+
+@pytest.mark.parametrize("deterministic", [None, False])
+def test_options_say_whether_numbers_mean_something(deterministic: bool | None) -> None:
+    dataset = Dataset.range(50).map(lambda number: number, num_parallel_calls=3).shuffle(9)
+    iterator = dataset.with_options(deterministic=deterministic).iterate()
+    next(iterator)
+    if deterministic is None:
+        assert iterator.state_dict()
+    else:
+        with pytest.raises(StreamrecError, match="has no fixed order"):
+            iterator.state_dict()
+    iterator.close()
+
+
+def test_numbers_mean_nothing_where_there_is_no_order(files: list[str]) -> None:
+    iterator = TFRecordDataset(files, num_parallel_reads=3, deterministic=False).batch(2).shuffle(4).iterate()
+    next(iterator)
+    with pytest.raises(StreamrecError, match="has no fixed order"):
+        iterator.state_dict()
+    iterator.close()
+
+
+def test_a_small_budget_holds_fewer_and_says_so(files: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "streamrec"):
+        found = list(TFRecordDataset(files).shuffle(1000, seed=1).with_options(memory_budget=1 << 13))
+    assert sorted(found) == sorted(ALL)
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "shuffle(buffer_size=1000) holds about" in message
+    assert "raise memory_budget" in message
+    caplog.clear()
+    assert sorted(TFRecordDataset(files).shuffle(1000)) == sorted(ALL)
+    assert not caplog.records
+
+
+def test_a_resumed_run_goes_on_within_another_budget(files: list[str]) -> None:
+    """The order is that of the budget which it began with, in the epochs that follow too."""
+    small = (
+        TFRecordDataset(files, num_parallel_reads=3).shuffle(1000, seed=1).repeat(2).with_options(memory_budget=1 << 13)
+    )
+    expected = list(small)
+    iterator = small.with_epoch(0).iterate()
+    before = [next(iterator) for _ in range(20)]
+    state = json.loads(json.dumps(iterator.state_dict()))
+    iterator.close()
+    assert before + list(small.with_options(memory_budget=1 << 28).iterate(state)) == expected
+    assert list(small.with_options(memory_budget=1 << 28)) != expected
+
+
+def test_a_shuffle_that_had_not_begun_has_the_same_budget_when_resumed() -> None:
+    """A cache gives what it keeps the same share, be it filled or not."""
+    dataset = Dataset.range(5).concatenate(Dataset.range(100).shuffle(80)).cache().repeat(2)
+    assert_resumes_everywhere(dataset.with_options(memory_budget=1 << 13))
+
+
+def test_another_shuffle_is_refused(files: list[str]) -> None:
+    dataset = TFRecordDataset(files)
+    iterator = dataset.shuffle(5, seed=1).iterate()
+    next(iterator)
+    state = iterator.state_dict()
+    iterator.close()
+    for other in (
+        dataset.shuffle(6, seed=1),
+        dataset.shuffle(5),
+        dataset.shuffle(5, 1, reshuffle_each_iteration=False),
+    ):
+        with pytest.raises(PositionMismatchError, match=r"it had Shuffle\(buffer_size=5, seed=1"):
+            other.iterate(state)
+
+
+def test_an_input_that_shrank_is_refused() -> None:
+    """Where elements are held by number, and a function changed behind its name."""
+    left = [60]
+    dataset = Dataset.range(100).take_while(lambda number: number < left[0]).shuffle(30, seed=1)
+    iterator = dataset.iterate()
+    for _ in range(25):
+        next(iterator)
+    state = iterator.state_dict()
+    iterator.close()
+    left[0] = 40
+    with pytest.raises(PositionMismatchError, match=r"has 40 elements from the saved place on, where there were \d+"):
+        list(dataset.iterate(state))
+
+
+def test_an_error_comes_behind_what_the_buffer_holds(files: list[str]) -> None:
+    def fails_at_20(number: int) -> int:
+        if number == 20:
+            raise RuntimeError("twenty")
+        return number
+
+    found: list[int] = []
+    with pytest.raises(RuntimeError, match="twenty"):
+        found.extend(Dataset.range(50).map(fails_at_20).shuffle(8))
+    assert sorted(found) == list(range(20))
+
+
+def test_arguments_out_of_range() -> None:
+    with pytest.raises(ValueError, match="buffer_size is 0: it must be a whole number, 1 or more"):
+        Dataset.range(5).shuffle(0)
+
+
+def test_fifty_thousand_are_less_than_a_megabyte(tmp_path: Path) -> None:
+    paths = [tmp_path / str(shard) for shard in range(16)]
+    for shard, path in enumerate(paths):
+        path.write_bytes(encode_records([b"%02d%06d" % (shard, index) + b"x" * 76 for index in range(6000)]))
+    records = TFRecordDataset([str(path) for path in paths], num_parallel_reads=16)
+    for dataset in (
+        records.shuffle(50_000),
+        records.enumerate().shuffle(50_000),
+        records.shuffle(50_000).shuffle(50_000),
+    ):
+        iterator = dataset.batch(1000).iterate()
+        for _ in range(30):
+            next(iterator)
+        state = json.dumps(iterator.state_dict())
+        iterator.close()
+        assert len(state) < 1_000_000
+        rest = [plain(batch) for batch in iterator_rest(dataset, state)]
+        assert sum(len(batch[1]) if batch[0] == "frames" else len(batch[1][1]) for batch in rest) == 96_000 - 30_000
+
+
+def iterator_rest(dataset: Dataset[Any], state: str) -> list[Any]:
+    return list(dataset.batch(1000).iterate(json.loads(state)))

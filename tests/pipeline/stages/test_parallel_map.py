@@ -1,0 +1,328 @@
+"""map with several calls at once, as a user sees it: order, errors, async functions, leaving."""
+
+import asyncio
+import gc
+import math
+import pickle
+import threading
+import traceback
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import anyio
+import numpy as np
+import pytest
+import trio
+
+from streamrec import AUTOTUNE, ClosedError, Dataset, Frames, TFRecordDataset, encode_records
+from streamrec.pipeline.stages.map.autotune import CallCount
+from tests.pipeline.stages.squares import square, square_soon
+
+CALLS = [1, 2, 7, AUTOTUNE]
+NUMBERS = list(range(40))
+
+
+class Squaring:
+    async def __call__(self, number: Any) -> int:
+        return await square_soon(number)
+
+
+FUNCTIONS: list[Callable[..., Any]] = [square, square_soon, Squaring(), partial(square_soon), lambda n: square_soon(n)]
+
+
+@pytest.mark.parametrize("calls", CALLS)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_results_come_in_order(function: Callable[..., Any], calls: int) -> None:
+    assert list(Dataset.range(40).map(function, num_parallel_calls=calls)) == [n * n for n in NUMBERS]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_results_come_as_they_are_ready(function: Callable[..., Any]) -> None:
+    found = list(Dataset.range(40).map(function, num_parallel_calls=4, deterministic=False))
+    assert sorted(found) == [n * n for n in NUMBERS]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS[1:4])
+async def test_async_functions_need_no_number(function: Callable[..., Any]) -> None:
+    dataset = Dataset.range(40).map(function)
+    assert [element async for element in dataset] == [n * n for n in NUMBERS]
+
+
+def test_awaitables_that_nobody_expected_are_refused() -> None:
+    with pytest.raises(TypeError, match="async def"):
+        list(Dataset.range(4).map(lambda number: square_soon(number)))
+
+
+def test_async_functions_from_trio() -> None:
+    async def collect(dataset: Dataset[Any]) -> list[Any]:
+        return [element async for element in dataset]
+
+    for calls in (None, 4):
+        assert trio.run(collect, Dataset.range(40).map(square_soon, calls)) == [n * n for n in NUMBERS]
+
+
+async def test_async_functions_run_on_the_callers_own_loop() -> None:
+    loop = asyncio.get_running_loop()
+
+    async def where(_: Any) -> bool:
+        return asyncio.get_running_loop() is loop
+
+    assert [here async for here in Dataset.range(3).map(where, 2)] == [True] * 3
+
+
+@pytest.mark.parametrize("calls", [None, 3])
+def test_a_tuples_parts_are_the_arguments(calls: int | None) -> None:
+    pairs = Dataset.zip(Dataset.range(20), Dataset.from_tensor_slices([b"x"] * 20))
+
+    async def times_soon(number: Any, text: bytes) -> bytes:
+        return text * int(number)
+
+    assert list(pairs.map(lambda number, text: text * int(number), calls)) == [b"x" * n for n in range(20)]
+    assert list(pairs.map(times_soon, calls)) == [b"x" * n for n in range(20)]
+
+
+def test_so_many_calls_run_at_once_and_no_more() -> None:
+    barrier = threading.Barrier(5)  # breaks, and the run fails, unless five calls are at once
+
+    def meet(number: Any) -> int:
+        barrier.wait(timeout=60)
+        return int(number)
+
+    assert list(Dataset.range(5).map(meet, 5)) == list(range(5))
+    large = Dataset.from_tensor_slices([b"%d" % number + b" " * 99_999 for number in range(5)])
+    assert list(large.map(meet, 5).with_options(memory_budget=1 << 18)) == list(range(5))
+    running = most = 0
+
+    async def count(number: Any) -> int:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return int(number)
+
+    assert list(Dataset.range(60).map(count, 6)) == list(range(60))
+    assert most == 6
+
+
+class Rising(CallCount):
+    """One call more after each window, of one call each, up to six."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 6)
+        self.told: list[tuple[float, int, float]] = []
+
+    def due(self, seconds: float, calls: int) -> bool:
+        return calls > 0
+
+    def measured(self, seconds: float, calls: int, waited: float) -> None:
+        self.told.append((seconds, calls, waited))
+        self.target = min(self.target + 1, 6)
+
+
+def test_there_are_as_many_calls_as_the_crew_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    call_count = Rising()
+    monkeypatch.setattr("streamrec.pipeline.stages.map.parallel_map.crew_for", lambda calls, awaits: call_count)
+    running, at_once = 0, []
+
+    async def count(number: Any) -> int:
+        nonlocal running
+        running += 1
+        at_once.append(running)
+        for _ in range(9):
+            await asyncio.sleep(0)
+        running -= 1
+        return int(number)
+
+    assert list(Dataset.range(60).map(count, AUTOTUNE)) == list(range(60))
+    assert at_once[0] == 1
+    assert max(at_once) == 6
+    assert sum(calls for _, calls, _ in call_count.told) == 60
+    assert all(0 <= waited <= seconds + 1e-9 for seconds, _, waited in call_count.told)
+
+
+def test_a_slow_call_holds_no_other_up_and_the_order_stays() -> None:
+    others = threading.Semaphore(0)
+
+    def first_waits_for_others(number: Any) -> int:
+        if number:
+            others.release()
+        else:
+            for _ in range(3):
+                assert others.acquire(timeout=60)
+        return int(number)
+
+    assert list(Dataset.range(8).map(first_waits_for_others, 2)) == list(range(8))
+
+
+def test_what_is_ready_comes_before_a_slow_call_where_order_is_not_kept() -> None:
+    taken = threading.Event()
+
+    def first_waits(number: Any) -> int:
+        if not number:
+            assert taken.wait(timeout=60)
+        return int(number)
+
+    for dataset in (
+        Dataset.range(8).map(first_waits, 2, deterministic=False),
+        Dataset.range(8).map(first_waits, 2).with_options(deterministic=False),
+    ):
+        taken.clear()
+        with dataset.iterate() as elements:
+            first = next(elements)
+            taken.set()
+            assert first != 0
+            assert sorted([first, *elements]) == list(range(8))
+
+
+def test_what_a_stage_was_told_counts_more_than_the_option() -> None:
+    dataset = Dataset.range(200).map(square, 4, deterministic=True).with_options(deterministic=False)
+    assert list(dataset) == [n * n for n in range(200)]
+
+
+def fail_at(bad: int, number: Any) -> int:
+    if number == bad:
+        raise ValueError(f"no {number}")
+    return int(number)
+
+
+async def fail_soon_at(bad: int, number: Any) -> int:
+    await asyncio.sleep(0)
+    return fail_at(bad, number)
+
+
+@pytest.mark.parametrize("function", [fail_at, fail_soon_at])
+@pytest.mark.parametrize("calls", CALLS)
+def test_an_error_comes_once_behind_what_precedes_it_with_its_traceback(
+    function: Callable[..., Any], calls: int
+) -> None:
+    iterator = Dataset.range(40).map(partial(function, 23), calls).iterate()
+    found: list[int] = []
+    with pytest.raises(ValueError, match="no 23") as caught:
+        found.extend(iterator)
+    assert found == list(range(23))
+    assert "fail_at" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert list(iterator) == []
+
+
+@pytest.mark.parametrize("calls", CALLS)
+def test_an_error_of_the_input_comes_behind_all_results(calls: int) -> None:
+    found: list[int] = []
+    with pytest.raises(ValueError, match="no 23"):
+        found.extend(Dataset.range(40).map(partial(fail_at, 23)).map(square, calls))
+    assert found == [n * n for n in range(23)]
+
+
+def test_a_partial_batch_precedes_the_error() -> None:
+    found: list[Any] = []
+    with pytest.raises(ValueError, match="no 5"):
+        found.extend(batch.tolist() for batch in Dataset.range(9).map(partial(fail_at, 5), 3).batch(4))
+    assert found == [[0, 1, 2, 3], [4]]
+
+
+def test_a_function_that_is_cancelled_from_within_is_no_end_of_data() -> None:
+    async def give_up(number: Any) -> int:
+        if number == 3:
+            raise asyncio.CancelledError
+        return int(number)
+
+    found: list[int] = []
+    with pytest.raises(ClosedError, match="from elsewhere"):
+        found.extend(Dataset.range(9).map(give_up, 2))
+    assert found == [0, 1, 2]
+
+
+async def test_leaving_cancels_async_calls_and_waits_for_them() -> None:
+    begun, cleaned = anyio.Event(), []
+
+    async def forever(number: Any) -> None:
+        try:
+            if number == 3:
+                begun.set()
+            await asyncio.sleep(math.inf if number else 0)
+        finally:
+            await asyncio.sleep(0)
+            cleaned.append(int(number))
+
+    async with Dataset.range(100).map(forever, 4).aiterate() as elements:
+        assert await anext(elements) is None
+        await begun.wait()
+    assert set(cleaned) >= {0, 1, 2, 3}
+    assert [task for task in asyncio.all_tasks() if "forever" in repr(task)] == []
+
+
+def test_leaving_waits_for_threads_and_begins_no_call_any_more() -> None:
+    going, running = threading.Event(), []
+
+    def wait(number: Any) -> int:
+        running.append(number)
+        if number:
+            assert going.wait(timeout=60)
+        running.remove(number)
+        return int(number)
+
+    with Dataset.range(10_000).map(wait, 3).iterate() as elements:
+        assert next(elements) == 0
+        threading.Timer(0.01, going.set).start()
+    assert running == []
+
+
+def test_a_dropped_run_keeps_no_results() -> None:
+    class Result:
+        pass
+
+    made: list[weakref.ref[Result]] = []
+
+    async def make(_: Any) -> Result:
+        result = Result()
+        made.append(weakref.ref(result))
+        return result
+
+    with Dataset.range(1000).map(make, 2).iterate() as elements:
+        next(elements)
+    del elements
+    gc.collect()
+    assert not any(reference() for reference in made)
+
+
+def test_records_reach_the_function_as_bytes(tmp_path: Any) -> None:
+    records = [b"%d" % index * (index % 50) for index in range(3000)]
+    (tmp_path / "x").write_bytes(encode_records(records))
+    assert list(TFRecordDataset(str(tmp_path / "x")).map(bytes.upper, 3)) == records
+    batches = TFRecordDataset(str(tmp_path / "x")).batch(100).map(len, 3)
+    assert list(batches) == [100] * 30
+    assert all(isinstance(batch, Frames) for batch in TFRecordDataset(str(tmp_path / "x")).batch(100).map(same, 3))
+
+
+def same(element: Any) -> Any:
+    return element
+
+
+def test_a_run_of_elements_that_takes_long_gives_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamrec.pipeline.stages.map.calls.CUT_SECONDS", 0)
+    taken = threading.Event()
+
+    def stuck(number: Any) -> int:
+        if number == 300:  # by now many elements go to the thread at a time
+            assert taken.wait(timeout=60)
+        return int(number)
+
+    with Dataset.range(400).map(stuck, 1).iterate() as elements:
+        found = [next(elements) for _ in range(300)]
+        taken.set()
+        assert [*found, *elements] == list(range(400))
+
+
+@pytest.mark.parametrize("calls", [0, -2])
+def test_numbers_that_mean_nothing(calls: int) -> None:
+    with pytest.raises(ValueError, match="num_parallel_calls"):
+        Dataset.range(3).map(square, calls)
+
+
+def test_descriptions_are_values() -> None:
+    one, other = (Dataset.range(3).map(square, 4, False) for _ in range(2))
+    assert one == other == pickle.loads(pickle.dumps(one))
+    assert np.array_equal(list(one), list(other)) or sorted(one) == sorted(other)
+    assert "ParallelMap(tests.pipeline.stages.squares.square, deterministic=False)" in repr(one)

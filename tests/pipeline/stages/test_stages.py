@@ -1,0 +1,284 @@
+"""The stages that pick, split and join elements: what they give, what stays columnar, and that all of it resumes."""
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import streamrec
+from streamrec import (
+    BytesColumn,
+    Dataset,
+    FixedLenFeature,
+    Frames,
+    RaggedTensor,
+    SparseTensor,
+    TFRecordDataset,
+    VarLenFeature,
+    encode_example,
+    encode_records,
+)
+from streamrec.example.features import Feature
+from streamrec.testing.resuming import assert_resumes_everywhere, plain
+from tests.pipeline.small_shards import ALL
+
+
+def long(record: bytes) -> bool:
+    return len(record) > 50
+
+
+def parts(record: bytes) -> dict[str, Any]:
+    return {"id": len(record), "pair": (np.arange(len(record) % 5), record)}
+
+
+def arrays(record: bytes) -> dict[str, Any]:
+    return {"a": np.arange(len(record) % 4), "b": (np.full(len(record) % 4, len(record)),)}
+
+
+def test_filter_keeps_records_as_frames(files: list[str]) -> None:
+    kept = [record for record in ALL if long(record)]
+    assert list(TFRecordDataset(files).filter(long)) == kept
+    batches = list(TFRecordDataset(files).filter(long).batch(5))
+    assert all(isinstance(batch, Frames) for batch in batches)
+    assert [record for batch in batches for record in batch] == kept
+    assert list(TFRecordDataset(files).map(len).filter(lambda size: size % 2)) == [len(r) for r in ALL if len(r) % 2]
+    assert list(TFRecordDataset(files).filter(lambda record: False)) == []
+
+
+def test_few_records_of_many_keep_no_block_alive(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(encode_records([b"%06d" % index * 100 for index in range(1000)]))
+    (batch,) = TFRecordDataset(f"{tmp_path}/x").shard(100, 3).batch(1000)
+    assert [record[:6] for record in batch] == [b"%06d" % index for index in range(3, 1000, 100)]
+    assert memoryview(batch.buffer).nbytes < 2 * batch.nbytes
+
+
+def test_skip_take_while_shard_and_enumerate(files: list[str]) -> None:
+    dataset = TFRecordDataset(files)
+    assert list(dataset.skip(9)) == ALL[9:]
+    assert list(dataset.skip(0)) == ALL
+    assert list(dataset.skip(1000)) == list(dataset.skip(-1)) == []
+    assert list(dataset.take_while(lambda record: not record.startswith(b"2.5."))) == ALL[:12]
+    assert list(dataset.take_while(lambda record: True)) == ALL
+    assert list(dataset.take_while(lambda record: False)) == []
+    assert list(dataset.repeat().take_while(lambda record: not record.startswith(b"4."))) == ALL[:20]
+    for shards in (1, 3, 60):
+        assert [list(dataset.shard(shards, index)) for index in range(shards)] == [
+            ALL[i::shards] for i in range(shards)
+        ]
+    assert list(dataset.enumerate(5)) == list(enumerate(ALL, 5))
+    ((numbers, records),) = dataset.skip(3).enumerate().take(4).batch(5)
+    assert (numbers.dtype, numbers.tolist()) == (np.int64, [0, 1, 2, 3])
+    assert isinstance(records, Frames)
+    assert list(records) == ALL[3:7]
+
+
+def test_what_ended_takes_nothing_that_earlier_stages_still_hold(files: list[str]) -> None:
+    """The last, smaller batch comes when the input ends, behind the end that `take_while` found."""
+    once = Dataset.range(10).batch(4).unbatch().take_while(lambda number: number in (0, 8))
+    assert list(once) == [0]
+
+
+def test_batches_of_pairs_are_of_one_kind_wherever_they_straddle(files: list[str]) -> None:
+    batches = list(TFRecordDataset(files, "", 100).enumerate().batch(4))
+    assert all(isinstance(records, Frames) for _, records in batches)
+    assert [number for numbers, _ in batches for number in numbers.tolist()] == list(range(50))
+    assert [record for _, records in batches for record in records] == ALL
+
+
+def test_a_tuple_is_passed_as_arguments(files: list[str]) -> None:
+    pairs = TFRecordDataset(files).enumerate()
+    assert list(pairs.map(lambda number, record: (int(number), len(record)))) == [*enumerate(map(len, ALL))]
+    assert [number for number, _ in pairs.filter(lambda number, record: number % 7 == 0)] == list(range(0, 50, 7))
+
+
+def test_unbatch_and_rebatch(files: list[str]) -> None:
+    dataset = TFRecordDataset(files)
+    assert list(dataset.batch(7).unbatch()) == ALL
+    assert list(dataset.batch(7).map(lambda batch: batch).unbatch()) == ALL
+    rebatched = list(dataset.batch(7).rebatch(3))
+    assert [list(batch) for batch in rebatched] == [ALL[i : i + 3] for i in range(0, 50, 3)]
+    assert all(isinstance(batch, Frames) for batch in rebatched)
+    assert len(list(dataset.batch(7).rebatch(4, drop_remainder=True))) == 12
+    assert [plain(element) for element in dataset.map(parts).batch(1).unbatch()] == [
+        {"id": len(record), "pair": ("tuple", ("<i8", list(range(len(record) % 5))), record)} for record in ALL
+    ]
+    columns = list(dataset.map(arrays).rebatch(6))
+    assert np.concatenate([batch["b"][0] for batch in columns]).tolist() == [
+        len(record) for record in ALL for _ in range(len(record) % 4)
+    ]
+
+
+def test_ragged_and_sparse_batches_have_rows() -> None:
+    ragged = RaggedTensor(np.arange(6), (np.array([0, 2, 3]), np.array([0, 1, 3, 6])))
+    sparse = SparseTensor(np.array([[0, 1], [2, 0], [2, 1]]), np.array([7, 8, 9]), np.array([3, 2]))
+    rows = streamrec.pipeline.elements.columns.rows_of
+    first, second = rows(ragged)
+    assert (first.flat_values.tolist(), [s.tolist() for s in first.nested_row_splits]) == ([0, 1, 2], [[0, 1, 3]])
+    assert (second.flat_values.tolist(), [s.tolist() for s in second.nested_row_splits]) == ([3, 4, 5], [[0, 3]])
+    assert [row.tolist() for row in rows(first)] == [[0], [1, 2]]
+    assert [(row.indices.tolist(), row.values.tolist(), row.dense_shape.tolist()) for row in rows(sparse)] == [
+        ([[1]], [7], [2]),
+        ([], [], [2]),
+        ([[0], [1]], [8, 9], [2]),
+    ]
+
+
+def test_what_has_no_rows_is_not_unbatched(files: list[str]) -> None:
+    with pytest.raises(TypeError, match="a int has no rows"):
+        list(TFRecordDataset(files).map(len).unbatch())
+    with pytest.raises(ValueError, match=r"the parts of an element have \[1, 2\] rows"):
+        list(TFRecordDataset(files).map(lambda record: (np.zeros(1), np.zeros(2))).unbatch())
+
+
+def test_padded_batches(files: list[str]) -> None:
+    dataset = TFRecordDataset(files).map(parts).take(3)  # lengths 4, 41, 78
+    (batch,) = dataset.padded_batch(4, padding_values={"id": None, "pair": (-1, b"?")})
+    assert batch["id"].tolist() == [4, 41, 78]
+    assert batch["pair"][0].tolist() == [[0, 1, 2, 3], [0, -1, -1, -1], [0, 1, 2, -1]]
+    assert batch["pair"][1].tolist() == ALL[:3]
+    (batch,) = dataset.padded_batch(4, {"id": (), "pair": ((6,), ())})
+    assert batch["pair"][0].tolist() == [[0, 1, 2, 3, 0, 0], [0] * 6, [0, 1, 2, 0, 0, 0]]
+    with pytest.raises(ValueError, match=r"element\['pair'\]\[0\]: an array of up to \[4\] does not fit"):
+        list(dataset.padded_batch(4, {"id": (), "pair": ((3,), ())}))
+    with pytest.raises(ValueError, match="padded_shapes has 0 dimensions"):
+        list(dataset.padded_batch(4, {"id": (), "pair": ((), ())}))
+    with pytest.raises(ValueError, match=r"arrays of \[1, 2\] dimensions"):
+        list(TFRecordDataset(files).take(3).map(lambda r: np.zeros((1,) * (1 + len(r) % 2))).padded_batch(2))
+    assert all(isinstance(batch, Frames) for batch in TFRecordDataset(files).padded_batch(9))
+
+
+def test_ragged_batches(files: list[str]) -> None:
+    dataset = TFRecordDataset(files).map(parts).take(3)
+    (batch,) = dataset.ragged_batch(4)
+    assert batch["id"].tolist() == [4, 41, 78]
+    assert batch["pair"][0].flat_values.tolist() == [0, 1, 2, 3, 0, 0, 1, 2]
+    assert [splits.tolist() for splits in batch["pair"][0].nested_row_splits] == [[0, 4, 5, 8]]
+    assert list(dataset.ragged_batch(4, drop_remainder=True)) == []
+    with pytest.raises(ValueError, match=r"arrays of \[1, 2\] dimensions"):
+        list(TFRecordDataset(files).take(3).map(lambda r: np.zeros((1,) * (1 + len(r) % 2))).ragged_batch(2))
+    with pytest.raises(TypeError, match="a RaggedTensor is no array"):
+        list(dataset.ragged_batch(2).map(lambda batch: batch["pair"][0]).padded_batch(2))
+
+
+STAGES: list[Callable[[Dataset[Any]], Dataset[Any]]] = [
+    lambda ds: ds.skip(11),
+    lambda ds: ds.filter(long),
+    lambda ds: ds.take_while(lambda record: not record.startswith(b"4.9")),
+    lambda ds: ds.shard(3, 1),
+    lambda ds: ds.enumerate(4),
+    lambda ds: ds.batch(7).unbatch(),
+    lambda ds: ds.enumerate().batch(4),
+    lambda ds: ds.filter(long).batch(3).skip(1),
+    lambda ds: ds.skip(3).shard(2, 1).filter(long).batch(2).repeat(2).skip(2),
+    lambda ds: ds.batch(7).rebatch(4).enumerate(),
+    lambda ds: ds.enumerate().batch(5).rebatch(3).prefetch(50),
+    lambda ds: ds.map(arrays).unbatch().batch(4),
+    lambda ds: ds.map(parts).padded_batch(4).shard(2, 1),
+    lambda ds: ds.map(parts).ragged_batch(4).skip(1).take(9),
+    lambda ds: ds.batch(6).unbatch().enumerate().filter(lambda number, record: number % 3).batch(4).unbatch(),
+    lambda ds: ds.skip(5).take(30).shard(4, 2).repeat(3).take_while(lambda record: True).enumerate(),
+]
+
+
+@pytest.mark.parametrize("stages", STAGES)
+@pytest.mark.parametrize(("cycle", "buffer_size"), [(1, 100), (3, 1 << 20)])
+def test_stages_resume_everywhere(
+    files: list[str], stages: Callable[[Dataset[Any]], Dataset[Any]], cycle: int, buffer_size: int
+) -> None:
+    assert_resumes_everywhere(stages(TFRecordDataset(files, "", buffer_size, cycle, block_length=2)))
+
+
+FEATURES: dict[str, Feature] = {
+    "id": FixedLenFeature([], np.int64),
+    "name": FixedLenFeature([], bytes),
+    "ids": VarLenFeature(np.int64),
+}
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> str:
+    records = [encode_example({"id": [i], "name": [b"%d" % i], "ids": list(range(i % 4))}) for i in range(40)]
+    (tmp_path / "examples").write_bytes(encode_records(records))
+    return str(tmp_path / "examples")
+
+
+@pytest.mark.parametrize("calls", [None, 1, 3, streamrec.AUTOTUNE])
+@pytest.mark.parametrize("string_columns", [False, True])
+def test_examples_are_parsed_in_batches(examples: str, string_columns: bool, calls: int | None) -> None:
+    batched = TFRecordDataset(examples, "", 300).batch(16)
+    dataset = batched.parse_example(FEATURES, string_columns=string_columns, num_parallel_calls=calls)
+    assert pickle.loads(pickle.dumps(dataset)) == dataset
+    batches = list(dataset)
+    assert [batch["id"].tolist() for batch in batches] == [[*range(16)], [*range(16, 32)], [*range(32, 40)]]
+    assert all(isinstance(batch["name"], BytesColumn) == string_columns for batch in batches)
+    assert [name for batch in batches for name in np.asarray(batch["name"])] == [b"%d" % i for i in range(40)]
+    assert batches[2]["ids"].dense_shape.tolist() == [8, 3]
+
+
+@pytest.mark.parametrize("calls", [None, 2])
+def test_parsed_batches_resume_and_have_rows(examples: str, calls: int | None) -> None:
+    parsed = TFRecordDataset(examples, "", 300).batch(16).parse_example(FEATURES, num_parallel_calls=calls)
+    assert_resumes_everywhere(parsed)
+    assert_resumes_everywhere(parsed.unbatch().skip(7))
+    rows = list(parsed.unbatch())
+    assert [row["name"] for row in rows] == [b"%d" % i for i in range(40)]
+    assert [row["ids"].values.tolist() for row in rows] == [list(range(i % 4)) for i in range(40)]
+    first = next(iter(TFRecordDataset(examples).parse_example(FEATURES)))
+    assert (first["id"], first["name"]) == (0, b"0")
+
+
+def test_a_position_belongs_to_the_features_that_were_parsed(examples: str) -> None:
+    """However many are parsed at once."""
+    batched = TFRecordDataset(examples, "", 300).batch(16)
+    iterator = batched.parse_example(FEATURES, num_parallel_calls=2).iterate()
+    next(iterator)
+    state = iterator.state_dict()
+    iterator.close()
+    following = batched.parse_example(FEATURES, num_parallel_calls=streamrec.AUTOTUNE).iterate(state)
+    assert [batch["id"].tolist() for batch in following] == [[*range(16, 32)], [*range(32, 40)]]
+    with pytest.raises(streamrec.PositionMismatchError):
+        batched.parse_example({"id": FEATURES["id"]}, num_parallel_calls=2).iterate(state)
+
+
+def test_a_record_that_is_no_example_is_an_error_behind_those_before(examples: str, tmp_path: Path) -> None:
+    (tmp_path / "bad").write_bytes(encode_records([b"no example"]))
+    found = []
+    with pytest.raises(streamrec.FeatureError):
+        for batch in TFRecordDataset([examples, f"{tmp_path}/bad"]).batch(10).parse_example(FEATURES):
+            found += batch["id"].tolist()
+    assert found == list(range(40))
+
+
+def failing(record: bytes) -> bool:
+    if record == ALL[17]:
+        raise ZeroDivisionError("here")
+    return True
+
+
+@pytest.mark.parametrize("stage", ["filter", "take_while", "map"])
+@pytest.mark.parametrize("last", [17, 49])
+def test_an_error_comes_once_behind_what_came_before(files: list[str], stage: str, last: int) -> None:
+    dataset = getattr(TFRecordDataset(files).take(last + 1), stage)(failing).batch(10)
+    found = []
+    iterator = dataset.iterate()
+    with pytest.raises(ZeroDivisionError) as caught:
+        for batch in iterator:
+            found += list(batch)
+    assert "failing" in [entry.name for entry in caught.traceback]
+    assert len(found) == 17
+    assert list(iterator) == []
+
+
+def test_stages_are_values_and_check_their_arguments(files: list[str]) -> None:
+    dataset = TFRecordDataset(files).skip(1).shard(2, 0).filter(long).padded_batch(2, [None], -1).unbatch().enumerate()
+    assert pickle.loads(pickle.dumps(dataset)) == dataset
+    for stage, arguments in {"shard": (0, 0), "padded_batch": (0,), "ragged_batch": (0,), "rebatch": (0,)}.items():
+        with pytest.raises(ValueError, match="must be a whole number, 1 or more"):
+            getattr(dataset, stage)(*arguments)
+    with pytest.raises(ValueError, match="less than num_shards=2"):
+        dataset.shard(2, 2)
+    with pytest.raises(streamrec.PositionMismatchError, match=r"had Filter\(.*long\), and now there is TakeWhile"):
+        TFRecordDataset(files).take_while(long).iterate(TFRecordDataset(files).filter(long).iterate().state_dict())

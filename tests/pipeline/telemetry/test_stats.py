@@ -1,0 +1,312 @@
+"""Statistics of a run: the rule for the bottleneck on made-up figures, and figures of real pipelines."""
+
+from __future__ import annotations
+
+import doctest
+import hashlib
+import threading
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import pytest
+import trio
+
+from streamrec import Dataset, StageStats, Stats, TFRecordDataset, encode_records
+from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.pipeline.engine.description import Chain, RunContext
+from streamrec.pipeline.sources.in_memory import Range
+from streamrec.pipeline.sources.prefetch import Prefetch
+from streamrec.pipeline.sources.repeat import Repeat
+from streamrec.pipeline.stages.select import TakeWhile
+from streamrec.pipeline.telemetry.bottleneck import CONSUMER, DISK, NETWORK, NOTHING, READING, bottleneck
+from streamrec.pipeline.telemetry.snapshots import ChainStats
+from streamrec.pipeline.telemetry.stage_names import own_line, title
+from streamrec.testing.faults import NO_FAULTS
+from streamrec.testing.objectstore import ObjectStore
+
+RECORDS = [b"%06d" % index + bytes(78) for index in range(20_000)]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    for shard in range(4):
+        (tmp_path / f"s-{shard}").write_bytes(encode_records(RECORDS))
+    return [str(tmp_path / f"s-{shard}") for shard in range(4)]
+
+
+def reader(busy: float, waited: float) -> StageStats:
+    return StageStats("TFRecordDataset", "Shards()", busy=busy, waited_for_input=waited)
+
+
+def stage(title: str, busy: float) -> StageStats:
+    return StageStats(title, title, busy=busy)
+
+
+def run(*stages: StageStats, asked: float = 10.0) -> ChainStats:
+    return ChainStats(stages, asked)
+
+
+MADE_UP = [
+    (run(reader(1, 8), stage("map: your function f", 1)), 9.0, ["s3"], NETWORK),
+    (run(reader(1, 8), stage("map: your function f", 1)), 9.0, ["file"], DISK),
+    (run(reader(1, 8)), 9.0, ["file", "gs"], NETWORK),
+    (run(reader(8, 1)), 9.0, ["s3"], READING),
+    (run(reader(1, 8)), 9.0, ["memory"], READING),
+    (run(reader(1, 8)), 9.0, [], "TFRecordDataset"),
+    (
+        run(StageStats("from_generator: your function f", "", waited_for_input=8)),
+        9.0,
+        ["s3"],
+        "from_generator: your function f",
+    ),
+    (run(reader(1, 2), stage("batch", 3), stage("parse_example", 4)), 9.0, ["s3"], "parse_example"),
+    (run(reader(1, 2), stage("map", 3), stage("batch", 2)), 9.0, ["s3"], NETWORK),
+    (run(reader(1, 8)), 0.9, ["s3"], CONSUMER),
+    (run(reader(1, 1), asked=2.0), 4.0, ["s3"], CONSUMER),
+]
+
+
+@pytest.mark.parametrize(("chain", "waited", "backends", "expected"), MADE_UP)
+def test_the_rule_on_made_up_figures(chain: ChainStats, waited: float, backends: list[str], expected: str) -> None:
+    assert bottleneck(chain, waited, 10.0, backends) == expected
+
+
+def test_the_rule_before_anything_was_asked_for() -> None:
+    assert bottleneck(run(reader(0, 0)), 0.0, 0.0, []) == NOTHING
+
+
+def test_the_rule_follows_the_chain_that_was_waited_for() -> None:
+    slow = run(reader(0, 1), stage("map: your function slow", 8), asked=9.0)
+    quick = run(reader(0, 8), asked=2.0)
+    zipped = StageStats("zip", "Zip()", busy=1, waited_for_input=8, chains=(quick, slow))
+    assert bottleneck(run(zipped, stage("batch", 1)), 9.0, 10.0, ["s3"]) == "map: your function slow"
+    assert bottleneck(run(replace(zipped, busy=9)), 9.0, 10.0, ["s3"]) == "zip"
+
+
+def test_what_stages_are_called() -> None:
+    inner = Chain(Range(0, 9))
+    assert title(TakeWhile(bool)) == "take_while: your function bool"
+    assert title(Prefetch(inner, 7)) == "prefetch"
+    assert own_line(Prefetch(inner, 7)) == "Prefetch"
+    assert own_line(Repeat(inner, 3)) == "Repeat(count=3)"
+    assert own_line(Range(0, 9)) == "Range(start=0, stop=9, step=1, dtype='int64')"
+
+
+def upper(record: bytes) -> bytes:
+    return record.upper()
+
+
+def test_every_stage_counts_what_passed(files: list[str]) -> None:
+    chain = (
+        TFRecordDataset(files, num_parallel_reads=2)
+        .map(upper)
+        .batch(1000)
+        .repeat(2)
+        .prefetch(buffer_bytes=1 << 20)
+        .take(150)
+    )
+    with chain.iterate() as batches:
+        assert len(list(batches)) == 150
+        stats = batches.stats()
+    titles = ["TFRecordDataset", "map: your function upper", "batch", "repeat", "prefetch", "take"]
+    assert [stage.title for stage in stats.stages] == titles
+    source, mapped, batched, repeated, fetched, taken = stats.stages
+    assert source.elements_out == mapped.elements_in == stats.records
+    assert source.bytes_out == mapped.bytes_in > 150 * 1000 * 84
+    assert mapped.elements_out == batched.elements_in >= 150_000
+    assert batched.elements_out == repeated.elements_in >= repeated.elements_out >= 150
+    assert repeated.elements_out == fetched.elements_in >= fetched.elements_out == taken.elements_in
+    assert taken.elements_out == stats.elements == 150
+    assert fetched.queue_limit in (0, 1 << 20)  # 0 where its queue is gone by now
+    assert mapped.busy > 0 < source.busy
+    assert stats.storage.backends["file"].bytes == stats.bytes_read >= 160 * 1000 * 84
+
+
+def test_zipped_chains_have_rows_of_their_own() -> None:
+    pairs = Dataset.zip(Dataset.range(10).map(abs), Dataset.range(7)).batch(2)
+    with pairs.iterate() as batches:
+        assert len(list(batches)) == 4
+        stats = batches.stats()
+    assert [(depth, stage.title) for depth, stage in stats.chain.rows()] == [
+        (1, "range"),
+        (1, "map: your function abs"),
+        (1, "range"),
+        (0, "zip"),
+        (0, "batch"),
+    ]
+    assert stats.stages[3].elements_in == 17
+    assert stats.stages[3].elements_out == 7
+
+
+@dataclass(frozen=True)
+class Made:
+    """A source that makes a chain for each of its numbers, as a function of a user's would."""
+
+    count: int
+
+    def lines(self) -> Iterator[str]:
+        yield "Made()"
+
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+        for number in range(self.count):
+            async with aclosing(within.chunks(Chain(Range(0, number)), None)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+
+
+def test_chains_that_a_function_makes_share_a_row() -> None:
+    dataset: Dataset[Any] = Dataset(Chain(Made(100)))
+    with dataset.iterate() as numbers:
+        assert len(list(numbers)) == 100 * 99 // 2
+        stats = numbers.stats()
+    assert [(stage.title, stage.elements_out) for stage in stats.stages] == [("range", 4950), ("made", 4950)]
+
+
+def test_figures_never_fall_and_stand_still_at_the_end(files: list[str]) -> None:
+    ended, seen = threading.Event(), list[Stats]()
+    with TFRecordDataset(files, num_parallel_reads=4).map(upper).batch(100).prefetch().iterate() as batches:
+
+        def counter() -> None:
+            while not ended.is_set():
+                seen.append(batches.stats())
+
+        watcher = threading.Thread(target=counter)
+        watcher.start()
+        count = len(list(batches))
+        ended.set()
+        watcher.join()
+        seen += [batches.stats(), batches.stats()]
+    assert seen[-1] == seen[-2]
+    assert seen[-1].elements == count == 800
+    for earlier, later in zip(seen, seen[1:], strict=False):
+        change = later.since(earlier)
+        assert min(change.elements, change.bytes) >= 0 <= change.consumer_busy
+        assert all(row.elements_in >= 0 <= row.bytes_out and row.elements_out >= 0 <= row.busy for row in change.stages)
+
+
+def test_a_call_that_has_not_returned_is_counted() -> None:
+    called, go_on = threading.Event(), threading.Event()
+
+    def waits(number: object) -> object:
+        called.set()
+        assert go_on.wait(30)
+        return number
+
+    with Dataset.range(1).map(waits).iterate() as numbers:
+        consumer = threading.Thread(target=list, args=(numbers,))
+        consumer.start()
+        assert called.wait(30)
+        began = perf_counter()
+        while perf_counter() - began < 0.05:  # time must pass to be counted
+            hashlib.sha256(bytes(1000)).digest()
+        stats = numbers.stats()
+        go_on.set()
+        consumer.join()
+    assert stats.stages[1].busy >= 0.05
+    assert stats.stages[0].waited_for_output >= 0.05
+    assert stats.consumer_waited >= 0.05
+    assert stats.bottleneck.startswith("map: your function")
+
+
+def test_queues_are_told() -> None:
+    ahead = threading.Event()
+
+    def note(number: Any) -> Any:
+        if number == 7:
+            ahead.set()
+        return bytes(1000)
+
+    with Dataset.range(10**9).take(8).repeat().map(note).prefetch(buffer_bytes=4000).iterate() as elements:
+        next(elements)
+        assert ahead.wait(30)
+        stats = elements.stats()
+    prefetch = stats.stages[-1]
+    assert prefetch.queue_limit == 4000
+    assert "queue MB" in str(stats)
+
+
+def burn(seconds: float) -> None:
+    until = perf_counter() + seconds
+    while perf_counter() < until:
+        hashlib.sha256(bytes(1000)).digest()
+
+
+def heavy(frames: Any) -> Any:
+    burn(0.004)
+    return frames
+
+
+def test_a_slow_map_is_named(files: list[str]) -> None:
+    with TFRecordDataset(files).batch(500).map(heavy).iterate() as batches:
+        assert len(list(batches)) == 160
+        stats = batches.stats()
+    assert stats.bottleneck == "map: your function heavy"
+    assert str(stats).splitlines()[-1] == "bottleneck: map: your function heavy"
+    assert stats.waited_share > 0.5
+
+
+def test_a_slow_map_of_parallel_calls_is_named(files: list[str]) -> None:
+    with TFRecordDataset(files).batch(500).map(heavy, num_parallel_calls=2).iterate() as batches:
+        assert len(list(batches)) == 160
+        stats = batches.stats()
+    assert stats.bottleneck == "map: your function heavy"
+
+
+def test_a_slow_consumer_is_named(files: list[str]) -> None:
+    with TFRecordDataset(files).batch(500).iterate() as batches:
+        for _ in batches:
+            burn(0.006)
+        stats = batches.stats()
+    assert stats.bottleneck == CONSUMER
+    assert stats.consumer_busy > 160 * 0.006
+
+
+def test_a_slow_store_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bucket").mkdir()
+    for shard in range(4):
+        (tmp_path / "bucket" / f"s-{shard}").write_bytes(encode_records(RECORDS))
+    with ObjectStore(tmp_path, replace(NO_FAULTS, rate=2e6)) as store:
+        options = {"endpoint_url": store.url, "anon": True}
+        dataset = TFRecordDataset("s3://bucket/s-*", num_parallel_reads=2, storage_options=options)
+        with dataset.batch(500).map(len).iterate() as batches:
+            assert sum(batches) == 80_000
+            stats = batches.stats()
+    assert stats.bottleneck == NETWORK
+    assert stats.stages[0].waited_for_input > stats.stages[0].busy
+
+
+async def test_async_iterators_tell_the_same(files: list[str]) -> None:
+    async with TFRecordDataset(files).batch(1000).aiterate() as batches:
+        assert batches.stats().bottleneck == NOTHING
+        count = len([frames async for frames in batches])
+        stats = batches.stats()
+    assert [stage.elements_out for stage in stats.stages] == [80_000, count]
+    assert stats.elements == count
+    assert stats.consumer_waited == batches.waited > 0
+
+
+def test_iterators_on_another_loop_tell_the_same(files: list[str]) -> None:
+    async def collect() -> Stats:
+        async with TFRecordDataset(files).batch(1000).aiterate() as batches:
+            assert len([frames async for frames in batches]) == 80
+            return batches.stats()
+
+    stats = trio.run(collect)
+    assert (stats.elements, stats.records) == (80, 80_000)
+
+
+def test_a_run_that_is_left_counts_what_was_taken(files: list[str]) -> None:
+    with TFRecordDataset(files).iterate() as records:
+        for _ in range(1234):
+            next(records)
+    assert records.stats().elements == 1234
+
+
+def test_the_page_says_what_is() -> None:
+    page = Path(__file__).parents[3] / "docs" / "statistics.md"
+    failed, tried = doctest.testfile(str(page), module_relative=False)
+    assert tried > 0 == failed

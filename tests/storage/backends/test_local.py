@@ -1,0 +1,178 @@
+"""Local files."""
+
+# ruff: noqa: ASYNC230, ASYNC240 (a test may block its own loop)
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamrec.errors import (
+    ClosedError,
+    ObjectChangedError,
+    PermissionDeniedError,
+    StorageError,
+    UnsupportedOperationError,
+)
+from streamrec.storage import ResumingStream, Storage
+from tests.storage.contract import DATA, PART, Place, StorageTests, kill_while_writing, read_all
+
+
+class TestPlainPaths(StorageTests):
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        return Place(str(tmp_path))
+
+    async def check_nothing_is_left(self, storage: Storage, path: str) -> None:
+        await super().check_nothing_is_left(storage, path)
+        assert os.listdir(Path(path).parent) == []
+
+    async def test_directories_are_made(self, storage: Storage, path: str) -> None:
+        await self.put(storage, f"{path}/deep/er/file", DATA)
+        assert Path(f"{path}/deep/er/file").read_bytes() == DATA
+
+    async def test_a_directory_is_no_object(self, storage: Storage, tmp_path: Path) -> None:
+        for call in (storage.stat(str(tmp_path)), storage.stream(str(tmp_path))):
+            with pytest.raises(StorageError, match="directory"):
+                await call
+
+    async def test_a_file_that_is_cut_off_while_read(self, storage: Storage, path: str) -> None:
+        await self.put(storage, path, DATA)
+        stream = await storage.stream(path)
+        await stream.readinto(memoryview(bytearray(PART)))
+        os.truncate(path, PART)
+        with pytest.raises(ObjectChangedError) as caught:
+            await read_all(stream)
+        assert caught.value.offset == PART
+
+    async def test_no_right_to_write(self, storage: Storage) -> None:
+        with pytest.raises(PermissionDeniedError if os.geteuid() else StorageError):
+            await storage.upload("/proc/1/streamrec-test")
+
+    async def test_a_killed_process_leaves_no_object(self, storage: Storage, path: str) -> None:
+        kill_while_writing(path, {}, PART)
+        await super().check_nothing_is_left(storage, path)
+        assert [info async for info in storage.list(str(Path(path).parent) + "/")] == []
+
+    async def test_the_next_upload_removes_what_a_killed_one_left(self, storage: Storage, path: str) -> None:
+        kill_while_writing(path, {}, PART)
+        kill_while_writing(path + "-longer", {}, PART)
+        await self.put(storage, path, DATA)
+        [left, name] = sorted(os.listdir(Path(path).parent))
+        assert name == Path(path).name
+        assert left.startswith(f".{name}-longer.streamrec-")
+
+    async def test_temporary_files_of_others_are_left_alone(self, storage: Storage, path: str) -> None:
+        elsewhere = Path(path).parent / f".{Path(path).name}.streamrec-01234567-0123456789abcdef"
+        elsewhere.write_bytes(b"of another machine")
+        alive = await storage.upload(path)
+        await alive.write(b"first")
+        await self.put(storage, path, b"second")
+        assert await storage.read_range(path, 0, 10) == b"second"
+        await alive.complete()
+        assert await storage.read_range(path, 0, 10) == b"first"
+        assert sorted(Path(path).parent.iterdir()) == [elsewhere, Path(path)]
+        assert [info.path async for info in storage.list(str(Path(path).parent) + "/")] == [path]
+
+    async def test_it_is_on_the_disk_before_it_has_its_name(
+        self, storage: Storage, path: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        calls: list[str] = []
+
+        def spy(name: str, describe: Callable[..., str]) -> None:
+            real = getattr(os, name)
+
+            def call(*arguments: Any) -> Any:
+                calls.append(describe(*arguments))
+                return real(*arguments)
+
+            monkeypatch.setattr(os, name, call)
+
+        def name_of(handle: int) -> str:
+            return os.path.basename(os.readlink(f"/proc/self/fd/{handle}")).partition(".streamrec-")[0]
+
+        spy("fsync", lambda handle: f"fsync {name_of(handle)}")
+        spy("replace", lambda old, new: f"rename to {os.path.basename(new)}")
+        spy("link", lambda old, new: f"link to {os.path.basename(new)}")
+        await self.put(storage, f"{path}/new/x", DATA)
+        parent, base = Path(path).parent.name, Path(path).name
+        assert calls == [f"fsync {base}", f"fsync {parent}", "fsync .x", "rename to x", "fsync new"]
+        calls.clear()
+        async with await storage.upload(f"{path}/new/y", overwrite=False) as upload:
+            await upload.write(DATA)
+        assert calls == ["fsync .y", "link to y", "fsync new"]
+        assert sorted(os.listdir(f"{path}/new")) == ["x", "y"]
+
+    async def test_a_filesystem_without_hard_links_says_so(
+        self, storage: Storage, path: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(old: Path, new: Path) -> None:
+            raise OSError(errno.EPERM, "no hard links here")
+
+        monkeypatch.setattr(os, "link", refuse)
+        with pytest.raises(UnsupportedOperationError, match="overwrite=True"):
+            async with await storage.upload(path, overwrite=False) as upload:
+                await upload.write(DATA)
+        await self.check_nothing_is_left(storage, path)
+
+    async def test_a_file_that_is_written_to_while_read(self, storage: Storage, path: str) -> None:
+        await self.put(storage, path, DATA)
+        stream = await storage.stream(path)
+        await stream.readinto(memoryview(bytearray(PART)))
+        with open(path, "r+b") as file:
+            file.write(b"other")
+        os.utime(path, ns=(1, 1))
+        with pytest.raises(ObjectChangedError):
+            await read_all(stream)
+
+    @pytest.mark.parametrize("cached", [True, False])
+    async def test_views_are_what_is_read(
+        self, storage: Storage, path: str, cached: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await self.put(storage, path, DATA)
+        if not cached:
+            monkeypatch.setattr("streamrec.storage.backends.local.mapped_files.kernels.is_cached", lambda *_: False)
+        stream = await storage.stream(path)
+        assert isinstance(stream, ResumingStream)
+        assert stream.views
+        for start, end in [(0, 10), (5, PART), (PART - 1, len(DATA))]:
+            assert await stream.view(start, end) == DATA[start:end]
+            assert stream.position == end
+        assert stream.tally.counts().bytes == len(DATA), "what is shown once more counts once"
+        await stream.aclose()
+        with pytest.raises(ClosedError):
+            await stream.view(0, 1)
+
+    async def test_a_file_that_is_cut_off_is_not_viewed(self, storage: Storage, path: str) -> None:
+        await self.put(storage, path, DATA)
+        stream = await storage.stream(path)
+        assert isinstance(stream, ResumingStream)
+        os.truncate(path, PART)
+        with pytest.raises(ObjectChangedError):
+            await stream.view(0, len(DATA))
+        with pytest.raises(ClosedError):
+            await stream.view(0, 1)
+
+    async def test_the_mode_follows_the_umask(self, storage: Storage, path: str) -> None:
+        await self.put(storage, path, DATA)
+        Path(path + "-other").touch()
+        assert os.stat(path).st_mode == os.stat(path + "-other").st_mode
+
+    async def test_relative_paths(self, storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        for name in ("train-1", "sub/train-2", "other"):
+            await self.put(storage, name, DATA)
+        assert [info.path async for info in storage.list("train-")] == ["train-1"]
+        assert [info.path async for info in storage.list("sub/")] == ["sub/train-2"]
+        assert await storage.read_range("sub/train-2", 5, 10) == DATA[5:10]
+
+
+class TestFileUrls(StorageTests):
+    LISTED = StorageTests.LISTED[:-2]  # the others are written percent-encoded in a URL
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        return Place(f"file://{tmp_path}")

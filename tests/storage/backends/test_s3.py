@@ -1,0 +1,217 @@
+"""S3 against SeaweedFS."""
+
+import asyncio
+import os
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from botocore.loaders import JSONFileLoader
+from s3fs import S3FileSystem
+
+from streamrec.errors import NotFoundError, ObjectChangedError, PermissionDeniedError, StorageError
+from streamrec.kernels import crc32c
+from streamrec.storage import Storage, Storages
+from streamrec.storage.backends.s3 import backend as s3
+from streamrec.storage.uploads.checksums import encoded
+from streamrec.testing.servers import Store
+from tests.effort import newest, thorough
+from tests.storage.contract import DATA, QUICK, Place, ReadingTests, StorageTests, kill_while_writing, read_all
+
+PART = 5 << 20
+
+
+class TestS3(StorageTests):
+    @pytest.fixture
+    def place(self, s3_store: Store) -> Place:
+        return Place(f"{s3_store.url}/{uuid4().hex}", s3_store.options)
+
+    def part_size(self) -> int:
+        return PART
+
+    async def check_nothing_is_left(self, storage: Storage, path: str) -> None:
+        await super().check_nothing_is_left(storage, path)
+        assert await unfinished(storage, path) == []
+
+    async def put_beside(self, storage: Storage, path: str, data: bytes) -> None:
+        bucket, _, key = path.removeprefix("s3://").partition("/")
+        await client(storage)._call_s3("put_object", Bucket=bucket, Key=key, Body=data)
+
+    @pytest.mark.thorough  # clients are run over more than a page of a simulated store
+    async def test_more_than_a_page(self, storage: Storage, path: str) -> None:
+        names = [f"{path}/{i:05}" for i in range(1_050)]
+        gate = asyncio.Semaphore(16)
+
+        async def put(name: str) -> None:
+            async with gate:
+                await self.put_beside(storage, name, b"")
+
+        await asyncio.gather(*map(put, names))
+        assert [info.path async for info in storage.list(f"{path}/")] == names
+
+    async def test_large_parts_in_flight(self, storage: Storage, path: str) -> None:
+        data = os.urandom(6 * PART + 11)
+        async with await storage.upload(path, part_size=PART) as upload:
+            for start in range(0, len(data), 777_777):
+                await upload.write(data[start : start + 777_777])
+        assert await read_all(await storage.stream(path)) == data
+
+    async def test_a_killed_process_leaves_no_object(self, storage: Storage, place: Place, path: str) -> None:
+        kill_while_writing(path, place.options, PART)
+        await StorageTests.check_nothing_is_left(self, storage, path)
+        assert await unfinished(storage, path) == [path]
+
+    @pytest.mark.parametrize("size", [10, *thorough(2 * PART)])
+    async def test_the_next_upload_ends_what_a_killed_one_left(
+        self, storage: Storage, place: Place, path: str, size: int
+    ) -> None:
+        for name in (path, path + "-longer"):
+            kill_while_writing(name, place.options, PART)
+        await self.put(storage, path, bytes(size))
+        assert await unfinished(storage, path) == [path + "-longer"]
+        assert (await storage.stat(path)).size == size
+
+    async def test_the_last_of_two_writers_wins(self, storage: Storage, path: str) -> None:
+        slow = await storage.upload(path, part_size=PART)
+        await slow.write(bytes(3 * PART))
+        await asyncio.wait(slow._tasks)  # else it might begin after the other one
+        await self.put(storage, path, DATA)
+        with pytest.raises(StorageError, match="another writer began on the same name") as caught:
+            await slow.complete()
+        assert caught.value.path == path
+        await slow.abort()
+        assert await read_all(await storage.stream(path)) == DATA
+        assert await unfinished(storage, path) == []
+
+    async def test_the_size_of_the_whole_and_its_checksum_stand_in_the_store(self, storage: Storage, path: str) -> None:
+        data = os.urandom(2 * PART + 1)
+        async with await storage.upload(path, part_size=PART) as upload:
+            await upload.write(data)
+        bucket, _, key = path.removeprefix("s3://").partition("/")
+        head = await client(storage)._call_s3("head_object", Bucket=bucket, Key=key, ChecksumMode="ENABLED")
+        assert (head["ContentLength"], head["ChecksumCRC32C"]) == (len(data), encoded(crc32c(data)))
+
+    @newest
+    async def test_further_gets_are_those_of_the_client_but_lighter(self, storage: Storage, path: str) -> None:
+        """Keys that need quoting are found; what fails fails as ever."""
+        names = [f"{path}/{name}" for name in ("plain", "a b+c/ü~x*(1)", "p%q?r=1&#", "äö/__(-.)", "x//y")]
+        for name in names:
+            await self.put(storage, name, name.encode())
+        sent = gets_of_the_client(storage)
+        for name in names * 2:
+            assert await storage.read_range(name, 1, 1_000) == name.encode()[1:]
+        assert len(sent) == 1
+        with pytest.raises(NotFoundError) as caught:
+            await storage.stream(f"{path}/missing")
+        assert caught.value.path == f"{path}/missing"
+        assert await storage.read_range(names[0], 1_000, 2_000) == b""
+        with pytest.raises(ObjectChangedError):
+            await storage.read_range(names[0], 0, 10, '"another version"')
+        assert len(sent) == 1
+
+    @newest
+    async def test_the_client_sends_one_of_many_first_gets(self, storage: Storage, path: str) -> None:
+        names = [f"{path}/{number}" for number in range(8)]
+        for name in names:
+            await self.put(storage, name, name.encode())
+        sent = gets_of_the_client(storage)
+        assert await asyncio.gather(*(storage.read_range(name, 0, 1_000) for name in names)) == [
+            name.encode() for name in names
+        ]
+        assert len(sent) == 1
+
+    @newest
+    async def test_what_fails_before_any_get_was_answered_is_asked_for_by_the_client(
+        self, storage: Storage, path: str
+    ) -> None:
+        await self.put(storage, path, DATA)
+        sent = gets_of_the_client(storage)
+        for count in (1, 2):
+            with pytest.raises(NotFoundError):
+                await storage.stream(f"{path}/missing")
+            assert len(sent) == count
+        assert await storage.read_range(path, 0, 10) == DATA[:10]
+        with pytest.raises(NotFoundError):
+            await storage.stream(f"{path}/missing")
+        assert len(sent) == 2
+
+    async def test_a_missing_bucket(self, storage: Storage) -> None:
+        path = f"s3://no-such-bucket-{uuid4().hex}/key"
+        for call in (storage.stat(path), storage.stream(path), anext(aiter(storage.list(path)))):
+            with pytest.raises(NotFoundError) as caught:
+                await call
+            assert caught.value.path == path
+
+    @pytest.mark.parametrize("path", ["s3://", "s3://Not_A_Bucket!/key"])
+    async def test_a_bad_bucket(self, storage: Storage, path: str) -> None:
+        with pytest.raises(StorageError):
+            await storage.stream(path)
+
+    async def test_a_wrong_key(self, s3_store: Store, path: str) -> None:
+        async with Storages({**s3_store.options, "secret": "wrong"}, retry=QUICK) as storages:
+            storage = await storages.at(path)
+            for call in (storage.stat(path), storage.stream(path), anext(aiter(storage.list(path)))):
+                with pytest.raises(PermissionDeniedError, match="credentials") as caught:
+                    await call
+                assert caught.value.path == path
+
+    async def test_undrained_streams_give_their_connections_back(
+        self, s3_store: Store, path: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(s3, "UNLIMITED", 3)
+        async with Storages(s3_store.options, retry=QUICK) as storages, asyncio.timeout(30):
+            storage = await storages.at(path)
+            await self.put(storage, path, DATA * 20)
+            for _ in range(12):
+                stream = await storage.stream(path)
+                await stream.readinto(memoryview(bytearray(10)))
+                await stream.aclose()
+
+
+class TestTheUsersOwn(ReadingTests):
+    """With a pool that is too small for the shards that are open."""
+
+    @pytest.fixture
+    def place(self, s3_store: Store) -> Place:
+        few = {"max_pool_connections": 10}
+        own = S3FileSystem(**s3_store.options, config_kwargs=few, skip_instance_cache=True)
+        return Place(f"{s3_store.url}/{uuid4().hex}", filesystem=own)
+
+
+async def unfinished(storage: Storage, path: str) -> list[str]:
+    """The URLs of multipart uploads under way that begin so."""
+    bucket, _, key = path.removeprefix("s3://").partition("/")
+    page = await client(storage)._call_s3("list_multipart_uploads", Bucket=bucket, Prefix=key)
+    return [f"s3://{bucket}/{upload['Key']}" for upload in page.get("Uploads", [])]
+
+
+def client(storage: Storage) -> Any:
+    """The s3fs below."""
+    return storage._backend._fs  # type: ignore[attr-defined]
+
+
+def gets_of_the_client(storage: Storage) -> list[str]:
+    """The URLs of what the client itself asks for from now on."""
+    sent: list[str] = []
+
+    def note(request: Any, **_: Any) -> None:
+        sent.append(request.url)
+
+    client(storage)._s3.meta.events.register("before-send.s3.GetObject", note)
+    return sent
+
+
+async def test_descriptions_of_services_are_parsed_once_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Storages({"anon": True}) as storages:
+        await storages.at("s3://bucket/key")
+    parsed: list[str] = []
+    load = JSONFileLoader.load_file
+
+    def noted(self: JSONFileLoader, path: str) -> Any:
+        parsed.append(path)
+        return load(self, path)
+
+    monkeypatch.setattr(JSONFileLoader, "load_file", noted)
+    async with Storages({"anon": True, "endpoint_url": "http://127.0.0.1:9"}) as storages:
+        await storages.at("s3://bucket/key")
+    assert parsed == []

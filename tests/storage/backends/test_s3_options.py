@@ -1,0 +1,177 @@
+"""S3 as people have it: each option of s3fs and botocore that changes a request, against moto's server.
+
+For each of them shards are written, read side by side, read in pieces, and gone on with from a state. The same tests
+run with awscrt installed, and with the oldest s3fs that we take (`make test-s3`): there fast paths may fall back, but
+no request may fail that the client itself would get answered.
+"""
+
+import logging
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from botocore.exceptions import ClientError
+
+import streamrec
+from streamrec.storage import Storages
+from streamrec.storage.backends import fast_path
+from streamrec.storage.backends.s3.repeated_gets import RepeatedGets
+from streamrec.testing.servers import Store, moto, nginx
+from tests.effort import OTHER_CLIENT, newest
+from tests.storage.contract import QUICK
+from tests.storage.roundtrip import check
+
+CUSTOMER = {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": "0123456789abcdef0123456789abcdef"}
+OWNER = "123456789012"
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Store]:
+    with moto() as store:
+        yield store
+
+
+@pytest.fixture(scope="module")
+def proxy(store: Store) -> Iterator[str]:
+    with nginx(before=store.endpoint) as before:
+        yield before.endpoint
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    directory = tmp_path_factory.mktemp("certificate")
+    certificate, key = directory / "cert.pem", directory / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=streamrec tests"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    with moto(certificate=(certificate, key)) as store:
+        yield store
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "requester pays": {"requester_pays": True},
+    "customer's key": {"s3_additional_kwargs": CUSTOMER},
+    "KMS": {"s3_additional_kwargs": {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": "alias/aws/s3"}},
+    "expected owner": {"s3_additional_kwargs": {"ExpectedBucketOwner": OWNER}},
+    "session token": {"token": "a-session-token"},
+    "path addressing": {"config_kwargs": {"s3": {"addressing_style": "path"}}},
+    "signature s3": {"config_kwargs": {"signature_version": "s3"}},
+    "signature s3v4": {"config_kwargs": {"signature_version": "s3v4"}},
+    "retries": {"config_kwargs": {"retries": {"max_attempts": 3, "mode": "adaptive"}}},
+    "user agent": {"config_kwargs": {"user_agent_extra": "tests/1", "connect_timeout": 5}},
+    "version aware": {"version_aware": True},
+    "acl and cache": {"s3_additional_kwargs": {"ACL": "private", "CacheControl": "no-cache"}},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_options(store: Store, case: str, caplog: pytest.LogCaptureFixture) -> None:
+    fallbacks = check(f"{store.url}/{uuid4().hex}", {**store.options, **CASES[case]})
+    if not OTHER_CLIENT:  # with the newest client all fast paths hold
+        assert fallbacks == 0, caplog.text
+
+
+def test_anonymous(store: Store) -> None:
+    """Objects that everybody may read."""
+    public = {**store.options, "s3_additional_kwargs": {"ACL": "public-read"}}
+    nobody = {**store.options, "anon": True, "key": None, "secret": None}
+    check(f"{store.url}/{uuid4().hex}", nobody, public)
+
+
+def test_a_profile(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "config"
+    config.write_text(
+        f"[profile ours]\naws_access_key_id = {store.options['key']}\naws_secret_access_key = x\nregion = us-east-1\n"
+    )
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    options = {**store.options, "profile": "ours", "key": None, "secret": None}
+    check(f"{store.url}/{uuid4().hex}", options)
+
+
+def test_an_endpoint_with_a_path(store: Store, proxy: str) -> None:
+    check(f"{store.url}/{uuid4().hex}", {**store.options, "endpoint_url": f"{proxy}/some/path"})
+
+
+def test_virtual_hosts_by_a_proxy(store: Store, proxy: str) -> None:
+    config = {"s3": {"addressing_style": "virtual"}, "proxies": {"http": proxy}}
+    options = {**store.options, "endpoint_url": "http://s3.streamrec.test", "config_kwargs": config}
+    check(f"{store.url}/{uuid4().hex}", options)
+
+
+def test_an_authority_of_the_endpoints_own(secure: Store) -> None:
+    check(f"{secure.url}/{uuid4().hex}", secure.options)
+
+
+class PrivateDetailError(Exception):
+    """What a fast path meets where a client has changed."""
+
+
+async def broken(*_: Any) -> Any:
+    raise PrivateDetailError("no such attribute")
+
+
+@newest
+def test_a_fast_path_that_breaks_is_left_for_good(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No request fails; it is said once, and counted."""
+    monkeypatch.setattr(RepeatedGets, "_sent_as", broken)
+    monkeypatch.setattr(fast_path, "_said", set())
+    assert check(f"{store.url}/{uuid4().hex}", store.options) == 1
+    warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(["the client's own way" in record.message for record in warnings]) == 1
+    assert "PrivateDetailError: no such attribute" in caplog.text
+
+
+def test_a_body_of_another_kind_is_read_as_the_clients_users_do(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where neither the GET can be repeated nor aiohttp's response be had."""
+    monkeypatch.setattr(RepeatedGets, "_sent_as", broken)
+    monkeypatch.setattr(fast_path, "_said", set())
+    monkeypatch.setattr("streamrec.storage.backends.s3.backend.aiohttp.ClientResponse", PrivateDetailError)
+    assert check(f"{store.url}/{uuid4().hex}", store.options) >= 1
+    assert "no aiohttp.ClientResponse" in caplog.text
+
+
+@newest
+async def test_a_refusal_that_the_client_does_not_get_ends_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after it had worked: whoever asks gets the client's answer."""
+    names = [f"{store.url}/{uuid4().hex}/{number}" for number in range(4)]
+    async with Storages(store.options, retry=QUICK) as storages:
+        storage = await storages.at(store.url)
+        for name in names:
+            async with await storage.upload(name) as upload:
+                await upload.write(name.encode())
+        for name in names[:2]:
+            assert await storage.read_range(name, 0, 1000) == name.encode()
+        gets: RepeatedGets = storage._backend._repeated_gets  # type: ignore[attr-defined]
+        [(bucket, sent)] = gets._proven.items()
+        gets._proven[bucket] = type(sent)(sent.base, {**sent.headers, "x-amz-copy-source": "?"}, sent.context)
+        monkeypatch.setattr(RepeatedGets, "_sent_as", refused)
+        for name in names:
+            assert await storage.read_range(name, 0, 1000) == name.encode()
+        assert storages.statistics.snapshot().backends["s3"].fallbacks == 1
+        assert not gets.fast_path.is_open(bucket)
+
+
+async def refused(*_: Any) -> Any:
+    """What a store says of a request that it does not like."""
+    raise ClientError({"Error": {"Code": "AccessDenied"}, "ResponseMetadata": {"HTTPStatusCode": 403}}, "GetObject")
+
+
+@newest
+async def test_what_is_not_there_is_said_at_once(store: Store) -> None:
+    async with Storages(store.options, retry=QUICK) as storages:
+        storage = await storages.at(store.url)
+        async with await storage.upload(f"{store.url}/there") as upload:
+            await upload.write(b"x")
+        for _ in range(2):
+            assert await storage.read_range(f"{store.url}/there", 0, 10) == b"x"
+        with pytest.raises(streamrec.NotFoundError):
+            await storage.read_range(f"{store.url}/missing", 0, 10)
+        assert storages.statistics.snapshot().backends["s3"].fallbacks == 0

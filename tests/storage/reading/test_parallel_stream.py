@@ -1,0 +1,452 @@
+"""Parallel ranges, the driver: in order, each byte once, errors in order, nothing left behind."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamrec.errors import ClosedError, ObjectChangedError, PermissionDeniedError, StorageError
+from streamrec.shards import ShardReader
+from streamrec.storage import RetryPolicy, Storages
+from streamrec.storage.backend import Body
+from streamrec.storage.reading.adaptive_concurrency import AdaptiveConcurrency
+from streamrec.storage.reading.connections import Connections
+from streamrec.storage.reading.parallel_stream import SLOW_REST, ParallelStream, open_parallel
+from streamrec.storage.reading.range_plan import FIRST_RANGE
+from streamrec.storage.reading.stream import ResumingStream
+from streamrec.storage.resilience.hedging import FIRST_BYTE_FLOOR, Hedging
+from streamrec.storage.resilience.traffic import Traffic
+from streamrec.testing.faults import NO_FAULTS, Faults
+from streamrec.testing.objectstore import ObjectStore
+from streamrec.tfrecord import encode_records
+from tests.effort import draws
+from tests.storage.contract import read_all
+from tests.storage.reading.scattered import Asked, Scattered, landing, request_of
+
+MIB = 1 << 20
+DATA = os.urandom(28 * MIB + 12_345)
+LARGE = DATA * 3
+BUDGET = 24 * MIB
+
+
+async def opened(
+    backend: Scattered,
+    connections: Connections | None = None,
+    start: int = 0,
+    end: int | None = None,
+    traffic: Traffic | None = None,
+) -> ParallelStream:
+    stream = await open_parallel(request_of(backend, traffic), connections or Connections(BUDGET), start, end, None)
+    assert isinstance(stream, ParallelStream)
+    return stream
+
+
+async def read_up_to_an_error(stream: ParallelStream) -> tuple[bytes, StorageError]:
+    got, buffer = bytearray(), memoryview(bytearray(MIB))
+    with pytest.raises(StorageError) as caught:
+        while count := await stream.readinto(buffer):
+            got += buffer[:count]
+    return bytes(got), caught.value
+
+
+def check_nothing_is_left(backend: Scattered, connections: Connections) -> None:
+    assert landing() == []
+    assert all(asked.closed for asked in backend.log)
+    assert connections.budget.held == 0
+
+
+@draws(15)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([0.0, 0.2, 0.5]),
+    st.sampled_from([0, 3, 5 * MIB]),
+    st.sampled_from([None, 27 * MIB, 10**9]),
+    st.sampled_from([100_000, MIB, 3 * MIB]),
+)
+def test_every_byte_once_and_in_order(seed: int, broken: float, start: int, end: int | None, step: int) -> None:
+    async def run() -> None:
+        connections = Connections(BUDGET)
+        backend = Scattered(DATA, seed, broken)
+        most = 0
+
+        def watch() -> None:
+            nonlocal most
+            most = max(most, connections.budget.held)
+
+        backend.watch = watch
+        stream = await opened(backend, connections, start, end)
+        assert await read_all(stream, step) == DATA[start:end]
+        assert 0 < most <= BUDGET
+        check_requests(backend, start, end, broken)
+        check_nothing_is_left(backend, connections)
+
+    asyncio.run(run())
+
+
+def check_requests(backend: Scattered, start: int, end: int | None, broken: float, size: int = len(DATA)) -> None:
+    """What was given lies end to end: no byte came twice, and without faults none was asked for twice."""
+    given = sorted((asked.start, asked.start + asked.given) for asked in backend.log if asked.given)
+    assert given[0][0] == start
+    assert given[-1][1] == min(size, end or size)
+    assert all(first[1] == second[0] for first, second in pairwise(given))
+    assert len(given) > 3
+    if not broken:
+        assert len(backend.log) == len(given)
+        assert len(given) <= 2 + (given[-1][1] - start) / (3 * MIB) + 16
+
+
+async def test_an_error_comes_behind_all_bytes_before_it() -> None:
+    connections = Connections(BUDGET)
+    backend = Scattered(DATA, fails=(20 * MIB, PermissionDeniedError("no", "memory://x", 20 * MIB)))
+    stream = await opened(backend, connections)
+    got, error = await read_up_to_an_error(stream)
+    assert isinstance(error, PermissionDeniedError)
+    assert got == DATA[: stream.position]
+    assert len(got) >= 20 * MIB
+    with pytest.raises(ClosedError):
+        await stream.readinto(memoryview(bytearray(1)))
+    assert sum(asked.start >= 20 * MIB for asked in backend.log) <= 16, "nothing further is asked for"
+    check_nothing_is_left(backend, connections)
+
+
+@pytest.mark.parametrize("requests", [1, 2, 5])
+async def test_a_changed_object_is_an_error_and_never_a_mixture(requests: int) -> None:
+    connections = Connections(BUDGET)
+    backend = Scattered(DATA, changes_at=requests)
+    got, error = await read_up_to_an_error(await opened(backend, connections))
+    assert isinstance(error, ObjectChangedError)
+    assert got == DATA[: error.offset]
+    check_nothing_is_left(backend, connections)
+
+
+@draws(15)
+@given(st.integers(0, 2**32), st.integers(0, 600))
+def test_a_cancellation_leaves_nothing(seed: int, turns: int) -> None:
+    async def run() -> None:
+        connections = Connections(BUDGET)
+        backend = Scattered(DATA, seed, broken=0.2)
+        stream = await opened(backend, connections)
+        reading = asyncio.create_task(read_all(stream))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await stream.aclose()
+        check_nothing_is_left(backend, connections)
+
+    asyncio.run(run())
+
+
+async def test_a_late_range_is_shared_out_among_those_that_rest() -> None:
+    backend, shared_out, clock = late_in_parts()
+    connections = Connections(BUDGET, AdaptiveConcurrency(start=4, most=4), clock)
+    reading = asyncio.create_task(read_all(await opened(backend, connections)))
+    await shared_out.wait()
+    assert not reading.done()
+    backend.answered.set()
+    assert await reading == DATA
+    late = the_late_one(backend)
+    assert late.given < (late.end or 0) - late.start
+    check_requests(backend, 0, None, 0.0)
+    check_nothing_is_left(backend, connections)
+
+
+async def test_a_range_whose_first_byte_is_late_is_asked_for_again_in_parts() -> None:
+    backend, in_parts, clock = late_in_parts()
+    connections = Connections(BUDGET, AdaptiveConcurrency(start=4, most=4), clock)
+    hedging = Hedging(1.0, first_byte_guess=FIRST_BYTE_FLOOR, stall_guess=20.0)
+    stream = await opened(backend, connections, traffic=Traffic(hedging=hedging))
+    head, buffer = bytearray(), memoryview(bytearray(64 << 10))
+    while backend.waits is None:
+        head += buffer[: await stream.readinto(buffer)]
+    late = the_late_one(backend)
+    assert len(head) < late.start, "nobody waits for it yet: it is not shared out because its turn has come"
+    await in_parts.wait()
+    assert [asked.start for asked in backend.log].count(late.start) == 2, "its first part is asked for by the hedge"
+    assert head + await read_all(stream) == DATA
+    assert late.given == 0
+    check_nothing_is_left(backend, connections)
+
+
+async def test_the_rest_of_a_range_that_flows_slowly_is_asked_for_by_others() -> None:
+    clock = Ticks()
+    connections = Connections(len(LARGE), AdaptiveConcurrency(start=4, most=4), clock)
+    backend = Scattered(LARGE, dries_up=100_000)
+    relieved = asyncio.Event()
+
+    def watch() -> None:
+        clock.now += 0.01
+        slow = backend.waits
+        if slow and any(slow.start < asked.start < (slow.end or 0) for asked in backend.log):
+            relieved.set()
+
+    backend.watch = watch
+    traffic = Traffic(hedging=Hedging(1.0, first_byte_guess=20.0, stall_guess=20.0))
+    reading = asyncio.create_task(read_all(await opened(backend, connections, traffic=traffic)))
+    await asyncio.wait_for(relieved.wait(), 30)
+    slow = the_late_one(backend)
+    rest = [asked.start for asked in backend.log if slow.start < asked.start < (slow.end or 0)]
+    assert max(asked.end or 0 for asked in backend.log) < len(LARGE), "it is not the last one that is left"
+    assert min(rest) == slow.start + slow.given + SLOW_REST
+    backend.answered.set()
+    assert await reading == LARGE
+    assert slow.given > SLOW_REST, "it gave more than it had to, which nobody saw"
+    assert traffic.tally.counts().hedges >= 1
+    check_nothing_is_left(backend, connections)
+
+
+async def test_a_range_for_which_nobody_waits_is_not_slow() -> None:
+    clock = Ticks()
+    connections = Connections(len(LARGE), AdaptiveConcurrency(start=4, most=4), clock)
+    backend = Scattered(LARGE)
+    backend.watch = lambda: setattr(clock, "now", clock.now + 0.01)
+    stream = await opened(backend, connections, traffic=Traffic(hedging=Unhurried(1.0, 20.0, 20.0)))
+    got, buffer = bytearray(), memoryview(bytearray(2 * MIB))
+    while count := await stream.readinto(buffer):
+        got += buffer[:count]
+        clock.now += 100  # the consumer rests
+    assert got == LARGE
+    check_requests(backend, 0, None, 0.0, len(LARGE))
+
+
+class Unhurried(Hedging):
+    """For requests that are counted: a machine with other work to do may stand still for longer than the floor."""
+
+    def first_byte_limit(self) -> float:
+        return 20.0
+
+    def stall_limit(self) -> float:
+        return 20.0
+
+
+class Ticks:
+    """A clock that stands still until somebody moves it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def late_in_parts() -> tuple[Scattered, asyncio.Event, Ticks]:
+    """A backend where a range is late, what tells that bytes behind its first ones were asked for once more, a clock.
+
+    By the machine's clock, one that stood still for a moment would seem to be a store too slow to share anything out.
+    """
+    backend, told, clock = Scattered(DATA, late=2 * FIRST_RANGE), asyncio.Event(), Ticks()
+
+    def watch() -> None:
+        clock.now += 0.01
+        late = backend.waits
+        if late and any(late.start < asked.start < (late.end or 0) for asked in backend.log):
+            told.set()
+
+    backend.watch = watch
+    return backend, told, clock
+
+
+def the_late_one(backend: Scattered) -> Asked:
+    assert backend.waits is not None
+    return backend.waits
+
+
+async def test_the_head_of_an_object_takes_one_request() -> None:
+    backend = Scattered(DATA)
+    stream = await opened(backend)
+    await stream.readinto(memoryview(bytearray(64 << 10)))
+    await stream.readinto(memoryview(bytearray(64 << 10)))
+    await stream.aclose()
+    assert len(backend.log) == 1
+
+
+async def test_as_many_streams_as_connections_take_one_request_each() -> None:
+    connections = Connections(BUDGET)
+    backends = [Scattered(DATA, seed) for seed in range(16)]
+    streams = [await opened(backend, connections) for backend in backends]
+    assert set(await asyncio.gather(*map(read_up_to_8_mib, streams))) == {DATA[: 8 * MIB]}
+    assert [len(backend.log) for backend in backends] == [1] * 16
+    for stream in streams[1:]:
+        await stream.aclose()
+    assert await read_all(streams[0]) == DATA[8 * MIB :]
+    assert len(backends[0].log) > 3, "the last one gets the connections of the others"
+    check_nothing_is_left(backends[0], connections)
+
+
+async def read_up_to_8_mib(stream: ParallelStream) -> bytes:
+    got = bytearray()
+    while len(got) < 8 * MIB:
+        buffer = memoryview(bytearray(8 * MIB - len(got)))
+        got += buffer[: await stream.readinto(buffer)]
+    return bytes(got)
+
+
+class FirstAnswered(Scattered):
+    """Only requests for the object's start are answered, until `answered` is set; `waiting` others wait."""
+
+    waiting = 0
+
+    async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
+        """A body, after a while."""
+        if start:
+            self.waiting += 1
+            await self.answered.wait()
+        return await super().open(path, start, end, version)
+
+
+async def test_ranges_of_streams_that_rest_count_too() -> None:
+    """Each stream was once the only one that moved, and had all connections; then they waited for each other."""
+    now = 0.0
+    connections = Connections(1 << 30, AdaptiveConcurrency(start=16, most=16), clock=lambda: now)
+    backends = [FirstAnswered(DATA, seed) for seed in range(16)]
+    streams = [await opened(backend, connections) for backend in backends]
+    got = await asyncio.gather(*map(read_up_to_8_mib, streams))
+    for index, stream in enumerate(streams):
+        now += 1
+        buffer = memoryview(bytearray(MIB))
+        got[index] += buffer[: await stream.readinto(buffer)]
+    await asyncio.sleep(0)
+    assert 16 <= sum(backend.waiting for backend in backends) <= 32
+    for backend in backends:
+        backend.answered.set()
+    for index, stream in enumerate(streams):
+        assert got[index] + await read_all(stream) == DATA
+    for backend in backends:
+        check_nothing_is_left(backend, connections)
+
+
+@draws(15)
+@given(st.integers(0, 2**32), st.lists(st.integers(0, 400), min_size=2, max_size=4))
+def test_streams_that_come_and_go_cut_and_join_each_others_requests(seed: int, starts: list[int]) -> None:
+    """Each has more connections while it is alone, and one while it is not: no byte comes twice or is missing."""
+
+    async def run() -> None:
+        connections = Connections(BUDGET, AdaptiveConcurrency(start=4, most=8))
+        backends = [Scattered(DATA, seed + number) for number in range(len(starts))]
+
+        async def read(backend: Scattered, turns: int) -> None:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            assert await read_all(await opened(backend, connections), 3 * MIB) == DATA
+
+        await asyncio.gather(*map(read, backends, starts))
+        for backend in backends:
+            given = sorted((asked.start, asked.start + asked.given) for asked in backend.log)
+            assert all(first[1] == second[0] for first, second in pairwise(given))
+            check_nothing_is_left(backend, connections)
+
+    asyncio.run(run())
+
+
+async def test_a_stream_without_a_budget_goes_on_alone() -> None:
+    connections = Connections(0)
+    stream = await opened(Scattered(DATA), connections)
+    assert await read_all(stream) == DATA
+    assert connections.budget.held == 0
+
+
+async def test_an_object_without_a_version_is_not_split() -> None:
+    backend = Scattered(DATA)
+    first = request_of(backend)(0, None, None)
+    await first.open()
+    first.info = type(first.info)(first.info.path, first.info.size, None)
+    connections = Connections(BUDGET)
+    stream = ParallelStream(request_of(backend), connections, connections.join(), first, None)
+    assert await read_all(stream) == DATA
+    assert len(backend.log) == 1
+
+
+async def test_a_store_that_gives_no_ranges_is_read_by_one_plain_stream() -> None:
+    async with Storages() as storages:
+        storage = await storages.at("memory://")
+        async with await storage.upload("memory://plain") as upload:
+            await upload.write(DATA)
+        stream = await storage.stream("memory://plain")
+        assert isinstance(stream, ResumingStream)
+        assert await read_all(stream) == DATA
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("store")
+    (root / "b").mkdir()
+    (root / "b" / "large").write_bytes(DATA)
+    (root / "b" / "record").write_bytes(encode_records([b"a", DATA, b"z"]))
+    return root
+
+
+@pytest.fixture
+def simulated(root: Path) -> Iterator[ObjectStore]:
+    with ObjectStore(root) as store:
+        yield store
+
+
+@pytest.fixture
+async def storages(simulated: ObjectStore) -> AsyncIterator[Storages]:
+    policy = RetryPolicy(attempts=8, backoff_base=0.01, stall_timeout=0.3, first_byte_timeout=2)
+    options = {"endpoint_url": simulated.url, "anon": True}
+    async with Storages(options, retry=policy, buffer_bytes=BUDGET) as storages:
+        yield storages
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        NO_FAULTS,
+        Faults(first_byte=0.005, jitter=0.02, rate=60e6),
+        Faults(first_byte=0, reset=0.3, cut=0.2),
+        Faults(first_byte=0, unavailable=0.3, stall=0.1),
+        Faults(first_byte=0, truncate=0.2, wrong_content_range=0.2, ignore_range=0.1),
+        Faults(first_byte=0, slow=0.3, slow_first_byte=0.5, reset=0.2),
+        Faults(first_byte=0, rate=200e6, crawl=0.4, crawl_rate=15e6, reset=0.1),
+    ],
+    ids=["fair", "paced", "broken", "busy", "lying", "slow", "crawling"],
+)
+async def test_over_http_in_any_network(simulated: ObjectStore, storages: Storages, faults: Faults) -> None:
+    simulated.faults = faults
+    stream = await (await storages.at("s3://b/large")).stream("s3://b/large")
+    assert isinstance(stream, ParallelStream)
+    assert await read_all(stream, MIB) == DATA
+    asked = [entry for entry in simulated.log if entry.method == "GET"]
+    assert len(asked) > 4
+    assert storages.connections.budget.held == 0
+
+
+async def test_an_object_that_is_replaced_by_a_shorter_one(
+    simulated: ObjectStore, storages: Storages, root: Path
+) -> None:
+    path = root / "b" / "shrinks"
+    path.write_bytes(DATA)
+    stream = await (await storages.at("s3://b/shrinks")).stream("s3://b/shrinks")
+    path.unlink()  # what is open stays as it was
+    path.write_bytes(DATA[:MIB])
+    got = bytearray()
+    buffer = memoryview(bytearray(MIB))
+    with pytest.raises(ObjectChangedError):
+        while count := await stream.readinto(buffer):
+            got += buffer[:count]
+    assert DATA.startswith(bytes(got))
+    assert landing() == []
+
+
+async def test_a_record_that_is_longer_than_any_range(simulated: ObjectStore, storages: Storages) -> None:
+    simulated.faults = Faults(first_byte=0.005, jitter=0.02, rate=100e6)
+    reader = await ShardReader.open(await storages.at("s3://b/record"), "s3://b/record")
+    assert [record async for record in reader] == [b"a", DATA, b"z"]
+    await reader.aclose()
+    assert len([entry for entry in simulated.log if entry.method == "GET"]) > 4
+
+
+async def test_the_first_bytes_come_with_the_first_answer(simulated: ObjectStore) -> None:
+    """No second request stands before them: not a HEAD, and not a range. (Hedges are off: a busy machine is late.)"""
+    options, patient = {"endpoint_url": simulated.url, "anon": True}, RetryPolicy(hedge_share=0)
+    async with Storages(options, retry=patient, buffer_bytes=BUDGET) as storages:
+        stream = await (await storages.at("s3://b/large")).stream("s3://b/large")
+        assert await stream.readinto(memoryview(bytearray(100))) > 0
+        assert len([entry for entry in simulated.log if entry.kind != "list"]) == 1
+        await stream.aclose()

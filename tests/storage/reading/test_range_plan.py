@@ -1,0 +1,262 @@
+"""Parallel ranges, the pure part: what is asked for, how many at a time, and who gets how many."""
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamrec.storage.reading.adaptive_concurrency import MOST, START, AdaptiveConcurrency
+from streamrec.storage.reading.connections import MOST_OPEN, PROOF_ALONE, PROOF_BESIDE, Connections, StreamShare
+from streamrec.storage.reading.range_plan import (
+    FIRST_RANGE,
+    LEAST_RANGE,
+    MOST_RANGE,
+    ByteRange,
+    ConnectionSpeed,
+    RangeLimits,
+    RangePlan,
+    parts,
+    range_bytes,
+)
+
+MIB = 1 << 20
+
+terms_at_any_time = st.builds(RangeLimits, st.integers(1, 40), st.integers(FIRST_RANGE, MOST_RANGE))
+
+
+@given(st.integers(0, 10**9), st.integers(0, 600 * MIB), st.data())
+def test_each_byte_is_asked_for_once_whatever_arrives_first(start: int, length: int, data: st.DataObject) -> None:
+    stop = start + length
+    plan = RangePlan(start, stop)
+    spans = [ByteRange(start, stop)]
+    reached = {0: start}
+    while reached or spans[-1].stop < stop:
+        terms = data.draw(terms_at_any_time)
+        last = len(spans) - 1
+        cut = plan.cut(reached.get(last, spans[-1].stop), terms)
+        if cut is not None:
+            assert terms.connections > 1
+            assert reached[last] < cut < stop
+            spans[-1] = ByteRange(spans[-1].start, cut)
+        while (span := plan.offer(terms, len(reached))) is not None:
+            assert len(reached) < terms.connections
+            assert span.start == spans[-1].stop
+            assert span.stop <= stop
+            if terms.connections > 1:
+                assert span.stop - span.start < terms.range_bytes + LEAST_RANGE
+            plan.accept(span)
+            spans.append(span)
+            reached[len(spans) - 1] = span.start
+        assert reached, "there is always a way on"
+        number = data.draw(st.sampled_from(sorted(reached)))
+        left = spans[number].stop - reached[number]
+        reached[number] += data.draw(st.sampled_from([left, left, min(left, MIB), left // 2]))
+        if reached[number] == spans[number].stop:
+            del reached[number]
+    assert spans[0].start == start
+    assert all(first.stop == second.start for first, second in pairwise(spans))
+    assert spans[-1].stop == stop
+
+
+def test_connections_end_one_after_the_other() -> None:
+    plan, terms = RangePlan(0, 10**10), RangeLimits(16, 8 * MIB)
+    cut = plan.cut(0, terms)
+    sizes = [cut or 0]
+    for under_way in range(1, 16):
+        span = plan.offer(terms, under_way)
+        assert span is not None
+        plan.accept(span)
+        sizes.append(span.stop - span.start)
+    assert sizes == sorted(sizes)
+    assert len(set(sizes)) > 12
+    assert sizes[-1] == 8 * MIB
+
+
+def test_small_objects_are_not_cut() -> None:
+    assert RangePlan(0, 2 * LEAST_RANGE - 1).cut(0, RangeLimits(16, 8 * MIB)) is None
+    assert RangePlan(0, 100 * MIB).cut(0, RangeLimits(1, 8 * MIB)) is None
+    assert RangePlan(7, 7).offer(RangeLimits(4, 8 * MIB), 0) is None
+
+
+@given(st.floats(1e3, 1e10), st.floats(1e-5, 30), st.integers(1, 64), st.integers(0, 10**9))
+def test_ranges_fit_the_budget(rate: float, latency: float, connections: int, budget: int) -> None:
+    size = range_bytes(ConnectionSpeed(rate, latency), connections, budget)
+    assert LEAST_RANGE <= size <= MOST_RANGE
+    assert size == LEAST_RANGE or size * connections <= budget
+
+
+class Clock:
+    """Time that goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@given(st.floats(1, 200), st.integers(2, 30))
+def test_the_climb_finds_how_many_the_wire_takes(wire: float, windows: int) -> None:
+    concurrency = AdaptiveConcurrency()
+    for _ in range(40 + windows):
+        concurrency.measured(min(concurrency.target, wire))
+    expected = min(max(wire, START), MOST)
+    assert expected * 0.75 - 1 <= concurrency.target <= min(expected * 1.3 + 1, MOST)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e10), st.integers(0, 100)), max_size=200))
+def test_the_climb_stays_within_its_limits(measured: list[tuple[float, int]]) -> None:
+    concurrency = AdaptiveConcurrency()
+    for rate, step in measured:
+        concurrency.measured(rate, step)
+        assert START <= concurrency.target <= MOST
+
+
+def test_the_climb_rests_longer_and_longer() -> None:
+    concurrency, tried = AdaptiveConcurrency(), []
+    for index in range(300):
+        concurrency.measured(1e9)
+        if concurrency.target > START:
+            tried.append(index)
+    waits = [second - first for first, second in pairwise(tried)]
+    assert waits == sorted(waits)
+    assert waits[-1] > 60
+
+
+def moving(connections: Connections, count: int, taken: int) -> list[StreamShare]:
+    shares = [connections.join() for _ in range(count)]
+    for share in shares:
+        share.took(taken, connections.clock())
+    return shares
+
+
+def test_a_small_budget_means_fewer_connections_and_not_smaller_ranges() -> None:
+    connections = Connections(22 * MIB, clock=Clock())
+    (share,) = moving(connections, 1, PROOF_ALONE)
+    assert connections.terms(share) == RangeLimits(8, LEAST_RANGE, ConnectionSpeed().lead)
+
+
+@given(st.integers(1, 100))
+def test_streams_share_evenly(count: int) -> None:
+    connections = Connections(1 << 30, clock=Clock())
+    shares = moving(connections, count, PROOF_BESIDE)
+    shares = [connections.terms(share).connections for share in shares]
+    assert set(shares) == {max(1, START // count)}
+
+
+def test_a_stream_that_ends_or_rests_leaves_its_share_to_the_others() -> None:
+    clock = Clock()
+    connections = Connections(clock=clock)
+    first, second, third = moving(connections, 3, PROOF_BESIDE)
+    assert connections.terms(first).connections == START // 3
+    connections.leave(third)
+    connections.leave(third)
+    assert connections.terms(first).connections == START // 2
+    clock.now += 1
+    second.waits()
+    assert connections.terms(second).connections == START
+    first.waits()
+    clock.now += 1
+    assert connections.terms(second).connections == START // 2
+
+
+def test_a_stream_proves_first_that_it_wants_many_bytes() -> None:
+    connections = Connections(clock=Clock())
+    (share,) = moving(connections, 1, PROOF_ALONE - 1)
+    assert connections.terms(share).connections == 1
+    share.took(1, connections.clock())
+    assert connections.terms(share).connections == START
+    other = connections.join()
+    assert connections.terms(share).connections == 1
+    share.took(PROOF_BESIDE, connections.clock())
+    assert connections.terms(share).connections == START // 2
+    assert connections.terms(other).connections == 1
+
+
+Steps = list[tuple[int, int, bool]]
+
+
+@given(
+    st.integers(0, 100 * MIB),
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 30 * MIB), st.booleans()), max_size=60),
+)
+def test_the_budget_is_never_exceeded(budget: int, steps: Steps) -> None:
+    connections = Connections(budget, clock=Clock())
+    shares = moving(connections, 5, PROOF_BESIDE)
+    for number, nbytes, urgent in steps:
+        share = shares[number]
+        if connections.promise(share, nbytes, urgent):
+            assert (share.promised + 1) // 2 <= budget // 5 + 1
+        if not connections.reserve(share, min(nbytes, share.promised), urgent) and share.reserved:
+            connections.release(share, (share.reserved + 1) // 2)
+        assert sum(share.reserved for share in shares) == connections.budget.held <= budget
+        assert sum(share.promised for share in shares) == connections.budget.promised
+        assert all(share.reserved <= budget // 5 and share.promised >= 0 for share in shares)
+    for share in shares:
+        connections.leave(share)
+    assert (connections.budget.held, connections.budget.promised) == (0, 0)
+    assert connections.reserve(connections.join(), budget, urgent=True)
+
+
+def test_some_room_is_left_to_what_is_late() -> None:
+    connections = Connections(80 * MIB, clock=Clock())
+    (share,) = moving(connections, 1, PROOF_ALONE)
+    assert connections.reserve(share, 70 * MIB)
+    assert not connections.reserve(share, 1)
+    assert connections.reserve(share, 10 * MIB, urgent=True)
+    assert not connections.reserve(share, 1, urgent=True)
+
+
+@given(st.integers(0, 10**9), st.integers(0, 50 * MIB), st.integers(0, 40), st.floats(1e3, 1e10), st.floats(1e-5, 30))
+def test_a_late_range_is_shared_out_whole(start: int, size: int, connections: int, rate: float, latency: float) -> None:
+    spans = parts(ByteRange(start, start + size), connections, ConnectionSpeed(rate, latency))
+    assert (spans[0].start, spans[-1].stop) == (start, start + size)
+    assert all(first.stop == second.start for first, second in pairwise(spans))
+    if len(spans) > 1:
+        assert len(spans) <= connections
+        assert min(span.stop - span.start for span in spans) >= FIRST_RANGE
+        assert size >= 2 * rate * latency, "otherwise it would have come by itself"
+
+
+def run_a_wire(connections: Connections, clock: Clock, wire: float, seconds: float) -> None:
+    """One large object on a wire that takes so much, each connection 60 MB/s of it."""
+    (share,) = moving(connections, 1, PROOF_ALONE)
+    connections.asked()
+    for _ in range(int(seconds / 0.01)):
+        clock.now += 0.01
+        rate = min(connections.terms(share).connections * 60e6, wire)
+        share.took(0, connections.arrived(int(rate * 0.01)))
+
+
+@pytest.mark.parametrize(("wire", "expected"), [(10e9, MOST), (1e9, START), (125e6, START)])
+def test_more_connections_only_where_they_bring_more(wire: float, expected: int) -> None:
+    clock = Clock()
+    connections = Connections(1 << 30, clock=clock)
+    run_a_wire(connections, clock, wire, seconds=6)
+    assert expected <= connections.target <= expected * 1.25
+
+
+def test_a_pause_of_the_consumer_tells_nothing() -> None:
+    clock = Clock()
+    connections = Connections(clock=clock)
+    connections.asked()
+    for _ in range(100):
+        clock.now += 60
+        connections.arrived(MIB)
+    assert connections.target == START
+
+
+def test_small_objects_are_opened_further_ahead() -> None:
+    connections = Connections(clock=Clock())
+    for _ in range(40):
+        connections.answered(0.04)
+        connections.flowed(60 * MIB, 1.0)
+    connections.answered(5.0)  # one that was slow tells little
+    assert connections.pace == ConnectionSpeed(60 * MIB, 0.04)
+    wanted = [connections.streams_for(size) for size in (1, 100_000, 10 * MIB, 100 * MIB, 10**10)]
+    assert wanted[:2] == [MOST_OPEN, MOST_OPEN]
+    assert wanted[2] == math.ceil(START * (1 + 0.04 * 6))
+    assert wanted == sorted(wanted, reverse=True)
+    assert wanted[-1] == START + 1

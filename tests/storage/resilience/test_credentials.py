@@ -1,0 +1,330 @@
+"""Credentials that expire in the middle of a run: renewed once for all, and never on the event loop."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiobotocore.credentials import AioRefreshableCredentials
+from aiobotocore.session import AioSession
+from google.auth.credentials import Credentials
+from google.auth.exceptions import RefreshError, TransportError
+
+from streamrec import PermissionDeniedError, TFRecordDataset, encode_records
+from streamrec.storage import RetryPolicy, Storages
+from streamrec.storage.resilience.credentials import Renewal
+from streamrec.testing.objectstore import ObjectStore
+from tests.storage.contract import read_all
+from tests.storage.faultproxy import Fault, FaultProxy, Request
+
+RECORDS = [os.urandom(100) for _ in range(500)]
+DATA = encode_records(RECORDS)
+POLICY = RetryPolicy(attempts=3, backoff_base=0.01)
+EXPIRED_S3 = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ObjectStore]:
+    (tmp_path / "bucket").mkdir()
+    for index in range(8):
+        (tmp_path / "bucket" / f"shard-{index}").write_bytes(DATA)
+    with ObjectStore(tmp_path) as store:
+        yield store
+
+
+class Guard:
+    """A proxy's choice: only requests with the current token pass."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.refreshes = 0
+        self.refused = 0
+        self.threads: set[threading.Thread] = set()
+        self.error: Exception | None = None
+
+    @property
+    def token(self) -> str:
+        return f"token-{self.number}"
+
+    def expire(self) -> None:
+        self.number += 1
+
+    def issue(self) -> str:
+        self.refreshes += 1
+        self.threads.add(threading.current_thread())
+        if self.error is not None:
+            raise self.error
+        return self.token
+
+    def __call__(self, request: Request) -> Fault | None:
+        sent = request.headers.get("x-amz-security-token") or request.headers.get("authorization", "")
+        if sent.removeprefix("Bearer ") == self.token:
+            return None
+        self.refused += 1
+        google = "authorization" in request.headers and "x-amz-security-token" not in request.headers
+        line, body = ("401 Unauthorized", b"{}") if google else ("400 Bad Request", EXPIRED_S3)
+        if request.method == "HEAD":
+            body = b""
+        head = f"HTTP/1.1 {line}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n"
+        return Fault(answer=head.encode() + b"Connection: close\r\n\r\n" + body)
+
+
+class GoogleCredentials(Credentials):
+    """Tokens of a Guard, good for some time by their own account."""
+
+    def __init__(self, guard: Guard, lasts: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.guard = guard
+        self.lasts = lasts
+        self.token = guard.token
+        self.expiry = self.until()
+
+    def until(self) -> datetime:
+        return datetime.now(UTC).replace(tzinfo=None) + timedelta(seconds=self.lasts)
+
+    def refresh(self, request: object) -> None:
+        self.token = self.guard.issue()
+        self.expiry = self.until()
+
+
+def aws_session(guard: Guard, lasts: float) -> AioSession:
+    """A session as a job has it that assumes a role; its refresh function blocks."""
+
+    def metadata() -> dict[str, str]:
+        until = (datetime.now(UTC) + timedelta(seconds=lasts)).isoformat()
+        return {"access_key": "k", "secret_key": "s", "token": guard.issue(), "expiry_time": until}
+
+    session = AioSession()
+    until = datetime.now(UTC) + timedelta(seconds=lasts)
+    session._credentials = AioRefreshableCredentials("k", "s", guard.token, until, metadata, "test")
+    return session
+
+
+def options(scheme: str, guard: Guard, endpoint: str, lasts: float = 3600) -> dict[str, Any]:
+    if scheme == "gs":
+        return {"endpoint_url": endpoint, "token": GoogleCredentials(guard, lasts), "project": "p"}
+    return {"endpoint_url": endpoint, "session": aws_session(guard, lasts), "client_kwargs": {"region_name": "r"}}
+
+
+both = pytest.mark.parametrize("scheme", ["s3", "gs"])
+
+
+@both
+async def test_a_refused_token_is_renewed_once_for_all_streams(store: ObjectStore, scheme: str) -> None:
+    guard = Guard()
+    async with (
+        FaultProxy(store.url, guard) as proxy,
+        Storages(options(scheme, guard, proxy.url), retry=POLICY) as storages,
+    ):
+        storage = await storages.at(f"{scheme}://bucket")
+
+        async def one(index: int) -> bytes:
+            stream = await storage.stream(f"{scheme}://bucket/shard-{index}")
+            return await read_all(stream)
+
+        assert await one(0) == DATA
+        assert guard.refreshes == 0
+        for _ in range(2):
+            guard.expire()
+            assert await asyncio.gather(*[one(index) for index in range(8)]) == [DATA] * 8
+        counts = storages.statistics.snapshot().backends[scheme]
+    assert guard.refreshes == 2
+    assert guard.refused <= 16
+    assert threading.main_thread() not in guard.threads
+    assert counts.failures == 0
+    assert not any(counts.retries.values())
+
+
+@both
+async def test_metadata_and_listings_renew_too(store: ObjectStore, scheme: str) -> None:
+    guard = Guard()
+    async with (
+        FaultProxy(store.url, guard) as proxy,
+        Storages(options(scheme, guard, proxy.url), retry=POLICY) as storages,
+    ):
+        storage = await storages.at(f"{scheme}://bucket")
+        guard.expire()
+        assert (await storage.stat(f"{scheme}://bucket/shard-1")).size == len(DATA)
+        guard.expire()
+        assert len([info async for info in storage.list(f"{scheme}://bucket/")]) == 8
+    assert guard.refreshes == 2
+
+
+@both
+async def test_a_token_is_renewed_before_it_expires(store: ObjectStore, scheme: str) -> None:
+    """A token that is good for two minutes counts as stale; what comes then is not asked for again."""
+    guard = Guard()
+    async with (
+        FaultProxy(store.url, guard) as proxy,
+        Storages(options(scheme, guard, proxy.url, lasts=120), retry=POLICY) as storages,
+    ):
+        storage = await storages.at(f"{scheme}://bucket")
+        for index in range(4):
+            assert await read_all(await storage.stream(f"{scheme}://bucket/shard-{index}")) == DATA
+    assert guard.refused == 0
+    assert 1 <= guard.refreshes <= (1 if scheme == "gs" else 5)  # AWS's short-lived ones are renewed each time
+    assert threading.main_thread() not in guard.threads
+
+
+@both
+async def test_credentials_that_cannot_be_renewed_are_a_refusal(store: ObjectStore, scheme: str) -> None:
+    guard = Guard()
+    async with (
+        FaultProxy(store.url, guard) as proxy,
+        Storages(options(scheme, guard, proxy.url), retry=POLICY) as storages,
+    ):
+        storage = await storages.at(f"{scheme}://bucket")
+        guard.expire()
+        guard.error = RefreshError("revoked")  # type: ignore[no-untyped-call]
+        with pytest.raises(PermissionDeniedError):
+            await storage.stream(f"{scheme}://bucket/shard-0")
+        assert guard.refreshes == 1
+        guard.error = None
+        assert await read_all(await storage.stream(f"{scheme}://bucket/shard-0")) == DATA
+
+
+@both
+async def test_a_token_service_that_is_away_for_a_moment(store: ObjectStore, scheme: str) -> None:
+    """Found before a request is sent: tried again like any other fault."""
+    guard = Guard()
+    guard.error = TransportError("unreachable")  # type: ignore[no-untyped-call]
+    async with (
+        FaultProxy(store.url, guard) as proxy,
+        Storages(options(scheme, guard, proxy.url, lasts=-1), retry=POLICY) as storages,
+    ):
+        storage = await storages.at(f"{scheme}://bucket")
+        with pytest.raises(PermissionDeniedError, match="3 attempts in a row"):
+            await storage.stream(f"{scheme}://bucket/shard-0")
+        assert guard.refreshes == 3
+        assert storages.statistics.snapshot().backends[scheme].retries["credentials"] == 2
+
+
+def test_a_dataset_whose_credentials_expire(store: ObjectStore) -> None:
+    """GCS, from a `for` loop: each token is good for ten requests."""
+    guard = Guard()
+    good = 0
+
+    def choose(request: Request) -> Fault | None:
+        nonlocal good
+        fault = guard(request)
+        good += fault is None
+        if fault is None and good % 10 == 0:
+            guard.expire()
+        return fault
+
+    found: list[bytes] = []
+    ready, ended = threading.Event(), threading.Event()
+    urls: list[str] = []
+
+    async def serve() -> None:
+        async with FaultProxy(store.url, choose) as proxy:
+            urls.append(proxy.url)
+            ready.set()
+            await asyncio.to_thread(ended.wait)
+
+    server = threading.Thread(target=lambda: asyncio.run(serve()))
+    server.start()
+    ready.wait()
+    try:
+        paths = [f"gs://bucket/shard-{index}" for index in range(8)]
+        dataset = TFRecordDataset(paths, storage_options=options("gs", guard, urls[0]), num_parallel_reads=4)
+        for frames in dataset.repeat(4).batch(100):
+            found += frames
+    finally:
+        ended.set()
+        server.join()
+    assert sorted(found) == sorted(RECORDS * 32)
+    assert guard.refreshes in (guard.number - 1, guard.number)  # nobody may have wanted the last one
+    assert guard.number >= 3
+
+
+async def test_keys_of_a_file_that_is_written_anew(
+    store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard, file = Guard(), tmp_path / "credentials"
+
+    def write() -> None:
+        keys = f"aws_access_key_id = k\naws_secret_access_key = s\naws_session_token = {guard.token}"
+        file.write_text(f"[default]\n{keys}\n")
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    write()
+    async with FaultProxy(store.url, guard) as proxy:
+        own = {"endpoint_url": proxy.url, "client_kwargs": {"region_name": "r"}}
+        async with Storages(own, retry=POLICY) as storages:
+            storage = await storages.at("s3://bucket")
+            assert await read_all(await storage.stream("s3://bucket/shard-0")) == DATA
+            guard.expire()
+            with pytest.raises(PermissionDeniedError, match="ExpiredToken"):
+                await storage.stream("s3://bucket/shard-0")
+            write()
+            assert await read_all(await storage.stream("s3://bucket/shard-0")) == DATA
+
+
+async def test_keys_that_were_passed_are_all_there_is(store: ObjectStore) -> None:
+    guard = Guard()
+    async with FaultProxy(store.url, guard) as proxy:
+        own = {
+            "endpoint_url": proxy.url,
+            "key": "k",
+            "secret": "s",
+            "token": "old",
+            "client_kwargs": {"region_name": "r"},
+        }
+        async with Storages(own, retry=POLICY) as storages:
+            with pytest.raises(PermissionDeniedError, match="ExpiredToken"):
+                await (await storages.at("s3://bucket")).stream("s3://bucket/shard-0")
+    assert guard.refused == 1
+
+
+# The single flight
+
+
+async def test_a_waiter_that_leaves_takes_nothing_with_it() -> None:
+    go, calls = asyncio.Event(), 0
+
+    async def renew() -> None:
+        nonlocal calls
+        calls += 1
+        await go.wait()
+
+    renewal = Renewal(renew)
+    waiting = [asyncio.ensure_future(renewal.since(0)) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    await asyncio.sleep(0)
+    go.set()
+    await asyncio.gather(*waiting[1:])
+    await renewal.since(0)  # others did that
+    assert (calls, renewal.generation, waiting[0].cancelled()) == (1, 1, True)
+
+
+async def test_a_renewal_that_failed_is_begun_anew() -> None:
+    outcomes = iter([OSError("away"), None])
+
+    async def renew() -> None:
+        if error := next(outcomes):
+            raise error
+
+    renewal = Renewal(renew)
+    failed = await asyncio.gather(renewal.since(0), renewal.since(0), return_exceptions=True)
+    assert [type(error) for error in failed] == [OSError, OSError]
+    await renewal.since(0)
+    assert renewal.generation == 1
+
+
+async def test_closing_ends_a_renewal() -> None:
+    before = asyncio.all_tasks()
+    renewal = Renewal(asyncio.Event().wait)  # type: ignore[arg-type]
+    waiting = asyncio.ensure_future(renewal.since(0))
+    await asyncio.sleep(0)
+    await renewal.aclose()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert asyncio.all_tasks() == before

@@ -1,0 +1,309 @@
+"""Network faults: what reading and writing do when connections break, stall and lie. Ours is the only retry layer."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from streamrec.errors import (
+    NotFoundError,
+    ObjectChangedError,
+    PermissionDeniedError,
+    StorageError,
+    StorageTimeoutError,
+    ThrottledError,
+)
+from streamrec.storage import RetryPolicy, Storage, Storages
+from streamrec.testing.servers import Store
+from tests.effort import thorough
+from tests.storage.contract import read_all
+from tests.storage.faultproxy import Fault, FaultProxy, Request, status
+
+DATA = os.urandom(3_000_001)  # long enough that bodies land, short enough that their ends do not
+POLICY = RetryPolicy(
+    attempts=3, backoff_base=0.01, connect_timeout=30, first_byte_timeout=30, stall_timeout=30, hedge_share=0
+)
+"""Requests are counted: on a machine with much else to do, one may take seconds."""
+
+Choose = Callable[[Request], Fault | None]
+
+
+class FaultyNetwork:
+    """One object in a real store, a proxy before it, and a Storage that goes through the proxy."""
+
+    def __init__(self, store: Store, proxy: FaultProxy, storage: Storage, path: str) -> None:
+        self.store = store
+        self.proxy = proxy
+        self.storage = storage
+        self.path = path
+
+    def meets(self, *faults: Fault | None, then: Fault | None = None, method: str = "GET") -> None:
+        """From now on requests meet these faults in turn, and `then` for ever."""
+        turns: Iterator[Fault | None] = iter(faults)
+        self.proxy.choose = lambda request: next(turns, then) if request.method == method else None
+        self.proxy.log.clear()
+
+    async def read(self, start: int = 0) -> bytes:
+        return await read_all(await self.storage.stream(self.path, start))
+
+    async def replace(self, data: bytes) -> None:
+        """Puts another object there, past the proxy."""
+        if self.store.url.startswith("http"):
+            (self.store.directory / Path(self.path).name).write_bytes(data)
+            return
+        async with (
+            Storages(self.store.options) as direct,
+            await (await direct.at(self.path)).upload(self.path) as upload,
+        ):
+            await upload.write(data)
+
+
+@asynccontextmanager
+async def through_a_proxy(store: Store, policy: RetryPolicy = POLICY) -> AsyncIterator[FaultyNetwork]:
+    async with FaultProxy(store.endpoint) as proxy:
+        options = {**store.options, "endpoint_url": proxy.url} if "endpoint_url" in store.options else {}
+        name = uuid4().hex
+        path = f"{store.url if options else proxy.url}/{name}"
+        async with Storages(options, retry=policy) as storages:
+            network = FaultyNetwork(store, proxy, await storages.at(path), path)
+            await network.replace(DATA)
+            yield network
+
+
+@pytest.fixture
+def s3_through_obstore(s3_store: Store) -> Store:
+    return replace(s3_store, options={**s3_store.options, "backend": "obstore"})
+
+
+THROUGH_OBSTORE = thorough("s3_through_obstore")
+
+
+@pytest.fixture(params=["s3_store", "gcs_store", "http_store", *THROUGH_OBSTORE])
+def store(request: pytest.FixtureRequest) -> Store:
+    found: Store = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+async def network(store: Store) -> AsyncIterator[FaultyNetwork]:
+    async with through_a_proxy(store) as network:
+        yield network
+
+
+@pytest.mark.parametrize("start", [0, 10])
+async def test_a_broken_body_goes_on_where_it_broke(network: FaultyNetwork, start: int) -> None:
+    network.meets(Fault(cut=300_000), Fault(cut=0), Fault(cut=1), Fault(cut=500_000))
+    stream = await network.storage.stream(network.path, start)
+    assert await read_all(stream) == DATA[start:]
+    starts = [int(text.removeprefix("bytes=").rstrip("-") or 0) - start for text in network.proxy.ranges()]
+    assert len(starts) == 5
+    assert starts == sorted(starts)
+    assert starts[0] == 0 < starts[1] <= 300_000  # less, where a dying connection took bytes with it
+    assert starts[2] == starts[1]
+    assert starts[4] > starts[3]
+    pins = [r.headers.get("if-match") or "generation=" in r.path for r in network.proxy.log if r.method == "GET"]
+    assert all(pins[1:])
+
+
+async def test_progress_starts_the_count_anew(network: FaultyNetwork) -> None:
+    network.meets(*[Fault(cut=100_000)] * 10)
+    assert await network.read() == DATA
+    assert len(network.proxy.ranges()) == 11
+
+
+async def test_without_progress_it_ends_after_so_many_attempts(network: FaultyNetwork) -> None:
+    network.meets(Fault(cut=500_000), then=Fault(cut=0))
+    stream = await network.storage.stream(network.path)
+    buffer = memoryview(bytearray(1 << 20))
+    with pytest.raises(StorageError, match="3 attempts in a row") as caught:
+        while await stream.readinto(buffer):
+            pass
+    assert stream.position == caught.value.offset
+    assert stream.position <= 500_000
+    assert caught.value.path == network.path
+    assert len(network.proxy.ranges()) == POLICY.attempts
+
+
+async def test_a_store_that_is_always_busy(network: FaultyNetwork) -> None:
+    network.meets(then=status("503 Slow Down"))
+    with pytest.raises(ThrottledError, match="RetryPolicy") as caught:
+        await network.read(7)
+    assert (caught.value.path, caught.value.offset) == (network.path, 7)
+    assert len(network.proxy.ranges()) == POLICY.attempts
+
+
+@pytest.mark.parametrize("store", ["s3_store", "gcs_store", "http_store"], indirect=True)  # obstore does not tell it
+async def test_retry_after_is_honoured(network: FaultyNetwork) -> None:
+    network.meets(status("503 Slow Down", "Retry-After: 1"))
+    began = time.monotonic()
+    assert await network.read() == DATA
+    assert time.monotonic() - began >= 1
+    network.meets(status("503 Slow Down", "Retry-After: 3600"))
+    began = time.monotonic()
+    with pytest.raises(ThrottledError):
+        await network.read()
+    assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize("line", ["500 Oops", "502 Bad Gateway", "504 Gateway Timeout", "429 Too Many Requests"])
+async def test_what_passes_is_tried_again(network: FaultyNetwork, line: str) -> None:
+    network.meets(status(line))
+    assert await network.read() == DATA
+    assert len(network.proxy.ranges()) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "error"), [("403 No", PermissionDeniedError), ("404 No", NotFoundError), ("400 No", StorageError)]
+)
+async def test_what_does_not_pass_is_final(network: FaultyNetwork, line: str, error: type[StorageError]) -> None:
+    network.meets(then=status(line))
+    with pytest.raises(error):
+        await network.read()
+    assert len(network.proxy.ranges()) == 1
+
+
+async def test_a_stalled_body_is_gone_on_with_elsewhere(store: Store) -> None:
+    async with through_a_proxy(store, replace(POLICY, stall_timeout=1)) as network:
+        network.meets(Fault(stall=400_000), Fault(stall=0))
+        assert await network.read() == DATA
+
+
+async def test_bodies_that_stall_are_given_up(store: Store) -> None:
+    async with through_a_proxy(store, replace(POLICY, stall_timeout=0.2)) as network:
+        network.meets(then=Fault(stall=0))
+        with pytest.raises(StorageTimeoutError):
+            await network.read()
+        assert len(network.proxy.ranges()) == POLICY.attempts
+
+
+async def test_an_answer_that_never_comes(store: Store) -> None:
+    async with through_a_proxy(store, replace(POLICY, connect_timeout=1, first_byte_timeout=0.2)) as network:
+        network.meets(then=Fault(answer=b"HTTP/1.1 "))
+        with pytest.raises(StorageError):
+            await network.read()
+        network.meets(then=Fault(stall=0, head=lambda head: b""))
+        with pytest.raises(StorageTimeoutError):
+            await network.read()
+        assert len(network.proxy.ranges()) == POLICY.attempts
+
+
+async def test_wrong_ranges_never_reach_the_caller(network: FaultyNetwork) -> None:
+    def shift(head: bytes) -> bytes:
+        return head.replace(b"bytes 10-", b"bytes 11-")
+
+    network.meets(then=Fault(head=shift))
+    with pytest.raises(StorageError, match="other bytes"):
+        await network.read(10)
+    assert len(network.proxy.ranges()) == POLICY.attempts
+    network.meets(Fault(head=shift))
+    assert await network.read(10) == DATA[10:]
+
+
+async def test_all_bytes_where_some_were_wanted(network: FaultyNetwork) -> None:
+    whole = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(DATA) + DATA
+    network.meets(then=Fault(answer=whole))
+    with pytest.raises(StorageError, match="a 200 with all bytes"):
+        await network.read(10)
+
+
+async def test_an_object_that_changes_on_the_way(network: FaultyNetwork) -> None:
+    network.meets(Fault(cut=300_000))
+    stream = await network.storage.stream(network.path)
+    await network.replace(DATA[::-1] + b"longer: nginx's etag has whole seconds and the size")
+    got, buffer = bytearray(), bytearray(70_000)
+    with pytest.raises(ObjectChangedError) as caught:
+        while count := await stream.readinto(memoryview(buffer)):
+            got += buffer[:count]
+    assert caught.value.path == network.path
+    assert got == DATA[: caught.value.offset]
+
+
+async def test_nobody_listens(store: Store) -> None:
+    async with through_a_proxy(store) as network:
+        await network.proxy.__aexit__(None, None, None)
+        for call in (network.storage.stat, network.storage.stream):
+            with pytest.raises(StorageError, match="no connection") as caught:
+                await call(network.path)
+            assert caught.value.path == network.path
+
+
+async def test_a_server_that_goes_away(store: Store) -> None:
+    async with through_a_proxy(store) as network:
+        network.meets(Fault(stall=200_000))
+        stream = await network.storage.stream(network.path)
+        await stream.readinto(memoryview(bytearray(100)))
+        await network.proxy.__aexit__(None, None, None)
+        with pytest.raises(StorageError) as caught:
+            await read_all(stream)
+        assert caught.value.path == network.path
+        assert (caught.value.offset or 0) >= 100
+
+
+@pytest.mark.parametrize("store", ["s3_store", "gcs_store", *THROUGH_OBSTORE], indirect=True)
+@pytest.mark.parametrize("lost", ["request", "answer"])
+async def test_each_request_of_an_upload_may_fail_once(store: Store, lost: str) -> None:
+    """Parts, the start and the end: with the request lost, or with its answer lost after it took effect."""
+    async with through_a_proxy(store, replace(POLICY, attempts=5)) as network:
+        await upload_through_faults(network, lost)
+
+
+async def upload_through_faults(network: FaultyNetwork, lost: str) -> None:
+    data = os.urandom(17 << 20)
+    seen: set[tuple[str, str]] = set()
+    stored = -1
+
+    def choose(request: Request) -> Fault | None:
+        nonlocal stored
+        span = request.headers.get("content-range", "")
+        key = (request.method, request.path + span)
+        fresh = key not in seen and (lost == "request" or "uploads" not in request.path)
+        seen.add(key)
+        if fresh and lost == "request":
+            return status("503 Slow Down")
+        if span == "bytes */*" and stored < len(data) - 1:
+            return resume_incomplete(stored)
+        stored = int(span.partition("/")[0].rpartition("-")[2]) if "-" in span else stored
+        return Fault(cut=0, head=lambda head: b"") if fresh else None
+
+    network.proxy.choose = choose
+    async with await network.storage.upload(network.path, part_size=5 << 20) as upload:
+        await upload.write(data)
+    network.proxy.choose = lambda request: None
+    assert len(seen) >= 4
+    assert await network.read() == data
+
+
+def resume_incomplete(stored: int) -> Fault:
+    """What GCS answers when asked how far an upload is; fake-gcs-server takes the question for the end of it."""
+    return status("308 Resume Incomplete", *([f"Range: bytes=0-{stored}"] if stored >= 0 else []))
+
+
+@pytest.mark.parametrize("store", ["s3_store", "gcs_store", *THROUGH_OBSTORE], indirect=True)
+async def test_an_upload_that_cannot_be_stored(network: FaultyNetwork) -> None:
+    before = await network.read()
+    network.proxy.choose = lambda request: status("503 Slow Down") if "upload" in request.path.lower() else None
+    with pytest.raises(ThrottledError) as caught:
+        async with await network.storage.upload(network.path, part_size=5 << 20) as upload:
+            for _ in range(20):
+                await upload.write(bytes(5 << 20))
+    assert caught.value.path == network.path
+    assert await network.read() == before
+
+
+async def test_cancellation_is_quick(network: FaultyNetwork) -> None:
+    network.meets(then=Fault(stall=0))
+    stream = await network.storage.stream(network.path)
+    task = asyncio.create_task(stream.readinto(memoryview(bytearray(10))))
+    for _ in range(10):  # steps of the loop: it waits for bytes then
+        await asyncio.sleep(0)
+    task.cancel()
+    began = time.monotonic()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert time.monotonic() - began < POLICY.stall_timeout / 10

@@ -1,0 +1,221 @@
+"""Hedging: what is learnt, what is paid for, and that the bytes stay right whoever wins."""
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamrec import TFRecordDataset, encode_records
+from streamrec.storage import RetryPolicy, Storages
+from streamrec.storage.resilience.hedging import EARNS, FIRST_BYTE_FLOOR, SAVED, STALL_FLOOR, Hedging, Recent
+from streamrec.testing.faults import NO_FAULTS, Faults, decide
+from streamrec.testing.objectstore import ObjectStore
+from tests.effort import thorough
+from tests.storage.contract import read_all
+
+RECORDS = [os.urandom(1000) for _ in range(3000)]
+DATA = encode_records(RECORDS)
+PATIENT = RetryPolicy(first_byte_timeout=20, stall_timeout=20, backoff_base=0.01)  # only a hedge is fast
+
+
+@pytest.fixture(params=["s3", *thorough("gs", "http")])
+def scheme(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ObjectStore]:
+    (tmp_path / "bucket").mkdir()
+    for index in range(32):
+        (tmp_path / "bucket" / f"shard-{index:02}").write_bytes(DATA)
+    with ObjectStore(tmp_path) as store:
+        yield store
+
+
+def options(store: ObjectStore, scheme: str) -> dict[str, object]:
+    known: dict[str, dict[str, object]] = {
+        "s3": {"endpoint_url": store.url, "anon": True},
+        "gs": {"endpoint_url": store.url, "token": "anon", "project": "p"},
+        "http": {},
+    }
+    return known[scheme]
+
+
+def url(store: ObjectStore, scheme: str, index: int) -> str:
+    root = f"{store.url}/bucket" if scheme == "http" else f"{scheme}://bucket"
+    return f"{root}/shard-{index:02}"
+
+
+def first_is_slow(name: str, slow: int = 1) -> Faults:
+    """A network in which the first requests for an object are slow, and the next one is not."""
+    for seed in range(1000):
+        faults = Faults(slow=0.5, slow_first_byte=10.0, first_byte=0.0, jitter=0.0, seed=seed)
+        if [decide(faults, "read", name, ordinal).slow for ordinal in range(slow + 1)] == [True] * slow + [False]:
+            return faults
+    raise AssertionError("no seed does it")
+
+
+# The plan
+
+
+def test_the_limit_is_learnt_and_follows_the_network() -> None:
+    hedging = Hedging(0.1, first_byte_guess=1.5, stall_guess=2.0)
+    assert hedging.first_byte_limit() == 1.5
+    for _ in range(50):
+        hedging.first_byte(0.060)
+    assert 0.1 < hedging.first_byte_limit() < 0.13
+    for _ in range(10):
+        hedging.first_byte(3.0)  # a few that are slow change nothing
+    assert hedging.first_byte_limit() < 0.13
+    for _ in range(500):
+        hedging.first_byte(1.0)  # a network that is slow does
+    assert 1.5 < hedging.first_byte_limit() < 2.1
+
+
+def test_fast_networks_have_a_floor() -> None:
+    hedging = Hedging(0.1, 1.5, 2.0)
+    for _ in range(64):
+        hedging.first_byte(0.0001)
+        hedging.block(0.0001, 1 << 20)
+    assert hedging.first_byte_limit() == FIRST_BYTE_FLOOR
+    assert hedging.stall_limit() == STALL_FLOOR
+
+
+def test_slow_bodies_are_not_stalled_ones() -> None:
+    hedging = Hedging(0.1, 1.5, 2.0)
+    assert hedging.stall_limit() == 2.0
+    for _ in range(64):
+        hedging.block(0.9, 1 << 10)
+    assert hedging.stall_limit() >= 3.6
+
+
+@given(
+    st.floats(0, 1),
+    st.lists(st.sampled_from(["request", "hedge"]) | st.integers(0, 64 << 20), max_size=200),
+)
+def test_extra_traffic_is_capped(share: float, events: list[str | int]) -> None:
+    hedging = Hedging(share, 1.5, 2.0)
+    hedges, earned = 0, 1.0 if share else 0.0
+    for event in events:
+        if event == "request":
+            hedging.requested()
+            earned += share
+        elif isinstance(event, int):
+            hedging.block(0.01, event)
+            earned += share * event / EARNS
+        else:
+            hedges += hedging.spend()
+        assert hedges <= earned + 1e-6
+    burst = 0
+    while hedging.spend():
+        burst += 1
+    assert burst <= SAVED
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=300), st.integers(2, 64))
+def test_what_is_remembered_is_bounded(times: list[float], memory: int) -> None:
+    recent = Recent(memory)
+    for seconds in times:
+        recent.observe(seconds)
+        assert len(recent) < memory
+
+
+def test_a_share_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        RetryPolicy(hedge_share=1.5)
+
+
+# Over real HTTP
+
+
+@pytest.mark.parametrize("slow", [1, 2])
+async def test_a_slow_answer_is_overtaken(store: ObjectStore, scheme: str, slow: int) -> None:
+    async with Storages(options(store, scheme), retry=replace(PATIENT, hedge_share=1.0)) as storages:
+        storage = await storages.at(url(store, scheme, 0))
+        for index in range(10):
+            await read_all(await storage.stream(url(store, scheme, index)))
+        store.faults = first_is_slow("bucket/shard-10", slow)
+        began = time.monotonic()
+        assert await read_all(await storage.stream(url(store, scheme, 10))) == DATA
+        assert time.monotonic() - began < 10
+    counts = storages.statistics.snapshot().backends[scheme]
+    assert counts.hedges >= slow, "more of them where the machine itself was slow"
+    assert counts.hedges >= counts.hedges_won >= 1
+    assert counts.requests == 11 + counts.hedges
+
+
+async def test_a_stalled_body_is_overtaken_at_the_byte_reached(store: ObjectStore, scheme: str) -> None:
+    store.faults = replace(NO_FAULTS, script=("stall",), at=0.5)
+    path = url(store, scheme, 0)
+    async with Storages(options(store, scheme), retry=PATIENT) as storages:
+        stream = await (await storages.at(path)).stream(path)
+        assert await read_all(stream) == DATA
+    counts = stream.tally.counts()
+    assert (counts.stalls, counts.hedges, counts.hedges_won, counts.requests) == (1, 1, 1, 2)
+    assert not any(counts.retries.values())
+    first, second = (entry for entry in store.log if entry.kind == "read")
+    assert first.fault == "stall"
+    assert second.start <= first.sent
+    assert counts.bytes == len(DATA)
+
+
+async def test_the_loser_is_gone(store: ObjectStore) -> None:
+    before = asyncio.all_tasks()
+    path = url(store, "s3", 0)
+    async with Storages(options(store, "s3"), retry=PATIENT) as storages:
+        storage = await storages.at(path)
+        for index in range(10):
+            await read_all(await storage.stream(url(store, "s3", index)))
+        store.faults = replace(NO_FAULTS, script=("stall",), at=0.9)
+        stream = await storage.stream(path)
+        buffer = memoryview(bytearray(1 << 20))
+        while stream.tally.counts().hedges_won == 0 and await stream.readinto(buffer):
+            pass
+        assert await asyncio.to_thread(store.wait_closed, 30), "the stalled connection was closed"
+        await stream.aclose()
+        assert asyncio.all_tasks() == before
+
+
+async def test_no_share_no_hedge(store: ObjectStore) -> None:
+    store.faults = replace(NO_FAULTS, script=("stall",), at=0.5)
+    path = url(store, "s3", 0)
+    policy = RetryPolicy(hedge_share=0.0, stall_timeout=1.0, backoff_base=0.01)
+    async with Storages(options(store, "s3"), retry=policy) as storages:
+        stream = await (await storages.at(path)).stream(path)
+        assert await read_all(stream) == DATA
+    counts = stream.tally.counts()
+    assert (counts.stalls, counts.hedges, counts.retries["timed_out"]) == (1, 0, 1)
+
+
+async def test_a_network_that_is_slow_everywhere_is_not_doubled(store: ObjectStore) -> None:
+    store.faults = Faults(first_byte=0.15, jitter=0.0)
+    async with Storages(options(store, "s3"), retry=PATIENT) as storages:
+        storage = await storages.at(url(store, "s3", 0))
+        for index in range(32):
+            assert len(await storage.read_range(url(store, "s3", index), 0, 1000)) == 1000
+    counts = storages.statistics.snapshot().backends["s3"]
+    assert counts.hedges <= 1 + 0.1 * 32
+    assert counts.requests <= 32 + counts.hedges
+    seen = store.counters
+    assert seen.requests + seen.in_flight == counts.requests, "the store counts an answer when it has been sent"
+
+
+def test_a_dataset_in_slow_and_stalling_network(store: ObjectStore) -> None:
+    store.faults = Faults(seed=5, first_byte=0.01, jitter=0.01, slow=0.05, slow_first_byte=8.0, stall=0.05)
+    urls = [url(store, "s3", index) for index in range(32)]
+    policy = replace(PATIENT, hedge_share=1.0)  # all are paid for
+    dataset = TFRecordDataset(urls, storage_options=options(store, "s3"), retry=policy, num_parallel_reads=8)
+    found: list[bytes] = []
+    with dataset.batch(256).iterate() as batches:
+        for frames in batches:
+            found += frames
+        counts = batches.stats().storage.backends["s3"]
+    assert sorted(found) == sorted(RECORDS * 32)
+    assert counts.hedges_won > 0
+    assert counts.retries["timed_out"] == 0, "a hedge came before every time limit"

@@ -1,0 +1,275 @@
+"""Throttling: the pace that all requests to a bucket keep, and that everybody gets through."""
+
+import asyncio
+import heapq
+import itertools
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamrec import TFRecordDataset, ThrottledError, encode_records
+from streamrec.storage import RetryPolicy, Storages
+from streamrec.storage.resilience.limiter import HOLD_CAP, LEAST_RATE, Limiter, RequestRate
+from streamrec.storage.resilience.traffic import Traffic
+from streamrec.testing.objectstore import ObjectStore
+from tests.effort import draws
+from tests.storage.contract import read_all
+from tests.storage.faultproxy import Fault, FaultProxy, Request, status
+
+RECORDS = [os.urandom(100) for _ in range(200)]
+DATA = encode_records(RECORDS)
+
+
+# The plan
+
+
+def test_nothing_is_limited_before_the_store_says_so() -> None:
+    pace = RequestRate()
+    for _ in range(10_000):
+        pace.sent(1.0)
+        pace.answered()
+    assert pace.rate is None
+    assert pace.delay(1.0) == 0.0
+
+
+def test_one_decrease_a_round() -> None:
+    pace = RequestRate()
+    for _ in range(100):
+        pace.sent(10.0)
+    pace.throttled(10.1, sent_at=10.0)
+    lowered = pace.rate
+    assert lowered
+    assert lowered == pytest.approx(70, rel=0.15)
+    for _ in range(99):
+        pace.throttled(10.2, sent_at=10.0)
+    assert pace.rate == lowered
+    pace.throttled(11.0, sent_at=10.3)  # too soon to tell
+    assert pace.rate == lowered
+    for _ in range(2):
+        pace.answered()
+    risen = pace.rate
+    pace.throttled(11.0, sent_at=10.5)
+    assert pace.rate == pytest.approx(0.75 * risen)  # half of the round was refused
+
+
+def test_the_rate_never_falls_to_nothing() -> None:
+    pace = RequestRate()
+    for now in range(100):
+        pace.sent(now)
+        pace.throttled(now + 0.5, sent_at=now)
+    assert pace.rate == LEAST_RATE
+
+
+def test_retry_after_holds_everybody_for_a_while() -> None:
+    pace = RequestRate()
+    pace.sent(0.0)
+    pace.throttled(0.0, 0.0, retry_after=7.0)
+    assert pace.delay(0.0) == 7.0
+    pace.throttled(0.0, 0.0, retry_after=3600.0)
+    assert pace.delay(0.0) == HOLD_CAP
+
+
+def test_the_limit_is_forgotten_when_it_is_no_longer_true() -> None:
+    pace, now = RequestRate(), 0.0
+    for _ in range(50):
+        pace.sent(now)
+    pace.throttled(now, now)
+    for _ in range(10_000):
+        now += pace.delay(now)
+        pace.sent(now)
+        pace.answered()
+        if pace.rate is None:
+            break
+    assert pace.rate is None
+    assert 5 < now < 60
+
+
+class Simulation:
+    """A store that allows so many requests a second and streams that ask it in turn; with a clock of its own."""
+
+    def __init__(self, allowed: int, streams: int, latency: float) -> None:
+        self.allowed, self.latency = allowed, latency
+        self.pace = RequestRate()
+        self.tokens, self.counted = float(allowed), 0.0
+        self.served, self.refused = [0] * streams, 0
+        self.queue: list[int] = []
+        self.order = itertools.count()
+        self.events: list[tuple[float, int, Callable[..., None], tuple[float | int, ...]]] = []
+        self.draw = random.Random(1)
+        for stream in range(streams):
+            self.at(0.0, self.ask, stream)
+
+    def at(self, when: float, call: Callable[..., None], *args: float | int) -> None:
+        heapq.heappush(self.events, (when, next(self.order), call, args))
+
+    def run(self, seconds: float) -> None:
+        while self.events[0][0] < seconds:
+            now, _, call, args = heapq.heappop(self.events)
+            call(now, *args)
+
+    def ask(self, now: float, stream: int) -> None:
+        self.queue.append(stream)
+        if len(self.queue) == 1:
+            self.at(now, self.send)
+
+    def send(self, now: float) -> None:
+        delay = self.pace.delay(now)
+        if delay < 1e-9:
+            self.pace.sent(now)
+            self.tokens = min(self.allowed, self.tokens + (now - self.counted) * self.allowed)
+            self.counted = now
+            answer = self.serve if self.tokens >= 1 else self.refuse
+            self.tokens -= self.tokens >= 1
+            self.at(now + self.latency, answer, self.queue.pop(0), now)
+        if self.queue:
+            self.at(now + max(delay, self.pace.delay(now)), self.send)
+
+    def serve(self, now: float, stream: int, sent: float) -> None:
+        self.served[stream] += 1
+        self.pace.answered()
+        self.ask(now, stream)
+
+    def refuse(self, now: float, stream: int, sent: float) -> None:
+        self.refused += 1
+        self.pace.throttled(now, sent)
+        self.at(now + self.draw.random() * 0.25, self.ask, stream)
+
+
+@draws(25)
+@given(st.integers(10, 100), st.integers(1, 64), st.floats(0.01, 0.2))
+def test_many_streams_share_what_a_store_gives(allowed: int, streams: int, latency: float) -> None:
+    simulation = Simulation(allowed, streams, latency)
+    simulation.run(seconds=30)
+    served = sum(simulation.served)
+    assert served >= 0.85 * min(allowed, streams / latency) * 30 - streams
+    assert simulation.refused <= 0.3 * served + 3 * streams
+    assert min(simulation.served) >= 0.4 * served / streams - 2
+
+
+# The driver
+
+
+async def test_first_come_first_served() -> None:
+    limiter, order = Limiter(), []
+    limiter.pace.sent(time.monotonic())
+    limiter.pace.throttled(time.monotonic(), time.monotonic())
+    limiter.pace.rate = 200.0
+
+    async def one(index: int) -> None:
+        await limiter.turn()
+        order.append(index)
+
+    began = time.monotonic()
+    await asyncio.gather(*[one(index) for index in range(20)])
+    assert order == list(range(20))
+    assert time.monotonic() - began >= 18 / 200
+
+
+async def test_who_is_cancelled_in_the_queue_lets_the_others_through() -> None:
+    limiter = Limiter()
+    limiter.pace.throttled(time.monotonic(), time.monotonic(), retry_after=0.05)
+    limiter.pace.rate = 1000.0
+    waiting = [asyncio.ensure_future(limiter.turn()) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    waits = await asyncio.gather(*waiting[1:])
+    assert all(wait >= 0.04 for wait in waits)
+
+
+def test_each_bucket_has_its_own() -> None:
+    traffic = Traffic()
+    assert traffic.limiter("s3://a/x") is traffic.limiter("s3://a/y")
+    assert traffic.limiter("s3://a/x") is not traffic.limiter("s3://b/x")
+
+
+# Over real HTTP
+
+
+class Allowance:
+    """Refuses what is above a rate: the faults of a proxy before a real server."""
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self.rate = rate
+        self.burst = self.tokens = burst
+        self.at = time.monotonic()
+        self.refused = self.served = 0
+
+    def __call__(self, request: Request) -> Fault | None:
+        now = time.monotonic()
+        self.tokens = min(self.burst, self.tokens + (now - self.at) * self.rate)
+        self.at = now
+        if self.tokens < 1:
+            self.refused += 1
+            return status("503 Slow Down")
+        self.tokens -= 1
+        self.served += 1
+        return None
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ObjectStore]:
+    (tmp_path / "bucket").mkdir()
+    for index in range(100):
+        (tmp_path / "bucket" / f"shard-{index:02}").write_bytes(DATA)
+    with ObjectStore(tmp_path) as store:
+        yield store
+
+
+def options(scheme: str, endpoint: str) -> dict[str, object]:
+    if scheme == "s3":
+        return {"endpoint_url": endpoint, "anon": True}
+    return {"endpoint_url": endpoint, "token": "anon", "project": "p"}
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs"])
+async def test_many_streams_get_through_a_store_that_throttles(store: ObjectStore, scheme: str) -> None:
+    allowance = Allowance(rate=25, burst=5)
+    async with FaultProxy(store.url, allowance) as proxy, Storages(options(scheme, proxy.url)) as storages:
+        storage = await storages.at(f"{scheme}://bucket")
+
+        async def one(index: int) -> None:
+            stream = await storage.stream(f"{scheme}://bucket/shard-{index:02}")
+            assert await read_all(stream) == DATA
+            await stream.aclose()
+
+        await asyncio.gather(*[one(index) for index in range(50)])
+        counts = storages.statistics.snapshot().backends[scheme]
+    assert counts.bytes == 50 * len(DATA)
+    assert counts.requests == allowance.served + allowance.refused + counts.retries["broken"]  # kept alive too long
+    assert counts.throttled == counts.retries["throttled"] == allowance.refused
+    assert allowance.served == 50
+    assert allowance.refused <= 100  # the first round, and one answer now and then
+    assert counts.waited_for_turn > 0
+    assert counts.hedges == 0
+
+
+async def test_a_dataset_over_a_store_that_throttles(store: ObjectStore) -> None:
+    allowance = Allowance(rate=40, burst=5)
+    urls = [f"s3://bucket/shard-{index:02}" for index in range(100)]
+    async with FaultProxy(store.url, allowance) as proxy:
+        dataset = TFRecordDataset(urls, num_parallel_reads=16, storage_options=options("s3", proxy.url))
+        async with dataset.batch(100).aiterate() as batches:
+            found = [record async for frames in batches for record in frames]
+            counts = batches.stats().storage.backends["s3"]
+    assert sorted(found) == sorted(RECORDS * 100)
+    assert counts.failures == 0
+    assert counts.requests <= 250
+
+
+async def test_a_store_that_refuses_everybody_is_given_up(store: ObjectStore) -> None:
+    policy = RetryPolicy(attempts=3, backoff_base=0.01)
+    async with (
+        FaultProxy(store.url, lambda request: status("503 Slow Down")) as proxy,
+        Storages(options("s3", proxy.url), retry=policy) as storages,
+    ):
+        storage = await storages.at("s3://bucket")
+        with pytest.raises(ThrottledError, match="3 attempts in a row"):
+            await storage.stream("s3://bucket/shard-00")
+        assert storages.statistics.snapshot().backends["s3"].failures == 1
+        assert len(proxy.log) == 3

@@ -1,0 +1,233 @@
+"""What is counted, and that it agrees with what the server saw."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamrec import TFRecordDataset, encode_records, open_shard
+from streamrec.storage import RetryPolicy, Storages, collecting
+from streamrec.storage.reading.stream import ResumingStream
+from streamrec.storage.resilience.faults import Cause
+from streamrec.storage.telemetry.statistics import BOUNDS, Counts, Histogram, Statistics, Tally
+from streamrec.testing.faults import NO_FAULTS, Faults
+from streamrec.testing.objectstore import ObjectStore
+from streamrec.testing.servers import Store
+from tests.storage.contract import read_all
+from tests.storage.reading.scattered import Scattered
+
+RECORDS = [b"%d:" % index * 100 for index in range(10_000)]
+DATA = encode_records(RECORDS)
+POLICY = RetryPolicy(backoff_base=0.01)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ObjectStore]:
+    (tmp_path / "bucket").mkdir()
+    for index in range(4):
+        (tmp_path / "bucket" / f"shard-{index}").write_bytes(DATA)
+    with ObjectStore(tmp_path) as store:
+        yield store
+
+
+def options(store: ObjectStore) -> dict[str, object]:
+    return {"endpoint_url": store.url, "anon": True}
+
+
+@given(st.lists(st.floats(0, 200), max_size=50), st.floats(0, 1))
+def test_a_quantile_is_never_exceeded_by_more_than_its_share(times: list[float], share: float) -> None:
+    histogram = Histogram()
+    for seconds in times:
+        histogram.observe(seconds)
+    distribution = histogram.distribution()
+    bound = distribution.quantile(share)
+    assert distribution.count == len(times)
+    assert distribution.total == pytest.approx(sum(times))
+    assert sum(seconds <= bound for seconds in times) >= share * len(times) - 1e-6
+    below = [limit for limit in BOUNDS if limit < bound]
+    if times and below and bound > max(BOUNDS[0], 0):
+        assert sum(seconds <= below[-1] for seconds in times) < max(share * len(times), 1)
+
+
+def test_a_stream_counts_for_its_store_too() -> None:
+    statistics = Statistics()
+    backend = statistics.backend("s3")
+    first, second = Tally(backend), Tally(backend)
+    statistics.opened("s3://b/1", first)
+    statistics.opened("s3://b/2", second)
+    for tally in (first, second):
+        tally.request(waited=0.5)
+        tally.block(10, store=1.0, consumer=2.0)
+        tally.first_byte(0.03)
+        tally.retry(Cause.BROKEN)
+        tally.failure()
+        tally.throttle()
+        tally.stall()
+        tally.hedge()
+        tally.hedge_won()
+        tally.count_loss(7)
+    seen = statistics.snapshot().backends["s3"]
+    latency = first.counts().first_byte
+    assert [path for path, _ in statistics.snapshot().streams] == ["s3://b/1", "s3://b/2"]
+    assert seen == Counts(
+        requests=2,
+        bytes=20,
+        retries={**dict.fromkeys((cause.name.lower() for cause in Cause), 0), "broken": 2},
+        failures=2,
+        hedges=2,
+        hedges_won=2,
+        stalls=2,
+        throttled=2,
+        waited_for_turn=1.0,
+        waited_for_store=2.0,
+        waited_for_consumer=4.0,
+        first_byte=replace(latency, counts=tuple(2 * count for count in latency.counts), total=2 * latency.total),
+        losses=2,
+        lost_bytes=14,
+    )
+    statistics.opened("s3://b/1", first)  # another range of it
+    statistics.closed(first)
+    assert len(statistics.snapshot().streams) == 2
+    statistics.closed(first)
+    assert [path for path, _ in statistics.snapshot().streams] == ["s3://b/2"]
+    assert first.counts().bytes == 10
+
+
+async def test_counts_agree_with_the_servers_log(store: ObjectStore) -> None:
+    store.faults = replace(NO_FAULTS, script=("unavailable", "reset", "reset", ""), at=0.5)
+    path = "s3://bucket/shard-0"
+    async with Storages(options(store), retry=POLICY) as storages:
+        stream = await (await storages.at(path)).stream(path)
+        ((listed, _),) = storages.statistics.snapshot().streams
+        assert await read_all(stream) == DATA
+        snapshot = storages.statistics.snapshot()
+    assert listed == path
+    assert snapshot.streams == ()
+    counts = snapshot.backends["s3"]
+    assert stream.tally.counts() == counts
+    assert store.wait_idle()
+    seen = store.counters  # the last answer may have come before the server has closed its books on it
+    assert counts.requests == seen.requests + seen.in_flight == 4
+    assert counts.bytes == len(DATA)
+    assert {cause: count for cause, count in counts.retries.items() if count} == {"throttled": 1, "broken": 2}
+    assert counts.first_byte.count == 3
+    assert counts.failures == 0
+
+
+async def test_operations_without_a_stream_are_counted(store: ObjectStore) -> None:
+    path = "s3://bucket/shard-0"
+    store.faults = Faults(first_byte=0, jitter=0, script=("unavailable",))
+    async with Storages(options(store), retry=POLICY) as storages:
+        storage = await storages.at(path)
+        await storage.stat(path)
+        assert [info.path async for info in storage.list("s3://bucket/")]
+        counts = storages.statistics.snapshot().backends["s3"]
+    seen = store.counters  # the last answer may have come before the server has closed its books on it
+    assert counts.requests == seen.requests + seen.in_flight == 4
+    assert counts.retries["throttled"] == 2
+
+
+async def test_waiting_is_told_apart(store: ObjectStore) -> None:
+    store.faults = Faults(first_byte=0.2, jitter=0, rate=10e6)
+    path = "s3://bucket/shard-0"
+    async with Storages(options(store), retry=POLICY) as storages:
+        stream = await (await storages.at(path)).stream(path)
+        first = await stream.readinto(memoryview(bytearray(1000)))
+        await asyncio.to_thread(store.wait_idle, 0.3)  # a consumer that has something else to do
+        await read_all(stream)
+    counts = stream.tally.counts()
+    assert first
+    assert counts.first_byte.quantile(1.0) >= 0.2
+    assert counts.waited_for_consumer > 0.1
+    assert counts.waited_for_store > len(DATA) / 10e6 / 4
+
+
+async def test_a_request_that_is_read_before_it_is_answered_has_waited_for_nobody() -> None:
+    """The last range of an object, whose turn has come when it is made; the time since the machine's start was told."""
+    backend = Scattered(DATA)
+    stream = ResumingStream(backend, POLICY, "memory://x", 0, None, None)
+    assert await stream.readinto(memoryview(bytearray(1000)))
+    assert stream.tally.counts().waited_for_consumer < 60
+    await stream.aclose()
+
+
+@pytest.mark.parametrize("name", ["s3_store", "gcs_store"])
+async def test_uploads_are_counted(request: pytest.FixtureRequest, name: str) -> None:
+    place: Store = request.getfixturevalue(name)
+    async with Storages(place.options) as storages:
+        async with await (await storages.at(place.url)).upload(f"{place.url}/counted") as upload:
+            await upload.write(bytes(20 << 20))
+        (counts,) = storages.statistics.snapshot().backends.values()
+    assert counts.requests >= 4  # three parts and the end, at the least
+    assert counts.bytes == 0
+
+
+async def test_storages_of_one_run_are_counted_together(store: ObjectStore) -> None:
+    statistics = Statistics()
+    path = "s3://bucket/shard-0"
+    with collecting(statistics):
+        for _ in range(2):
+            async with Storages(options(store)) as storages:
+                assert storages.statistics is statistics
+                await (await storages.at(path)).stat(path)
+    assert statistics.snapshot().backends["s3"].requests == 2
+    assert Storages().statistics is not statistics
+
+
+def test_a_dataset_tells_what_happened(store: ObjectStore) -> None:
+    store.faults = replace(NO_FAULTS, script=("reset",), at=0.3)
+    urls = [f"s3://bucket/shard-{index}" for index in range(4)]
+    dataset = TFRecordDataset(urls, num_parallel_reads=4, storage_options=options(store), retry=POLICY)
+    with dataset.repeat(2).batch(500).iterate() as batches:
+        assert sum(len(frames) for frames in batches) == 8 * len(RECORDS)
+        stats = batches.stats()
+    counts = stats.storage.backends["s3"]
+    assert counts.bytes == 8 * len(DATA)
+    assert counts.retries["broken"] == 4
+    assert store.wait_idle()
+    assert counts.requests == store.counters.requests
+    assert stats.consumer_waited == batches.waited > 0
+    assert stats.storage.streams == ()
+
+
+async def test_an_async_iterator_tells_too(store: ObjectStore) -> None:
+    dataset = TFRecordDataset("s3://bucket/shard-0", storage_options=options(store)).batch(500)
+    async with dataset.aiterate() as batches:
+        assert sum([len(frames) async for frames in batches]) == len(RECORDS)
+        stats = batches.stats()
+    assert stats.storage.backends["s3"].bytes == len(DATA)
+    assert stats.consumer_waited == batches.waited > 0
+
+
+async def test_a_shard_tells_of_itself(store: ObjectStore) -> None:
+    async with open_shard("s3://bucket/shard-1", storage_options=options(store)) as shard:
+        assert [record async for record in shard] == RECORDS
+        assert shard.statistics.bytes == len(DATA)
+        assert shard.statistics.requests == 1
+
+
+def test_snapshots_from_other_threads_never_fall(store: ObjectStore) -> None:
+    urls = [f"s3://bucket/shard-{index}" for index in range(4)]
+    dataset = TFRecordDataset(urls, num_parallel_reads=4, storage_options=options(store)).repeat(3).batch(100)
+    ended, seen = threading.Event(), [0]
+    with dataset.iterate() as batches:
+
+        def watch() -> None:
+            while not ended.is_set():
+                backends = batches.stats().storage.backends
+                seen.append(backends["s3"].bytes if backends else 0)
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        for _ in batches:
+            pass
+        ended.set()
+        watcher.join()
+        last = batches.stats().storage.backends["s3"].bytes
+    assert seen == sorted(seen)
+    assert last == 12 * len(DATA)

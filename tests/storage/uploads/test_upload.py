@@ -1,0 +1,349 @@
+"""Writing over a bad network: parts and ends of uploads that break, stall, get lost or arrive damaged."""
+
+import asyncio
+import hashlib
+import logging
+import os
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from streamrec.errors import IntegrityError, NotFoundError, ObjectChangedError, StorageError, StorageTimeoutError
+from streamrec.kernels import crc32c
+from streamrec.storage import RetryPolicy, Storage, Storages
+from streamrec.storage.backend import Sent
+from streamrec.storage.backends.s3.checks import StoredPart, difference
+from streamrec.storage.uploads.checksums import encoded
+from streamrec.testing.servers import Store
+from tests.storage.contract import read_all
+from tests.storage.faultproxy import Fault, FaultProxy, Request, status
+
+PART = 5 << 20
+DATA = os.urandom(2 * PART + 77)
+POLICY = RetryPolicy(attempts=4, backoff_base=0.01, connect_timeout=30, first_byte_timeout=30, stall_timeout=30)
+"""Requests are counted: on a machine with much else to do, a part may take seconds."""
+BRIEF = replace(POLICY, attempts=2, connect_timeout=1, first_byte_timeout=1, stall_timeout=3, upload_rate=PART)
+"""Where a request stalls: three seconds for a part."""
+LOST = Fault(cut=0, head=lambda head: b"")  # it took effect, and nobody hears of it
+
+Choose = Callable[[Request], Fault | None]
+
+
+class Through:
+    """A Storage that goes through a proxy, and the same store without it."""
+
+    def __init__(self, proxy: FaultProxy, storage: Storage, direct: Storage, path: str) -> None:
+        self.proxy = proxy
+        self.storage = storage
+        self.direct = direct
+        self.path = path
+
+    def once(self, fault: Fault, when: Callable[[Request], bool]) -> None:
+        """The next request of this kind meets the fault."""
+        left = [fault]
+        self.proxy.choose = lambda request: left.pop() if left and when(request) else None
+
+    def always(self, fault: Fault, when: Callable[[Request], bool]) -> None:
+        """All requests of this kind meet the fault."""
+        self.proxy.choose = lambda request: fault if when(request) else None
+
+    async def write(self, data: bytes = DATA, overwrite: bool = True) -> None:
+        async with await self.storage.upload(self.path, part_size=PART, overwrite=overwrite) as upload:
+            await upload.write(data)
+
+    async def stored(self) -> bytes:
+        return await read_all(await self.direct.stream(self.path), 1 << 20)
+
+    async def check_gone(self) -> None:
+        with pytest.raises(NotFoundError):
+            await self.direct.stat(self.path)
+
+    async def unfinished(self) -> list[str]:
+        bucket, _, key = self.path.removeprefix("s3://").partition("/")
+        client = self.direct._backend._fs  # type: ignore[attr-defined]
+        page = await client._call_s3("list_multipart_uploads", Bucket=bucket, Prefix=key)
+        return [upload["Key"] for upload in page.get("Uploads", [])]
+
+
+@asynccontextmanager
+async def through(store: Store, policy: RetryPolicy = POLICY) -> AsyncIterator[Through]:
+    path = f"{store.url}/{uuid4().hex}"
+    async with (
+        FaultProxy(store.endpoint) as proxy,
+        Storages({**store.options, "endpoint_url": proxy.url}, retry=policy) as storages,
+        Storages(store.options) as direct,
+    ):
+        yield Through(proxy, await storages.at(path), await direct.at(path), path)
+
+
+@pytest.fixture
+async def s3(s3_store: Store) -> AsyncIterator[Through]:
+    async with through(s3_store) as place:
+        yield place
+
+
+@pytest.fixture
+async def gcs(gcs_store: Store) -> AsyncIterator[Through]:
+    async with through(gcs_store) as place:
+        yield place
+
+
+def is_part(request: Request) -> bool:
+    return "partNumber=2" in request.path
+
+
+def is_end(request: Request) -> bool:
+    return request.method == "POST" and "uploadId=" in request.path
+
+
+def is_head(request: Request) -> bool:
+    return request.method == "HEAD"
+
+
+def is_last_chunk(request: Request) -> bool:
+    return request.headers.get("content-range", "").endswith(f"/{len(DATA)}")
+
+
+def flip(body: bytes) -> bytes:
+    """The body with one bit changed, somewhere in what is data."""
+    place = len(body) * 3 // 4
+    return body[:place] + bytes([body[place] ^ 4]) + body[place + 1 :]
+
+
+FAULTS = {
+    "503": status("503 Slow Down"),
+    "500": status("500 Oops"),
+    "answer lost": LOST,
+    "reset": Fault(hang_up=100),
+    "stall": Fault(stall=0, head=lambda head: b""),
+}
+
+
+@pytest.mark.parametrize(
+    ("which", "fault"),
+    [
+        *[pytest.param(is_part, fault, id=f"part {name}") for name, fault in FAULTS.items()],
+        *[pytest.param(is_end, fault, id=f"end {name}", marks=pytest.mark.thorough) for name, fault in FAULTS.items()],
+        pytest.param(is_part, Fault(hang_up=1_000_000), id="part reset midway", marks=pytest.mark.thorough),
+        pytest.param(is_part, Fault(body=flip), id="part damaged"),
+    ],
+)
+async def test_s3_one_fault(s3_store: Store, fault: Fault, which: Callable[[Request], bool]) -> None:
+    async with through(s3_store, POLICY if fault.stall is None else BRIEF) as s3:
+        s3.once(fault, which)
+        await s3.write()
+        assert len([request for request in s3.proxy.log if which(request)]) == 2
+        assert await s3.stored() == DATA
+        assert await s3.unfinished() == []
+
+
+@pytest.mark.parametrize("size", [1000, len(DATA)], ids=["one part", "parts"])
+async def test_s3_an_end_whose_answer_is_lost_is_no_conflict_with_itself(s3: Through, size: int) -> None:
+    s3.once(LOST, is_end if size > PART else lambda request: request.method == "PUT")
+    await s3.write(DATA[:size], overwrite=False)
+    assert await s3.stored() == DATA[:size]
+
+
+async def test_s3_a_start_whose_answer_is_lost_leaves_no_orphan(s3: Through) -> None:
+    s3.once(LOST, lambda request: request.path.endswith("uploads") and request.method == "POST")
+    await s3.write()
+    assert await s3.stored() == DATA
+    assert await s3.unfinished() == []
+
+
+async def test_s3_starts_whose_answers_are_all_lost_leave_no_orphan(s3: Through) -> None:
+    s3.always(LOST, lambda request: request.path.endswith("uploads") and request.method == "POST")
+    with pytest.raises(Exception, match="4 attempts"):
+        await s3.write()
+    await s3.check_gone()
+    assert await s3.unfinished() == []
+
+
+async def test_s3_a_part_that_always_stalls(s3_store: Store) -> None:
+    async with through(s3_store, BRIEF) as s3:
+        s3.always(FAULTS["stall"], is_part)
+        with pytest.raises(StorageTimeoutError) as caught:
+            await s3.write()
+        assert (caught.value.path, caught.value.start, caught.value.end) == (s3.path, PART, 2 * PART)
+        await s3.check_gone()
+        assert await s3.unfinished() == []
+
+
+async def test_s3_another_object_than_was_sent_is_removed(s3: Through) -> None:
+    def lie(head: bytes) -> bytes:
+        return re.sub(rb"(?i)(x-amz-checksum-crc32c: )[^\r]*", rb"\1AAAAAA==", head)
+
+    s3.always(Fault(head=lie), is_head)
+    with pytest.raises(IntegrityError, match="CRC32C is AAAAAA==") as caught:
+        await s3.write()
+    assert caught.value.path == s3.path
+    s3.proxy.choose = lambda request: None
+    await s3.check_gone()
+    assert await s3.unfinished() == []
+
+
+async def test_s3_a_wrong_size_is_removed(s3: Through) -> None:
+    s3.always(Fault(head=lambda head: re.sub(rb"(?i)(content-length: )\d+", rb"\g<1>5", head)), is_head)
+    with pytest.raises(IntegrityError, match="5 bytes where 10,485,837 were sent"):
+        await s3.write()
+    await s3.check_gone()
+
+
+async def test_s3_what_somebody_else_put_there_stays(s3: Through) -> None:
+    async def replace_it() -> None:
+        bucket, _, key = s3.path.removeprefix("s3://").partition("/")
+        client = s3.direct._backend._fs  # type: ignore[attr-defined]
+        await client._call_s3("put_object", Bucket=bucket, Key=key, Body=b"theirs")
+
+    upload = await s3.storage.upload(s3.path, part_size=PART)
+    await upload.write(DATA)
+    sink: Any = upload._sink
+    check = sink._check
+
+    async def late(sent: Sent, etag: str | None) -> object:
+        await replace_it()
+        return await check(sent, etag)
+
+    sink._check = late
+    with pytest.raises(ObjectChangedError, match="use one writer"):
+        await upload.complete()
+    await upload.abort()
+    assert await s3.stored() == b"theirs"
+
+
+async def test_s3_no_right_to_list_uploads_is_logged_once(s3: Through, caplog: pytest.LogCaptureFixture) -> None:
+    s3.always(status("403 Forbidden"), lambda request: "uploads" in request.path and request.method == "GET")
+    with caplog.at_level(logging.WARNING, "streamrec"):
+        for _ in range(3):
+            await s3.write(b"abc")
+    assert [record.getMessage()[:20] for record in caplog.records] == ["unfinished uploads o"]
+    assert await s3.stored() == b"abc"
+
+
+async def test_parts_in_flight_and_memory_are_bounded(s3: Through) -> None:
+    parts = 12
+    under_way = most = 0
+    gate = asyncio.Event()
+    async with await s3.storage.upload(s3.path, part_size=PART, parallel=3) as upload:
+        put = upload._sink.put_part
+
+        async def counted(index: int, offset: int, data: bytes, whole: Sent | None) -> None:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            if under_way == 3:
+                gate.set()
+            await gate.wait()
+            await put(index, offset, data, whole)
+            under_way -= 1
+
+        upload._sink.put_part = counted  # type: ignore[method-assign]
+        await upload.write(bytes(parts * PART))
+    assert most == 3
+    assert (await s3.direct.stat(s3.path)).size == parts * PART
+
+
+@pytest.mark.parametrize("fault", [status("503 Slow Down"), Fault(hang_up=1_000_000)], ids=["503", "reset"])
+@pytest.mark.parametrize("begun", [0, 2 * PART], ids=["first chunk", "last chunk"])
+async def test_gcs_a_chunk_goes_on_where_the_store_says(gcs: Through, fault: Fault, begun: int) -> None:
+    """fake-gcs-server takes the question how far it is for the end of the upload, so the proxy answers it."""
+    faults = iter([replace(fault, hang_up=fault.hang_up and min(fault.hang_up, 50)) if begun else fault])
+    questions = 0
+
+    def choose(request: Request) -> Fault | None:
+        nonlocal questions
+        span = request.headers.get("content-range", "")
+        if span == "bytes */*":
+            questions += 1
+            return status("308 Resume Incomplete", *([f"Range: bytes=0-{begun - 1}"] if begun else []))
+        return next(faults, None) if span.startswith(f"bytes {begun}-") else None
+
+    gcs.proxy.choose = choose
+    await gcs.write()
+    assert questions == 1
+    assert await gcs.stored() == DATA
+
+
+async def test_gcs_damage_is_found_and_removed(gcs: Through) -> None:
+    for name, data, which in [
+        ("one part", DATA[:1000], lambda request: "uploadType=multipart" in request.path),
+        ("first chunk", DATA, lambda request: request.headers.get("content-range", "").endswith("/*")),
+        ("last chunk", DATA, is_last_chunk),
+    ]:
+        gcs.path = f"{gcs.path}-{name[0]}"
+        body = flip if name != "one part" else lambda body: body.replace(DATA[100:110], DATA[110:120])
+        gcs.always(Fault(body=body), which)
+        with pytest.raises(IntegrityError, match="CRC32C is") as caught:
+            await gcs.write(data)
+        assert caught.value.path == gcs.path
+        await gcs.check_gone()
+
+
+@pytest.mark.parametrize("size", [1000, len(DATA)], ids=["one part", "parts"])
+async def test_gcs_an_end_whose_answer_is_lost_is_no_conflict_with_itself(gcs: Through, size: int) -> None:
+    gcs.once(LOST, is_last_chunk if size > PART else lambda request: "uploadType=multipart" in request.path)
+    await gcs.write(DATA[:size], overwrite=False)
+    assert await gcs.stored() == DATA[:size]
+
+
+async def test_gcs_an_upload_that_the_store_forgot_is_not_taken_for_what_lies_there(gcs: Through) -> None:
+    """An answer is lost, the session is gone, and an older object of the same size is there: it must stay."""
+    older = DATA[::-1]
+    await gcs.write(older)
+    faults = iter([status("503 Busy"), status("404 Gone"), status("404 Gone")])
+    gcs.proxy.choose = lambda request: (
+        next(faults, None) if is_last_chunk(request) or request.headers.get("content-range") == "bytes */*" else None
+    )
+    with pytest.raises(ObjectChangedError, match="write again"):
+        await gcs.write()
+    assert await gcs.stored() == older
+
+
+async def test_gcs_an_upload_that_the_store_forgot(gcs: Through) -> None:
+    faults = iter([status("503 Busy"), status("404 Gone")])
+    gcs.proxy.choose = lambda request: next(faults, None) if "content-range" in request.headers else None
+    with pytest.raises(StorageError, match="no longer knows this upload"):
+        await gcs.write()
+    await gcs.check_gone()
+
+
+def part(data: bytes, checked: bool, md5: bool) -> StoredPart:
+    etag = hashlib.md5(data).hexdigest()
+    return StoredPart(f'"{etag}"', crc32c(data), checked, md5)
+
+
+HALVES = [b"one half, ", b"the other"]
+WHOLE = Sent(19, crc32c(b"one half, the other"))
+ETAG = hashlib.md5(b"".join(hashlib.md5(half).digest() for half in HALVES)).hexdigest()
+COMPOSED = encoded(crc32c(b"".join(crc32c(half).to_bytes(4, "big") for half in HALVES)))
+
+
+@pytest.mark.parametrize(
+    ("head", "md5", "reason"),
+    [
+        ({}, True, None),
+        ({"ContentLength": 18}, True, "18 bytes where 19 were sent"),
+        ({"ChecksumCRC32C": encoded(WHOLE.crc32c)}, False, None),
+        ({"ChecksumCRC32C": encoded(1)}, False, "its CRC32C is AAAAAQ=="),
+        ({"ChecksumCRC32C": f"{COMPOSED}-2"}, False, None),
+        ({"ChecksumCRC32C": f"{encoded(1)}-2"}, False, f"where {COMPOSED}-2 was sent"),
+        ({"ETag": f'"{ETAG}-2"'}, True, None),
+        ({"ETag": f'"{"0" * 32}-2"'}, True, f"where the parts make {ETAG}-2"),
+        ({"ETag": f'"{"0" * 32}-2"'}, False, None),
+        ({"ETag": f'"{"0" * 32}"'}, True, None),
+        ({"ETag": '"opaque"'}, True, None),
+        ({"ETag": f'"{"0" * 32}-2"', "ServerSideEncryption": "aws:kms"}, True, None),
+        ({"ETag": f'"{"0" * 32}-2"', "ServerSideEncryption": "AES256"}, True, "its etag is"),
+        ({"ETag": f'"{"0" * 32}-2"', "SSECustomerAlgorithm": "AES256"}, True, None),
+    ],
+)
+def test_s3_what_tells_an_object_from_what_was_sent(head: dict[str, object], md5: bool, reason: str | None) -> None:
+    parts = [part(half, checked=False, md5=md5 and number == 0) for number, half in enumerate(HALVES)]
+    found = difference(WHOLE, parts, {"ContentLength": 19, **head})
+    assert (found is None) is (reason is None)
+    assert reason is None or reason in str(found)
