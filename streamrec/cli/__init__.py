@@ -5,7 +5,7 @@
 - `sources.py`, `reading.py`: from names to shards, and from shards to blocks of records;
 - `output.py`, `progress.py`, `records.py`: what is printed, and how;
 - `probing/`: how a store answers, and how fast;
-- `figures/`: what is counted of features, in bounded memory; `plots/`: how that is drawn.
+- `stats/`: what is counted of features, in bounded memory; `plots/`: how that is drawn.
 """
 
 import os

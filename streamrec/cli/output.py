@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["bytes_in_words", "counted", "print_json", "print_line", "print_table", "rounded"]
+__all__ = ["format_bytes", "format_number", "plural", "print_json", "print_line", "print_table"]
 
 UNITS = ("kB", "MB", "GB", "TB", "PB")
 NO_TERMINAL = 1 << 14
@@ -55,11 +55,11 @@ def escaped(text: str) -> str:
     return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
 
 
-def bytes_in_words(count: int | None) -> str:
+def format_bytes(count: int | None) -> str:
     """A number of bytes, short.
 
     Examples:
-        >>> bytes_in_words(999), bytes_in_words(1_536_000), bytes_in_words(None)
+        >>> format_bytes(999), format_bytes(1_536_000), format_bytes(None)
         ('999 B', '1.54 MB', '?')
     """
     if count is None:
@@ -74,21 +74,21 @@ def bytes_in_words(count: int | None) -> str:
     return f"{size:.3g} {unit}"
 
 
-def counted(number: int, thing: str) -> str:
+def plural(number: int, thing: str) -> str:
     """A number of things.
 
     Examples:
-        >>> counted(1, "shard"), counted(2000, "shard")
+        >>> plural(1, "shard"), plural(2000, "shard")
         ('1 shard', '2,000 shards')
     """
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
-def rounded(value: float | int | None) -> str:
+def format_number(value: float | int | None) -> str:
     """A number, short; integers in full up to a million million.
 
     Examples:
-        >>> rounded(1234567), rounded(0.123456), rounded(None)
+        >>> format_number(1234567), format_number(0.123456), format_number(None)
         ('1,234,567', '0.1235', '')
     """
     if value is None:

@@ -13,7 +13,7 @@ import streamrec
 from streamrec.cli.progress import Meter
 from streamrec.cli.sources import Found
 
-__all__ = ["PARALLEL", "batches", "blocks", "each", "run", "total_bytes"]
+__all__ = ["PARALLEL", "batches", "blocks", "map_concurrently", "run", "total_bytes"]
 
 PARALLEL: Final = 8
 """Shards that are read at the same time."""
@@ -36,8 +36,10 @@ def total_bytes(shards: Iterable[Found]) -> int | None:
     return None if None in sizes else sum(size or 0 for size in sizes)
 
 
-async def each(function: Callable[[A], Awaitable[B]], items: Sequence[A], parallel: int = PARALLEL) -> list[B]:
-    """Calls a function for each item, `parallel` of them at a time; returns the results in the items' order.
+async def map_concurrently(
+    function: Callable[[A], Awaitable[B]], items: Sequence[A], concurrency: int = PARALLEL
+) -> list[B]:
+    """Calls a function for each item, `concurrency` of them at a time; returns the results in the items' order.
 
     Raises:
         Exception: The first error ends all, and is raised as it is.
@@ -55,7 +57,7 @@ async def each(function: Callable[[A], Awaitable[B]], items: Sequence[A], parall
             group.cancel_scope.cancel()
 
     async with anyio.create_task_group() as group:
-        for _ in range(min(parallel, len(items))):
+        for _ in range(min(concurrency, len(items))):
             group.start_soon(work)
     if errors:
         raise errors[0]
@@ -63,7 +65,7 @@ async def each(function: Callable[[A], Awaitable[B]], items: Sequence[A], parall
 
 
 async def blocks(reader: streamrec.ShardReader, meter: Meter | None = None) -> AsyncIterator[streamrec.Frames]:
-    """The blocks of one shard; the meter is told of the bytes as they lie in the store."""
+    """The blocks of one shard; the meter is on_bytes_read of the bytes as they lie in the store."""
     done = 0
     async for frames in reader.frames():
         yield frames
@@ -77,7 +79,7 @@ async def batches(
     shards: Sequence[Found],
     record_bytes: float,
     options: Mapping[str, Any],
-    told: Callable[[int], None],
+    on_bytes_read: Callable[[int], None],
     **reading: Any,
 ) -> AsyncGenerator[streamrec.Frames, None]:
     """The records of all shards, one shard after the other, in batches of about BATCH_BYTES.
@@ -86,12 +88,12 @@ async def batches(
         shards: The shards.
         record_bytes: How long a record is, about.
         options: Storage options.
-        told: Called with how many bytes were read in all.
+        on_bytes_read: Called with how many bytes were read in all.
         reading: Passed to `TFRecordDataset`.
     """
     dataset = streamrec.TFRecordDataset([shard.path for shard in shards], storage_options=options, **reading)
     size = int(max(1, min(1 << 16, BATCH_BYTES / max(record_bytes, 1))))
     async with aclosing(dataset.batch(size).with_options(memory_budget=16 * BATCH_BYTES).aiterate()) as taken:
         async for frames in taken:
-            told(taken.stats().bytes_read)
+            on_bytes_read(taken.stats().bytes_read)
             yield frames

@@ -114,25 +114,25 @@ def text_of(value: bytes) -> str | None:
 def as_lines(record: bytes, kind: Kind, wanted: Sequence[str] | None = None) -> Iterator[str]:
     """A record for people: a line for each feature, long values cut."""
     if kind == "bytes":
-        yield value_in_words(record)
+        yield format_value(record)
         return
     found = features_in(record, kind)
     for name in found if wanted is None else wanted:
         values = found.get(name)
-        yield f"{name}: {'missing' if values is None else values_in_words(values)}"
+        yield f"{name}: {'missing' if values is None else format_values(values)}"
 
 
-def values_in_words(values: Sequence[Any]) -> str:
+def format_values(values: Sequence[Any]) -> str:
     if len(values) == 1:
-        return value_in_words(values[0])
-    shown = [value_in_words(value) for value in values[:VALUES_SHOWN]]
+        return format_value(values[0])
+    shown = [format_value(value) for value in values[:VALUES_SHOWN]]
     more = f", ... {len(values):,} values" if len(values) > VALUES_SHOWN else ""
     return f"[{', '.join(shown)}{more}]"
 
 
-def value_in_words(value: Any) -> str:
+def format_value(value: Any) -> str:
     if isinstance(value, list):
-        return values_in_words(value)
+        return format_values(value)
     if isinstance(value, float):
         return f"{value:.7g}"  # a float32 has no more digits
     if not isinstance(value, bytes):

@@ -10,7 +10,7 @@ import click
 
 from streamrec import Frames, ShardInfo, ShardWriter
 from streamrec.cli.sources import directory_of
-from streamrec.cli.writing import ENDINGS, Written
+from streamrec.cli.writing import ENDINGS, Rollback
 from streamrec.shards import Manifest
 from streamrec.storage import Storages
 
@@ -77,7 +77,7 @@ def pattern_of(name: str, compression: str, shards: int | None) -> str:
 
 
 async def write_limited(
-    records: AsyncIterator[Frames], target: Target, written: Written, nbytes: int | None, count: int | None
+    records: AsyncIterator[Frames], target: Target, rollback: Rollback, nbytes: int | None, count: int | None
 ) -> list[ShardInfo]:
     """Writes shards up to a size in bytes, or in records, or both."""
     if target.numbered and nbytes is None and count is None:
@@ -95,12 +95,12 @@ async def write_limited(
                 await writer.write_batch(frames)
     finally:
         for shard in writer.shards:
-            written.add(shard.path)
+            rollback.add(shard.path)
     return writer.shards
 
 
 async def write_even(
-    records: AsyncIterator[Frames], target: Target, written: Written, shards: int, total: int
+    records: AsyncIterator[Frames], target: Target, rollback: Rollback, shards: int, total: int
 ) -> list[ShardInfo]:
     """Writes so many shards, whose numbers of records differ by one at the most."""
     feed = Feed(records)
@@ -110,19 +110,19 @@ async def write_even(
         async with ShardWriter(path, target.compression, storage_options=target.storage_options) as writer:
             async for frames in feed.take(total // shards + (number < total % shards)):
                 await writer.write_batch(frames)
-        written.add(path)
+        rollback.add(path)
         infos += writer.shards
     return infos
 
 
 async def write_manifest(
-    storages: Storages, url: str, target: Target, shards: list[ShardInfo], written: Written
+    storages: Storages, url: str, target: Target, shards: list[ShardInfo], rollback: Rollback
 ) -> None:
     """Writes what `streamrec verify` compares the shards with."""
     manifest = Manifest(url, target.pattern, target.compression, tuple(shards))  # type: ignore[arg-type]
     async with await (await storages.at(url)).upload(url) as upload:
         await upload.write(manifest.to_json())
-    written.add(url)
+    rollback.add(url)
 
 
 class Feed:

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, Final
 
 import streamrec
-from streamrec.cli.reading import each
+from streamrec.cli.reading import map_concurrently
 from streamrec.cli.records import Kind, kind_of
 from streamrec.cli.sources import Found
 
@@ -61,12 +61,12 @@ async def take_sample(shards: Sequence[Found], storage_options: Mapping[str, Any
         StreamrecError: A shard cannot be read, or is damaged within its first records.
     """
     step = max(1, len(shards) // SHARDS)
-    looked = await each(partial(beginning, storage_options=storage_options), shards[::step][:SHARDS])
-    records = tuple(record for taken, _ in looked for record in taken)
-    return Sample(records, tuple(dict.fromkeys(compression for _, compression in looked)))
+    samples = await map_concurrently(partial(first_records, storage_options=storage_options), shards[::step][:SHARDS])
+    records = tuple(record for taken, _ in samples for record in taken)
+    return Sample(records, tuple(dict.fromkeys(compression for _, compression in samples)))
 
 
-async def beginning(shard: Found, storage_options: Mapping[str, Any]) -> tuple[list[bytes], str]:
+async def first_records(shard: Found, storage_options: Mapping[str, Any]) -> tuple[list[bytes], str]:
     """The first records of a shard, and how it is compressed."""
     taken: list[bytes] = []
     nbytes = 0

@@ -11,7 +11,7 @@ import streamrec
 from streamrec.cli.progress import Meter
 from streamrec.cli.reading import blocks
 from streamrec.cli.sources import Found
-from streamrec.cli.writing import Written
+from streamrec.cli.writing import Rollback
 
 __all__ = ["Scan", "scan"]
 
@@ -52,14 +52,14 @@ class Scan:
 
 
 async def scan(
-    shard: Found, copy: str | None, written: Written, storage_options: Mapping[str, Any], meter: Meter
+    shard: Found, copy: str | None, rollback: Rollback, storage_options: Mapping[str, Any], meter: Meter
 ) -> Scan:
     """Reads one shard to its end, past all damage.
 
     Args:
         shard: The shard.
         copy: Where its good records are written to, compressed as the shard is; None for nowhere.
-        written: Is told when the copy is finished.
+        rollback: Is told when the copy is finished.
         storage_options: Where both lie.
         meter: Is told of the bytes that were read.
     """
@@ -78,5 +78,5 @@ async def scan(
                 await writer.write_batch(frames)
         lost_bytes = reader.statistics.lost_bytes
     if copy is not None:
-        written.add(copy)
+        rollback.add(copy)
     return Scan(shard.path, records, tuple(reader.losses), reader.skipped, lost_bytes, copy)

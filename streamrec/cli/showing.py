@@ -43,7 +43,7 @@ class Showing:
     features: Sequence[str] | None = None
 
 
-class Taken(NamedTuple):
+class Block(NamedTuple):
     """Some records of a shard.
 
     Attributes:
@@ -71,9 +71,9 @@ async def show(names: Sequence[str], showing: Showing, storage_options: Mapping[
     shards, skipped = without_first(shards, showing.first)
     printer = Printer(replace(showing, first=skipped))
     try:
-        async with aclosing(wanted(shards, printer.showing, storage_options)) as blocks_taken:
-            async for taken in blocks_taken:
-                printer.show(taken)
+        async with aclosing(selected_blocks(shards, printer.showing, storage_options)) as selected:
+            async for block in selected:
+                printer.show(block)
     except ValueError as error:
         if showing.byte is None or isinstance(error, streamrec.StreamrecError):
             raise
@@ -89,10 +89,10 @@ def without_first(shards: Sequence[Found], count: int) -> tuple[list[Found], int
     return left, count
 
 
-async def wanted(
+async def selected_blocks(
     shards: Sequence[Found], showing: Showing, storage_options: Mapping[str, Any]
-) -> AsyncGenerator[Taken, None]:
-    """The records to show, a block at a time; no more is read than is wanted."""
+) -> AsyncGenerator[Block, None]:
+    """The records to show, a block at a time; no more is read than is asked for."""
     skip, left = showing.first, showing.count
     quiet = sys.stdout.isatty() or left is not None
     with progress("reading", total_bytes(shards), quiet=quiet) as meter:
@@ -109,7 +109,7 @@ async def wanted(
                     skip -= skipped
                     kept = frames.window(skipped, len(frames) if left is None else min(len(frames), skipped + left))
                     if len(kept):
-                        yield Taken(shard.path, None if first is None else first + skipped, kept)
+                        yield Block(shard.path, None if first is None else first + skipped, kept)
                     left = None if left is None else left - len(kept)
                     if left == 0:
                         return
@@ -124,22 +124,22 @@ class Printer:
         self._missing = set(showing.features or ())
         self._met: set[str] = set()
 
-    def show(self, taken: Taken) -> None:
+    def show(self, block: Block) -> None:
         """Prints the records of a block."""
         if self.showing.form == "raw" and not self.showing.features:
-            for view in taken.frames.views():
+            for view in block.frames.views():
                 sys.stdout.buffer.write(view)
             return
         if self._kind is None:
-            self._kind = kind_of(islice(taken.frames, KIND_RECORDS))
-        for index, record in enumerate(taken.frames):
+            self._kind = kind_of(islice(block.frames, KIND_RECORDS))
+        for index, record in enumerate(block.frames):
             self._note(record, self._kind)
             if self.showing.form == "raw":
                 self._show_raw(record, self._kind)
             elif self.showing.form == "json":
                 print(as_json(record, self._kind, self.showing.features))
             else:
-                self._show_text(taken, index, record, self._kind)
+                self._show_text(block, index, record, self._kind)
 
     def end(self) -> None:
         """Says on standard error which features no record had.
@@ -164,8 +164,8 @@ class Printer:
             for value in found.get(name, ()):
                 sys.stdout.buffer.write(value if isinstance(value, bytes) else str(value).encode())
 
-    def _show_text(self, taken: Taken, index: int, record: bytes, kind: Kind) -> None:
-        number = "" if taken.first is None else f"record {taken.first + index:,}, "
-        print_line(f"{taken.path}, {number}byte {taken.frames.offset(index):,}: {len(record):,} bytes")
+    def _show_text(self, block: Block, index: int, record: bytes, kind: Kind) -> None:
+        number = "" if block.first is None else f"record {block.first + index:,}, "
+        print_line(f"{block.path}, {number}byte {block.frames.offset(index):,}: {len(record):,} bytes")
         for line in as_lines(record, kind, self.showing.features):
             print_line(f"  {line}")

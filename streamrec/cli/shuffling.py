@@ -1,8 +1,8 @@
 """All records in a random order, each order as likely as any other, with little memory and a folder on disk.
 
 Each record goes to a bucket that is drawn for it: a file. Then one bucket after the other is read whole, and its
-records are given in a drawn order. A bucket that is too large for that is dealt to buckets once more. Random words come
-straight from PCG64, so that a seed means the same order with every NumPy.
+records are given in a drawn order. A bucket that is too large for that is scattered to buckets once more. Random words
+come straight from PCG64, so that a seed means the same order with every NumPy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from streamrec import Framer, Frames, StorageError, encode_records
 __all__ = ["Shuffle"]
 
 BUCKET_BYTES: Final = 64 << 20
-"""A bucket is about this large; one of twice the size is dealt once more."""
+"""A bucket is about this large; one of twice the size is scattered once more."""
 
 BUCKETS: Final = 256
 FILE_BUFFER: Final = 128 << 10
@@ -39,7 +39,7 @@ class Bucket:
 
 
 class Shuffle:
-    """A one-time shuffle. Use it in a `with` block: `await deal(...)` all records, then iterate `drawn()`.
+    """A one-time shuffle. Use it in a `with` block: `await scatter(...)` all records, then iterate `shuffled()`.
 
     Args:
         seed: What the order is drawn from; None for another one each time.
@@ -48,7 +48,7 @@ class Shuffle:
     """
 
     def __init__(self, seed: int | None, folder: str | None = None, bucket_bytes: int = BUCKET_BYTES) -> None:
-        self._words = np.random.PCG64(seed)
+        self._random = np.random.PCG64(seed)
         self._folder = folder
         self._bucket_bytes = bucket_bytes
         self._stack = ExitStack()
@@ -56,7 +56,7 @@ class Shuffle:
         self._made = 0
 
     def __enter__(self) -> Shuffle:
-        with told(self._folder):
+        with folder_errors(self._folder):
             self._place = Path(
                 self._stack.enter_context(tempfile.TemporaryDirectory(prefix="streamrec-", dir=self._folder))
             )
@@ -67,7 +67,7 @@ class Shuffle:
 
     @property
     def records(self) -> int:
-        """How many records were dealt."""
+        """How many records were scattered."""
         return sum(bucket.records for bucket in self._buckets)
 
     @property
@@ -75,7 +75,7 @@ class Shuffle:
         """How many bytes they take up in the buckets."""
         return sum(bucket.nbytes for bucket in self._buckets)
 
-    async def deal(self, blocks: AsyncIterator[Frames], nbytes: int | None) -> None:
+    async def scatter(self, blocks: AsyncIterator[Frames], nbytes: int | None) -> None:
         """Takes all records.
 
         Args:
@@ -85,50 +85,50 @@ class Shuffle:
         Raises:
             StorageError: The folder cannot be written to.
         """
-        with self._dealing(nbytes or BUCKETS * self._bucket_bytes) as dealer:
+        with self._scattering(nbytes or BUCKETS * self._bucket_bytes) as writer:
             async for frames in blocks:
-                await anyio.to_thread.run_sync(dealer.add, frames)
-            self._buckets = dealer.buckets
+                await anyio.to_thread.run_sync(writer.add, frames)
+            self._buckets = writer.buckets
 
-    async def drawn(self) -> AsyncIterator[Frames]:
+    async def shuffled(self) -> AsyncIterator[Frames]:
         """The records in their new order, a bucket at a time. Can be iterated once."""
-        emptied = self._emptied(self._buckets)
-        while (frames := await anyio.to_thread.run_sync(next, emptied, None)) is not None:
+        buckets_read = self._read_buckets(self._buckets)
+        while (frames := await anyio.to_thread.run_sync(next, buckets_read, None)) is not None:
             yield frames
 
-    def _emptied(self, buckets: Iterable[Bucket]) -> Iterator[Frames]:
+    def _read_buckets(self, buckets: Iterable[Bucket]) -> Iterator[Frames]:
         for bucket in buckets:
             if bucket.nbytes > 2 * self._bucket_bytes and bucket.records > 1:
-                with self._dealing(bucket.nbytes) as dealer:
+                with self._scattering(bucket.nbytes) as writer:
                     for frames in blocks_of(bucket.path):
-                        dealer.add(frames)
+                        writer.add(frames)
                 bucket.path.unlink()
-                yield from self._emptied(dealer.buckets)
+                yield from self._read_buckets(writer.buckets)
             elif bucket.records:
                 frames = Framer(verify=False).feed(bucket.path.read_bytes())
                 bucket.path.unlink()
-                yield frames.picked(np.argsort(self._words.random_raw(len(frames)), kind="stable"))
+                yield frames.picked(np.argsort(self._random.random_raw(len(frames)), kind="stable"))
 
     @contextmanager
-    def _dealing(self, nbytes: int) -> Iterator[Dealer]:
+    def _scattering(self, nbytes: int) -> Iterator[BucketWriter]:
         count = min(BUCKETS, nbytes // self._bucket_bytes + 1)
         buckets = [Bucket(self._place / str(self._made + number)) for number in range(count)]
         self._made += count
-        with told(str(self._place)), ExitStack() as stack:
-            yield Dealer(buckets, self._words, stack)
+        with folder_errors(str(self._place)), ExitStack() as stack:
+            yield BucketWriter(buckets, self._random, stack)
 
 
-class Dealer:
+class BucketWriter:
     """Puts records into buckets."""
 
-    def __init__(self, buckets: list[Bucket], words: np.random.PCG64, stack: ExitStack) -> None:
+    def __init__(self, buckets: list[Bucket], random: np.random.PCG64, stack: ExitStack) -> None:
         self.buckets = buckets
-        self._words = words
+        self._random = random
         self._files = [stack.enter_context(bucket.path.open("wb", buffering=FILE_BUFFER)) for bucket in buckets]
 
     def add(self, frames: Frames) -> None:
-        """Deals these records."""
-        places = self._words.random_raw(len(frames)) % np.uint64(len(self.buckets))
+        """Scatters these records."""
+        places = self._random.random_raw(len(frames)) % np.uint64(len(self.buckets))
         order = np.argsort(places, kind="stable")
         ends = np.searchsorted(places[order], np.arange(len(self.buckets) + 1, dtype=np.uint64))
         for number, bucket in enumerate(self.buckets):
@@ -148,7 +148,7 @@ def blocks_of(path: Path) -> Iterator[Frames]:
 
 
 @contextmanager
-def told(folder: str | None) -> Iterator[None]:
+def folder_errors(folder: str | None) -> Iterator[None]:
     """What goes wrong with the folder is a StorageError that says what to do."""
     try:
         yield

@@ -21,13 +21,13 @@ from streamrec.storage import Storages
 
 logger = logging.getLogger("streamrec")
 
-__all__ = ["COMPRESSIONS", "Written", "compression_of", "refuse_existing", "refuse_matching"]
+__all__ = ["COMPRESSIONS", "Rollback", "compression_of", "refuse_existing", "refuse_matching"]
 
 COMPRESSIONS = ("none", "gzip", "zlib", "zstd")
 ENDINGS = {".gz": "GZIP", ".gzip": "GZIP", ".zz": "ZLIB", ".zlib": "ZLIB", ".zst": "ZSTD", ".zstd": "ZSTD"}
 
 
-class Written:
+class Rollback:
     """The objects that a command has finished; removed where its block ends by an error or Ctrl-C.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from streamrec.cli import options
-from streamrec.cli.output import bytes_in_words, counted, print_json, print_line, print_table
+from streamrec.cli.output import format_bytes, plural, print_json, print_line, print_table
 from streamrec.cli.probing.measuring import Measured, measure, measure_dataset
 from streamrec.cli.progress import progress
 from streamrec.cli.reading import run, total_bytes
@@ -50,27 +50,27 @@ def command(sources: Sequence[str], seconds: float, as_json: bool, storage_optio
     Shows megabytes a second, the time to the first byte, and processor seconds for each gigabyte; says where more
     connections bring little, and how fast streamrec reads the same objects as records.
     """
-    sweep = run(swept(sources, seconds, storage_options))
+    sweep = run(sweep_store(sources, seconds, storage_options))
     if as_json:
-        print_json(described(sweep))
+        print_json(to_json(sweep))
         return
     print_line(
-        f"{counted(len(sweep.objects), 'object')}, {bytes_in_words(total_bytes(sweep.objects))}; MB/s by request size"
+        f"{plural(len(sweep.objects), 'object')}, {format_bytes(total_bytes(sweep.objects))}; MB/s by request size"
     )
     columns = ("connections", *(f">{name}" for name in SIZES), ">first byte 50 %", ">90 %", ">99 %", ">CPU-s/GB")
-    print_table(columns, [row(sweep, connections) for connections in CONNECTIONS])
+    print_table(columns, [table_row(sweep, connections) for connections in CONNECTIONS])
     (most, name), best = max(sweep.cells.items(), key=lambda cell: cell[1].rate)
     enough = knee(rates(sweep.cells, name))
     click.echo()
-    print_line(f"the best is {best.rate:,.0f} MB/s: {counted(most, 'connection')}, requests of {name}")
-    print_line(f"the knee is at {counted(enough, 'connection')}: set num_parallel_reads={enough}")
+    print_line(f"the best is {best.rate:,.0f} MB/s: {plural(most, 'connection')}, requests of {name}")
+    print_line(f"the knee is at {plural(enough, 'connection')}: set num_parallel_reads={enough}")
     print_line(
         f"TFRecordDataset(num_parallel_reads={enough}): {sweep.dataset.rate:,.0f} MB/s, "
         f"{sweep.dataset.cpu_per_gb:.2f} CPU-s/GB, every CRC32C checked"
     )
 
 
-async def swept(sources: Sequence[str], seconds: float, storage_options: Mapping[str, Any]) -> Sweep:
+async def sweep_store(sources: Sequence[str], seconds: float, storage_options: Mapping[str, Any]) -> Sweep:
     async with storages_for(storage_options) as storages:
         found = [item for item in await find_records(storages, sources) if item.size]
     if not found:
@@ -102,7 +102,7 @@ def knee(rates: Mapping[int, float]) -> int:
     return min(connections for connections, rate in rates.items() if rate >= ENOUGH * best)
 
 
-def row(sweep: Sweep, connections: int) -> tuple[str, ...]:
+def table_row(sweep: Sweep, connections: int) -> tuple[str, ...]:
     """A line of the table; what stands behind the rates is of the largest requests."""
     cells = [sweep.cells[connections, name] for name in SIZES]
     first = cells[-1].first_byte
@@ -110,14 +110,14 @@ def row(sweep: Sweep, connections: int) -> tuple[str, ...]:
     return str(connections), *(f"{cell.rate:,.0f}" for cell in cells), *waits, f"{cells[-1].cpu_per_gb:.2f}"
 
 
-def described(sweep: Sweep) -> dict[str, Any]:
+def to_json(sweep: Sweep) -> dict[str, Any]:
     """All of it as an object of JSON."""
     (_, name), _ = max(sweep.cells.items(), key=lambda cell: cell[1].rate)
     rows = [
         {
             "connections": connections,
             "request_bytes": SIZES[name],
-            **figures(cell),
+            **rates_json(cell),
             "first_byte_seconds": None
             if cell.first_byte is None
             else {str(share): cell.first_byte.quantile(share) for share in (0.5, 0.9, 0.99)},
@@ -125,8 +125,8 @@ def described(sweep: Sweep) -> dict[str, Any]:
         }
         for (connections, name), cell in sweep.cells.items()
     ]
-    return {"measurements": rows, "knee": knee(rates(sweep.cells, name)), "dataset": figures(sweep.dataset)}
+    return {"measurements": rows, "knee": knee(rates(sweep.cells, name)), "dataset": rates_json(sweep.dataset)}
 
 
-def figures(of: Measured) -> dict[str, float]:
+def rates_json(of: Measured) -> dict[str, float]:
     return {"mb_per_second": of.rate, "cpu_seconds_per_gb": of.cpu_per_gb}

@@ -12,7 +12,7 @@ import streamrec
 from streamrec.cli import options
 from streamrec.cli.output import print_json, print_line
 from streamrec.cli.progress import Meter, progress
-from streamrec.cli.reading import blocks, each, run, total_bytes
+from streamrec.cli.reading import blocks, map_concurrently, run, total_bytes
 from streamrec.cli.sources import Found, find_records, storages_for
 
 __all__ = ["command", "count_all", "count_one"]
@@ -30,7 +30,7 @@ def command(sources: Sequence[str], by_shard: bool, as_json: bool, storage_optio
     mapped, and gone through from length to length. All others are read once. Payloads are not checked: `streamrec
     verify` does that.
     """
-    shards, counts = run(counted(sources, storage_options))
+    shards, counts = run(count_sources(sources, storage_options))
     if as_json:
         rows = [{"path": shard.path, "records": count} for shard, count in zip(shards, counts, strict=True)]
         print_json({"records": sum(counts), "shards": rows})
@@ -42,7 +42,7 @@ def command(sources: Sequence[str], by_shard: bool, as_json: bool, storage_optio
     click.echo(f"{sum(counts):,}" if by_shard else str(sum(counts)))
 
 
-async def counted(sources: Sequence[str], storage_options: Mapping[str, Any]) -> tuple[list[Found], list[int]]:
+async def count_sources(sources: Sequence[str], storage_options: Mapping[str, Any]) -> tuple[list[Found], list[int]]:
     async with storages_for(storage_options) as storages:
         shards = await find_records(storages, sources)
     return shards, await count_all(shards, storage_options)
@@ -52,7 +52,7 @@ async def count_all(shards: Sequence[Found], storage_options: Mapping[str, Any])
     """How many records each shard holds; those of which a manifest says it are not read."""
     unknown = [shard for shard in shards if shard.records is None]
     with progress("counting", total_bytes(unknown)) as meter:
-        counts = iter(await each(partial(count_one, meter=meter, storage_options=storage_options), unknown))
+        counts = iter(await map_concurrently(partial(count_one, meter=meter, storage_options=storage_options), unknown))
     return [next(counts) if shard.records is None else shard.records for shard in shards]
 
 

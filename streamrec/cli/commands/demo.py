@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 import streamrec
 from streamrec.cli import options
-from streamrec.cli.output import bytes_in_words, counted, print_line
+from streamrec.cli.output import format_bytes, plural, print_line
 from streamrec.cli.reading import run
 from streamrec.cli.sources import directory_of, storages_for
-from streamrec.cli.writing import Written, refuse_existing, refuse_matching
+from streamrec.cli.writing import Rollback, refuse_existing, refuse_matching
 
 __all__ = ["command"]
 
@@ -35,9 +35,9 @@ def command(target: str, overwrite: bool, storage_options: Mapping[str, Any]) ->
     TARGET is flowers/ where nothing else is said; any URL will do.
     """
     folder = directory_of(f"{target.rstrip('/')}/") or target
-    shards = run(written(folder, overwrite, storage_options))
+    shards = run(write_demo(folder, overwrite, storage_options))
     size = sum(shard.bytes for shard in shards)
-    print_line(f"{counted(len(shards), 'shard')}, {counted(EXAMPLES, 'record')}, {bytes_in_words(size)}; try:")
+    print_line(f"{plural(len(shards), 'shard')}, {plural(EXAMPLES, 'record')}, {format_bytes(size)}; try:")
     for line in (
         f"info {folder}",
         f"head -n 1 {folder}",
@@ -47,7 +47,7 @@ def command(target: str, overwrite: bool, storage_options: Mapping[str, Any]) ->
         print_line(f"  streamrec {line}")
 
 
-async def written(folder: str, overwrite: bool, storage_options: Mapping[str, Any]) -> list[streamrec.ShardInfo]:
+async def write_demo(folder: str, overwrite: bool, storage_options: Mapping[str, Any]) -> list[streamrec.ShardInfo]:
     pattern, manifest = f"{folder}train-{{shard:05d}}.tfrecord", f"{folder}manifest.json"
     if not overwrite:
         async with storages_for(storage_options) as storages:
@@ -56,7 +56,7 @@ async def written(folder: str, overwrite: bool, storage_options: Mapping[str, An
     writer = streamrec.ShardWriter(
         pattern, max_shard_records=SHARD_EXAMPLES, manifest=manifest, storage_options=storage_options
     )
-    async with Written(storage_options) as finished:
+    async with Rollback(storage_options) as finished:
         try:
             async with writer:
                 for example in examples():

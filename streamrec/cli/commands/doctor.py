@@ -11,7 +11,7 @@ import click
 
 from streamrec.cli import options
 from streamrec.cli.output import print_json, print_line
-from streamrec.cli.probing.checks import Row, examine
+from streamrec.cli.probing.checks import CheckResult, examine
 from streamrec.cli.program import STORE_FAILED
 from streamrec.cli.reading import run
 
@@ -39,13 +39,13 @@ def command(url: str, write: bool | None, as_json: bool, storage_options: Mappin
     """
     if write is None:
         write = sys.stdin.isatty() and not as_json and click.confirm(f"Write and remove a test object below {url}?")
-    rows = run(told(url, write, as_json, storage_options))
+    rows = run(run_checks(url, write, as_json, storage_options))
     if as_json:
         print_json({"ok": all(row.ok is not False for row in rows), "checks": [asdict(row) for row in rows]})
     return STORE_FAILED if any(row.ok is False for row in rows) else 0
 
 
-async def told(url: str, write: bool, quiet: bool, storage_options: Mapping[str, Any]) -> list[Row]:
+async def run_checks(url: str, write: bool, quiet: bool, storage_options: Mapping[str, Any]) -> list[CheckResult]:
     """Makes all checks, and prints each when it is done."""
     rows = []
     async for row in examine(url, write, storage_options):

@@ -11,7 +11,7 @@ import click
 from streamrec import FeatureSummary
 from streamrec.cli import options
 from streamrec.cli.commands.count import count_all
-from streamrec.cli.output import bytes_in_words, counted, print_json, print_line, print_table
+from streamrec.cli.output import format_bytes, plural, print_json, print_line, print_table
 from streamrec.cli.reading import run, total_bytes
 from streamrec.cli.records import as_json as record_as_json
 from streamrec.cli.records import as_lines
@@ -36,29 +36,29 @@ def command(sources: Sequence[str], exact: bool, as_json: bool, storage_options:
 
     Features are inferred from up to 1,000 records at the beginnings of up to 8 shards.
     """
-    shards, sample, records = run(looked_at(sources, exact, storage_options))
+    shards, sample, records = run(inspect(sources, exact, storage_options))
     size = total_bytes(shards)
     compressions = [compression or "none" for compression in sample.compressions]
     if as_json:
-        print_json(described(shards, sample, records))
+        print_json(to_json(shards, sample, records))
         return
     print_line(f"shards       {len(shards):,}")
-    print_line(f"records      {about(records, size, sample)}")
-    print_line(f"bytes        {'unknown' if size is None else f'{size:,} ({bytes_in_words(size)})'}")
+    print_line(f"records      {describe_count(records, size, sample)}")
+    print_line(f"bytes        {'unknown' if size is None else f'{size:,} ({format_bytes(size)})'}")
     print_line(f"compression  {', '.join(compressions)}")
-    print_line(f"records are  {KINDS[sample.kind]}, {bytes_in_words(round(sample.record_bytes))} on average")
+    print_line(f"records are  {KINDS[sample.kind]}, {format_bytes(round(sample.record_bytes))} on average")
     if sample.schema is not None:
         click.echo()
-        print_line(f"features, as {counted(len(sample.records), 'record')} from the beginnings of shards show them")
+        print_line(f"features, as {plural(len(sample.records), 'record')} from the beginnings of shards show them")
         columns = ("feature", "kind", ">values", ">present", "parse_example takes")
-        print_table(columns, (row_of(item) for item in all_features(sample)))
+        print_table(columns, (feature_row(item) for item in all_features(sample)))
     if sample.records:
         click.echo("\nthe first record")
         for line in as_lines(sample.records[0], sample.kind):
             print_line(f"  {line}")
 
 
-async def looked_at(
+async def inspect(
     sources: Sequence[str], exact: bool, storage_options: Mapping[str, Any]
 ) -> tuple[list[Found], Sample, int | None]:
     async with storages_for(storage_options) as storages:
@@ -70,7 +70,7 @@ async def looked_at(
     return shards, sample, sum(await count_all(shards, storage_options))
 
 
-def about(records: int | None, size: int | None, sample: Sample) -> str:
+def describe_count(records: int | None, size: int | None, sample: Sample) -> str:
     """How many records there are, or about how many there must be."""
     if records is not None:
         return f"{records:,}"
@@ -84,7 +84,7 @@ def all_features(sample: Sample) -> tuple[FeatureSummary, ...]:
     return sample.schema.summaries + sample.schema.list_summaries
 
 
-def row_of(item: FeatureSummary) -> tuple[str, ...]:
+def feature_row(item: FeatureSummary) -> tuple[str, ...]:
     values = f"{item.longest:,}" if item.fixed else f"{item.shortest:,} to {item.longest:,}"
     steps = "" if item.longest_list is None else f", {item.shortest_list:,} to {item.longest_list:,} steps"
     return item.name, kind_of(item), values + steps, f"{1 - item.missing_rate:.1%}", proposal(item)
@@ -102,7 +102,7 @@ def proposal(item: FeatureSummary) -> str:
     return f"{type(feature).__name__}({kind_of(item) if shape is None else f'{list(shape)}, {kind_of(item)}'})"
 
 
-def described(shards: Sequence[Found], sample: Sample, records: int | None) -> dict[str, Any]:
+def to_json(shards: Sequence[Found], sample: Sample, records: int | None) -> dict[str, Any]:
     """The same as an object of JSON."""
     features = [] if sample.schema is None else all_features(sample)
     return {

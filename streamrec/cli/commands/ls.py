@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from streamrec.cli import options
-from streamrec.cli.output import bytes_in_words, print_json, print_line
+from streamrec.cli.output import format_bytes, print_json, print_line
 from streamrec.cli.reading import run, total_bytes
 from streamrec.cli.sources import Found, find, storages_for
 
@@ -28,19 +28,19 @@ __all__ = ["command"]
 @options.storage_options
 def command(sources: Sequence[str], human: bool, as_json: bool, storage_options: Mapping[str, Any]) -> None:
     """Lists files and their sizes in bytes, and how much they are together."""
-    found = run(listed(sources, storage_options))
+    found = run(list_files(sources, storage_options))
     if as_json:
         print_json([{"path": item.path, "bytes": item.size} for item in found])
         return
-    sizes = [bytes_in_words(item.size) if human or item.size is None else f"{item.size:,}" for item in found]
+    sizes = [format_bytes(item.size) if human or item.size is None else f"{item.size:,}" for item in found]
     total = total_bytes(found)
     width = max(map(len, sizes))
     for item, size in zip(found, sizes, strict=True):
         print_line(f"{size:>{width}}  {item.path}")
     if len(found) > 1 and total is not None:
-        click.echo(f"{len(found):,} files, {bytes_in_words(total)}", err=True)
+        click.echo(f"{len(found):,} files, {format_bytes(total)}", err=True)
 
 
-async def listed(sources: Sequence[str], storage_options: Mapping[str, Any]) -> list[Found]:
+async def list_files(sources: Sequence[str], storage_options: Mapping[str, Any]) -> list[Found]:
     async with storages_for(storage_options) as storages:
         return await find(storages, sources)

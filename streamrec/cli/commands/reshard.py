@@ -14,14 +14,14 @@ import click
 from streamrec import Frames, ShardInfo
 from streamrec.cli import options
 from streamrec.cli.commands.count import count_all
-from streamrec.cli.output import bytes_in_words, counted, print_json, print_line
+from streamrec.cli.output import format_bytes, plural, print_json, print_line
 from streamrec.cli.progress import Meter, progress
 from streamrec.cli.reading import batches, run, total_bytes
 from streamrec.cli.resharding import Target, pattern_of, write_even, write_limited, write_manifest
 from streamrec.cli.sampling import take_sample
 from streamrec.cli.shuffling import Shuffle
 from streamrec.cli.sources import Found, find_records, storages_for
-from streamrec.cli.writing import COMPRESSIONS, Written, compression_of, refuse_existing, refuse_matching
+from streamrec.cli.writing import COMPRESSIONS, Rollback, compression_of, refuse_existing, refuse_matching
 from streamrec.shards import Manifest
 from streamrec.storage import Storages
 
@@ -117,7 +117,7 @@ def command(
     plan = Plan(**how)
     kind = compression_of(target, compression)
     pattern = pattern_of(target, kind, plan.shards)
-    check(plan, pattern)
+    check_plan(plan, pattern)
     goal = Target(pattern, kind, target_options or storage_options)
     shards, manifest = run(reshard(sources, goal, plan, storage_options))
     if as_json:
@@ -125,11 +125,11 @@ def command(
         print_json({"manifest": manifest, "shards": rows})
         return
     records, size = sum(shard.records for shard in shards), sum(shard.bytes for shard in shards)
-    print_line(f"{counted(len(shards), 'shard')}, {counted(records, 'record')}, {bytes_in_words(size)}")
+    print_line(f"{plural(len(shards), 'shard')}, {plural(records, 'record')}, {format_bytes(size)}")
     print_line(f"manifest: {manifest}")
 
 
-def check(plan: Plan, pattern: str) -> None:
+def check_plan(plan: Plan, pattern: str) -> None:
     """Refuses what excludes each other.
 
     Raises:
@@ -157,19 +157,19 @@ async def reshard(
         storages = await stack.enter_async_context(storages_for(storage_options))
         goal = await stack.enter_async_context(storages_for(target.storage_options))
         found = await find_records(storages, sources)
-        await refuse(goal, found, target, manifest, plan.overwrite)
-        written = await stack.enter_async_context(Written(target.storage_options))
-        records, total = await begun(stack, found, plan, storage_options)
+        await check_target(goal, found, target, manifest, plan.overwrite)
+        rollback = await stack.enter_async_context(Rollback(target.storage_options))
+        records, total = await open_records(stack, found, plan, storage_options)
         if plan.shards is None:
-            shards = await write_limited(records, target, written, plan.shard_bytes, plan.shard_records)
+            shards = await write_limited(records, target, rollback, plan.shard_bytes, plan.shard_records)
         else:
-            shards = await write_even(records, target, written, plan.shards, total)
-        await write_manifest(goal, manifest, target, shards, written)
-        await tell_leftovers(goal, target, shards)
+            shards = await write_even(records, target, rollback, plan.shards, total)
+        await write_manifest(goal, manifest, target, shards, rollback)
+        await warn_leftovers(goal, target, shards)
     return shards, manifest
 
 
-async def begun(
+async def open_records(
     stack: AsyncExitStack, found: Sequence[Found], plan: Plan, storage_options: Mapping[str, Any]
 ) -> tuple[AsyncIterator[Frames], int]:
     """The records as they are to be written, and how many there are (0 where nobody asks). The stack ends all."""
@@ -183,9 +183,9 @@ async def begun(
     plain = size if sample.compressions == ("",) or size is None else size * COMPRESSED_BY
     with progress("reading", size) as meter:
         async with aclosing(batches(found, sample.record_bytes, storage_options, meter.set)) as records:
-            await shuffle.deal(records, plain)
+            await shuffle.scatter(records, plain)
     meter = stack.enter_context(progress("writing", shuffle.nbytes))
-    return await stack.enter_async_context(aclosing(metered(shuffle.drawn(), meter))), shuffle.records
+    return await stack.enter_async_context(aclosing(metered(shuffle.shuffled(), meter))), shuffle.records
 
 
 async def metered(blocks: AsyncIterator[Frames], meter: Meter) -> AsyncGenerator[Frames, None]:
@@ -195,7 +195,9 @@ async def metered(blocks: AsyncIterator[Frames], meter: Meter) -> AsyncGenerator
         meter.add(frames.nbytes)
 
 
-async def refuse(storages: Storages, found: Sequence[Found], target: Target, manifest: str, overwrite: bool) -> None:
+async def check_target(
+    storages: Storages, found: Sequence[Found], target: Target, manifest: str, overwrite: bool
+) -> None:
     names = Manifest("", target.pattern, "", ())
     for shard in found:
         if names.belongs(shard.path):
@@ -205,7 +207,7 @@ async def refuse(storages: Storages, found: Sequence[Found], target: Target, man
         await refuse_existing(storages, [manifest])
 
 
-async def tell_leftovers(storages: Storages, target: Target, shards: Sequence[ShardInfo]) -> None:
+async def warn_leftovers(storages: Storages, target: Target, shards: Sequence[ShardInfo]) -> None:
     """Says which shards of an earlier run still lie among the new ones: a pattern would read them, too."""
     names, new = Manifest("", target.pattern, "", ()), {shard.path for shard in shards}
     if names.numbered:
@@ -213,5 +215,5 @@ async def tell_leftovers(storages: Storages, target: Target, shards: Sequence[Sh
         left = [info.path async for info in listed if names.belongs(info.path) and info.path not in new]
         if left:
             click.echo(
-                f"streamrec: {counted(len(left), 'older shard')} left beside the new ones: {left[0]} ...", err=True
+                f"streamrec: {plural(len(left), 'older shard')} left beside the new ones: {left[0]} ...", err=True
             )

@@ -12,13 +12,13 @@ import click
 
 import streamrec
 from streamrec.cli import options
-from streamrec.cli.output import bytes_in_words, counted, print_json, print_line
+from streamrec.cli.output import format_bytes, plural, print_json, print_line
 from streamrec.cli.program import BAD_DATA
 from streamrec.cli.progress import progress
-from streamrec.cli.reading import each, run, total_bytes
+from streamrec.cli.reading import map_concurrently, run, total_bytes
 from streamrec.cli.scanning import Scan, scan
 from streamrec.cli.sources import Found, find_records, storages_for
-from streamrec.cli.writing import Written, refuse_existing
+from streamrec.cli.writing import Rollback, refuse_existing
 
 __all__ = ["command"]
 
@@ -62,22 +62,22 @@ def command(
     A manifest (SOURCE ends in .json) is compared with what is there: missing and left-over shards, sizes, checksums,
     numbers of records. Shards that differ are then searched for the damage. The exit code is 1 where anything is wrong.
     """
-    verdict = run(looked_at(sources, repair, overwrite, storage_options))
+    verdict = run(verify_sources(sources, repair, overwrite, storage_options))
     if as_json:
         problems = [asdict(problem) for report in verdict.reports for problem in report.problems]
         scans = [item.as_json() for item in verdict.scans]
         print_json({"ok": verdict.ok, "problems": problems, "shards": scans})
     else:
-        tell(verdict)
+        print_verdict(verdict)
     return 0 if verdict.ok else BAD_DATA
 
 
-def tell(verdict: Verdict) -> None:
+def print_verdict(verdict: Verdict) -> None:
     for report in verdict.reports:
         print_line(str(report))
     for item in verdict.scans:
         if item.damages:
-            print_line(f"{item.path}: {item.damages:,} damaged, {bytes_in_words(item.lost_bytes)} lost")
+            print_line(f"{item.path}: {item.damages:,} damaged, {format_bytes(item.lost_bytes)} lost")
         for loss in item.losses:
             lost = "the rest of the shard" if loss.nbytes is None else f"{loss.nbytes:,} bytes"
             print_line(f"  byte {loss.offset:,}, behind {loss.record:,} good records: {lost} lost: {loss.reason}")
@@ -88,11 +88,11 @@ def tell(verdict: Verdict) -> None:
     damaged = sum(bool(item.damages) for item in verdict.scans)
     if verdict.scans:
         records = sum(item.records for item in verdict.scans)
-        state = f"{counted(damaged, 'shard')} damaged" if damaged else "nothing is damaged"
-        print_line(f"{counted(len(verdict.scans), 'shard')} read, {counted(records, 'good record')}, {state}")
+        state = f"{plural(damaged, 'shard')} damaged" if damaged else "nothing is damaged"
+        print_line(f"{plural(len(verdict.scans), 'shard')} read, {plural(records, 'good record')}, {state}")
 
 
-async def looked_at(
+async def verify_sources(
     sources: Sequence[str], repair: str | None, overwrite: bool, storage_options: Mapping[str, Any]
 ) -> Verdict:
     manifests = [name for name in sources if name.endswith(".json")]
@@ -105,21 +105,21 @@ async def looked_at(
         named = await find_records(storages, manifests)
         wanted = [shard for shard in named if shard.path in differing or (repair and shard.path not in missing)]
         shards = list(dict.fromkeys(others + wanted))
-        copies = copies_of(shards, repair)
+        copies = copy_paths(shards, repair)
         if repair is not None and not overwrite:
             await refuse_existing(storages, [copy for copy in copies if copy is not None])
-    async with Written(storage_options) as written:
+    async with Rollback(storage_options) as rollback:
         with progress("verifying", total_bytes(shards)) as meter:
-            check = partial(one, written=written, storage_options=storage_options, meter=meter)
-            scans = await each(check, list(zip(shards, copies, strict=True)))
+            check = partial(scan_pair, rollback=rollback, storage_options=storage_options, meter=meter)
+            scans = await map_concurrently(check, list(zip(shards, copies, strict=True)))
     return Verdict(tuple(reports), tuple(scans))
 
 
-async def one(work: tuple[Found, str | None], **how: Any) -> Scan:
+async def scan_pair(work: tuple[Found, str | None], **how: Any) -> Scan:
     return await scan(*work, **how)
 
 
-def copies_of(shards: Sequence[Found], repair: str | None) -> list[str | None]:
+def copy_paths(shards: Sequence[Found], repair: str | None) -> list[str | None]:
     """Where the good records of each shard go: below the directory `repair`, as the shards lie to each other.
 
     Raises:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
-from streamrec.cli.figures import FeatureFigures, FigureTable
-from streamrec.cli.output import bytes_in_words, escaped, rounded
+from streamrec.cli.output import escaped, format_bytes, format_number
 from streamrec.cli.plots.svg import histogram_svg
 from streamrec.cli.records import text_of
+from streamrec.cli.stats import DatasetStats, FeatureStats
 
 __all__ = ["page"]
 
@@ -38,98 +38,99 @@ th, td { text-align: left; padding: .15rem .9rem .15rem 0; border-bottom: 1px so
 """
 
 
-def page(title: str, summary: str, table: FigureTable) -> str:
+def page(title: str, summary: str, stats: DatasetStats) -> str:
     """The page, as text.
 
     Args:
         title: What the data set is called.
         summary: One line about it.
-        table: What was counted.
+        stats: What was counted.
     """
     return "\n".join(
         [
             "<!doctype html>",
             '<html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{shown(title)}</title><style>{STYLE}</style></head><body>",
-            f"<h1><code>{shown(title)}</code></h1>",
-            f"<p>{shown(summary)}</p>",
-            overview(table.features) if table.features else "",
+            f"<title>{escape_text(title)}</title><style>{STYLE}</style></head><body>",
+            f"<h1><code>{escape_text(title)}</code></h1>",
+            f"<p>{escape_text(summary)}</p>",
+            overview(stats.features) if stats.features else "",
             "<h2>Length of a record, in bytes</h2>",
-            measures(table.records),
-            drawn(table.records),
-            *[section(number, figures) for number, figures in enumerate(table.features)],
+            measures(stats.records),
+            plot(stats.records),
+            *[section(number, figures) for number, figures in enumerate(stats.features)],
             "</body></html>\n",
         ]
     )
 
 
-def shown(text: str) -> str:
+def escape_text(text: str) -> str:
     """Any text, as text of the page."""
     return escape(escaped(text))
 
 
-def overview(features: Sequence[FeatureFigures]) -> str:
+def overview(features: Sequence[FeatureStats]) -> str:
     """A row for each feature."""
     head = ("feature", "kind", "missing", "values each", "min", "mean", "max")
     rows = []
     for number, item in enumerate(features):
-        cells = [f'<td><a href="#f{number}">{shown(item.name)}</a></td><td>{item.kind}</td>']
-        cells += [f'<td class="number">{text}</td>' for text in (missing(item), each(item), *extremes(item))]
+        numbers = missing_share(item), values_per_record(item), *extremes(item)
+        cells = [f'<td><a href="#f{number}">{escape_text(item.name)}</a></td><td>{item.kind}</td>']
+        cells += [f'<td class="number">{text}</td>' for text in numbers]
         rows.append(f"<tr>{''.join(cells)}</tr>")
-    titles = "".join(f"<th{'' if place < 2 else ' class=number'}>{text}</th>" for place, text in enumerate(head))
-    return f'<div class="wide"><table><tr>{titles}</tr>{"".join(rows)}</table></div>'
+    head_cells = "".join(f"<th{'' if place < 2 else ' class=number'}>{text}</th>" for place, text in enumerate(head))
+    return f'<div class="wide"><table><tr>{head_cells}</tr>{"".join(rows)}</table></div>'
 
 
-def section(number: int, item: FeatureFigures) -> str:
+def section(number: int, item: FeatureStats) -> str:
     """All about one feature."""
     what = "length of the strings in bytes" if item.kind == "bytes" else "the numbers"
     return "\n".join(
         [
-            f'<h2 id="f{number}">{shown(item.name)} <span class="faint">{item.kind}</span></h2>',
-            f"<p>missing in {missing(item)} of the records; values in each other: {each(item)}</p>",
+            f'<h2 id="f{number}">{escape_text(item.name)} <span class="faint">{item.kind}</span></h2>',
+            f"<p>missing in {missing_share(item)} of the records; values in each other: {values_per_record(item)}</p>",
             measures(item),
             f'<p class="faint">{what}</p>' if item.numbers.count else "",
             '<div class="beside">',
-            drawn(item),
-            frequent(item),
+            plot(item),
+            frequent_table(item),
             "</div>",
-            images(item),
+            thumbnails(item),
         ]
     )
 
 
-def measures(item: FeatureFigures) -> str:
+def measures(item: FeatureStats) -> str:
     least, mean, most = extremes(item)
     odd = f", {item.not_finite:,} not finite" if item.not_finite else ""
     if not item.numbers.count:
         return f"<p>no values{odd}</p>"
     return (
-        f"<p>min {least}, mean {mean}, max {most}, standard deviation {rounded(item.numbers.deviation)}, "
+        f"<p>min {least}, mean {mean}, max {most}, standard deviation {format_number(item.numbers.deviation)}, "
         f"{item.numbers.count:,} values{odd}</p>"
     )
 
 
-def drawn(item: FeatureFigures) -> str:
-    return histogram_svg(item.histogram.bins(BARS), f"histogram of {shown(item.name) or 'record lengths'}")
+def plot(item: FeatureStats) -> str:
+    return histogram_svg(item.histogram.bins(BARS), f"histogram of {escape_text(item.name) or 'record lengths'}")
 
 
-def frequent(item: FeatureFigures) -> str:
+def frequent_table(item: FeatureStats) -> str:
     values = item.frequent.most(VALUES)
     if not values or (item.frequent.exact and values[0][1] == 1 and len(values) == VALUES):
         return ""
     about = "" if item.frequent.exact else " at least"
     rows = "".join(
-        f'<tr><td><code>{shown(value_text(value))}</code></td><td class="number">{count:,}</td></tr>'
+        f'<tr><td><code>{escape_text(value_text(value))}</code></td><td class="number">{count:,}</td></tr>'
         for value, count in values
     )
     return f'<table><tr><th>most frequent</th><th class="number">times{about}</th></tr>{rows}</table>'
 
 
-def images(item: FeatureFigures) -> str:
+def thumbnails(item: FeatureStats) -> str:
     tags = [
         f'<img src="data:image/{image.type};base64,{base64.b64encode(image.data).decode()}" loading="lazy" '
-        f'alt="{image.type}, {bytes_in_words(len(image.data))}" title="{bytes_in_words(len(image.data))}">'
+        f'alt="{image.type}, {format_bytes(len(image.data))}" title="{format_bytes(len(image.data))}">'
         for image in item.images
     ]
     return f'<div class="images">{"".join(tags)}</div>' if tags else ""
@@ -140,19 +141,19 @@ def value_text(value: object) -> str:
     if isinstance(value, bytes):
         text = text_of(value)
         return repr(value if text is None else text)
-    return rounded(value) if isinstance(value, float) else str(value)
+    return format_number(value) if isinstance(value, float) else str(value)
 
 
-def missing(item: FeatureFigures) -> str:
+def missing_share(item: FeatureStats) -> str:
     return f"{item.missing / item.records:.1%}" if item.records else ""
 
 
-def each(item: FeatureFigures) -> str:
+def values_per_record(item: FeatureStats) -> str:
     least, most = item.per_record.least, item.per_record.most
-    return rounded(least) if least == most else f"{rounded(least)} to {rounded(most)}"
+    return format_number(least) if least == most else f"{format_number(least)} to {format_number(most)}"
 
 
-def extremes(item: FeatureFigures) -> tuple[str, str, str]:
+def extremes(item: FeatureStats) -> tuple[str, str, str]:
     if not item.numbers.count:
         return "", "", ""
-    return rounded(item.numbers.least), rounded(item.numbers.mean), rounded(item.numbers.most)
+    return format_number(item.numbers.least), format_number(item.numbers.mean), format_number(item.numbers.most)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from streamrec.cli.figures import Bin
-from streamrec.cli.output import rounded
+from streamrec.cli.output import format_number
+from streamrec.cli.stats import Bin
 
 __all__ = ["histogram_svg"]
 
@@ -30,7 +30,7 @@ def histogram_svg(bins: Sequence[Bin], title: str) -> str:
     for number, bin in enumerate(bins):
         height = (HEIGHT - AXIS) * bin.count / most
         place = f'x="{number * width:.1f}" y="{HEIGHT - AXIS - height:.1f}" width="{width:.1f}" height="{height:.1f}"'
-        tip = f"{rounded(bin.start)} to {rounded(bin.end)}: {bin.count:,}"
+        tip = f"{format_number(bin.start)} to {format_number(bin.end)}: {bin.count:,}"
         bars.append(f'<rect class="bar" {place}><title>{tip}</title></rect>')
     base = HEIGHT - AXIS
     return "\n".join(
@@ -38,8 +38,8 @@ def histogram_svg(bins: Sequence[Bin], title: str) -> str:
             f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">',
             *bars,
             f'<line class="axis" x1="0" y1="{base}" x2="{WIDTH}" y2="{base}"/>',
-            f'<text x="0" y="{HEIGHT - 4}">{rounded(bins[0].start)}</text>',
-            f'<text x="{WIDTH}" y="{HEIGHT - 4}" text-anchor="end">{rounded(bins[-1].end)}</text>',
+            f'<text x="0" y="{HEIGHT - 4}">{format_number(bins[0].start)}</text>',
+            f'<text x="{WIDTH}" y="{HEIGHT - 4}" text-anchor="end">{format_number(bins[-1].end)}</text>',
             f'<text x="{WIDTH}" y="11" text-anchor="end">highest bar: {most:,}</text>',
             "</svg>",
         ]

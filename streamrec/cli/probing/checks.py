@@ -13,14 +13,14 @@ from uuid import uuid4
 import anyio
 
 from streamrec import AlreadyExistsError, NotFoundError, ObjectChangedError, StreamrecError, UnsupportedOperationError
-from streamrec.cli.output import bytes_in_words, counted
+from streamrec.cli.output import format_bytes, plural
 from streamrec.cli.probing.endpoint import Endpoint, clock_skew, connect, endpoint_of, handshake, resolve
 from streamrec.cli.probing.measuring import measure
 from streamrec.cli.sources import Found, directory_of, find, storages_for
-from streamrec.cli.writing import Written
+from streamrec.cli.writing import Rollback
 from streamrec.storage import Storages
 
-__all__ = ["Row", "examine"]
+__all__ = ["CheckResult", "examine"]
 
 SKEW_SECONDS: Final = 300.0
 LOOKS: Final = 10
@@ -34,7 +34,7 @@ class CheckError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CheckResult:
     """What one check found.
 
     Attributes:
@@ -51,7 +51,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Patient:
+class Target:
     """What is looked at.
 
     Attributes:
@@ -65,7 +65,7 @@ class Patient:
     storages: Storages
 
 
-async def examine(url: str, write: bool, storage_options: Mapping[str, Any]) -> AsyncIterator[Row]:
+async def examine(url: str, write: bool, storage_options: Mapping[str, Any]) -> AsyncIterator[CheckResult]:
     """Goes through all checks; a later one is left out where it cannot be made.
 
     Args:
@@ -75,48 +75,50 @@ async def examine(url: str, write: bool, storage_options: Mapping[str, Any]) -> 
     """
     endpoint = endpoint_of(url, storage_options)
     if endpoint is not None:
-        for name, look in ends_of(endpoint):
-            row = await checked(name, lambda look=look: anyio.to_thread.run_sync(look, endpoint))  # type: ignore[misc]
+        for name, look in endpoint_checks(endpoint):
+            row = await run_check(name, lambda look=look: anyio.to_thread.run_sync(look, endpoint))  # type: ignore[misc]
             yield row
             if not row.ok and name != "clock":
                 return
     async with storages_for(storage_options) as storages:
-        patient, found = Patient(url, storage_options, storages), list[Found]()
-        yield await checked("list", lambda: listed(patient, found))
+        target, found = Target(url, storage_options, storages), list[Found]()
+        yield await run_check("list", lambda: check_list(target, found))
         objects = [item for item in found if item.size]
         if objects:
             largest = max(objects, key=lambda item: item.size or 0)
             for name, check in READING.items():
-                yield await checked(name, lambda check=check: check(patient, largest))  # type: ignore[misc]
+                yield await run_check(name, lambda check=check: check(target, largest))  # type: ignore[misc]
         else:
-            yield Row("get", None, 0.0, "nothing to read: name a directory that has objects, to look at reading too")
+            yield CheckResult(
+                "get", None, 0.0, "nothing to read: name a directory that has objects, to look at reading too"
+            )
         if write:
-            yield await checked("write", lambda: written(patient))
+            yield await run_check("write", lambda: check_write(target))
 
 
-def ends_of(endpoint: Endpoint) -> list[tuple[str, Callable[[Endpoint], str]]]:
+def endpoint_checks(endpoint: Endpoint) -> list[tuple[str, Callable[[Endpoint], str]]]:
     """What is looked at before any client."""
-    return [("resolve", resolved), ("connect", connected), ("TLS", encrypted), ("clock", clock)]
+    return [("resolve", check_resolve), ("connect", check_connect), ("TLS", check_tls), ("clock", check_clock)]
 
 
-async def checked(name: str, check: Callable[[], Awaitable[str]]) -> Row:
+async def run_check(name: str, check: Callable[[], Awaitable[str]]) -> CheckResult:
     """Makes a check, and takes the time."""
     began = time.perf_counter()
     try:
         found, ok = await check(), True
     except (StreamrecError, OSError, HTTPException, CheckError) as error:
         found, ok = str(error) or type(error).__name__, False
-    return Row(name, ok, time.perf_counter() - began, found)
+    return CheckResult(name, ok, time.perf_counter() - began, found)
 
 
-def resolved(endpoint: Endpoint) -> str:
+def check_resolve(endpoint: Endpoint) -> str:
     try:
         return f"{endpoint.host} is {', '.join(resolve(endpoint))}"
     except OSError as error:
         raise CheckError(f"{endpoint.host} has no address ({error}): check the endpoint's name, and DNS") from error
 
 
-def connected(endpoint: Endpoint) -> str:
+def check_connect(endpoint: Endpoint) -> str:
     try:
         connect(endpoint)
     except OSError as error:
@@ -126,7 +128,7 @@ def connected(endpoint: Endpoint) -> str:
     return f"port {endpoint.port}"
 
 
-def encrypted(endpoint: Endpoint) -> str:
+def check_tls(endpoint: Endpoint) -> str:
     if not endpoint.secure:
         return "not encrypted: all right on this machine or in a network of your own"
     try:
@@ -135,7 +137,7 @@ def encrypted(endpoint: Endpoint) -> str:
         raise CheckError(f"{error}: check the certificate, or name the CA's file in SSL_CERT_FILE") from error
 
 
-def clock(endpoint: Endpoint) -> str:
+def check_clock(endpoint: Endpoint) -> str:
     skew = clock_skew(endpoint)
     if skew is None:
         return "the server tells no time"
@@ -145,19 +147,19 @@ def clock(endpoint: Endpoint) -> str:
     return "as the server's, to a few seconds" if abs(skew) < 3 else ahead
 
 
-async def listed(patient: Patient, found: list[Found]) -> str:
-    directory = directory_of(patient.url)
+async def check_list(target: Target, found: list[Found]) -> str:
+    directory = directory_of(target.url)
     if directory is None:
-        found += await find(patient.storages, [patient.url])
+        found += await find(target.storages, [target.url])
     else:
-        storage = await patient.storages.at(directory)
+        storage = await target.storages.at(directory)
         found += [Found(info.path, info.size) async for info in storage.list(directory)]
     size = sum(item.size or 0 for item in found)
-    return f"{counted(len(found), 'object')}, {bytes_in_words(size)}"
+    return f"{plural(len(found), 'object')}, {format_bytes(size)}"
 
 
-async def got(patient: Patient, item: Found) -> str:
-    storage, took = await patient.storages.at(item.path), []
+async def check_get(target: Target, item: Found) -> str:
+    storage, took = await target.storages.at(item.path), []
     for _ in range(LOOKS):
         began = time.perf_counter()
         await storage.read_range(item.path, 0, 1)
@@ -165,8 +167,8 @@ async def got(patient: Patient, item: Found) -> str:
     return f"a byte comes in {statistics.median(took) * 1e3:.1f} ms, the slowest of {LOOKS} in {max(took) * 1e3:.1f} ms"
 
 
-async def ranged(patient: Patient, item: Found) -> str:
-    storage, size = await patient.storages.at(item.path), min(item.size or 0, 1 << 16)
+async def check_range(target: Target, item: Found) -> str:
+    storage, size = await target.storages.at(item.path), min(item.size or 0, 1 << 16)
     whole = await storage.read_range(item.path, 0, size)
     half = await storage.read_range(item.path, size // 2, size)
     if whole[size // 2 :] != half or len(whole) != size:
@@ -174,8 +176,8 @@ async def ranged(patient: Patient, item: Found) -> str:
     return f"bytes {size // 2:,} to {size:,} are the same alone and as a part"
 
 
-async def pinned(patient: Patient, item: Found) -> str:
-    storage = await patient.storages.at(item.path)
+async def check_version(target: Target, item: Found) -> str:
+    storage = await target.storages.at(item.path)
     version = (await storage.stat(item.path)).version
     if version is None:
         raise CheckError("the store tells no version: an object that is replaced while it is read is not noticed")
@@ -188,24 +190,24 @@ async def pinned(patient: Patient, item: Found) -> str:
     raise CheckError("another version was asked for, and the store gave this one: a change under way is not noticed")
 
 
-async def speed(patient: Patient, item: Found) -> str:
+async def check_speed(target: Target, item: Found) -> str:
     rates = []
     for connections in (1, 16):
-        done = await measure([item], connections, RANGE_BYTES, SPEED_SECONDS, patient.options)
-        rates.append(f"{done.rate:,.0f} MB/s with {counted(connections, 'connection')}")
+        done = await measure([item], connections, RANGE_BYTES, SPEED_SECONDS, target.options)
+        rates.append(f"{done.rate:,.0f} MB/s with {plural(connections, 'connection')}")
     return ", ".join(rates)
 
 
-async def written(patient: Patient) -> str:
+async def check_write(target: Target) -> str:
     """Writes an object, reads it, tries to create it again, and removes it."""
-    folder = directory_of(patient.url) or patient.url[: patient.url.rfind("/") + 1]
+    folder = directory_of(target.url) or target.url[: target.url.rfind("/") + 1]
     path, data = f"{folder}streamrec-doctor-{uuid4().hex[:8]}", uuid4().bytes * (WRITTEN_BYTES // 16)
-    storage = await patient.storages.at(path)
+    storage = await target.storages.at(path)
     created = "creates only what is not there"
     async with await storage.upload(path) as upload:
         await upload.write(data)
-    tidy = Written(patient.options)
-    tidy.add(path)
+    rollback = Rollback(target.options)
+    rollback.add(path)
     try:
         if await storage.read_range(path, 0, len(data)) != data:
             raise CheckError(f"{path} is not what was written: a cache between may be stale")
@@ -218,17 +220,17 @@ async def written(patient: Patient) -> str:
         except UnsupportedOperationError:
             created = "has no overwrite=False"
     finally:
-        await tidy.remove()
+        await rollback.remove()
     try:
         await storage.stat(path)
     except NotFoundError:
-        return f"{bytes_in_words(len(data))} written, read, removed; the store {created}"
+        return f"{format_bytes(len(data))} written, read, removed; the store {created}"
     raise CheckError(f"{path} was written and cannot be removed: the credentials lack the right to delete; remove it")
 
 
-READING: Final[Mapping[str, Callable[[Patient, Found], Awaitable[str]]]] = {
-    "get": got,
-    "range": ranged,
-    "version": pinned,
-    "speed": speed,
+READING: Final[Mapping[str, Callable[[Target, Found], Awaitable[str]]]] = {
+    "get": check_get,
+    "range": check_range,
+    "version": check_version,
+    "speed": check_speed,
 }

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 import streamrec
-from streamrec.cli.reading import batches, each
+from streamrec.cli.reading import batches, map_concurrently
 from streamrec.cli.sources import Found, storages_for
 from streamrec.storage import Distribution, Storage
 
@@ -94,7 +94,7 @@ async def measure(
                 done += await read(storage, next(ranges), buffer)
             return done
 
-        nbytes = sum(await each(work, range(connections), connections))
+        nbytes = sum(await map_concurrently(work, range(connections), connections))
         took, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu
         counts = list(storages.statistics.snapshot().backends.values())
     retries = sum(sum(item.retries.values()) + item.hedges for item in counts)
@@ -107,11 +107,13 @@ async def measure_dataset(
     """Reads shards as a training loop does, every CRC32C checked, for some time, and again if they end before."""
     began, cpu, passes = time.perf_counter(), time.process_time(), [0]
 
-    def note(total: int) -> None:
+    def on_bytes_read(total: int) -> None:
         passes[-1] = total
 
     while time.perf_counter() < began + seconds:
-        async with aclosing(batches(objects, record_bytes, storage_options, note, num_parallel_reads=reads)) as taken:
+        async with aclosing(
+            batches(objects, record_bytes, storage_options, on_bytes_read, num_parallel_reads=reads)
+        ) as taken:
             async for _ in taken:
                 if time.perf_counter() > began + seconds:
                     break

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = ["Frequent"]
+__all__ = ["FrequentValues"]
 
 CAPACITY: Final = 10_000
 
 
-class Frequent:
+class FrequentValues:
     """Counts of values.
 
     Args:
         capacity: How many different values are kept, and twice as many for a moment.
 
-    >>> frequent = Frequent()
+    >>> frequent = FrequentValues()
     >>> frequent.add({"cat": 3, "dog": 1}), frequent.add({"dog": 1})
     (None, None)
     >>> frequent.most(1), frequent.different, frequent.exact

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec import BytesColumn
-from streamrec.cli.figures.frequent import Frequent
-from streamrec.cli.figures.histogram import Histogram
-from streamrec.cli.figures.moments import Moments
 from streamrec.cli.records import image_type
+from streamrec.cli.stats.frequent_values import FrequentValues
+from streamrec.cli.stats.histogram import Histogram
+from streamrec.cli.stats.moments import Moments
 
-__all__ = ["FeatureFigures", "Image"]
+__all__ = ["FeatureStats", "Image"]
 
 SHORT_BYTES: Final = 64
 """Longer strings are not counted one by one."""
@@ -31,7 +31,7 @@ class Image(NamedTuple):
     data: bytes
 
 
-class FeatureFigures:
+class FeatureStats:
     """One feature. Numbers are looked at as they are, strings by their lengths in bytes.
 
     Attributes:
@@ -57,7 +57,7 @@ class FeatureFigures:
         self.numbers = Moments()
         self.not_finite = 0
         self.histogram = Histogram(whole=kind != "float32")
-        self.frequent = Frequent()
+        self.frequent = FrequentValues()
         self.long = 0
         self.images: list[Image] = []
 

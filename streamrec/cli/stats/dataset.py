@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec import Frames, RaggedFeature, Schema, parse_example, parse_sequence_example
-from streamrec.cli.figures.feature import FeatureFigures
+from streamrec.cli.stats.feature import FeatureStats
 
-__all__ = ["FigureTable"]
+__all__ = ["DatasetStats"]
 
 
-class FigureTable:
+class DatasetStats:
     """The figures of each feature, in the order of their names; and of the records' lengths.
 
     Args:
@@ -27,13 +27,13 @@ class FigureTable:
     """
 
     def __init__(self, schema: Schema | None, wanted: Callable[[str], bool]) -> None:
-        self.records = FeatureFigures("", "bytes")
+        self.records = FeatureStats("", "bytes")
         context = schema.summaries if schema else ()
         lists = schema.list_summaries if schema else ()
         self._context = {item.name: RaggedFeature(item.dtype) for item in context if item.dtype and wanted(item.name)}
         self._lists = {item.name: RaggedFeature(item.dtype) for item in lists if item.dtype and wanted(item.name)}
         self.features = tuple(
-            FeatureFigures(name, feature.dtype.__name__)
+            FeatureStats(name, feature.dtype.__name__)
             for name, feature in [*self._context.items(), *self._lists.items()]
         )
 

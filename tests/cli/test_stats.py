@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec import Frames
-from streamrec.cli.figures import Frequent, Histogram, Moments
 from streamrec.cli.shuffling import Shuffle
+from streamrec.cli.stats import FrequentValues, Histogram, Moments
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=64)
 PARTS = st.lists(st.lists(FLOATS, min_size=1, max_size=20), min_size=1, max_size=5)
@@ -66,7 +66,7 @@ def test_moments_are_those_of_all_numbers(parts: list[list[float]]) -> None:
 
 @given(st.lists(st.lists(st.integers(0, 30), max_size=60), max_size=20))
 def test_frequent_values_are_never_lost(parts: list[list[int]]) -> None:
-    frequent = Frequent(capacity=5)
+    frequent = FrequentValues(capacity=5)
     for part in parts:
         frequent.add(Counter(part))
     truth = Counter(value for part in parts for value in part)
@@ -88,9 +88,9 @@ async def test_a_shuffle_deals_again_what_is_too_large_and_gives_each_record_onc
     orders = []
     for told in (100, 150_000):  # far less than they are, so that buckets are too large; and about what they are
         with Shuffle(7, str(tmp_path), bucket_bytes=4096) as shuffle:
-            await shuffle.deal(blocks(), told)
+            await shuffle.scatter(blocks(), told)
             assert shuffle.records == len(records)
-            orders.append([record async for frames in shuffle.drawn() for record in frames])
+            orders.append([record async for frames in shuffle.shuffled() for record in frames])
     assert sorted(orders[0]) == sorted(orders[1]) == records
     assert os.listdir(tmp_path) == []
     moved = [abs(index - int(record[:5])) for index, record in enumerate(orders[1])]
