@@ -2,7 +2,8 @@
 
 - A name that ends in `.json` is a manifest, and stands for its shards.
 - A directory (a URL that ends in `/` or is a bucket, a local path that is one) stands for all that lies below it. Where
-  records are wanted, manifests and names that begin with `.` or `_` (as `_SUCCESS`) are left out.
+  records are wanted, manifests and names that begin with `.` or `_` (as `_SUCCESS`) are left out; and a `manifest.json`
+  tells how many records those shards hold that have the size which it says.
 - All else is what `TFRecordDataset` takes: a URL, a path, a glob, braces.
 """
 
@@ -11,13 +12,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import anyio
 import click
 
-from streamrec.errors import NotFoundError
+from streamrec.errors import ManifestError, NotFoundError
 from streamrec.shards import Listing, Manifest, expand_braces, sizes_of
 from streamrec.storage import Storages
 
@@ -82,10 +84,7 @@ async def find_records(storages: Storages, names: Sequence[str]) -> list[Found]:
             manifest = await read_manifest(storages, name)
             found += [Found(shard.path, shard.bytes, shard.records) for shard in manifest.shards]
         elif directory:
-            inside = [item for item in await below(storages, directory) if not NO_RECORDS.fullmatch(item.path)]
-            if not inside:
-                raise NotFoundError("no shard lies below this directory", directory)
-            found += inside
+            found += await shards_below(storages, directory)
         else:
             found += await matching(storages, name)
     return await sized(storages, found)
@@ -125,6 +124,21 @@ async def below(storages: Storages, directory: str) -> list[Found]:
     if not found:
         raise NotFoundError("nothing lies below this directory: check the bucket and the name", directory)
     return found
+
+
+async def shards_below(storages: Storages, directory: str) -> list[Found]:
+    """All shards below a directory; what a manifest.json beside them says of their records is believed."""
+    inside = await below(storages, directory)
+    shards = [item for item in inside if not NO_RECORDS.fullmatch(item.path)]
+    if not shards:
+        raise NotFoundError("no shard lies below this directory", directory)
+    counts: dict[tuple[str, int | None], int] = {}
+    for item in inside:
+        if item.path.endswith("/manifest.json"):
+            with suppress(ManifestError):  # somebody else's
+                manifest = await read_manifest(storages, item.path)
+                counts |= {(shard.path, shard.bytes): shard.records for shard in manifest.shards}
+    return [replace(item, records=counts.get((item.path, item.size))) for item in shards]
 
 
 async def matching(storages: Storages, name: str) -> list[Found]:

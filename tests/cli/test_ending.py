@@ -1,6 +1,7 @@
 """How commands end: exit codes, messages, Ctrl-C, a closed pipe, a missing package."""
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -71,6 +72,15 @@ def test_a_closed_pipe_ends_quietly(shard: Path) -> None:
         process.stdout.close()
         assert process.stderr.read() == ""
     assert process.returncode == 141
+
+
+def test_progress_is_shown_in_a_terminal_alone(shard: Path) -> None:
+    terminal, inside = pty.openpty()
+    subprocess.run([COMMAND, "verify", shard], stdout=subprocess.DEVNULL, stderr=inside, check=True)
+    os.close(inside)
+    assert b"verifying" in os.read(terminal, 4096)
+    os.close(terminal)
+    assert run("verify", shard).err == ""
 
 
 def test_without_the_extra_one_line_says_what_to_install() -> None:

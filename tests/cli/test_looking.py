@@ -1,11 +1,12 @@
 """ls, count, info, head, cat, stat: on local files."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import PNG, examples, place, run
+from tests.cli.conftest import PNG, Done, examples, place, run
 
 
 def test_ls_lists_what_names_stand_for(shard: Path, damaged: Path) -> None:
@@ -27,6 +28,20 @@ def test_count_by_lengths_and_by_a_manifest(shard: Path, tmp_path: Path) -> None
     for file in (tmp_path / "new").glob("*.gz"):
         file.unlink()
     assert run("count", f"{tmp_path}/new/manifest.json").out == "240\n"
+
+
+def test_a_manifest_in_a_directory_is_believed_where_sizes_are_right(
+    shard: Path, tmp_path: Path, called: Callable[..., Done]
+) -> None:
+    folder = tmp_path / "new"
+    called("reshard", "--shards", "2", shard, f"{folder}/")
+    first, second = sorted(folder.glob("*.tfrecord"))
+    first.write_bytes(bytes(first.stat().st_size))  # no record is left in it
+    assert called("count", folder).out == "240\n"
+    second.write_bytes(b"")
+    assert called("count", folder).out == "120\n"
+    (folder / "manifest.json").write_text('{"name": "of something else"}')
+    assert called("count", folder).code == 1
 
 
 def test_info_tells_what_a_data_set_is(shard: Path) -> None:
