@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from streamrec import Frames, ShardInfo, ShardWriter
+from streamrec import Frames, ManifestError, ShardInfo, ShardWriter
 from streamrec.cli.sources import directory_of
 from streamrec.cli.writing import ENDINGS, Rollback
 from streamrec.shards import Manifest
@@ -102,16 +102,26 @@ async def write_limited(
 async def write_even(
     records: AsyncIterator[Frames], target: Target, rollback: Rollback, shards: int, total: int
 ) -> list[ShardInfo]:
-    """Writes so many shards, whose numbers of records differ by one at the most."""
+    """Writes so many shards, whose numbers of records differ by one at the most.
+
+    Raises:
+        ManifestError: There are not `total` records; a manifest said so.
+    """
     feed = Feed(records)
-    infos = []
+    infos: list[ShardInfo] = []
     for number in range(shards):
         path = target.pattern.format(shard=number)
-        async with ShardWriter(path, target.compression, storage_options=target.storage_options) as writer:
-            async for frames in feed.take(total // shards + (number < total % shards)):
-                await writer.write_batch(frames)
-        rollback.add(path)
+        writer = ShardWriter(path, target.compression, storage_options=target.storage_options)
+        try:
+            async with writer:
+                async for frames in feed.take(total // shards + (number < total % shards)):
+                    await writer.write_batch(frames)
+        finally:
+            for shard in writer.shards:
+                rollback.add(shard.path)
         infos += writer.shards
+    if sum(shard.records for shard in infos) != total or not await feed.ended():
+        raise ManifestError(f"there are not {total:,} records, as the manifest of these shards says: write it anew")
     return infos
 
 
@@ -131,6 +141,10 @@ class Feed:
     def __init__(self, blocks: AsyncIterator[Frames]) -> None:
         self._blocks = blocks
         self._rest = Frames.of([])
+
+    async def ended(self) -> bool:
+        """Whether no record is left."""
+        return not len(self._rest) and await anext(self._blocks, None) is None
 
     async def take(self, count: int) -> AsyncIterator[Frames]:
         """The next `count` records, or as many as there are."""

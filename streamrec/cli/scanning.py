@@ -69,14 +69,18 @@ async def scan(
         )
         records, writer = 0, None
         if copy is not None:
-            writer = await stack.enter_async_context(
-                streamrec.ShardWriter(copy, reader.compression_type, storage_options=storage_options)
-            )
+            writer = streamrec.ShardWriter(copy, reader.compression_type, storage_options=storage_options)
+            stack.callback(note, writer, rollback)
+            await stack.enter_async_context(writer)
         async for frames in blocks(reader, meter):
             records += len(frames)
             if writer is not None:
                 await writer.write_batch(frames)
         lost_bytes = reader.statistics.lost_bytes
-    if copy is not None:
-        rollback.add(copy)
     return Scan(shard.path, records, tuple(reader.losses), reader.skipped, lost_bytes, copy)
+
+
+def note(writer: streamrec.ShardWriter, rollback: Rollback) -> None:
+    """What the writer has finished is there, however the writing ended."""
+    for shard in writer.shards:
+        rollback.add(shard.path)

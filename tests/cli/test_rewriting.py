@@ -55,6 +55,20 @@ def test_reshard_splits_merges_and_compresses(shard: Path, tmp_path: Path) -> No
     assert streamrec.verify_sync(f"{tmp_path}/whole.gz.manifest.json").ok
 
 
+def test_no_record_is_lost_to_a_manifest_that_is_wrong(
+    shard: Path, tmp_path: Path, called: Callable[..., Done]
+) -> None:
+    called("reshard", shard, f"{tmp_path}/old/")
+    manifest = tmp_path / "old" / "manifest.json"
+    right = manifest.read_text()
+    for wrong in (239, 241):
+        manifest.write_text(right.replace('"records": 240', f'"records": {wrong}'))
+        done = called("reshard", "--shards", "3", manifest, f"{tmp_path}/new/")
+        assert done.code == 1
+        assert f"there are not {wrong} records" in done.err
+        assert list((tmp_path / "new").iterdir()) == []
+
+
 def test_a_seed_shuffles_alike(shard: Path, tmp_path: Path, called: Callable[..., Done]) -> None:
     orders = []
     for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):

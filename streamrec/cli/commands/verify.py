@@ -96,7 +96,8 @@ async def verify_sources(
     sources: Sequence[str], repair: str | None, overwrite: bool, storage_options: Mapping[str, Any]
 ) -> Verdict:
     manifests = [name for name in sources if name.endswith(".json")]
-    reports = [await streamrec.verify(manifest, storage_options=storage_options) for manifest in manifests]
+    with progress("comparing", None):
+        reports = [await streamrec.verify(manifest, storage_options=storage_options) for manifest in manifests]
     problems = [problem for report in reports for problem in report.problems]
     missing = {problem.path for problem in problems if problem.kind == "missing"}
     differing = {problem.path for problem in problems if problem.kind in ("bytes", "crc32c", "records")}
