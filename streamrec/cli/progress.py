@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -13,39 +13,42 @@ __all__ = ["Meter", "progress"]
 
 
 class Meter:
-    """How far the work has come, in bytes."""
+    """How far the work has come, in bytes; nobody sees it until `show`."""
 
-    def __init__(self, bar: Progress, total: int | None) -> None:
-        self._bar = bar
-        self._task = bar.add_task("", total=total)
-        self._counted = 0
+    def __init__(self) -> None:
+        self._done = 0
+        self._shown: Callable[[int], None] | None = None
+
+    def show(self, shown: Callable[[int], None]) -> None:
+        """From now on, `shown` is called with how many bytes are done in all."""
+        self._shown = shown
 
     def add(self, nbytes: int) -> None:
         """So many more bytes are done."""
-        self._counted += nbytes
-        self._bar.update(self._task, completed=self._counted)
+        self._done += nbytes
+        if self._shown is not None:
+            self._shown(self._done)
 
     def set(self, nbytes: int) -> None:
         """So many bytes are done in all."""
-        self.add(nbytes - self._counted)
+        self.add(nbytes - self._done)
 
 
 @contextmanager
 def progress(doing: str, total: int | None, *, quiet: bool = False) -> Iterator[Meter]:
-    """Shows a bar while the block runs; it is gone afterwards.
+    """Shows a bar while the block runs, where standard error is a terminal; it is gone afterwards.
 
     Args:
         doing: What is done, in a word.
         total: Bytes that there are to do; None where nobody knows.
         quiet: Whether nothing is shown in a terminal either.
     """
-    console = Console(stderr=True)
-    columns = (
-        TextColumn(doing),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=quiet or not sys.stderr.isatty()) as bar:
-        yield Meter(bar, total)
+    meter = Meter()
+    if quiet or not sys.stderr.isatty():
+        yield meter
+        return
+    columns = (TextColumn(doing), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total)
+        meter.show(lambda done: bar.update(task, completed=done))
+        yield meter
