@@ -8,31 +8,31 @@ import pytest
 
 from tests.cli.conftest import PNG, Done, examples, place, run
 
+Call = Callable[..., Done]
 
-def test_ls_lists_what_names_stand_for(shard: Path, damaged: Path) -> None:
+
+def test_ls_lists_what_names_stand_for(shard: Path, damaged: Path, called: Call) -> None:
     size, cut = shard.stat().st_size, damaged.stat().st_size
     folder = shard.parent
     wanted = [{"path": str(shard), "bytes": size}, {"path": str(damaged), "bytes": cut}]
     for names in ([shard, damaged], [f"{folder}/*.tfrecord"], [f"{folder}/train-{{0..1}}.tfrecord"], [f"{folder}/"]):
-        assert run("ls", "--json", *names).json == wanted
+        assert called("ls", "--json", *names).json == wanted
     done = run("ls", folder)
     assert done.out == f"{size:,}  {shard}\n{cut:,}  {damaged}\n"
     assert "2 files" in done.err
 
 
-def test_count_by_lengths_and_by_a_manifest(shard: Path, tmp_path: Path) -> None:
-    assert run("count", shard, shard).out == "480\n"
-    assert run("reshard", "--shards", "3", "--compression", "gzip", shard, f"{tmp_path}/new/").code == 0
-    counts = run("count", "--json", f"{tmp_path}/new/").json
+def test_count_by_lengths_and_by_a_manifest(shard: Path, tmp_path: Path, called: Call) -> None:
+    assert called("count", shard, shard).out == "480\n"
+    assert called("reshard", "--shards", "3", "--compression", "gzip", shard, f"{tmp_path}/new/").code == 0
+    counts = called("count", "--json", f"{tmp_path}/new/").json
     assert [row["records"] for row in counts["shards"]] == [80, 80, 80]
     for file in (tmp_path / "new").glob("*.gz"):
         file.unlink()
-    assert run("count", f"{tmp_path}/new/manifest.json").out == "240\n"
+    assert called("count", f"{tmp_path}/new/manifest.json").out == "240\n"
 
 
-def test_a_manifest_in_a_directory_is_believed_where_sizes_are_right(
-    shard: Path, tmp_path: Path, called: Callable[..., Done]
-) -> None:
+def test_a_manifest_in_a_directory_is_believed_where_sizes_are_right(shard: Path, tmp_path: Path, called: Call) -> None:
     folder = tmp_path / "new"
     called("reshard", "--shards", "2", shard, f"{folder}/")
     first, second = sorted(folder.glob("*.tfrecord"))
@@ -44,8 +44,8 @@ def test_a_manifest_in_a_directory_is_believed_where_sizes_are_right(
     assert called("count", folder).code == 1
 
 
-def test_info_tells_what_a_data_set_is(shard: Path) -> None:
-    found = run("info", "--json", shard).json
+def test_info_tells_what_a_data_set_is(shard: Path, called: Call) -> None:
+    found = called("info", "--json", shard).json
     assert (found["shards"], found["records"], found["bytes"]) == (1, 240, shard.stat().st_size)
     assert found["compression"] == [""]
     features = {item["name"]: item for item in found["features"]}
@@ -65,21 +65,21 @@ def test_info_tells_what_a_data_set_is(shard: Path) -> None:
     assert f"PNG, {len(PNG)} bytes" in text
 
 
-def test_records_as_text_json_and_bytes(shard: Path) -> None:
-    rows = [json.loads(line) for line in run("cat", "--json", "--features", "label,words", shard).out.splitlines()]
+def test_records_as_text_json_and_bytes(shard: Path, called: Call) -> None:
+    rows = [json.loads(line) for line in called("cat", "--json", "--features", "label,words", shard).out.splitlines()]
     assert rows == [{"label": [number % 4], "words": ["a"] * (number % 3)} for number in range(240)]
-    text = run("head", "-n", "1", "--from-record", "100", shard).out
+    text = called("head", "-n", "1", "--from-record", "100", shard).out
     assert text.startswith(f"{shard}, record 100, byte {place(shard, 100):,}: {len(examples(101)[100])} bytes\n")
     assert "\n  label: 0\n  score: 12.5\n  words: 'a'\n" in text
-    found = run("head", "-n", "1", "--from-byte", str(place(shard, 7) - 1), shard).out
+    found = called("head", "-n", "1", "--from-byte", str(place(shard, 7) - 1), shard).out
     assert f"byte {place(shard, 7):,}: " in found
     raw = run("cat", "--as", "raw", "-n", "2", "--features", "image", shard).out
     assert raw.encode("utf-8", "surrogateescape") == PNG * 2
 
 
-def test_stat_shows_figures_and_writes_a_page(shard: Path, tmp_path: Path) -> None:
+def test_stat_shows_figures_and_writes_a_page(shard: Path, tmp_path: Path, called: Call) -> None:
     page = tmp_path / "page.html"
-    found = run("stat", "--json", "--html", page, shard).json
+    found = called("stat", "--json", "--html", page, shard).json
     features = {item["name"]: item for item in found["features"]}
     label, score, words = features["label"], features["score"], features["words"]
     assert found["records"] == 240

@@ -6,13 +6,15 @@ from pathlib import Path
 import streamrec
 from tests.cli.conftest import Done, examples, place, run
 
+Call = Callable[..., Done]
+
 
 def records(*paths: Path) -> list[bytes]:
     return [record for path in paths for record in streamrec.TFRecordDataset(str(path))]
 
 
-def test_verify_tells_the_places_and_repairs(shard: Path, damaged: Path, tmp_path: Path) -> None:
-    assert run("verify", shard).code == 0
+def test_verify_tells_the_places_and_repairs(shard: Path, damaged: Path, tmp_path: Path, called: Call) -> None:
+    assert called("verify", shard).code == 0
     done = run("verify", "--json", "--repair", f"{tmp_path}/clean/", shard.parent)
     assert done.code == 1
     good, bad = done.json["shards"]
@@ -22,42 +24,40 @@ def test_verify_tells_the_places_and_repairs(shard: Path, damaged: Path, tmp_pat
     assert losses == [(place(shard, 100), 100), (place(shard, 239), 238)]
     wanted = [record for number, record in enumerate(examples(239)) if number != 100]
     assert records(tmp_path / "clean" / damaged.name) == wanted
-    assert run("verify", tmp_path / "clean").out == "2 shards read, 478 good records, nothing is damaged\n"
-    text = run("verify", damaged).out
+    assert called("verify", tmp_path / "clean").out == "2 shards read, 478 good records, nothing is damaged\n"
+    text = called("verify", damaged).out
     assert f"byte {place(shard, 100):,}, behind 100 good records: " in text
     assert "1 shard read, 238 good records, 1 shard damaged" in text
 
 
-def test_verify_with_a_manifest_says_what_and_where(shard: Path, tmp_path: Path) -> None:
-    run("reshard", "--shards", "3", shard, f"{tmp_path}/new/")
+def test_verify_with_a_manifest_says_what_and_where(shard: Path, tmp_path: Path, called: Call) -> None:
+    called("reshard", "--shards", "3", shard, f"{tmp_path}/new/")
     first, second, _ = sorted((tmp_path / "new").glob("*.tfrecord"))
-    assert run("verify", f"{tmp_path}/new/manifest.json").code == 0
+    assert called("verify", f"{tmp_path}/new/manifest.json").code == 0
     first.unlink()
     data, fifth = bytearray(second.read_bytes()), place(second, 5)
     data[fifth + 30] ^= 1
     second.write_bytes(data)
-    done = run("verify", "--json", f"{tmp_path}/new/manifest.json")
+    done = called("verify", "--json", f"{tmp_path}/new/manifest.json")
     assert done.code == 1
     assert {problem["kind"] for problem in done.json["problems"]} == {"missing", "crc32c"}
     assert [loss["byte"] for loss in done.json["shards"][0]["losses"]] == [fifth]
 
 
-def test_reshard_splits_merges_and_compresses(shard: Path, tmp_path: Path) -> None:
+def test_reshard_splits_merges_and_compresses(shard: Path, tmp_path: Path, called: Call) -> None:
     target = f"{tmp_path}/zst/train-{{shard:02d}}-of-{{shards:02d}}.zst"
     assert run("reshard", "--shards", "7", shard, target).code == 0
     parts = sorted((tmp_path / "zst").glob("train-*-of-07.zst"))
     assert [len(records(part)) for part in parts] == [35, 35, 34, 34, 34, 34, 34]
     assert records(*parts) == examples(240)
-    done = run("reshard", "--json", "--shard-bytes", "10kB", tmp_path / "zst", f"{tmp_path}/plain/")
+    done = called("reshard", "--json", "--shard-bytes", "10kB", tmp_path / "zst", f"{tmp_path}/plain/")
     assert all(row["bytes"] <= 10_000 for row in done.json["shards"])
-    assert run("reshard", f"{tmp_path}/plain/manifest.json", tmp_path / "whole.gz").code == 0
+    assert called("reshard", f"{tmp_path}/plain/manifest.json", tmp_path / "whole.gz").code == 0
     assert records(tmp_path / "whole.gz") == examples(240)
     assert streamrec.verify_sync(f"{tmp_path}/whole.gz.manifest.json").ok
 
 
-def test_no_record_is_lost_to_a_manifest_that_is_wrong(
-    shard: Path, tmp_path: Path, called: Callable[..., Done]
-) -> None:
+def test_no_record_is_lost_to_a_manifest_that_is_wrong(shard: Path, tmp_path: Path, called: Call) -> None:
     called("reshard", shard, f"{tmp_path}/old/")
     manifest = tmp_path / "old" / "manifest.json"
     right = manifest.read_text()
@@ -69,7 +69,7 @@ def test_no_record_is_lost_to_a_manifest_that_is_wrong(
         assert list((tmp_path / "new").iterdir()) == []
 
 
-def test_a_seed_shuffles_alike(shard: Path, tmp_path: Path, called: Callable[..., Done]) -> None:
+def test_a_seed_shuffles_alike(shard: Path, tmp_path: Path, called: Call) -> None:
     orders = []
     for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
         called("reshard", "--shuffle", "--seed", seed, "--shards", "2", shard, f"{tmp_path}/{name}/")
@@ -79,7 +79,7 @@ def test_a_seed_shuffles_alike(shard: Path, tmp_path: Path, called: Callable[...
     assert sorted(orders[0]) == sorted(orders[2]) == sorted(examples(240))
 
 
-def test_nothing_is_replaced_unasked(shard: Path, tmp_path: Path, called: Callable[..., Done]) -> None:
+def test_nothing_is_replaced_unasked(shard: Path, tmp_path: Path, called: Call) -> None:
     before = shard.read_bytes()
     assert called("reshard", shard, f"{tmp_path}/new/").code == 0
     for wrong in (
@@ -94,8 +94,8 @@ def test_nothing_is_replaced_unasked(shard: Path, tmp_path: Path, called: Callab
     assert shard.read_bytes() == before
 
 
-def test_damage_ends_a_reshard_and_leaves_nothing(damaged: Path, tmp_path: Path) -> None:
-    done = run("reshard", "--shard-records", "10", damaged, f"{tmp_path}/new/")
+def test_damage_ends_a_reshard_and_leaves_nothing(damaged: Path, tmp_path: Path, called: Call) -> None:
+    done = called("reshard", "--shard-records", "10", damaged, f"{tmp_path}/new/")
     assert done.code == 1
     assert "record 100, byte " in done.err
     assert [path for path in (tmp_path / "new").rglob("*") if path.is_file()] == []
