@@ -23,7 +23,8 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich"):
             raise
-        sys.exit(f"the streamrec command needs the package {error.name}: pip install 'streamrec[cli]'")
+        print(f"the streamrec command needs the package {error.name}: pip install 'streamrec[cli]'", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(program.run(sys.argv[1:]))

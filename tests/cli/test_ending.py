@@ -86,7 +86,7 @@ def test_progress_is_shown_in_a_terminal_alone(shard: Path) -> None:
 def test_without_the_extra_one_line_says_what_to_install() -> None:
     code = "import sys; sys.modules['click'] = None; from streamrec.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr == "the streamrec command needs the package click: pip install 'streamrec[cli]'\n"
 
 
