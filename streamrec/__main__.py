@@ -1,0 +1,5 @@
+"""`python -m streamrec`: the command line."""
+
+from streamrec.cli import main
+
+main()

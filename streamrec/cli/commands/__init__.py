@@ -1,0 +1,1 @@
+"""The commands, a file for each. `command` in it is what click calls."""

@@ -1,0 +1,132 @@
+"""`streamrec bench`: how fast a store gives what is there, and what to set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+
+from streamrec.cli import options
+from streamrec.cli.output import format_bytes, plural, print_json, print_line, print_table
+from streamrec.cli.probing.measuring import Measured, measure, measure_dataset
+from streamrec.cli.progress import progress
+from streamrec.cli.reading import run, total_bytes
+from streamrec.cli.sampling import take_sample
+from streamrec.cli.sources import Found, find_records, storages_for
+
+__all__ = ["command", "knee"]
+
+CONNECTIONS: Final = (1, 2, 4, 8, 16, 32)
+SIZES: Final = {"64 KiB": 1 << 16, "256 KiB": 1 << 18, "1 MiB": 1 << 20, "4 MiB": 1 << 22}
+ENOUGH: Final = 0.9
+"""The knee is where more connections bring no more than the rest of this share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What was measured.
+
+    Attributes:
+        objects: Of which objects.
+        cells: By connections and name of the size.
+        dataset: The records of the same objects, as a training loop reads them, with the knee's connections.
+    """
+
+    objects: Sequence[Found]
+    cells: Mapping[tuple[int, str], Measured]
+    dataset: Measured
+
+
+@click.command("bench", epilog=options.examples("streamrec bench 's3://bucket/train-*.tfrecord'"))
+@options.sources
+@click.option("--seconds", type=click.FloatRange(0.05), default=1.0, show_default=True, help="For each measurement.")
+@options.as_json
+@options.storage_options
+def command(sources: Sequence[str], seconds: float, as_json: bool, storage_options: Mapping[str, Any]) -> None:
+    """Reads ranges of objects that are there: with 1 to 32 connections, in requests of 64 KiB to 4 MiB.
+
+    Shows megabytes a second, the time to the first byte, and processor seconds for each gigabyte; says where more
+    connections bring little, and how fast streamrec reads the same objects as records.
+    """
+    sweep = run(sweep_store(sources, seconds, storage_options))
+    if as_json:
+        print_json(to_json(sweep))
+        return
+    print_line(
+        f"{plural(len(sweep.objects), 'object')}, {format_bytes(total_bytes(sweep.objects))}; MB/s by request size"
+    )
+    columns = ("connections", *(f">{name}" for name in SIZES), ">first byte 50 %", ">90 %", ">99 %", ">CPU-s/GB")
+    print_table(columns, [table_row(sweep, connections) for connections in CONNECTIONS])
+    (most, name), best = max(sweep.cells.items(), key=lambda cell: cell[1].rate)
+    enough = knee(rates(sweep.cells, name))
+    click.echo()
+    print_line(f"the best is {best.rate:,.0f} MB/s: {plural(most, 'connection')}, requests of {name}")
+    print_line(f"the knee is at {plural(enough, 'connection')}: set num_parallel_reads={enough}")
+    print_line(
+        f"TFRecordDataset(num_parallel_reads={enough}): {sweep.dataset.rate:,.0f} MB/s, "
+        f"{sweep.dataset.cpu_per_gb:.2f} CPU-s/GB, every CRC32C checked"
+    )
+
+
+async def sweep_store(sources: Sequence[str], seconds: float, storage_options: Mapping[str, Any]) -> Sweep:
+    async with storages_for(storage_options) as storages:
+        found = [item for item in await find_records(storages, sources) if item.size]
+    if not found:
+        raise click.UsageError("these objects are empty, or their sizes are not known: name others")
+    sample = await take_sample(found, storage_options)
+    cells = {}
+    with progress("measuring", None) as meter:
+        for connections in CONNECTIONS:
+            for name, size in SIZES.items():
+                cell = cells[connections, name] = await measure(found, connections, size, seconds, storage_options)
+                meter.add(cell.nbytes)
+    _, name = max(cells, key=lambda key: cells[key].rate)
+    reads = knee(rates(cells, name))
+    return Sweep(found, cells, await measure_dataset(found, reads, sample.record_bytes, 2 * seconds, storage_options))
+
+
+def rates(cells: Mapping[tuple[int, str], Measured], name: str) -> dict[int, float]:
+    return {connections: cells[connections, name].rate for connections in CONNECTIONS}
+
+
+def knee(rates: Mapping[int, float]) -> int:
+    """The fewest connections that give nine tenths of the best rate.
+
+    Examples:
+        >>> knee({1: 60, 2: 118, 4: 230, 8: 300, 16: 310})
+        8
+    """
+    best = max(rates.values())
+    return min(connections for connections, rate in rates.items() if rate >= ENOUGH * best)
+
+
+def table_row(sweep: Sweep, connections: int) -> tuple[str, ...]:
+    """A line of the table; what stands behind the rates is of the largest requests."""
+    cells = [sweep.cells[connections, name] for name in SIZES]
+    first = cells[-1].first_byte
+    waits = ["" if first is None else f"{first.quantile(share) * 1e3:,.1f} ms" for share in (0.5, 0.9, 0.99)]
+    return str(connections), *(f"{cell.rate:,.0f}" for cell in cells), *waits, f"{cells[-1].cpu_per_gb:.2f}"
+
+
+def to_json(sweep: Sweep) -> dict[str, Any]:
+    """All of it as an object of JSON."""
+    (_, name), _ = max(sweep.cells.items(), key=lambda cell: cell[1].rate)
+    rows = [
+        {
+            "connections": connections,
+            "request_bytes": SIZES[name],
+            **rates_json(cell),
+            "first_byte_seconds": None
+            if cell.first_byte is None
+            else {str(share): cell.first_byte.quantile(share) for share in (0.5, 0.9, 0.99)},
+            "retries": cell.retries,
+        }
+        for (connections, name), cell in sweep.cells.items()
+    ]
+    return {"measurements": rows, "knee": knee(rates(sweep.cells, name)), "dataset": rates_json(sweep.dataset)}
+
+
+def rates_json(of: Measured) -> dict[str, float]:
+    return {"mb_per_second": of.rate, "cpu_seconds_per_gb": of.cpu_per_gb}

@@ -1,0 +1,100 @@
+"""`streamrec demo`: a small data set, to try the other commands on."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import click
+import numpy as np
+import numpy.typing as npt
+
+import streamrec
+from streamrec.cli import options
+from streamrec.cli.output import format_bytes, plural, print_line
+from streamrec.cli.reading import run
+from streamrec.cli.sources import directory_of, storages_for
+from streamrec.cli.writing import Rollback, refuse_existing, refuse_matching
+
+__all__ = ["command"]
+
+EXAMPLES: Final = 1000
+SHARD_EXAMPLES: Final = 250
+NAMES: Final = ("daisy", "dandelion", "rose", "sunflower", "tulip")
+
+
+@click.command("demo", epilog=options.examples("streamrec demo flowers/", "streamrec demo s3://bucket/flowers/"))
+@click.argument("target", default="flowers/")
+@click.option("--overwrite", is_flag=True, help="Replace what is there.")
+@options.storage_options
+def command(target: str, overwrite: bool, storage_options: Mapping[str, Any]) -> None:
+    """Writes 1,000 examples with small images as four shards and a manifest to the directory TARGET, always the same.
+
+    TARGET is flowers/ where nothing else is said; any URL will do.
+    """
+    folder = directory_of(f"{target.rstrip('/')}/") or target
+    shards = run(write_demo(folder, overwrite, storage_options))
+    size = sum(shard.bytes for shard in shards)
+    print_line(f"{plural(len(shards), 'shard')}, {plural(EXAMPLES, 'record')}, {format_bytes(size)}; try:")
+    for line in (
+        f"info {folder}",
+        f"head -n 1 {folder}",
+        f"stat --html flowers.html {folder}",
+        f"verify {folder}manifest.json",
+    ):
+        print_line(f"  streamrec {line}")
+
+
+async def write_demo(folder: str, overwrite: bool, storage_options: Mapping[str, Any]) -> list[streamrec.ShardInfo]:
+    pattern, manifest = f"{folder}train-{{shard:05d}}.tfrecord", f"{folder}manifest.json"
+    if not overwrite:
+        async with storages_for(storage_options) as storages:
+            await refuse_matching(storages, pattern)
+            await refuse_existing(storages, [manifest])
+    writer = streamrec.ShardWriter(
+        pattern, max_shard_records=SHARD_EXAMPLES, manifest=manifest, storage_options=storage_options
+    )
+    async with Rollback(storage_options) as finished:
+        try:
+            async with writer:
+                for example in examples():
+                    await writer.write(example)
+        finally:
+            for shard in writer.shards:
+                finished.add(shard.path)
+    return writer.shards
+
+
+def examples() -> Iterator[bytes]:
+    """The examples: a label and its name, a width, a brightness that every eighth lacks, an image of that width."""
+    words = np.random.PCG64(0).random_raw(4 * EXAMPLES).reshape(EXAMPLES, 4)
+    for number, (kind, side, tint, absent) in enumerate(words.tolist()):
+        label, width = kind % 7 % len(NAMES), 24 + side % 25
+        pixels = picture(width, label, tint % 256)
+        features = {"id": number, "label": label, "name": NAMES[label], "width": width, "image": png(pixels)}
+        brightness = {} if absent % 8 == 0 else {"brightness": float(pixels.mean() / 255)}
+        yield streamrec.encode_example(features | brightness)
+
+
+def picture(width: int, label: int, tint: int) -> npt.NDArray[np.uint8]:
+    """A flower with `label + 4` petals; uint8 of shape [width, width, 3]."""
+    y, x = np.mgrid[-1 : 1 : width * 1j, -1 : 1 : width * 1j]
+    radius, angle = np.hypot(x, y), np.arctan2(y, x)
+    inside = radius < 0.55 + 0.3 * np.cos((label + 4) * angle)
+    petals = np.where(radius < 0.2, 250, 80 + 40 * label)
+    channels = (np.where(inside, petals, 60), np.where(inside, tint, 120), np.where(inside, 255 - petals, 60))
+    return np.stack(channels, axis=-1).astype(np.uint8)
+
+
+def png(pixels: npt.NDArray[np.uint8]) -> bytes:
+    """The pixels as a PNG file: 8 bits, RGB, no filter."""
+    height, width, _ = pixels.shape
+    rows = b"".join(b"\0" + row.tobytes() for row in pixels)
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def chunk(name: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))

@@ -1,0 +1,219 @@
+"""`streamrec reshard`: the same records in other shards."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import click
+
+from streamrec import Frames, ShardInfo
+from streamrec.cli import options
+from streamrec.cli.commands.count import count_all
+from streamrec.cli.output import format_bytes, plural, print_json, print_line
+from streamrec.cli.progress import Meter, progress
+from streamrec.cli.reading import batches, run, total_bytes
+from streamrec.cli.resharding import Target, pattern_of, write_even, write_limited, write_manifest
+from streamrec.cli.sampling import take_sample
+from streamrec.cli.shuffling import Shuffle
+from streamrec.cli.sources import Found, find_records, storages_for
+from streamrec.cli.writing import COMPRESSIONS, Rollback, compression_of, refuse_existing, refuse_matching
+from streamrec.shards import Manifest
+from streamrec.storage import Storages
+
+__all__ = ["command"]
+
+UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
+COMPRESSED_BY: Final = 4
+"""How much larger the records of compressed shards are taken to be, where a shuffle divides its work."""
+
+
+def parsed_size(_: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    """A number of bytes, as 200MB or 64MiB.
+
+    Examples:
+        >>> parsed_size(None, None, "1.5MB"), parsed_size(None, None, "64 KiB"), parsed_size(None, None, "100")
+        (1500000, 65536, 100)
+    """
+    if text is None:
+        return None
+    found = re.fullmatch(r"([0-9]+\.?[0-9]*)\s*(|[kmg]i?)b?", text.lower())
+    size = math.floor(float(found[1]) * UNITS[found[2]]) if found else 0
+    if size < 1:
+        raise click.BadParameter(f"{text!r} is no size: write 200MB, 64MiB or a number of bytes", param=parameter)
+    return size
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How shards are made.
+
+    Attributes:
+        shards: How many; None for as many as the limits ask for.
+        shard_bytes, shard_records: How much one takes at the most; None for no limit.
+        shuffle: Whether records come in a random order.
+        seed: What that is drawn from.
+        temp: Where they wait for it.
+        manifest: Its URL; None for the usual one.
+        overwrite: Whether what is there is replaced.
+    """
+
+    shards: int | None
+    shard_bytes: int | None
+    shard_records: int | None
+    shuffle: bool
+    seed: int | None
+    temp: str | None
+    manifest: str | None
+    overwrite: bool
+
+
+@click.command(
+    "reshard",
+    epilog=options.examples(
+        "streamrec reshard --shard-bytes 200MB 's3://b/old/*' 's3://b/new/train-{shard:05d}.tfrecord'",
+        "streamrec reshard --shards 64 --shuffle --seed 7 --compression zstd old/ new/",
+        "streamrec reshard part-0.tfrecord part-1.tfrecord whole.tfrecord",
+    ),
+)
+@options.sources
+@click.argument("target")
+@click.option("--shards", type=click.IntRange(1), metavar="N", help="So many shards of equally many records.")
+@click.option(
+    "--shard-bytes",
+    metavar="SIZE",
+    callback=parsed_size,
+    help="Shards up to this size, as 200MB or 64MiB.  [default: 200MB]",
+)
+@click.option("--shard-records", type=click.IntRange(1), metavar="N", help="Shards of up to N records.")
+@click.option("--compression", type=click.Choice(COMPRESSIONS), help="[default: as TARGET ends: .gz, .zz, .zst]")
+@click.option("--shuffle", is_flag=True, help="All records in a random order; they wait on disk for it.")
+@click.option("--seed", type=click.IntRange(0), metavar="N", help="The same seed gives the same order.")
+@click.option("--temp", type=click.Path(exists=True, file_okay=False), help="Where records wait to be shuffled.")
+@click.option("--manifest", metavar="URL", help="Where to write it.  [default: manifest.json beside the shards]")
+@click.option("--overwrite", is_flag=True, help="Replace what is there.")
+@options.as_json
+@options.storage_options
+@options.target_options
+def command(
+    sources: Sequence[str],
+    target: str,
+    compression: str | None,
+    as_json: bool,
+    storage_options: Mapping[str, Any],
+    target_options: Mapping[str, Any],
+    **how: Any,
+) -> None:
+    """Writes the records of all SOURCEs into new shards, and a manifest for them.
+
+    TARGET has {shard:05d} where the number goes ({shards:05d} where that of all goes, with --shards); or is a
+    directory; or one name, for one shard. The order of the records stays, unless they are shuffled. Nothing is left of
+    a run that fails or is interrupted.
+    """
+    plan = Plan(**how)
+    kind = compression_of(target, compression)
+    pattern = pattern_of(target, kind, plan.shards)
+    check_plan(plan, pattern)
+    goal = Target(pattern, kind, target_options or storage_options)
+    shards, manifest = run(reshard(sources, goal, plan, storage_options))
+    if as_json:
+        rows = [{key: value for key, value in asdict(shard).items() if key != "marks"} for shard in shards]
+        print_json({"manifest": manifest, "shards": rows})
+        return
+    records, size = sum(shard.records for shard in shards), sum(shard.bytes for shard in shards)
+    print_line(f"{plural(len(shards), 'shard')}, {plural(records, 'record')}, {format_bytes(size)}")
+    print_line(f"manifest: {manifest}")
+
+
+def check_plan(plan: Plan, pattern: str) -> None:
+    """Refuses what excludes each other.
+
+    Raises:
+        UsageError: Says what to type.
+    """
+    if plan.shards is not None and (plan.shard_bytes or plan.shard_records):
+        raise click.UsageError(
+            "--shards says how many there are, --shard-bytes and --shard-records how large: give one"
+        )
+    limited = plan.shard_bytes or plan.shard_records or (plan.shards or 1) > 1
+    if limited and "{shard" not in pattern:
+        raise click.UsageError(
+            f"several shards need a number in their name: write {pattern}-{{shard:05d}}, or {pattern}/"
+        )
+    if plan.seed is not None and not plan.shuffle:
+        raise click.UsageError("--seed is for --shuffle: add it")
+
+
+async def reshard(
+    sources: Sequence[str], target: Target, plan: Plan, storage_options: Mapping[str, Any]
+) -> tuple[list[ShardInfo], str]:
+    """Reads, maybe shuffles, and writes; returns the new shards and the manifest's URL."""
+    manifest = plan.manifest or target.manifest
+    async with AsyncExitStack() as stack:
+        storages = await stack.enter_async_context(storages_for(storage_options))
+        goal = await stack.enter_async_context(storages_for(target.storage_options))
+        found = await find_records(storages, sources)
+        await check_target(goal, found, target, manifest, plan.overwrite)
+        rollback = await stack.enter_async_context(Rollback(target.storage_options))
+        records, total = await open_records(stack, found, plan, storage_options)
+        if plan.shards is None:
+            shards = await write_limited(records, target, rollback, plan.shard_bytes, plan.shard_records)
+        else:
+            shards = await write_even(records, target, rollback, plan.shards, total)
+        await write_manifest(goal, manifest, target, shards, rollback)
+        await warn_leftovers(goal, target, shards)
+    return shards, manifest
+
+
+async def open_records(
+    stack: AsyncExitStack, found: Sequence[Found], plan: Plan, storage_options: Mapping[str, Any]
+) -> tuple[AsyncIterator[Frames], int]:
+    """The records as they are to be written, and how many there are (0 where nobody asks). The stack ends all."""
+    sample, size = await take_sample(found, storage_options), total_bytes(found)
+    if not plan.shuffle:
+        total = sum(await count_all(found, storage_options)) if plan.shards else 0
+        meter = stack.enter_context(progress("writing", size))
+        records = batches(found, sample.record_bytes, storage_options, meter.set)
+        return await stack.enter_async_context(aclosing(records)), total
+    shuffle = stack.enter_context(Shuffle(plan.seed, plan.temp))
+    plain = size if sample.compressions == ("",) or size is None else size * COMPRESSED_BY
+    with progress("reading", size) as meter:
+        async with aclosing(batches(found, sample.record_bytes, storage_options, meter.set)) as records:
+            await shuffle.scatter(records, plain)
+    meter = stack.enter_context(progress("writing", shuffle.nbytes))
+    return await stack.enter_async_context(aclosing(metered(shuffle.shuffled(), meter))), shuffle.records
+
+
+async def metered(blocks: AsyncIterator[Frames], meter: Meter) -> AsyncGenerator[Frames, None]:
+    """The same blocks; the meter is told of each."""
+    async for frames in blocks:
+        yield frames
+        meter.add(frames.nbytes)
+
+
+async def check_target(
+    storages: Storages, found: Sequence[Found], target: Target, manifest: str, overwrite: bool
+) -> None:
+    names = Manifest("", target.pattern, "", ())
+    for shard in found:
+        if names.belongs(shard.path):
+            raise click.UsageError(f"{shard.path} is read, and would be written over: choose another TARGET")
+    if not overwrite:
+        await refuse_matching(storages, target.pattern)
+        await refuse_existing(storages, [manifest])
+
+
+async def warn_leftovers(storages: Storages, target: Target, shards: Sequence[ShardInfo]) -> None:
+    """Says which shards of an earlier run still lie among the new ones: a pattern would read them, too."""
+    names, new = Manifest("", target.pattern, "", ()), {shard.path for shard in shards}
+    if names.numbered:
+        listed = (await storages.at(target.pattern)).list(names.prefix)
+        left = [info.path async for info in listed if names.belongs(info.path) and info.path not in new]
+        if left:
+            click.echo(
+                f"streamrec: {plural(len(left), 'older shard')} left beside the new ones: {left[0]} ...", err=True
+            )

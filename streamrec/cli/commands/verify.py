@@ -1,0 +1,142 @@
+"""`streamrec verify`: whether the data is what was written, where it is not, and a copy without the damage."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import click
+
+import streamrec
+from streamrec.cli import options
+from streamrec.cli.output import format_bytes, plural, print_json, print_line
+from streamrec.cli.program import BAD_DATA
+from streamrec.cli.progress import progress
+from streamrec.cli.reading import map_concurrently, run, total_bytes
+from streamrec.cli.scanning import Scan, scan
+from streamrec.cli.sources import Found, find_records, storages_for
+from streamrec.cli.writing import Rollback, refuse_existing
+
+__all__ = ["command"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found.
+
+    Attributes:
+        reports: What differs from each manifest that was given.
+        scans: What was found in each shard that was gone through.
+    """
+
+    reports: tuple[streamrec.VerifyReport, ...]
+    scans: tuple[Scan, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return all(self.reports) and not any(scan.damages for scan in self.scans)
+
+
+@click.command(
+    "verify",
+    epilog=options.examples(
+        "streamrec verify 's3://bucket/train-*.tfrecord'",
+        "streamrec verify s3://bucket/train/manifest.json",
+        "streamrec verify --repair clean/ damaged.tfrecord",
+    ),
+)
+@options.sources
+@click.option("--repair", metavar="URL", help="Write the good records to this directory, or for one shard to this URL.")
+@click.option("--overwrite", is_flag=True, help="Let --repair replace what is there.")
+@options.as_json
+@options.storage_options
+def command(
+    sources: Sequence[str], repair: str | None, overwrite: bool, as_json: bool, storage_options: Mapping[str, Any]
+) -> int:
+    """Reads everything, checks every CRC32C, and tells what is damaged, with record and byte.
+
+    A manifest (SOURCE ends in .json) is compared with what is there: missing and left-over shards, sizes, checksums,
+    numbers of records. Shards that differ are then searched for the damage. The exit code is 1 where anything is wrong.
+    """
+    verdict = run(verify_sources(sources, repair, overwrite, storage_options))
+    if as_json:
+        problems = [asdict(problem) for report in verdict.reports for problem in report.problems]
+        scans = [item.as_json() for item in verdict.scans]
+        print_json({"ok": verdict.ok, "problems": problems, "shards": scans})
+    else:
+        print_verdict(verdict)
+    return 0 if verdict.ok else BAD_DATA
+
+
+def print_verdict(verdict: Verdict) -> None:
+    for report in verdict.reports:
+        print_line(str(report))
+    for item in verdict.scans:
+        if item.damages:
+            print_line(f"{item.path}: {item.damages:,} damaged, {format_bytes(item.lost_bytes)} lost")
+        for loss in item.losses:
+            lost = "the rest of the shard" if loss.nbytes is None else f"{loss.nbytes:,} bytes"
+            print_line(f"  byte {loss.offset:,}, behind {loss.record:,} good records: {lost} lost: {loss.reason}")
+        if item.damages > len(item.losses):
+            print_line(f"  and {item.damages - len(item.losses):,} more")
+        if item.copy is not None:
+            print_line(f"{item.path}: {item.records:,} good records written to {item.copy}")
+    damaged = sum(bool(item.damages) for item in verdict.scans)
+    if verdict.scans:
+        records = sum(item.records for item in verdict.scans)
+        state = f"{plural(damaged, 'shard')} damaged" if damaged else "nothing is damaged"
+        print_line(f"{plural(len(verdict.scans), 'shard')} read, {plural(records, 'good record')}, {state}")
+
+
+async def verify_sources(
+    sources: Sequence[str], repair: str | None, overwrite: bool, storage_options: Mapping[str, Any]
+) -> Verdict:
+    manifests = [name for name in sources if name.endswith(".json")]
+    with progress("comparing", None):
+        reports = [await streamrec.verify(manifest, storage_options=storage_options) for manifest in manifests]
+    problems = [problem for report in reports for problem in report.problems]
+    missing = {problem.path for problem in problems if problem.kind == "missing"}
+    differing = {problem.path for problem in problems if problem.kind in ("bytes", "crc32c", "records")}
+    async with storages_for(storage_options) as storages:
+        others = await find_records(storages, [name for name in sources if name not in manifests])
+        named = await find_records(storages, manifests)
+        wanted = [shard for shard in named if shard.path in differing or (repair and shard.path not in missing)]
+        shards = list(dict.fromkeys(others + wanted))
+        copies = copy_paths(shards, repair)
+        if repair is not None and not overwrite:
+            await refuse_existing(storages, [copy for copy in copies if copy is not None])
+    async with Rollback(storage_options) as rollback:
+        with progress("verifying", total_bytes(shards)) as meter:
+            check = partial(scan_pair, rollback=rollback, storage_options=storage_options, meter=meter)
+            scans = await map_concurrently(check, list(zip(shards, copies, strict=True)))
+    return Verdict(tuple(reports), tuple(scans))
+
+
+async def scan_pair(work: tuple[Found, str | None], **how: Any) -> Scan:
+    return await scan(*work, **how)
+
+
+def copy_paths(shards: Sequence[Found], repair: str | None) -> list[str | None]:
+    """Where the good records of each shard go: below the directory `repair`, as the shards lie to each other.
+
+    Raises:
+        UsageError: It is no directory and there are several shards, or a shard would be written over itself.
+    """
+    paths = [shard.path for shard in shards]
+    if repair is None:
+        return [None] * len(paths)
+    if repair.endswith("/") or ("://" not in repair and os.path.isdir(repair)):
+        common = os.path.commonprefix([path[: path.rfind("/") + 1] for path in paths])  # noqa: RUF071 - URLs, cut below
+        above = common[: common.rfind("/") + 1]
+        copies = [f"{repair.rstrip('/')}/{path.removeprefix(above)}" for path in paths]
+    elif len(paths) > 1:
+        raise click.UsageError(f"--repair {repair} is one name, and these are {len(paths):,} shards: write {repair}/")
+    else:
+        copies = [repair] * len(paths)
+    if over := set(copies) & set(paths):
+        raise click.UsageError(f"--repair would write {min(over)} over itself: name another directory")
+    return list(copies)

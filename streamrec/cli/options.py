@@ -1,0 +1,129 @@
+"""What the commands' arguments have in common."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import click
+
+__all__ = ["as_json", "examples", "features", "shown", "sources", "storage_options", "target_options"]
+
+CREDENTIALS: Final = ("key", "secret", "token", "username", "password", "account_name", "account_key")
+"""Options that are never numbers."""
+
+Decorated = Callable[..., Any]
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help: what people type."""
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+
+
+def storage_options(function: Decorated) -> Decorated:
+    """Adds `-o key=value`."""
+    return click.option(
+        "-o",
+        "--option",
+        "storage_options",
+        multiple=True,
+        metavar="KEY=VALUE",
+        callback=parsed_options,
+        help="A storage option (endpoint_url=..., anon=true); the value is JSON where it is JSON, else text.",
+    )(function)
+
+
+def target_options(function: Decorated) -> Decorated:
+    """Adds `-O key=value`."""
+    return click.option(
+        "-O",
+        "--target-option",
+        "target_options",
+        multiple=True,
+        metavar="KEY=VALUE",
+        callback=parsed_options,
+        help="A storage option for TARGET alone; with one of these, no -o counts for it.",
+    )(function)
+
+
+def parsed_options(_: click.Context, parameter: click.Parameter, values: Sequence[str]) -> dict[str, Any]:
+    """What `-o key=value` says: JSON values as what they mean, all else as text; a key of digits is text, too.
+
+    Examples:
+        >>> parsed_options(None, None, ["anon=true", "key=abc", 'client_kwargs={"verify": false}'])
+        {'anon': True, 'key': 'abc', 'client_kwargs': {'verify': False}}
+        >>> parsed_options(None, None, ["secret=12345", "max_concurrency=3"])
+        {'secret': '12345', 'max_concurrency': 3}
+    """
+    options: dict[str, Any] = {}
+    for text in values:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            message = f"{text!r} has no '=': write -o endpoint_url=http://127.0.0.1:9000"
+            raise click.BadParameter(message, param=parameter)
+        options[key] = parsed(value)
+        if key in CREDENTIALS and isinstance(options[key], int | float):
+            options[key] = value
+    return options
+
+
+def parsed(value: str) -> Any:
+    """JSON where it is JSON, else the text."""
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def sources(function: Decorated) -> Decorated:
+    """Adds SOURCE..., at least one."""
+    return click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")(function)
+
+
+def as_json(function: Decorated) -> Decorated:
+    """Adds `--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")(function)
+
+
+def features(function: Decorated) -> Decorated:
+    """Adds `--features a,b`."""
+    return click.option(
+        "--features",
+        metavar="A,B",
+        callback=lambda context, parameter, text: [name for name in (text or "").split(",") if name] or None,
+        help="Only these features.",
+    )(function)
+
+
+def shown(count: int | None) -> Callable[[Decorated], Decorated]:
+    """Adds which records are shown, `count` of them where nothing else is said (None for all), and how."""
+    choices = (
+        click.option(
+            "-n",
+            "count",
+            metavar="N",
+            type=click.IntRange(0),
+            default=count,
+            show_default=True,
+            help="Records at most.",
+        ),
+        click.option("--as", "form", type=click.Choice(["text", "json", "raw"]), default="text", show_default=True),
+        click.option(
+            "--from-record", "first", type=click.IntRange(0), default=0, metavar="N", help="Leave out N records before."
+        ),
+        click.option(
+            "--from-byte",
+            "byte",
+            type=click.IntRange(0),
+            metavar="N",
+            help="Begin at the first record whose header lies at byte N or behind it (one shard, not compressed).",
+        ),
+    )
+
+    def decorate(function: Decorated) -> Decorated:
+        for choice in reversed(choices):
+            function = choice(function)
+        return function
+
+    return decorate

@@ -1,0 +1,98 @@
+"""What is printed on standard output: tables for people, JSON for scripts, sizes in words."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["format_bytes", "format_number", "plural", "print_json", "print_line", "print_table"]
+
+UNITS = ("kB", "MB", "GB", "TB", "PB")
+NO_TERMINAL = 1 << 14
+"""Columns where standard output is no terminal: no line is cut or folded."""
+
+
+def print_json(value: Any) -> None:
+    """Prints one line of JSON."""
+    print(json.dumps(value, ensure_ascii=False))
+
+
+def print_line(text: str) -> None:
+    """Prints a line as it is; what cannot be shown, as control characters from the data, is escaped."""
+    print(escaped(text))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Prints a table. A column whose name begins with ">" is set to the right."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for column in columns:
+        right = column.startswith(">")
+        table.add_column(column.removeprefix(">"), justify="right" if right else "left", overflow="fold", no_wrap=right)
+    for row in rows:
+        table.add_row(*(Text(escaped(cell)) for cell in row))
+    console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else NO_TERMINAL)
+    with console.capture() as capture:
+        console.print(table)
+    print("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+def escaped(text: str) -> str:
+    r"""The text with all that a terminal would not show, or would obey, written as Python writes it.
+
+    Examples:
+        >>> escaped("naïve\x1b[31m")
+        'naïve\\x1b[31m'
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
+
+
+def format_bytes(count: int | None) -> str:
+    """A number of bytes, short.
+
+    Examples:
+        >>> format_bytes(999), format_bytes(1_536_000), format_bytes(None)
+        ('999 B', '1.54 MB', '?')
+    """
+    if count is None:
+        return "?"
+    if count < 1000:
+        return f"{count} B"
+    size = float(count)
+    for unit in UNITS:
+        size /= 1000
+        if size < 999.5 or unit == UNITS[-1]:
+            break
+    return f"{size:.3g} {unit}"
+
+
+def plural(number: int, thing: str) -> str:
+    """A number of things.
+
+    Examples:
+        >>> plural(1, "shard"), plural(2000, "shard")
+        ('1 shard', '2,000 shards')
+    """
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def format_number(value: float | int | None) -> str:
+    """A number, short; integers in full up to a million million.
+
+    Examples:
+        >>> format_number(1234567), format_number(0.123456), format_number(None)
+        ('1,234,567', '0.1235', '')
+    """
+    if value is None:
+        return ""
+    if isinstance(value, int) and abs(value) < 10**12:
+        return f"{value:,}"
+    return f"{value:.4g}"

@@ -1,0 +1,140 @@
+"""How fast a store gives bytes: ranges of objects that are there, asked for by so many requests at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import streamrec
+from streamrec.cli.reading import batches, map_concurrently
+from streamrec.cli.sources import Found, storages_for
+from streamrec.storage import Distribution, Storage
+
+__all__ = ["Measured", "Range", "measure", "measure_dataset", "ranges_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A stretch of an object, in bytes."""
+
+    path: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What came in some time.
+
+    Attributes:
+        nbytes: How many bytes.
+        seconds: In how many seconds.
+        cpu_seconds: How many seconds of processor time this process took for it.
+        first_byte: How long requests took to their first byte; None where that was not looked at.
+        retries: How many requests were made again, or beside a late one.
+    """
+
+    nbytes: int
+    seconds: float
+    cpu_seconds: float
+    first_byte: Distribution | None = None
+    retries: int = 0
+
+    @property
+    def rate(self) -> float:
+        """Megabytes (10**6) a second."""
+        return self.nbytes / self.seconds / 1e6
+
+    @property
+    def cpu_per_gb(self) -> float:
+        """Seconds of processor time for each gigabyte (10**9)."""
+        return self.cpu_seconds / self.nbytes * 1e9 if self.nbytes else 0.0
+
+
+def ranges_of(objects: Sequence[Found], size: int) -> Iterator[Range]:
+    """Ranges of `size` bytes, from all objects in turn, without end. Objects that are shorter are ranges as a whole.
+
+    Examples:
+        >>> found = ranges_of([Found("a", 25), Found("b", 5)], 10)
+        >>> [(part.path, part.start, part.end) for part, _ in zip(found, range(4))]
+        [('a', 0, 10), ('b', 0, 5), ('a', 10, 20), ('a', 0, 10)]
+    """
+    for step in count():
+        whole = max(1, max(item.size or 0 for item in objects) // size)
+        start = step % whole * size
+        for item in objects:
+            if start + size <= (item.size or 0) or start == 0:
+                yield Range(item.path, start, min(start + size, item.size or 0))
+
+
+async def measure(
+    objects: Sequence[Found], connections: int, size: int, seconds: float, storage_options: Mapping[str, Any]
+) -> Measured:
+    """Reads ranges for some time.
+
+    Args:
+        objects: Objects of known size, one byte or more.
+        connections: Ranges that are asked for at the same time.
+        size: Their size in bytes; up to 4 MiB, each is one request.
+        seconds: No range is begun later than this.
+        storage_options: Where the objects lie.
+    """
+    ranges = ranges_of(objects, size)
+    async with storages_for(storage_options) as storages:
+        storage = await storages.at(objects[0].path)
+        began, cpu = time.perf_counter(), time.process_time()
+
+        async def work(_: int) -> int:
+            buffer, done = memoryview(bytearray(size)), 0
+            while time.perf_counter() < began + seconds:
+                done += await read(storage, next(ranges), buffer)
+            return done
+
+        nbytes = sum(await map_concurrently(work, range(connections), connections))
+        took, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu
+        counts = list(storages.statistics.snapshot().backends.values())
+    retries = sum(sum(item.retries.values()) + item.hedges for item in counts)
+    return Measured(nbytes, took, cpu_seconds, counts[0].first_byte if counts else None, retries)
+
+
+async def measure_dataset(
+    objects: Sequence[Found], reads: int, record_bytes: float, seconds: float, storage_options: Mapping[str, Any]
+) -> Measured:
+    """Reads shards as a training loop does, every CRC32C checked, for some time, and again if they end before."""
+    began, cpu, passes = time.perf_counter(), time.process_time(), [0]
+
+    def on_bytes_read(total: int) -> None:
+        passes[-1] = total
+
+    while time.perf_counter() < began + seconds:
+        async with aclosing(
+            batches(objects, record_bytes, storage_options, on_bytes_read, num_parallel_reads=reads)
+        ) as taken:
+            async for _ in taken:
+                if time.perf_counter() > began + seconds:
+                    break
+        passes.append(0)
+    return Measured(sum(passes), time.perf_counter() - began, time.process_time() - cpu)
+
+
+async def read(storage: Storage, part: Range, buffer: memoryview) -> int:
+    """Reads a range into the buffer; returns how many bytes there were.
+
+    Raises:
+        StorageError: It cannot be read.
+    """
+    stream = await storage.stream(part.path, part.start, part.end)
+    try:
+        filled = 0
+        while filled < part.end - part.start:
+            got = await stream.readinto(buffer[filled : part.end - part.start])
+            if not got:
+                raise streamrec.StorageError("the object ends before its size: was it replaced?", part.path)
+            filled += got
+        return filled
+    finally:
+        await stream.aclose()

@@ -1,0 +1,138 @@
+"""The program: which commands there are, and how each of them ends.
+
+Exit codes: 0 all is well; 1 the data is bad; 2 the command was typed wrong; 3 the store failed; 130 Ctrl-C;
+141 nobody reads standard output any more (as for a program that SIGPIPE ends).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from io import TextIOWrapper
+from typing import Any, Final
+
+import click
+
+import streamrec
+from streamrec.errors import (
+    CorruptRecordError,
+    FeatureError,
+    IntegrityError,
+    ManifestError,
+    MissingExtraError,
+    StreamrecError,
+    TruncatedShardError,
+)
+
+__all__ = ["BAD_DATA", "STORE_FAILED", "WRONG_USAGE", "run"]
+
+BAD_DATA: Final = 1
+WRONG_USAGE: Final = 2
+STORE_FAILED: Final = 3
+INTERRUPTED: Final = 130
+NOBODY_READS: Final = 141
+
+COMMANDS: Final = {
+    "ls": "Files and their sizes.",
+    "info": "Shards, records, bytes, compression, features, a sample.",
+    "head": "The first records, readable.",
+    "cat": "All records, as text, JSON lines or raw bytes.",
+    "count": "How many records there are.",
+    "verify": "Checks every CRC32C, or a manifest; repairs.",
+    "stat": "Statistics of each feature; an HTML page.",
+    "reshard": "Splits, merges, compresses, shuffles into new shards.",
+    "bench": "How fast a store gives objects, and what to set.",
+    "doctor": "Whether a store works as it should, step by step.",
+    "demo": "Writes a small data set to try all this on.",
+}
+
+
+class Commands(click.Group):
+    """The commands. One is imported when it is asked for, so that help comes at once."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Their names, in the order in which they are shown."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name, or None."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"streamrec.cli.commands.{cmd_name}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that was typed.
+
+        Raises:
+            UsageError: There is none of this name; says which one is nearest.
+        """
+        if args[0] not in COMMANDS:
+            near = get_close_matches(args[0], COMMANDS, 1)
+            hint = f"Did you mean {near[0]}?" if near else "See streamrec --help."
+            raise click.UsageError(f"No such command {args[0]!r}. {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command; where nobody reads what it prints any more, it just ends."""
+        try:
+            code = super().invoke(ctx)
+            sys.stdout.flush()
+            return code
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is flushed into nothing
+            return NOBODY_READS
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the list of commands, and loads none of them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 good, 1 the data is bad, 2 wrong usage, 3 the store failed, 130 interrupted.",
+)
+@click.version_option(streamrec.__version__)
+@click.option("-v", "--verbose", is_flag=True, help="Show what the library logs: retries, losses, shards written.")
+def streamrec_command(verbose: bool) -> None:
+    """Looks at TFRecord shards and rewrites them, wherever they lie: disk, S3, GCS, HTTP.
+
+    A SOURCE is a URL or path; a pattern ('s3://b/train-*.tfrecord', '{00000..00127}'), best in quotes; a directory; or
+    a manifest (*.json), which stands for its shards.
+    """
+    logging.basicConfig(level=logging.INFO if verbose else logging.CRITICAL, format="%(name)s: %(message)s")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs one command; returns the exit code. Says in a line what went wrong, on standard error."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names and data may hold what the terminal cannot show
+    try:
+        code = streamrec_command.main(list(arguments), prog_name="streamrec", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except StreamrecError as error:
+        click.echo(f"streamrec: {error}", err=True)
+        return code_of(error)
+    except OSError as error:  # standard output on a full disk, say
+        click.echo(f"streamrec: {error}", err=True)
+        return STORE_FAILED
+
+
+def code_of(error: StreamrecError) -> int:
+    """The exit code for an error of the library."""
+    if isinstance(error, CorruptRecordError | TruncatedShardError | FeatureError | ManifestError | IntegrityError):
+        return BAD_DATA
+    return WRONG_USAGE if isinstance(error, MissingExtraError) else STORE_FAILED

@@ -1,0 +1,99 @@
+"""Shards, read block by block, several at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Final, TypeVar
+
+import anyio
+
+import streamrec
+from streamrec.cli.progress import Meter
+from streamrec.cli.sources import Found
+
+__all__ = ["PARALLEL", "batches", "blocks", "map_concurrently", "run", "total_bytes"]
+
+PARALLEL: Final = 8
+"""Shards that are read at the same time."""
+
+BATCH_BYTES: Final = 8 << 20
+"""About how much the records of a batch hold together."""
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+def run(work: Coroutine[Any, Any, B]) -> B:
+    """Runs a command's async work. Ctrl-C cancels it: what it has open is closed, what it writes is dropped."""
+    return asyncio.run(work)
+
+
+def total_bytes(shards: Iterable[Found]) -> int | None:
+    """The size of all shards together; None where one of them is not known."""
+    sizes = [shard.size for shard in shards]
+    return None if None in sizes else sum(size or 0 for size in sizes)
+
+
+async def map_concurrently(
+    function: Callable[[A], Awaitable[B]], items: Sequence[A], concurrency: int = PARALLEL
+) -> list[B]:
+    """Calls a function for each item, `concurrency` of them at a time; returns the results in the items' order.
+
+    Raises:
+        Exception: The first error ends all, and is raised as it is.
+    """
+    left = iter(enumerate(items))
+    results: dict[int, B] = {}
+    errors: list[Exception] = []
+
+    async def work() -> None:
+        try:
+            for number, item in left:
+                results[number] = await function(item)
+        except Exception as error:
+            errors.append(error)
+            group.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        for _ in range(min(concurrency, len(items))):
+            group.start_soon(work)
+    if errors:
+        raise errors[0]
+    return [results[number] for number in range(len(items))]
+
+
+async def blocks(reader: streamrec.ShardReader, meter: Meter | None = None) -> AsyncIterator[streamrec.Frames]:
+    """The blocks of one shard; the meter is on_bytes_read of the bytes as they lie in the store."""
+    done = 0
+    async for frames in reader.frames():
+        yield frames
+        if meter is not None:
+            now = reader.statistics.bytes if reader.compression_type else reader.place.offset
+            meter.add(now - done)
+            done = now
+
+
+async def batches(
+    shards: Sequence[Found],
+    record_bytes: float,
+    options: Mapping[str, Any],
+    on_bytes_read: Callable[[int], None],
+    **reading: Any,
+) -> AsyncGenerator[streamrec.Frames, None]:
+    """The records of all shards, one shard after the other, in batches of about BATCH_BYTES.
+
+    Args:
+        shards: The shards.
+        record_bytes: How long a record is, about.
+        options: Storage options.
+        on_bytes_read: Called with how many bytes were read in all.
+        reading: Passed to `TFRecordDataset`.
+    """
+    dataset = streamrec.TFRecordDataset([shard.path for shard in shards], storage_options=options, **reading)
+    size = int(max(1, min(1 << 16, BATCH_BYTES / max(record_bytes, 1))))
+    async with aclosing(dataset.batch(size).with_options(memory_budget=16 * BATCH_BYTES).aiterate()) as taken:
+        async for frames in taken:
+            on_bytes_read(taken.stats().bytes_read)
+            yield frames

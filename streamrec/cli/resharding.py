@@ -1,0 +1,160 @@
+"""Records, written into new shards, with a manifest."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+
+from streamrec import Frames, ManifestError, ShardInfo, ShardWriter
+from streamrec.cli.sources import directory_of
+from streamrec.cli.writing import ENDINGS, Rollback
+from streamrec.shards import Manifest
+from streamrec.storage import Storages
+
+__all__ = ["Target", "pattern_of", "write_even", "write_limited", "write_manifest"]
+
+SHARD_BYTES: Final = 200_000_000
+"""How large shards become where nothing else is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where records go.
+
+    Attributes:
+        pattern: The shards' URL, with `{shard}` where their number goes; or the one shard's.
+        compression: "", "GZIP", "ZLIB" or "ZSTD".
+        storage_options: Of that store.
+    """
+
+    pattern: str
+    compression: str
+    storage_options: Mapping[str, Any]
+
+    @property
+    def numbered(self) -> bool:
+        """Whether there may be several shards."""
+        return "{shard" in self.pattern
+
+    @property
+    def manifest(self) -> str:
+        """Where the manifest goes if nobody says otherwise."""
+        if self.numbered:
+            return self.pattern[: self.pattern.rfind("/") + 1] + "manifest.json"
+        return f"{self.pattern}.manifest.json"
+
+
+def pattern_of(name: str, compression: str, shards: int | None) -> str:
+    """The pattern of the shards that a name stands for: a directory gets names, `{shards}` is how many there are.
+
+    Examples:
+        >>> pattern_of("out/", "GZIP", None)
+        'out/shard-{shard:05d}.tfrecord.gz'
+        >>> pattern_of("train-{shard:03d}-of-{shards:03d}", "", 8)
+        'train-{shard:03d}-of-008'
+
+    Raises:
+        UsageError: It has other braces, or `{shards}` where nobody knows how many there will be.
+    """
+    directory = directory_of(name)
+    if directory is not None:
+        ending = next((ending for ending, kind in ENDINGS.items() if kind == compression), "")
+        return f"{directory}shard-{{shard:05d}}.tfrecord{ending}"
+    head, braces, tail = name.partition("{shards")
+    if braces and shards is None:
+        raise click.UsageError("{shards} is known only with --shards N: add it, or leave {shards} out")
+    try:
+        if braces:
+            spec, _, tail = tail.partition("}")
+            name = head + f"{{0{spec}}}".format(shards) + tail
+        name.format(shard=0)
+    except (ValueError, LookupError) as error:
+        raise click.UsageError(f"{name} is no name for shards ({error}): write train-{{shard:05d}}.tfrecord") from error
+    return name
+
+
+async def write_limited(
+    records: AsyncIterator[Frames], target: Target, rollback: Rollback, nbytes: int | None, count: int | None
+) -> list[ShardInfo]:
+    """Writes shards up to a size in bytes, or in records, or both."""
+    if target.numbered and nbytes is None and count is None:
+        nbytes = SHARD_BYTES
+    writer = ShardWriter(
+        target.pattern,
+        target.compression,
+        max_shard_bytes=nbytes,
+        max_shard_records=count,
+        storage_options=target.storage_options,
+    )
+    try:
+        async with writer:
+            async for frames in records:
+                await writer.write_batch(frames)
+    finally:
+        for shard in writer.shards:
+            rollback.add(shard.path)
+    return writer.shards
+
+
+async def write_even(
+    records: AsyncIterator[Frames], target: Target, rollback: Rollback, shards: int, total: int
+) -> list[ShardInfo]:
+    """Writes so many shards, whose numbers of records differ by one at the most.
+
+    Raises:
+        ManifestError: There are not `total` records; a manifest said so.
+    """
+    feed = Feed(records)
+    infos: list[ShardInfo] = []
+    for number in range(shards):
+        path = target.pattern.format(shard=number)
+        writer = ShardWriter(path, target.compression, storage_options=target.storage_options)
+        try:
+            async with writer:
+                async for frames in feed.take(total // shards + (number < total % shards)):
+                    await writer.write_batch(frames)
+        finally:
+            for shard in writer.shards:
+                rollback.add(shard.path)
+        infos += writer.shards
+    if sum(shard.records for shard in infos) != total or not await feed.ended():
+        raise ManifestError(f"there are not {total:,} records, as the manifest of these shards says: write it anew")
+    return infos
+
+
+async def write_manifest(
+    storages: Storages, url: str, target: Target, shards: list[ShardInfo], rollback: Rollback
+) -> None:
+    """Writes what `streamrec verify` compares the shards with."""
+    manifest = Manifest(url, target.pattern, target.compression, tuple(shards))  # type: ignore[arg-type]
+    async with await (await storages.at(url)).upload(url) as upload:
+        await upload.write(manifest.to_json())
+    rollback.add(url)
+
+
+class Feed:
+    """Records that come in blocks, taken by number."""
+
+    def __init__(self, blocks: AsyncIterator[Frames]) -> None:
+        self._blocks = blocks
+        self._rest = Frames.of([])
+
+    async def ended(self) -> bool:
+        """Whether no record is left."""
+        return not len(self._rest) and await anext(self._blocks, None) is None
+
+    async def take(self, count: int) -> AsyncIterator[Frames]:
+        """The next `count` records, or as many as there are."""
+        while count > 0:
+            if not len(self._rest):
+                block = await anext(self._blocks, None)
+                if block is None:
+                    return
+                self._rest = block
+            taken = self._rest.window(0, min(count, len(self._rest)))
+            self._rest = self._rest.window(len(taken), len(self._rest))
+            count -= len(taken)
+            yield taken

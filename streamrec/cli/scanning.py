@@ -1,0 +1,86 @@
+"""Shards, gone through record by record with every CRC32C checked; what is good may be written to a clean copy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import streamrec
+from streamrec.cli.progress import Meter
+from streamrec.cli.reading import blocks
+from streamrec.cli.sources import Found
+from streamrec.cli.writing import Rollback
+
+__all__ = ["Scan", "scan"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What was found in one shard.
+
+    Attributes:
+        path: Its URL.
+        records: How many good records it holds.
+        losses: What is damaged, in order; the first thousand of it.
+        damages: How many of them there are.
+        lost_bytes: How many bytes they are together, as far as that is known.
+        copy: Where the good records were written to, or None.
+    """
+
+    path: str
+    records: int
+    losses: tuple[streamrec.Loss, ...]
+    damages: int
+    lost_bytes: int
+    copy: str | None
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as an object of JSON."""
+        losses = [
+            {"byte": loss.offset, "bytes": loss.nbytes, "record": loss.record, "reason": loss.reason}
+            for loss in self.losses
+        ]
+        return {
+            "path": self.path,
+            "records": self.records,
+            "damages": self.damages,
+            "losses": losses,
+            "copy": self.copy,
+        }
+
+
+async def scan(
+    shard: Found, copy: str | None, rollback: Rollback, storage_options: Mapping[str, Any], meter: Meter
+) -> Scan:
+    """Reads one shard to its end, past all damage.
+
+    Args:
+        shard: The shard.
+        copy: Where its good records are written to, compressed as the shard is; None for nowhere.
+        rollback: Is told when the copy is finished.
+        storage_options: Where both lie.
+        meter: Is told of the bytes that were read.
+    """
+    async with AsyncExitStack() as stack:
+        reader = await stack.enter_async_context(
+            streamrec.open_shard(shard.path, on_error="resync", storage_options=storage_options)
+        )
+        records, writer = 0, None
+        if copy is not None:
+            writer = streamrec.ShardWriter(copy, reader.compression_type, storage_options=storage_options)
+            stack.callback(note, writer, rollback)
+            await stack.enter_async_context(writer)
+        async for frames in blocks(reader, meter):
+            records += len(frames)
+            if writer is not None:
+                await writer.write_batch(frames)
+        lost_bytes = reader.statistics.lost_bytes
+    return Scan(shard.path, records, tuple(reader.losses), reader.skipped, lost_bytes, copy)
+
+
+def note(writer: streamrec.ShardWriter, rollback: Rollback) -> None:
+    """What the writer has finished is there, however the writing ended."""
+    for shard in writer.shards:
+        rollback.add(shard.path)

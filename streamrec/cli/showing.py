@@ -1,0 +1,171 @@
+"""`head` and `cat`: records on standard output, in one of three forms."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, Literal, NamedTuple
+
+import click
+
+import streamrec
+from streamrec.cli.output import print_line
+from streamrec.cli.progress import progress
+from streamrec.cli.reading import blocks, total_bytes
+from streamrec.cli.records import Kind, as_json, as_lines, features_in, kind_of
+from streamrec.cli.sources import Found, find_records, storages_for
+
+__all__ = ["Showing", "show"]
+
+KIND_RECORDS = 100
+"""Records of the first block that say what the others are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Showing:
+    """What is shown.
+
+    Attributes:
+        form: "text", "json" (a line for each record) or "raw" (the payloads, one after the other).
+        count: Records at the most; None for all.
+        first: The number of the first one, over all shards.
+        byte: Where in the one shard the first one is searched for; None for the beginning.
+        features: These only; None for all.
+    """
+
+    form: Literal["text", "json", "raw"]
+    count: int | None = None
+    first: int = 0
+    byte: int | None = None
+    features: Sequence[str] | None = None
+
+
+class Block(NamedTuple):
+    """Some records of a shard.
+
+    Attributes:
+        path: The shard's URL.
+        first: The number of the first one in its shard; None where reading began at a byte.
+        frames: The records.
+    """
+
+    path: str
+    first: int | None
+    frames: streamrec.Frames
+
+
+async def show(names: Sequence[str], showing: Showing, storage_options: Mapping[str, Any]) -> None:
+    """Prints records.
+
+    Raises:
+        UsageError: A byte to begin at was given for several shards.
+        StreamrecError: The shards cannot be read, or are damaged; what lies before is printed.
+    """
+    async with storages_for(storage_options) as storages:
+        shards = await find_records(storages, names)
+    if showing.byte is not None and len(shards) > 1:
+        raise click.UsageError(f"--from-byte is a place in one shard, and these are {len(shards):,}: name one of them")
+    shards, skipped = without_first(shards, showing.first)
+    printer = Printer(replace(showing, first=skipped))
+    try:
+        async with aclosing(selected_blocks(shards, printer.showing, storage_options)) as selected:
+            async for block in selected:
+                printer.show(block)
+    except ValueError as error:
+        if showing.byte is None or isinstance(error, streamrec.StreamrecError):
+            raise
+        raise click.UsageError(str(error)) from error  # it is compressed, and has no place to begin at
+    printer.end()
+
+
+def without_first(shards: Sequence[Found], count: int) -> tuple[list[Found], int]:
+    """The shards without those that a manifest tells to be before record `count`, and how many are left to skip."""
+    left = list(shards)
+    while left and left[0].records is not None and left[0].records <= count:
+        count -= left.pop(0).records or 0
+    return left, count
+
+
+async def selected_blocks(
+    shards: Sequence[Found], showing: Showing, storage_options: Mapping[str, Any]
+) -> AsyncGenerator[Block, None]:
+    """The records to show, a block at a time; no more is read than is asked for."""
+    skip, left = showing.first, showing.count
+    quiet = sys.stdout.isatty() or left is not None
+    with progress("reading", total_bytes(shards), quiet=quiet) as meter:
+        for shard in shards:
+            if left == 0:
+                return
+            block_bytes = None if left is None else 1 << 16
+            async with streamrec.open_shard(
+                shard.path, start=showing.byte, storage_options=storage_options, block_bytes=block_bytes
+            ) as reader:
+                async for frames in blocks(reader, meter):
+                    first = None if showing.byte else reader.place.record - len(frames)
+                    skipped = min(skip, len(frames))
+                    skip -= skipped
+                    kept = frames.window(skipped, len(frames) if left is None else min(len(frames), skipped + left))
+                    if len(kept):
+                        yield Block(shard.path, None if first is None else first + skipped, kept)
+                    left = None if left is None else left - len(kept)
+                    if left == 0:
+                        return
+
+
+class Printer:
+    """Prints records, and knows which features it met."""
+
+    def __init__(self, showing: Showing) -> None:
+        self.showing = showing
+        self._kind: Kind | None = None
+        self._missing = set(showing.features or ())
+        self._met: set[str] = set()
+
+    def show(self, block: Block) -> None:
+        """Prints the records of a block."""
+        if self.showing.form == "raw" and not self.showing.features:
+            for view in block.frames.views():
+                sys.stdout.buffer.write(view)
+            return
+        if self._kind is None:
+            self._kind = kind_of(islice(block.frames, KIND_RECORDS))
+        for index, record in enumerate(block.frames):
+            self._note(record, self._kind)
+            if self.showing.form == "raw":
+                self._show_raw(record, self._kind)
+            elif self.showing.form == "json":
+                print(as_json(record, self._kind, self.showing.features))
+            else:
+                self._show_text(block, index, record, self._kind)
+
+    def end(self) -> None:
+        """Says on standard error which features no record had.
+
+        Raises:
+            UsageError: A feature was asked for that no record has.
+        """
+        sys.stdout.flush()
+        if self._missing and self._kind is not None:
+            known = f"they have {', '.join(sorted(self._met))}" if self._met else "they are no Examples"
+            raise click.UsageError(f"no record that was read has {', '.join(sorted(self._missing))}: {known}")
+
+    def _note(self, record: bytes, kind: Kind) -> None:
+        if self._missing:
+            names = features_in(record, kind).keys()
+            self._missing -= names
+            self._met |= names
+
+    def _show_raw(self, record: bytes, kind: Kind) -> None:
+        found = features_in(record, kind)
+        for name in self.showing.features or ():
+            for value in found.get(name, ()):
+                sys.stdout.buffer.write(value if isinstance(value, bytes) else str(value).encode())
+
+    def _show_text(self, block: Block, index: int, record: bytes, kind: Kind) -> None:
+        number = "" if block.first is None else f"record {block.first + index:,}, "
+        print_line(f"{block.path}, {number}byte {block.frames.offset(index):,}: {len(record):,} bytes")
+        for line in as_lines(record, kind, self.showing.features):
+            print_line(f"  {line}")

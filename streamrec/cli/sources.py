@@ -1,0 +1,167 @@
+"""From the names that were typed to objects in a store.
+
+- A name that ends in `.json` is a manifest, and stands for its shards.
+- A directory (a URL that ends in `/` or is a bucket, a local path that is one) stands for all that lies below it. Where
+  records are wanted, manifests and names that begin with `.` or `_` (as `_SUCCESS`) are left out; and a `manifest.json`
+  tells how many records those shards hold that have the size which it says.
+- All else is what `TFRecordDataset` takes: a URL, a path, a glob, braces.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import anyio
+import click
+
+from streamrec.errors import ManifestError, NotFoundError
+from streamrec.shards import Listing, Manifest, expand_braces, sizes_of
+from streamrec.storage import Storages
+
+__all__ = ["Found", "directory_of", "find", "find_records", "read_manifest", "storages_for"]
+
+BUCKET = re.compile(r"(?!file:|local:|memory:|https?:)[a-z0-9+.-]+://[^/*?\[]+")
+NO_RECORDS = re.compile(r"(.*/)?([._][^/]*|[^/]*\.json)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An object.
+
+    Attributes:
+        path: Its URL.
+        size: Bytes as it lies in the store; None where the store does not say.
+        records: How many records it holds, where a manifest says so.
+    """
+
+    path: str
+    size: int | None
+    records: int | None = None
+
+
+def storages_for(storage_options: Mapping[str, Any]) -> Storages:
+    """The stores that these options lead to.
+
+    Raises:
+        UsageError: An option of streamrec's own has a value that it cannot have.
+    """
+    try:
+        return Storages(storage_options)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+async def find(storages: Storages, names: Sequence[str]) -> list[Found]:
+    """All that the names stand for, in their order, with sizes. Manifests and hidden objects are objects here.
+
+    Raises:
+        NotFoundError: A name, a pattern or a directory stands for nothing.
+        StorageError: The store failed, or cannot be listed.
+    """
+    found: list[Found] = []
+    for name in expanded(names):
+        directory = directory_of(name)
+        found += await below(storages, directory) if directory else await matching(storages, name)
+    return await sized(storages, found)
+
+
+async def find_records(storages: Storages, names: Sequence[str]) -> list[Found]:
+    """The shards that the names stand for.
+
+    Raises:
+        NotFoundError, StorageError: As `find`.
+        ManifestError: A name that ends in `.json` is no manifest.
+    """
+    found: list[Found] = []
+    for name in expanded(names):
+        directory = directory_of(name)
+        if name.endswith(".json"):
+            manifest = await read_manifest(storages, name)
+            found += [Found(shard.path, shard.bytes, shard.records) for shard in manifest.shards]
+        elif directory:
+            found += await shards_below(storages, directory)
+        else:
+            found += await matching(storages, name)
+    return await sized(storages, found)
+
+
+async def read_manifest(storages: Storages, url: str) -> Manifest:
+    """Reads a manifest.
+
+    Raises:
+        NotFoundError: There is none.
+        ManifestError: What is there is no manifest.
+    """
+    storage = await storages.at(url)
+    info = await storage.stat(url)
+    return Manifest.from_json(url, await storage.read_range(url, 0, info.size or 0, info.version))
+
+
+def directory_of(name: str) -> str | None:
+    """The directory that a name stands for, with a slash at its end; None for an object or a pattern.
+
+    Examples:
+        >>> directory_of("s3://bucket"), directory_of("gs://bucket/a/"), directory_of("s3://bucket/a")
+        ('s3://bucket/', 'gs://bucket/a/', None)
+    """
+    if BUCKET.fullmatch(name) or ("://" not in name and os.path.isdir(name)):
+        return name.rstrip("/") + "/"
+    return name if name.endswith("/") else None
+
+
+def expanded(names: Sequence[str]) -> list[str]:
+    return [name for pattern in names for name in expand_braces(pattern)]
+
+
+async def below(storages: Storages, directory: str) -> list[Found]:
+    storage = await storages.at(directory)
+    found = [Found(info.path, info.size) async for info in storage.list(directory)]
+    if not found:
+        raise NotFoundError("nothing lies below this directory: check the bucket and the name", directory)
+    return found
+
+
+async def shards_below(storages: Storages, directory: str) -> list[Found]:
+    """All shards below a directory; what a manifest.json beside them says of their records is believed."""
+    inside = await below(storages, directory)
+    shards = [item for item in inside if not NO_RECORDS.fullmatch(item.path)]
+    if not shards:
+        raise NotFoundError("no shard lies below this directory", directory)
+    counts: dict[tuple[str, int | None], int] = {}
+    for item in inside:
+        if item.path.endswith("/manifest.json"):
+            with suppress(ManifestError):  # somebody else's
+                manifest = await read_manifest(storages, item.path)
+                counts |= {(shard.path, shard.bytes): shard.records for shard in manifest.shards}
+    return [replace(item, records=counts.get((item.path, item.size))) for item in shards]
+
+
+async def matching(storages: Storages, name: str) -> list[Found]:
+    """What a pattern matches, or the one object of this name, whose size and existence are not looked at."""
+    listing = Listing(storages, [name])
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(listing.run)
+        while not listing.complete:
+            await listing.until(len(listing.paths) + 1)
+    if listing.error is not None:
+        raise listing.error
+    return [Found(path, listing.sizes.get(path)) for path in listing.paths]
+
+
+async def sized(storages: Storages, found: Sequence[Found]) -> list[Found]:
+    """Asks for the sizes that are not known; an object that is not there is a NotFoundError."""
+    known = {item.path: item.size for item in found if item.size is not None}
+    try:
+        asked = await sizes_of(storages, [item.path for item in found], known)
+    except NotFoundError as error:
+        if error.path is None or "://" not in error.path:
+            raise
+        hint = f"{error.reason}; what lies in a directory is {error.path}/"
+        raise NotFoundError(hint, error.path) from error
+    sizes = {shard.path: shard.size if shard.splittable else None for shard in asked}
+    return [replace(item, size=sizes[item.path]) for item in found]

@@ -1,0 +1,109 @@
+"""What commands write: nothing is replaced unasked, and nothing stays of a command that did not end well.
+
+A shard appears whole or not at all; that is the library's doing. A command writes several, so what it has finished is
+removed again where it fails or is interrupted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+import click
+from fsspec.core import url_to_fs
+
+from streamrec import NotFoundError
+from streamrec.shards import Manifest
+from streamrec.storage import Storages
+
+logger = logging.getLogger("streamrec")
+
+__all__ = ["COMPRESSIONS", "Rollback", "compression_of", "refuse_existing", "refuse_matching"]
+
+COMPRESSIONS = ("none", "gzip", "zlib", "zstd")
+ENDINGS = {".gz": "GZIP", ".gzip": "GZIP", ".zz": "ZLIB", ".zlib": "ZLIB", ".zst": "ZSTD", ".zstd": "ZSTD"}
+
+
+class Rollback:
+    """The objects that a command has finished; removed where its block ends by an error or Ctrl-C.
+
+    Args:
+        storage_options: Where they lie.
+    """
+
+    def __init__(self, storage_options: Mapping[str, Any]) -> None:
+        self._options = {key: value for key, value in storage_options.items() if key != "backend"}
+        self._paths: list[str] = []
+
+    def add(self, path: str) -> None:
+        """There is one more."""
+        self._paths.append(path)
+        logger.info("%s is written", path)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            await self.remove()
+
+    async def remove(self) -> None:
+        """Removes them all; says on standard error which one could not be removed."""
+        if self._paths:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self._remove)
+
+    def _remove(self) -> None:
+        for path in self._paths:
+            filesystem, inner = url_to_fs(path, **self._options)
+            try:
+                filesystem.rm_file(inner)
+            except Exception as error:  # the first error is the one that counts
+                click.echo(f"streamrec: {path} was written and could not be removed ({error})", err=True)
+
+
+def compression_of(name: str, wanted: str | None) -> str:
+    """How an object of this name is compressed: as is wanted, or else as its ending says.
+
+    Examples:
+        >>> compression_of("a.tfrecord.gz", None), compression_of("a.gz", "none"), compression_of("a", "zstd")
+        ('GZIP', '', 'ZSTD')
+    """
+    if wanted is not None:
+        return "" if wanted == "none" else wanted.upper()
+    return next((kind for ending, kind in ENDINGS.items() if name.endswith(ending)), "")
+
+
+async def refuse_existing(storages: Storages, paths: Sequence[str]) -> None:
+    """Lets nothing be replaced.
+
+    Raises:
+        UsageError: One of these objects is there.
+    """
+    for path in paths:
+        storage = await storages.at(path)
+        try:
+            await storage.stat(path)
+        except NotFoundError:
+            continue
+        raise click.UsageError(f"{path} is there already: choose another name, or add --overwrite")
+
+
+async def refuse_matching(storages: Storages, pattern: str) -> None:
+    """Lets no object be replaced, or left over, that a reader of `pattern`'s shards would take for one of them.
+
+    Raises:
+        UsageError: There is one.
+    """
+    names = Manifest("", pattern, "", ())
+    if not names.numbered:
+        await refuse_existing(storages, [pattern])
+        return
+    async for info in (await storages.at(pattern)).list(names.prefix):
+        if names.belongs(info.path):
+            raise click.UsageError(f"{info.path} is there already: choose another name, or add --overwrite")

@@ -1,0 +1,126 @@
+"""The installed command, as a user runs it."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pytest
+
+import streamrec
+from streamrec.cli import program
+from streamrec.testing.servers import Store
+
+COMMAND = str(Path(sys.executable).with_name("streamrec"))
+PNG = bytes.fromhex(
+    "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154789c63f8cfc0f01f0005000"
+    "1ff56c72f0d0000000049454e44ae426082"
+)
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """What it printed, as JSON."""
+        return json.loads(self.out)
+
+
+def run(*arguments: str | Path, **more: Any) -> Done:
+    """Runs the command to its end; it must not end in a traceback."""
+    done = subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, timeout=60, **more)
+    found = Done(done.returncode, done.stdout.decode("utf-8", "surrogateescape"), done.stderr.decode())
+    assert "Traceback" not in found.err, found.err
+    return found
+
+
+@pytest.fixture
+def called(capfd: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """Runs a command in this process, which has imported the clients already: a tenth of the time."""
+
+    def call(*arguments: str | Path) -> Done:
+        code = program.run(list(map(str, arguments)))
+        out, err = capfd.readouterr()
+        return Done(code, out, err)
+
+    return call
+
+
+def start(*arguments: str | Path) -> subprocess.Popen[str]:
+    """Starts the command."""
+    return subprocess.Popen(
+        [COMMAND, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+
+
+def examples(count: int) -> list[bytes]:
+    """Records with a number, a score that every third record lacks, words and an image."""
+    rows: list[dict[str, Any]] = [
+        {"label": number % 4, "words": ["a"] * (number % 3), "image": PNG}
+        | ({"score": number / 8} if number % 3 else {})
+        for number in range(count)
+    ]
+    return [streamrec.encode_example(row) for row in rows]
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Path:
+    """A shard of 240 examples."""
+    path = tmp_path / "data" / "train-0.tfrecord"
+    path.parent.mkdir()
+    path.write_bytes(streamrec.encode_records(examples(240)))
+    return path
+
+
+@pytest.fixture
+def damaged(shard: Path) -> Path:
+    """Another shard beside it, of which the payload of record 100 is damaged, and the end is cut off."""
+    data = bytearray(shard.read_bytes())
+    data[place(shard, 100) + 20] ^= 1
+    path = shard.with_name("train-1.tfrecord")
+    path.write_bytes(data[:-5])
+    return path
+
+
+def place(shard: Path, record: int) -> int:
+    """Where the header of a record lies."""
+    frames = streamrec.Framer().feed(shard.read_bytes())
+    return int(np.asarray(frames.spans)[record, 0]) - 12
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A place in SeaweedFS.
+
+    Attributes:
+        url: A prefix of its own, with a slash at its end.
+        options: What the command is given to reach it.
+    """
+
+    url: str
+    options: tuple[str, ...]
+
+
+@pytest.fixture
+def bucket(s3_store: Store) -> Bucket:
+    """A prefix of one's own."""
+    options = [
+        f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in s3_store.options.items()
+    ]
+    return Bucket(f"{s3_store.url}/{uuid4()}/", tuple(part for option in options for part in ("-o", option)))

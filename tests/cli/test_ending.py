@@ -1,0 +1,115 @@
+"""How commands end: exit codes, messages, Ctrl-C, a closed pipe, a missing package."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import COMMAND, Done, run, start
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["count"], "Missing argument 'SOURCE...'"),
+        (["cuont", "x"], "Did you mean count?"),
+        (["ls", "-o", "anon", "x"], "write -o endpoint_url="),
+        (["reshard", "--shards", "3", "SHARD", "out"], "write out-{shard:05d}"),
+        (["reshard", "--shard-bytes", "many", "SHARD", "out/"], "write 200MB"),
+        (["reshard", "SHARD", "out-{n}"], "write train-{shard:05d}.tfrecord"),
+        (["reshard", "--seed", "3", "SHARD", "out"], "--shuffle"),
+        (["head", "--features", "colour", "SHARD"], "they have image, label, score, words"),
+        (["stat", "--features", "colour", "SHARD"], "there are image, label, score, words"),
+        (["cat", "--from-byte", "9", "SHARD", "SHARD"], "name one of them"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_wrong_usage_says_what_to_type(
+    shard: Path, called: Callable[..., Done], arguments: list[str], said: str
+) -> None:
+    done = called(*[shard if part == "SHARD" else part for part in arguments])
+    assert done.code == 2
+    assert said in done.err
+
+
+@pytest.mark.parametrize("command", ["count", "info", "head", "cat", "stat", "verify"])
+def test_a_missing_file(tmp_path: Path, called: Callable[..., Done], command: str) -> None:
+    said = f"streamrec: {tmp_path}/nothing.tfrecord: there is no such file: check the path\n"
+    assert called(command, tmp_path / "nothing.tfrecord") == Done(3, "", said)
+
+
+def test_damage_is_an_exit_code_of_its_own(damaged: Path, called: Callable[..., Done]) -> None:
+    for command in ("count", "stat", "verify"):
+        assert called(command, damaged).code == 1
+    done = run("cat", "--json", damaged)
+    assert done.code == 1
+    assert len(done.out.splitlines()) == 100
+    assert "record 100, byte " in done.err
+
+
+def test_ctrl_c_leaves_nothing(shard: Path, tmp_path: Path) -> None:
+    with start("-v", "reshard", "--shards", "240", shard, f"{tmp_path}/new/") as process:
+        assert process.stderr is not None
+        while "is written" not in process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert [path for path in (tmp_path / "new").rglob("*") if path.is_file()] == []
+
+
+def test_a_closed_pipe_ends_quietly(shard: Path) -> None:
+    with start("cat", *[shard] * 40) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 141
+
+
+def test_progress_is_shown_in_a_terminal_alone(shard: Path) -> None:
+    terminal, inside = pty.openpty()
+    subprocess.run([COMMAND, "verify", shard], stdout=subprocess.DEVNULL, stderr=inside, check=True)
+    os.close(inside)
+    assert b"verifying" in os.read(terminal, 4096)
+    os.close(terminal)
+    assert run("verify", shard).err == ""
+
+
+def test_without_the_extra_one_line_says_what_to_install() -> None:
+    code = "import sys; sys.modules['click'] = None; from streamrec.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "the streamrec command needs the package click: pip install 'streamrec[cli]'\n"
+
+
+def test_help_loads_little() -> None:
+    code = "import sys; from streamrec.cli import main; sys.argv = ['streamrec', '--help']; main()"
+    done = subprocess.run([sys.executable, "-X", "importtime", "-c", code], capture_output=True, text=True, check=True)
+    assert "reshard" in done.stdout
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "click" in loaded
+    assert loaded.isdisjoint({"numpy", "asyncio", "fsspec", "rich", "google.protobuf", "streamrec.storage"})
+
+
+def test_the_shell_completes() -> None:
+    environment = {
+        **os.environ,
+        "_STREAMREC_COMPLETE": "bash_complete",
+        "COMP_WORDS": "streamrec re",
+        "COMP_CWORD": "1",
+    }
+    done = subprocess.run([COMMAND], capture_output=True, text=True, env=environment)
+    assert done.stdout == "plain,reshard\n"
+
+
+def test_every_command_has_help_and_module_runs() -> None:
+    done = subprocess.run([sys.executable, "-m", "streamrec", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("streamrec")

@@ -1,0 +1,101 @@
+"""verify and reshard: on local files."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import streamrec
+from tests.cli.conftest import Done, examples, place, run
+
+Call = Callable[..., Done]
+
+
+def records(*paths: Path) -> list[bytes]:
+    return [record for path in paths for record in streamrec.TFRecordDataset(str(path))]
+
+
+def test_verify_tells_the_places_and_repairs(shard: Path, damaged: Path, tmp_path: Path, called: Call) -> None:
+    assert called("verify", shard).code == 0
+    done = run("verify", "--json", "--repair", f"{tmp_path}/clean/", shard.parent)
+    assert done.code == 1
+    good, bad = done.json["shards"]
+    assert (good["records"], good["damages"]) == (240, 0)
+    assert (bad["records"], bad["damages"]) == (238, 2)
+    losses = [(loss["byte"], loss["record"]) for loss in bad["losses"]]
+    assert losses == [(place(shard, 100), 100), (place(shard, 239), 238)]
+    wanted = [record for number, record in enumerate(examples(239)) if number != 100]
+    assert records(tmp_path / "clean" / damaged.name) == wanted
+    assert called("verify", tmp_path / "clean").out == "2 shards read, 478 good records, nothing is damaged\n"
+    text = called("verify", damaged).out
+    assert f"byte {place(shard, 100):,}, behind 100 good records: " in text
+    assert "1 shard read, 238 good records, 1 shard damaged" in text
+
+
+def test_verify_with_a_manifest_says_what_and_where(shard: Path, tmp_path: Path, called: Call) -> None:
+    called("reshard", "--shards", "3", shard, f"{tmp_path}/new/")
+    first, second, _ = sorted((tmp_path / "new").glob("*.tfrecord"))
+    assert called("verify", f"{tmp_path}/new/manifest.json").code == 0
+    first.unlink()
+    data, fifth = bytearray(second.read_bytes()), place(second, 5)
+    data[fifth + 30] ^= 1
+    second.write_bytes(data)
+    done = called("verify", "--json", f"{tmp_path}/new/manifest.json")
+    assert done.code == 1
+    assert {problem["kind"] for problem in done.json["problems"]} == {"missing", "crc32c"}
+    assert [loss["byte"] for loss in done.json["shards"][0]["losses"]] == [fifth]
+
+
+def test_reshard_splits_merges_and_compresses(shard: Path, tmp_path: Path, called: Call) -> None:
+    target = f"{tmp_path}/zst/train-{{shard:02d}}-of-{{shards:02d}}.zst"
+    assert run("reshard", "--shards", "7", shard, target).code == 0
+    parts = sorted((tmp_path / "zst").glob("train-*-of-07.zst"))
+    assert [len(records(part)) for part in parts] == [35, 35, 34, 34, 34, 34, 34]
+    assert records(*parts) == examples(240)
+    done = called("reshard", "--json", "--shard-bytes", "10kB", tmp_path / "zst", f"{tmp_path}/plain/")
+    assert all(row["bytes"] <= 10_000 for row in done.json["shards"])
+    assert called("reshard", f"{tmp_path}/plain/manifest.json", tmp_path / "whole.gz").code == 0
+    assert records(tmp_path / "whole.gz") == examples(240)
+    assert streamrec.verify_sync(f"{tmp_path}/whole.gz.manifest.json").ok
+
+
+def test_no_record_is_lost_to_a_manifest_that_is_wrong(shard: Path, tmp_path: Path, called: Call) -> None:
+    called("reshard", shard, f"{tmp_path}/old/")
+    manifest = tmp_path / "old" / "manifest.json"
+    right = manifest.read_text()
+    for wrong in (239, 241):
+        manifest.write_text(right.replace('"records": 240', f'"records": {wrong}'))
+        done = called("reshard", "--shards", "3", manifest, f"{tmp_path}/new/")
+        assert done.code == 1
+        assert f"there are not {wrong} records" in done.err
+        assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_a_seed_shuffles_alike(shard: Path, tmp_path: Path, called: Call) -> None:
+    orders = []
+    for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+        called("reshard", "--shuffle", "--seed", seed, "--shards", "2", shard, f"{tmp_path}/{name}/")
+        orders.append(records(*sorted((tmp_path / name).glob("*.tfrecord"))))
+    assert orders[0] == orders[1] != orders[2]
+    assert orders[0] != examples(240)
+    assert sorted(orders[0]) == sorted(orders[2]) == sorted(examples(240))
+
+
+def test_nothing_is_replaced_unasked(shard: Path, tmp_path: Path, called: Call) -> None:
+    before = shard.read_bytes()
+    assert called("reshard", shard, f"{tmp_path}/new/").code == 0
+    for wrong in (
+        ["reshard", shard, f"{tmp_path}/new/"],
+        ["reshard", "--overwrite", shard, shard],
+        ["verify", "--overwrite", "--repair", f"{shard.parent}/", shard],
+    ):
+        done = called(*wrong)
+        assert done.code == 2
+        assert "choose another" in done.err or "name another" in done.err
+    assert called("reshard", "--overwrite", shard, f"{tmp_path}/new/").code == 0
+    assert shard.read_bytes() == before
+
+
+def test_damage_ends_a_reshard_and_leaves_nothing(damaged: Path, tmp_path: Path, called: Call) -> None:
+    done = called("reshard", "--shard-records", "10", damaged, f"{tmp_path}/new/")
+    assert done.code == 1
+    assert "record 100, byte " in done.err
+    assert [path for path in (tmp_path / "new").rglob("*") if path.is_file()] == []

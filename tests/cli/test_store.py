@@ -1,0 +1,91 @@
+"""The commands on a real object store, as it is and as it should not be."""
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import fsspec
+
+from tests.cli.conftest import Bucket, Done, run, start
+
+Call = Callable[..., Done]
+
+
+def test_from_files_to_the_store_and_back(shard: Path, bucket: Bucket, tmp_path: Path, called: Call) -> None:
+    url, options = bucket.url, bucket.options
+    done = run("reshard", *options, "--shards", "3", "--shuffle", "--seed", "1", shard, url)
+    assert done.code == 0, done.err
+    listed = called("ls", *options, "--json", url).json
+    names = [item["path"].removeprefix(url) for item in listed]
+    assert names == ["manifest.json", *(f"shard-0000{number}.tfrecord" for number in range(3))]
+    assert called("verify", *options, f"{url}manifest.json").code == 0
+    assert called("count", *options, f"{url}*.tfrecord").out == "240\n"
+    assert called("info", *options, "--json", url).json["records"] == 240
+    lines = called("cat", *options, "--json", "--features", "label", url).out.splitlines()
+    assert sorted(json.loads(line)["label"][0] for line in lines) == sorted(number % 4 for number in range(240))
+    assert called("stat", *options, "--html", f"{url}page.html", url).code == 0
+    assert called("ls", *options, f"{url}page.html").code == 0
+    assert called("reshard", *options, f"{url}*.tfrecord", tmp_path / "back.tfrecord").code == 0
+
+
+def test_damage_in_the_store(damaged: Path, bucket: Bucket, called: Call) -> None:
+    options = dict(option.partition("=")[::2] for option in bucket.options[1::2])
+    options["client_kwargs"] = json.loads(options["client_kwargs"])
+    bad, good = f"{bucket.url}bad.tfrecord", f"{bucket.url}good.tfrecord"
+    fsspec.filesystem("s3", **options).put_file(str(damaged), bad)
+    done = called("verify", *bucket.options, "--json", "--repair", good, bad)
+    assert done.code == 1
+    assert [row["damages"] for row in done.json["shards"]] == [2]
+    assert called("verify", *bucket.options, good).out == "1 shard read, 238 good records, nothing is damaged\n"
+
+
+def test_what_the_store_refuses(bucket: Bucket, called: Call) -> None:
+    url, options = bucket.url, bucket.options
+    for arguments, said in (
+        (["count", *options, f"{url}nothing.tfrecord"], "there is no such object"),
+        (["count", *options, f"{url}*.tfrecord"], "no object matches this pattern"),
+        (["ls", *options, url], "nothing lies below this directory"),
+        (["ls", *options, "s3://another-bucket/"], "NoSuchBucket"),
+        (["ls", *options, "-o", "secret=wrong", url], "check the credentials"),
+        (["info", *options, "-o", "endpiont_url=x", url], "endpoint_url"),
+    ):
+        done = called(*arguments)
+        assert done.code == 3, done
+        assert said in done.err
+        assert done.err.startswith("streamrec: ")
+        assert done.out == ""
+
+
+def test_ctrl_c_leaves_nothing_in_the_store(shard: Path, bucket: Bucket) -> None:
+    with start("-v", "reshard", *bucket.options, "--shards", "240", shard, bucket.url) as process:
+        assert process.stderr is not None
+        while "is written" not in process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert "nothing lies below" in run("ls", *bucket.options, bucket.url).err
+
+
+def test_bench_and_doctor(bucket: Bucket, called: Call) -> None:
+    url, options = bucket.url, bucket.options
+    assert called("demo", *options, url).code == 0
+    found = called("bench", *options, "--json", "--seconds", "0.05", url).json
+    assert len(found["measurements"]) == 24
+    assert all(item["mb_per_second"] > 0 for item in found["measurements"])
+    assert found["knee"] in (1, 2, 4, 8, 16, 32)
+    assert found["dataset"]["mb_per_second"] > 0
+    done = called("doctor", *options, "--json", "--write", url)
+    assert done.code == 0, done.out
+    names = ["resolve", "connect", "TLS", "clock", "list", "get", "range", "version", "speed", "write"]
+    assert [row["name"] for row in done.json["checks"]] == names
+    assert len(called("ls", *options, "--json", url).json) == 5  # the test object is gone
+    done = called("doctor", *options, "-o", "secret=wrong", url)
+    assert done.code == 3
+    assert "FAIL  list" in done.out
+    assert "check the credentials" in done.out
+    done = called("doctor", *options, "-o", "endpoint_url=http://127.0.0.1:1", url)
+    assert done.code == 3
+    assert "FAIL  connect" in done.out
