@@ -11,8 +11,9 @@ from streamrec.cli.stats import Bin
 __all__ = ["histogram_svg"]
 
 WIDTH: Final = 520
-HEIGHT: Final = 130
+HEIGHT: Final = 144
 AXIS: Final = 18
+CAPTION: Final = 14
 
 
 def histogram_svg(bins: Sequence[Bin], title: str) -> str:
@@ -28,7 +29,7 @@ def histogram_svg(bins: Sequence[Bin], title: str) -> str:
     width = WIDTH / len(bins)
     bars = []
     for number, bin in enumerate(bins):
-        height = (HEIGHT - AXIS) * bin.count / most
+        height = (HEIGHT - AXIS - CAPTION) * bin.count / most
         place = f'x="{number * width:.1f}" y="{HEIGHT - AXIS - height:.1f}" width="{width:.1f}" height="{height:.1f}"'
         tip = f"{format_number(bin.start)} to {format_number(bin.end)}: {bin.count:,}"
         bars.append(f'<rect class="bar" {place}><title>{tip}</title></rect>')
