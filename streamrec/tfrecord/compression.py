@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import sys
 import zlib
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from streamrec.errors import CorruptRecordError, MissingExtraError, TruncatedShardError
 from streamrec.tfrecord.options import CompressionType, TFRecordOptions
@@ -88,6 +90,56 @@ class _ZstdMember:
 
     def starved(self) -> bool:
         return bool(self._stream.needs_input)
+
+
+class _Compressor(Protocol):
+    """One compressed stream that is being written."""
+
+    def compress(self, data: bytes) -> bytes: ...
+    def flush(self) -> bytes: ...
+    def finish(self) -> bytes: ...
+
+
+class _ZlibCompressor:
+    def __init__(self, options: TFRecordOptions) -> None:
+        self._flush_mode = zlib.Z_FULL_FLUSH if options.flush_mode is None else options.flush_mode
+        self._stream = zlib.compressobj(
+            zlib.Z_DEFAULT_COMPRESSION if options.compression_level is None else options.compression_level,
+            zlib.DEFLATED if options.compression_method is None else options.compression_method,
+            options.zlib_window_bits,
+            9 if options.mem_level is None else options.mem_level,
+            zlib.Z_DEFAULT_STRATEGY if options.compression_strategy is None else options.compression_strategy,
+        )
+        self.compress = self._stream.compress
+
+    def flush(self) -> bytes:
+        return self._stream.flush(self._flush_mode)
+
+    def finish(self) -> bytes:
+        return self._stream.flush(zlib.Z_FINISH)
+
+
+class _ZstdCompressor:
+    def __init__(self, options: TFRecordOptions) -> None:
+        level = options.compression_level
+        self._stream = zstd_module().ZstdCompressor(level=3 if level in (None, -1) else level)
+
+    def compress(self, data: bytes) -> bytes:
+        return bytes(self._stream.compress(data))
+
+    def flush(self) -> bytes:
+        return bytes(self._stream.flush(self._stream.FLUSH_BLOCK))
+
+    def finish(self) -> bytes:
+        return bytes(self._stream.flush(self._stream.FLUSH_FRAME))
+
+
+_CODECS: Final[dict[str, tuple[Callable[[], _Member], Callable[[TFRecordOptions], _Compressor]]]] = {
+    "GZIP": (partial(_ZlibMember, zlib.MAX_WBITS + 16), _ZlibCompressor),
+    "ZLIB": (partial(_ZlibMember, zlib.MAX_WBITS), _ZlibCompressor),
+    "ZSTD": (_ZstdMember, _ZstdCompressor),
+}
+"""How each compression is read and written. A new one stands here, and by its name and magic bytes in `options.py`."""
 
 
 def zstd_module() -> Any:
@@ -198,49 +250,30 @@ class Inflater:
         return True
 
     def _next_member(self) -> _Member:
-        if self._type == "ZSTD":
-            return _ZstdMember()
-        return _ZlibMember(zlib.MAX_WBITS + 16 if self._type == "GZIP" else zlib.MAX_WBITS)
+        member, _ = _CODECS[self._type]
+        return member()
 
 
 class Deflater:
     """Compresses one shard's stream, or passes it through where the options ask for no compression."""
 
     def __init__(self, options: TFRecordOptions) -> None:
-        self._flush_mode = zlib.Z_FULL_FLUSH if options.flush_mode is None else options.flush_mode
-        self._zlib: Any = None
-        self._zstd: Any = None
-        level = options.compression_level
-        if options.compression_type == "ZSTD":
-            self._zstd = zstd_module().ZstdCompressor(level=3 if level in (None, -1) else level)
-        elif options.compression_type:
-            self._zlib = zlib.compressobj(
-                zlib.Z_DEFAULT_COMPRESSION if level is None else level,
-                zlib.DEFLATED if options.compression_method is None else options.compression_method,
-                options.zlib_window_bits,
-                9 if options.mem_level is None else options.mem_level,
-                zlib.Z_DEFAULT_STRATEGY if options.compression_strategy is None else options.compression_strategy,
-            )
+        _, compressor = _CODECS.get(options.compression_type or "", (None, None))
+        self._compressor = compressor and compressor(options)
 
     @property
     def compresses(self) -> bool:
         """Whether `write` is work enough for a thread of its own."""
-        return self._zlib is not None or self._zstd is not None
+        return self._compressor is not None
 
     def write(self, data: bytes) -> bytes:
         """Takes plain bytes; returns the compressed ones that are ready, often b""."""
-        if self._zlib is not None:
-            return bytes(self._zlib.compress(data))
-        return bytes(self._zstd.compress(data)) if self._zstd is not None else data
+        return data if self._compressor is None else self._compressor.compress(data)
 
     def flush(self) -> bytes:
         """The compressed bytes of all that was written so far."""
-        if self._zlib is not None:
-            return bytes(self._zlib.flush(self._flush_mode))
-        return bytes(self._zstd.flush(self._zstd.FLUSH_BLOCK)) if self._zstd is not None else b""
+        return b"" if self._compressor is None else self._compressor.flush()
 
     def close(self) -> bytes:
         """The stream's last bytes."""
-        if self._zlib is not None:
-            return bytes(self._zlib.flush(zlib.Z_FINISH))
-        return bytes(self._zstd.flush(self._zstd.FLUSH_FRAME)) if self._zstd is not None else b""
+        return b"" if self._compressor is None else self._compressor.finish()

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal, get_args
 
-__all__ = ["COMPRESSION_TYPES", "CompressionType", "TFRecordOptions", "check_compression_type"]
+__all__ = ["MAGIC", "CompressionType", "TFRecordOptions", "check_compression_type"]
 
 CompressionType = Literal["", "GZIP", "ZLIB", "ZSTD"]
-COMPRESSION_TYPES: tuple[CompressionType, ...] = ("", "GZIP", "ZLIB", "ZSTD")
+COMPRESSION_TYPES: Final[tuple[CompressionType, ...]] = get_args(CompressionType)
+
+_ZLIB_HEADERS = [(cmf << 8 | flg).to_bytes(2) for cmf in range(8, 128, 16) for flg in range(256)]
+
+MAGIC: Final[dict[CompressionType, re.Pattern[bytes]]] = {
+    "GZIP": re.compile(rb"\x1f\x8b"),
+    "ZSTD": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),
+    "ZLIB": re.compile(b"|".join(re.escape(header) for header in _ZLIB_HEADERS if int.from_bytes(header) % 31 == 0)),
+}
+"""What a compressed stream begins with. zstd (RFC 8878, 3.1): a frame, or one to be skipped. zlib (RFC 1950, 2.2):
+method 8, a window of up to 32 KiB, and two bytes that are a multiple of 31."""
 
 
 def check_compression_type(name: str | None) -> CompressionType | None:

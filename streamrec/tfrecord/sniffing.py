@@ -7,17 +7,12 @@ from typing import Final
 
 from streamrec import kernels
 from streamrec.tfrecord.frames import HEADER_BYTES
-from streamrec.tfrecord.options import CompressionType
+from streamrec.tfrecord.options import MAGIC, CompressionType
 
 __all__ = ["DETECT_BYTES", "detect_compression", "is_record_header", "looks_like"]
 
 DETECT_BYTES = HEADER_BYTES
 """How many of a file's first bytes all functions here want to see."""
-
-_GZIP: Final = b"\x1f\x8b"
-_ZSTD: Final = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")
-"""A frame, or one that is to be skipped: RFC 8878, sections 3.1.1 and 3.1.2."""
-_DEFLATE_METHOD: Final = 8
 
 _COMPRESSED: Final = "a compressed file of a kind that shards never are ({}): unpack it, or write it with GZIP or ZSTD"
 _KINDS: Final = (
@@ -53,13 +48,7 @@ def detect_compression(head: bytes) -> CompressionType:
     """
     if is_record_header(head):
         return ""
-    if head.startswith(_GZIP):
-        return "GZIP"
-    if _ZSTD.match(head):
-        return "ZSTD"
-    if len(head) >= 2 and head[0] & 15 == _DEFLATE_METHOD and head[0] >> 4 <= 7 and (head[0] << 8 | head[1]) % 31 == 0:
-        return "ZLIB"
-    return ""
+    return next((kind for kind, magic in MAGIC.items() if magic.match(head)), "")
 
 
 def is_record_header(head: bytes) -> bool:
