@@ -16,7 +16,7 @@ TENSORFLOW ?= tensorflow-cpu==2.21.0
 AZURITE := azurite@3.35.0
 TORCHDATA ?= torchdata==0.11.0
 TOOLS := pytest pytest-timeout pytest-xdist hypothesis trio
-EXTRAS := dev,s3,gcs,http,azure,obstore,zstd,cli
+EXTRAS := dev,docs,s3,gcs,http,azure,obstore,zstd,cli
 PIP := -m pip install --quiet --disable-pip-version-check
 TESTS ?=
 SECONDS_OF_FUZZING ?= 600
@@ -29,13 +29,14 @@ export STREAMREC_SERVERS ?= $(CURDIR)/$(SERVERS)
 # The tests start hundreds of interpreters: each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-s3 check soak fuzz bench sanitize servers client peers clean
+.PHONY: help demo docs docs-serve test test-s3 check soak fuzz bench sanitize servers client peers clean
 
 help:
 	@sed -n '1,5p' Makefile | cut -c3-
 	@echo "  make test PYTHON=python3.13   the tests on another Python, in an environment of its own"
 	@echo "  make check    lint, types and structure"
 	@echo "  make test-s3  the tests of S3 with awscrt, and with the oldest clients"
+	@echo "  make docs     the pages as a site, in build/site"
 	@echo "  make sanitize the tests of kernels and parsing under AddressSanitizer and UBSan"
 	@echo "  make soak     ten minutes of reading and writing over a bad network (SOAK_SECONDS=600, SOAK_KILLS=100), and killed training runs"
 	@echo "  make fuzz     ten minutes of fuzzing the decoder (needs clang)"
@@ -43,6 +44,13 @@ help:
 
 demo: client servers
 	@$(CLIENT)/bin/python -m examples.demo
+
+# The site, in build/site; a warning is an error. `make docs-serve` shows it while pages are written.
+docs: client
+	NO_MKDOCS_2_WARNING=1 $(CLIENT)/bin/python -m mkdocs build --strict --site-dir build/site
+
+docs-serve: client
+	NO_MKDOCS_2_WARNING=1 $(CLIENT)/bin/python -m mkdocs serve
 
 test: client servers $(if $(filter 1,$(PEERS)),peers)
 	$(CLIENT)/bin/python -m pytest --numprocesses auto --dist worksteal $(TESTS)
