@@ -22,9 +22,12 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
         assert (page.parent / name).exists(), f"{page.name} links to {name}"
 
 
-def test_modules_that_the_internals_name_exist() -> None:
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if "internals" in page.parts or page.stem == "internals"], ids=lambda page: page.name
+)
+def test_modules_that_the_internals_name_exist(page: Path) -> None:
     """Also those that are named without their folder."""
     known = {path.name for path in (ROOT / "streamrec").rglob("*") if path.suffix in {".py", ".pyi", ".c", ".h"}}
     known |= {path.name for folder in ("tests", "benchmarks") for path in (ROOT / folder).rglob("*.py")}
-    text = (ROOT / "docs" / "internals.md").read_text()
+    text = page.read_text()
     assert [name for name in re.findall(r"`(?:[\w/]+/)?(\w+\.(?:py|c|h))`", text) if name not in known] == []
