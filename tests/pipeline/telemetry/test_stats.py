@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import hashlib
 import threading
 from collections.abc import AsyncGenerator, Iterator, Mapping
@@ -304,9 +303,3 @@ def test_a_run_that_is_left_counts_what_was_taken(files: list[str]) -> None:
         for _ in range(1234):
             next(records)
     assert records.stats().elements == 1234
-
-
-def test_the_page_says_what_is() -> None:
-    page = Path(__file__).parents[3] / "docs" / "statistics.md"
-    failed, tried = doctest.testfile(str(page), module_relative=False)
-    assert tried > 0 == failed
