@@ -16,7 +16,7 @@ TENSORFLOW ?= tensorflow-cpu==2.21.0
 AZURITE := azurite@3.35.0
 TORCHDATA ?= torchdata==0.11.0
 TOOLS := pytest pytest-timeout pytest-xdist hypothesis trio
-EXTRAS := dev,s3,gcs,http,azure,obstore,zstd,cli
+EXTRAS := dev,s3,gcs,http,azure,obstore,zstd,isal,cli
 PIP := -m pip install --quiet --disable-pip-version-check
 TESTS ?=
 PYTEST_ARGUMENTS ?=
