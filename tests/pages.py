@@ -8,7 +8,7 @@ What each kind of fenced block means:
   `[exit code N]` behind the output says that the command ends with N.
 - `bash` and all others: for reading only, such as lines that install packages.
 
-A block that names torch, TensorFlow, JAX or Ray runs where that is installed, as in CI.
+A block that names torch, TensorFlow, JAX, Ray or their like runs where that is installed, as in CI.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 FENCE = re.compile(r"^(?P<indent> *)```(?P<kind>\w*)(?P<info>[^\n]*)\n(?P<text>.*?)^(?P=indent)```$", re.M | re.S)
 TITLE = re.compile(r'title="([^"]+)"')
-PEERS = ("torch", "torchdata", "tensorflow", "jax", "ray")
+PEERS = ("torch", "torchdata", "lightning", "accelerate", "tensorflow", "jax", "grain", "ray")
 EXIT_CODE = re.compile(r"\[exit code (\d+)\]\n\Z")
 
 
@@ -114,7 +114,7 @@ def run_commands(block: Block, page: Path, environment: Mapping[str, str]) -> No
         wanted = EXIT_CODE.sub("", expected)
         done = subprocess.run(
             ["bash", "-c", command],
-            env={**os.environ, **environment, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+            env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
