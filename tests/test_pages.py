@@ -35,7 +35,9 @@ def bucket(s3_store: Store) -> Iterator[dict[str, str]]:
     client.rm("my-bucket", recursive=True)
 
 
+@pytest.mark.timeout(600)  # each command starts an interpreter
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata, with torch 2.13
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")  # a DataLoader's workers
 @pytest.mark.parametrize("page", SNIPPETS, ids=identity)
 def test_snippets(page: Path, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each snippet runs as it stands, in one directory, and prints what the page says."""
