@@ -77,7 +77,7 @@ def test_site_builds(tmp_path: Path) -> None:
     for package in ("mkdocs", "material", "mkdocstrings"):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed: pip install -e '.[docs]'")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=170)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "site" / "tutorial" / "index.html").exists()
