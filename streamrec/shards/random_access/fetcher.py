@@ -20,7 +20,7 @@ from streamrec.shards.index.reader import IndexReader, Places
 from streamrec.shards.manifests.manifest import ShardInfo
 from streamrec.shards.manifests.verify import side_by_side
 from streamrec.shards.random_access.byte_runs import OFFSET_BITS, ByteRun, byte_runs, first_difference
-from streamrec.storage import Storages
+from streamrec.storage import ByteStream, Storages
 from streamrec.tfrecord import HEADER_BYTES, Frames, as_spans
 
 __all__ = ["RecordFetcher"]
@@ -89,23 +89,34 @@ class RecordFetcher:
         storage = await self._storages.at(shard.path)
         try:
             stream = await storage.stream(shard.path, run.start, run.end, shard.version)
-        except (ObjectChangedError, NotFoundError) as error:
-            raise self._changed(shard, run, error.reason) from error
-        try:
-            if stream.info.size is not None and stream.info.size != shard.bytes:
-                raise self._changed(shard, run, f"it has {stream.info.size:,} bytes, not {shard.bytes:,}")
-            room = memoryview(kernels.allocate(run.end - run.start))
-            filled = 0
-            while filled < len(room):
-                count = await stream.readinto(room[filled:])
-                if not count:
-                    raise self._changed(shard, run, f"it ends at byte {run.start + filled:,}")
-                filled += count
         except ObjectChangedError as error:
-            raise error if error.path != shard.path else self._changed(shard, run, error.reason) from error
+            raise self._changed(shard, run, error.reason) from error
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"{self._index.path} names this shard, and it is gone: put it back, or index what there is: "
+                f"streamrec index SHARDS {self._index.path}",
+                shard.path,
+                run.start,
+                run.end,
+            ) from error
+        try:
+            if stream.info.size not in (None, shard.bytes):
+                raise self._changed(shard, run, f"it has {stream.info.size:,} bytes, not {shard.bytes:,}")
+            return await self._filled(stream, shard, run)
+        except ObjectChangedError as error:
+            raise self._changed(shard, run, error.reason) from error
         finally:
             with anyio.CancelScope(shield=True):
                 await stream.aclose()
+
+    async def _filled(self, stream: ByteStream, shard: ShardInfo, run: ByteRun) -> memoryview:
+        room = memoryview(kernels.allocate(run.end - run.start))
+        filled = 0
+        while filled < len(room):
+            count = await stream.readinto(room[filled:])
+            if not count:
+                raise self._changed(shard, run, f"it ends at byte {run.start + filled:,}")
+            filled += count
         return room.toreadonly()
 
     def _changed(self, shard: ShardInfo, run: ByteRun, how: str) -> ObjectChangedError:

@@ -7,7 +7,7 @@ import operator
 import os
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final, Self, overload
+from typing import Any, Final, Self, SupportsIndex, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -99,10 +99,10 @@ class RecordSource:
         return len(self.index)
 
     @overload
-    def __getitem__(self, number: int) -> bytes: ...
+    def __getitem__(self, number: SupportsIndex) -> bytes: ...
     @overload
     def __getitem__(self, number: slice) -> Frames: ...
-    def __getitem__(self, number: int | slice) -> bytes | Frames:
+    def __getitem__(self, number: SupportsIndex | slice) -> bytes | Frames:
         """One record, or those of a slice; negative numbers count from the end.
 
         Raises:
