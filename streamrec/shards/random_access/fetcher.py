@@ -36,13 +36,16 @@ class RecordFetcher:
         reader: The reader of their index.
         verify: Whether each record's length and CRC32C are checked.
         parallel: Requests under way for one call, at the most.
+
+    Attributes:
+        reader: The reader of the index.
     """
 
     def __init__(
         self, storages: Storages, reader: IndexReader, *, verify: bool = True, parallel: int = PARALLEL
     ) -> None:
         self._storages = storages
-        self._reader = reader
+        self.reader = reader
         self._index = reader.index
         self._verify = verify
         self._parallel = parallel
@@ -59,7 +62,7 @@ class RecordFetcher:
         wanted, order = np.unique(records, return_inverse=True)
         if not len(wanted):
             return Frames.of(())
-        places = await self._reader.places(wanted)
+        places = await self.reader.places(wanted)
         runs = byte_runs(places.shards << OFFSET_BITS | places.offsets, places.lengths)
         buffers = await self._read_all(runs, places, wanted)
         spans = np.concatenate([spans_in(run, places) for run in runs])[order]
