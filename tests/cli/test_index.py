@@ -69,25 +69,27 @@ def test_parts_and_idx_files(shard: Path, tmp_path: Path, called: Call) -> None:
 
 def test_what_is_typed_wrong(shard: Path, tmp_path: Path, called: Call) -> None:
     index = f"{tmp_path}/x.index"
-    for arguments, message in (
+    wrong: list[tuple[tuple[str | Path, ...], str]] = [
         ((shard,), "its name must end in .index"),
         ((index,), "write the shards, and INDEX behind them"),
         (("--check", shard, index), "write INDEX alone"),
         (("--check", "--stat", index), "exclude each other"),
         (("--part", "3/3", shard, index), "is no part"),
-    ):
+    ]
+    for arguments, message in wrong:
         done = called("index", *arguments)
         assert done.code == 2
         assert message in done.err
     called("index", shard, index)
     assert "is there already" in called("index", shard, index).err
     assert called("index", "--overwrite", shard, index).code == 0
-    for arguments, message in (
+    wrong = [
         (("--records", "0", shard), "--records needs one index"),
         (("--records", "x", index), "are no numbers"),
         (("--records", "240", index), "record 240 of 240: there is no such record"),
         (("--records", "0", "--from-record", "1", index), "leave out --from-record"),
-    ):
+    ]
+    for arguments, message in wrong:
         done = called("cat", *arguments)
         assert done.code == 2
         assert message in done.err

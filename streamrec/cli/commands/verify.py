@@ -60,8 +60,8 @@ def command(
     """Reads everything, checks every CRC32C, and tells what is damaged, with record and byte.
 
     A manifest or an index (SOURCE ends in .json or .index) is compared with what is there: missing and left-over
-    shards, sizes, checksums, numbers of records. Shards that differ are then searched for the damage. The exit code is 1
-    where anything is wrong.
+    shards, sizes, checksums, numbers of records. Shards that differ are then searched for the damage. The exit code is
+    1 where anything is wrong.
     """
     verdict = run(verify_sources(sources, repair, overwrite, storage_options))
     if as_json:
