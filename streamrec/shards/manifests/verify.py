@@ -258,7 +258,7 @@ class ShardTally:
         """What differs from the manifest."""
         if self.bytes != shard.bytes:
             yield VerifyProblem(shard.path, "bytes", f"{shard.bytes:,}", f"{self.bytes:,}")
-        if self._crc32c != shard.crc32c:
+        if shard.crc32c is not None and self._crc32c != shard.crc32c:
             yield VerifyProblem(shard.path, "crc32c", f"{shard.crc32c:08x}", f"{self._crc32c:08x}")
         self._try(self._close)
         records = self._framer.record
