@@ -47,4 +47,7 @@ def permuted(numbers: Numbers, size: Numbers | int, keys: Numbers, variant: Numb
     [1, 0, 3, 2, 4, 5]
     """
     sizes, variants = np.atleast_1d(np.asarray(size, np.int64)), np.atleast_1d(np.asarray(variant, np.int64))
-    return np.frombuffer(kernels.permute(np.ascontiguousarray(numbers), sizes, variants, keys), np.int64)
+    result: Numbers = np.frombuffer(
+        memoryview(kernels.permute(np.ascontiguousarray(numbers), sizes, variants, keys)), np.int64
+    )
+    return result

@@ -1,11 +1,12 @@
 """Steps: which positions of the order each reader has, step by step.
 
-In step t all ranks together take positions t * batch to (t + 1) * batch: the global batch. Each has as many slots of
-it, one rank's behind another's. A rank's loader workers take steps in turn. So the sequence of global batches, and which
-slot of one holds which record, is the same however many ranks and workers there are.
+From position `base` on, all ranks together take `batch` positions in each step: a global batch. Each rank has as many
+slots of it, one rank's behind another's. A rank's loader workers take steps in turn. So the sequence of global batches,
+and which slot of one holds which record, is the same however many ranks and workers there are.
 
 Rules:
-- A step is all that a state needs: it is the same on all ranks, and any number of them can go on there.
+- The position at which a step begins is all that a state needs: it is the same on all ranks, and any number of them can
+  go on there.
 - What is missing in the last global batch is left out, dropped with it, or filled up, as `even` says.
 """
 
@@ -32,8 +33,8 @@ class Steps:
             left out; "pad": it goes on with the first records of the epoch; "cycle": with those that its slots had in
             the first step.
         rank, world_size: Whose they are; `world_size` divides `batch`.
-        worker, workers: Which of the rank's workers, and how many there are.
-        begin: The step at which these workers began: worker 0 has it, worker 1 the next one.
+        worker, workers: Which of the rank's workers, and how many there are. Worker 0 has step 0.
+        base: The position at which step 0 begins.
     """
 
     total: int
@@ -43,7 +44,7 @@ class Steps:
     world_size: int = 1
     worker: int = 0
     workers: int = 1
-    begin: int = 0
+    base: int = 0
 
     @property
     def share(self) -> int:
@@ -52,17 +53,21 @@ class Steps:
 
     @property
     def count(self) -> int:
-        """How many steps an epoch has."""
-        return self.total // self.batch if self.even == "drop" else -(-self.total // self.batch)
+        """How many steps there are."""
+        return self.whole if self.even == "drop" else -(-(self.total - self.base) // self.batch)
 
     @property
     def whole(self) -> int:
         """How many of them have a record for each slot without filling up."""
-        return self.total // self.batch
+        return (self.total - self.base) // self.batch
+
+    def position(self, step: int) -> int:
+        """The position at which a step begins."""
+        return self.base + step * self.batch
 
     def next_own(self, step: int) -> int:
         """The first step from this one on that is this worker's."""
-        return step + (self.begin + self.worker - step) % self.workers
+        return step + (self.worker - step) % self.workers
 
     @property
     def slots(self) -> Numbers:
@@ -71,7 +76,7 @@ class Steps:
 
     def positions(self, step: int) -> Numbers:
         """The positions that this rank takes in a step, in the order of its slots; fewer, or none, in the last one."""
-        positions = step * self.batch + self.slots
+        positions = self.position(step) + self.slots
         if step < self.whole:
             return positions
         if self.even is None or self.even == "drop":
@@ -82,4 +87,4 @@ class Steps:
     def run(self, step: int, count: int) -> Numbers:
         """The positions of so many whole steps of this worker's, from one on: int64 [steps, slots]."""
         steps = np.arange(step, min(self.whole, step + count * self.workers), self.workers)
-        return steps[:, None] * self.batch + self.slots
+        return self.base + steps[:, None] * self.batch + self.slots

@@ -113,7 +113,8 @@ class Window:
         last = self.rounds - 1
         first = np.minimum(np.maximum(0, active - self.size + 1), last)
         stay = np.minimum(active, last) - first + 1
-        return np.clip(number - first, 0, stay) * self.parts.counts[active] // stay
+        given: Numbers = np.clip(number - first, 0, stay) * self.parts.counts[active] // stay
+        return given
 
     @cached_property
     def _before(self) -> Numbers:
