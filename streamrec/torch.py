@@ -9,7 +9,8 @@ Rules:
   iteration that begins without `set_epoch` is the next epoch.
 - A state is one reader's. `StatefulDataLoader` calls `state_dict` and `load_state_dict` in each worker. Of those of a
   global shuffle, `job_state` makes one that any number of ranks and workers can go on from.
-- A state that is loaded before the workers are made is gone on from once by each of them: who has, lies in shared memory.
+- A state that is loaded before the workers are made is gone on from once by each of them: who has, lies in shared
+  memory.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Records(Protocol):
 class Reading(Protocol):
     """What gives records by positions that grow from call to call, save within a call."""
 
-    async def take(self, positions: Numbers) -> Frames | None:
+    async def take(self, positions: Numbers) -> Frames:
         """The records at the next positions."""
 
 
@@ -152,11 +152,8 @@ class BlockReading:
         self._records = records
         self._mean_bytes = mean_bytes
         self._threads = threads
-        self._lanes = {
-            number: Lane(window, first)
-            for number, first in lanes.items()
-            if (window := order.lane(number)).total > first
-        }
+        windows = {number: order.lane(number) for number in lanes}
+        self._lanes = {number: Lane(windows[number], first) for number, first in lanes.items()}
         self._ahead: FetchAhead[Part] = FetchAhead(tasks, self._fetch, self._wanted(), limit, PARALLEL_BLOCKS)
 
     async def take(self, positions: Numbers) -> Frames:

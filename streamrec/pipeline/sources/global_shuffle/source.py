@@ -259,8 +259,8 @@ def resumed(steps: Steps, state: Mapping[str, Any] | None, digest: str) -> Steps
         return steps
     if state["index"] != digest:
         raise PositionMismatchError(
-            f"this state was saved with an index of digest {state['index']}, and this one has {digest}: the data set is "
-            "another, or was changed; resume with the index that it was saved with, or start anew without the state"
+            f"this state was saved with an index of digest {state['index']}, and this one has {digest}: the data set "
+            "is another, or was changed; resume with the index that it was saved with, or start anew without the state"
         )
     whose = state.get("worker")
     if whose is None:

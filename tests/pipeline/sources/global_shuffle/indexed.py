@@ -18,12 +18,12 @@ class Indexed(NamedTuple):
     """A data set: the pattern of its shards, and the URL of its index."""
 
     pattern: str
-    index: str
+    url: str
 
     def shuffled(self, seed: int = 7, **arguments: Any) -> Dataset[Any]:
         """Its global shuffle; blocks are small where nothing is said."""
         blocks = {"block_bytes": 500, "window_bytes": 4000}
-        return TFRecordDataset(self.pattern).global_shuffle(seed, index=self.index, **{**blocks, **arguments})
+        return TFRecordDataset(self.pattern).global_shuffle(seed, index=self.url, **{**blocks, **arguments})
 
 
 def numbered(counts: Sequence[int], bytes_more: int = 30) -> list[list[bytes]]:

@@ -1,8 +1,8 @@
 """global_shuffle: what comes, for any number of ranks, and where a state goes on."""
 
 import json
-from collections.abc import Iterator
 from itertools import islice
+from math import lcm
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,6 +11,8 @@ import pytest
 
 import streamrec
 from streamrec.errors import CorruptRecordError, ManifestError, PositionMismatchError
+from streamrec.pipeline.engine.file_names import sketch
+from streamrec.pipeline.engine.iteration import digest_of
 from tests.effort import few
 from tests.pipeline.sources.global_shuffle.indexed import Indexed, indexed, numbered
 
@@ -86,10 +88,6 @@ def test_a_state_is_small_and_the_same_on_all_ranks(data: Indexed) -> None:
         assert state(0, quality)["position"]["seed"] == state(1, quality)["position"]["seed"]
 
 
-def combinations(count: int) -> Iterator[Random]:
-    return (Random(number) for number in range(count))
-
-
 @pytest.mark.parametrize("number", range(few(300)))
 def test_any_job(tmp_path: Path, number: int) -> None:
     """A random job: the union of its ranks, its global batches, and how it goes on with another number of ranks."""
@@ -141,12 +139,6 @@ def test_any_job(tmp_path: Path, number: int) -> None:
         assert states.count(states[0]) == len(states)
 
 
-def lcm(*numbers: int) -> int:
-    from math import lcm as least
-
-    return least(*numbers)
-
-
 def test_single_records_go_on_with_other_ranks(data: Indexed) -> None:
     """Without a global batch size each rank has one record a step."""
     for quality in QUALITIES:
@@ -171,7 +163,7 @@ def test_stages_behind_it_take_batches(data: Indexed, quality: str) -> None:
     assert [len(frames) for frames in dataset] == [24] * 13 + [16]
     records = list(dataset.with_epoch(0).unbatch())
     assert sorted(records) == everything()
-    assert [list(frames) for frames in dataset.with_epoch(0).rebatch(7)][0] == records[:7]
+    assert next(list(frames) for frames in dataset.with_epoch(0).rebatch(7)) == records[:7]
 
 
 def test_a_changed_index_and_a_tampered_state(data: Indexed, tmp_path: Path) -> None:
@@ -187,9 +179,6 @@ def test_a_changed_index_and_a_tampered_state(data: Indexed, tmp_path: Path) -> 
     moved = indexed(tmp_path, [shards[0], shards[1], shards[2], shards[4], shards[3]])
     renamed = json.loads(json.dumps(state).replace(str(folder), str(tmp_path)))
     del renamed["digest"]
-    from streamrec.pipeline.engine.file_names import sketch
-    from streamrec.pipeline.engine.iteration import digest_of
-
     renamed["names"] = [sketch((moved.pattern,))]
     renamed["digest"] = digest_of(renamed)
     with pytest.raises(PositionMismatchError, match="index of digest"):
@@ -202,7 +191,7 @@ def test_a_changed_index_and_a_tampered_state(data: Indexed, tmp_path: Path) -> 
 def test_an_index_of_other_shards(data: Indexed, tmp_path: Path) -> None:
     """It says which shard it does not know."""
     other = indexed(tmp_path, numbered([9, 9]))
-    dataset = streamrec.TFRecordDataset(data.pattern).global_shuffle(1, index=other.index)
+    dataset = streamrec.TFRecordDataset(data.pattern).global_shuffle(1, index=other.url)
     with pytest.raises(ManifestError, match=r"does not know .*000.tfrecord"):
         list(dataset)
 
@@ -217,7 +206,7 @@ def test_what_came_before_damage_comes(tmp_path: Path, quality: str) -> None:
     content[content.index(b"1.30.")] ^= 1
     path.write_bytes(content)
     found: list[bytes] = []
-    with pytest.raises(CorruptRecordError, match="001.tfrecord"):
+    with pytest.raises(CorruptRecordError, match=r"001\.tfrecord"):
         for record in data.shuffled(quality=quality):
             found.append(record)
     assert found == whole[: len(found)]
@@ -226,7 +215,7 @@ def test_what_came_before_damage_comes(tmp_path: Path, quality: str) -> None:
 def test_arguments(data: Indexed) -> None:
     """What cannot be is refused where it is said, or, of ranks and memory, when it runs."""
     with pytest.raises(ValueError, match="right behind"):
-        streamrec.TFRecordDataset(data.pattern).batch(2).global_shuffle(1, index=data.index)
+        streamrec.TFRecordDataset(data.pattern).batch(2).global_shuffle(1, index=data.url)
     with pytest.raises(ValueError, match="quality='best'"):
         data.shuffled(quality="best")
     with pytest.raises(ValueError, match="lanes=5 must divide"):
@@ -238,4 +227,4 @@ def test_arguments(data: Indexed) -> None:
     with pytest.raises(ValueError, match="memory_budget"):
         list(data.shuffled(quality="blocks", window_bytes=1 << 40).with_options(memory_budget=5000))
     with pytest.raises(ValueError, match="compress"):
-        streamrec.TFRecordDataset(data.pattern, "GZIP").global_shuffle(1, index=data.index)
+        streamrec.TFRecordDataset(data.pattern, "GZIP").global_shuffle(1, index=data.url)
