@@ -3,6 +3,7 @@
 from streamrec.shards.index.fetcher import RecordFetcher
 from streamrec.shards.index.index import Index
 from streamrec.shards.index.reader import IndexReader, Places, open_index
+from streamrec.shards.index.write_index import join_index, join_index_sync, part_of, write_index, write_index_sync
 from streamrec.shards.listing.assignment import Even, Portion, assign_records, check_even, even_count
 from streamrec.shards.listing.listing import Listing, find_shards
 from streamrec.shards.listing.patterns import Filenames, expand_braces
@@ -46,12 +47,17 @@ __all__ = [
     "expand_braces",
     "find_shards",
     "first_difference",
+    "join_index",
+    "join_index_sync",
     "open_index",
     "open_shard",
+    "part_of",
     "sizes_of",
     "told_by",
     "verify",
     "verify_sync",
+    "write_index",
+    "write_index_sync",
     "write_manifest",
     "write_manifest_sync",
 ]

@@ -24,7 +24,7 @@ from streamrec import bridge, kernels
 from streamrec.errors import NotFoundError, StreamrecError
 from streamrec.shards.manifests.manifest import Manifest, Marks, ShardInfo
 from streamrec.storage import ByteStream, RetryPolicy, Storage, Storages, located
-from streamrec.tfrecord import Framer, Inflater, check_compression_type
+from streamrec.tfrecord import Framer, Inflater, LengthPacker, check_compression_type
 
 __all__ = ["ShardTally", "VerifyProblem", "VerifyReport", "read_manifest", "side_by_side", "verify", "verify_sync"]
 
@@ -216,12 +216,19 @@ class _Survey:
 
 
 class ShardTally:
-    """The bytes of one shard, their CRC32C, and the records in them, as far as they can be framed."""
+    """The bytes of one shard, their CRC32C, and the records in them, as far as they can be framed.
 
-    def __init__(self, compression_type: str, path: str) -> None:
+    Args:
+        compression_type: "", "GZIP", "ZLIB" or "ZSTD".
+        path: The shard's URL.
+        lengths: Takes the lengths of the records, where they are wanted.
+    """
+
+    def __init__(self, compression_type: str, path: str, lengths: LengthPacker | None = None) -> None:
         self.bytes = 0
         self._path = path
         self._marks = Marks()
+        self._lengths = lengths
         self._crc32c = 0
         self._damage: StreamrecError | None = None
         self._framer = Framer(verify=False, path=path)
@@ -229,9 +236,9 @@ class ShardTally:
         self._inflater = Inflater(kind, path) if kind else None
         self._spare = memoryview(bytearray(BLOCK_BYTES))
 
-    async def take_all(self, stream: ByteStream) -> None:
-        """Reads the stream to its end."""
-        while True:
+    async def take_all(self, stream: ByteStream, *, ends_at_damage: bool = False) -> None:
+        """Reads the stream to its end; or to where it is damaged, where nobody wants to know what follows."""
+        while not (ends_at_damage and self._damage is not None):
             room = self._room()
             filled = 0
             while filled < len(room) and (count := await stream.readinto(room[filled:])):
@@ -243,8 +250,11 @@ class ShardTally:
             if filled < len(room):
                 return
 
-    def info(self) -> ShardInfo:
+    def info(self, version: str | None = None) -> ShardInfo:
         """What the shard turned out to be.
+
+        Args:
+            version: What the store calls this version of it.
 
         Raises:
             CorruptRecordError, TruncatedShardError: It is damaged: nobody can say how many records it holds.
@@ -252,7 +262,7 @@ class ShardTally:
         self._try(self._close)
         if self._damage is not None:
             raise self._damage
-        return ShardInfo(self._path, self._framer.record, self.bytes, self._crc32c, self._marks.all())
+        return ShardInfo(self._path, self._framer.record, self.bytes, self._crc32c, self._marks.all(), version)
 
     def compare(self, shard: ShardInfo) -> Iterator[VerifyProblem]:
         """What differs from the manifest."""
@@ -285,7 +295,9 @@ class ShardTally:
 
     def _frame(self, data: memoryview) -> None:
         if self._inflater is None:
-            self._framer.commit(len(data))
+            frames = self._framer.commit(len(data))
+            if self._lengths is not None:
+                self._lengths.add(frames.lengths)
             self._marks.pass_by(self._framer.record, self._framer.position)
             return
         self._inflater.feed(bytes(data))
