@@ -66,15 +66,21 @@ from streamrec.pipeline import (
     TFRecordDataset,
 )
 from streamrec.shards import (
+    Index,
+    RecordSource,
     ShardInfo,
     ShardReader,
     ShardWriter,
     TFRecordWriter,
     VerifyProblem,
     VerifyReport,
+    join_index,
+    join_index_sync,
     open_shard,
     verify,
     verify_sync,
+    write_index,
+    write_index_sync,
     write_manifest,
     write_manifest_sync,
 )
@@ -105,6 +111,7 @@ __all__ = [
     "FloatList",
     "Framer",
     "Frames",
+    "Index",
     "Int64List",
     "IntegrityError",
     "Loss",
@@ -116,6 +123,7 @@ __all__ = [
     "PositionMismatchError",
     "RaggedFeature",
     "RaggedTensor",
+    "RecordSource",
     "RetryPolicy",
     "Schema",
     "SequenceExample",
@@ -150,6 +158,8 @@ __all__ = [
     "float_feature",
     "infer_features",
     "int64_feature",
+    "join_index",
+    "join_index_sync",
     "open_shard",
     "parse_example",
     "parse_sequence_example",
@@ -159,8 +169,9 @@ __all__ = [
     "serialize_tensor",
     "verify",
     "verify_sync",
+    "write_index",
+    "write_index_sync",
     "write_manifest",
     "write_manifest_sync",
 ]
-
 __version__: str

@@ -1,6 +1,5 @@
 """One shard = storage x tfrecord: reading, writing, and which shards a name means."""
 
-from streamrec.shards.index.fetcher import RecordFetcher
 from streamrec.shards.index.index import Index
 from streamrec.shards.index.reader import IndexReader, Places, open_index
 from streamrec.shards.index.write_index import join_index, join_index_sync, part_of, write_index, write_index_sync
@@ -12,7 +11,9 @@ from streamrec.shards.manifests.manifest import Manifest, ShardInfo
 from streamrec.shards.manifests.verify import VerifyProblem, VerifyReport, verify, verify_sync
 from streamrec.shards.manifests.write_manifest import write_manifest, write_manifest_sync
 from streamrec.shards.options import Piece, ReadOptions, ShardPlace
-from streamrec.shards.reading.byte_runs import OFFSET_BITS, RUN_BYTES, ByteRun, byte_runs, first_difference
+from streamrec.shards.random_access.byte_runs import OFFSET_BITS, RUN_BYTES, ByteRun, byte_runs, first_difference
+from streamrec.shards.random_access.fetcher import RecordFetcher
+from streamrec.shards.random_access.record_source import RecordSource
 from streamrec.shards.reading.reader import ShardReader, open_shard
 from streamrec.shards.writing.tfrecord_writer import TFRecordWriter
 from streamrec.shards.writing.writer import ShardWriter
@@ -32,6 +33,7 @@ __all__ = [
     "Portion",
     "ReadOptions",
     "RecordFetcher",
+    "RecordSource",
     "ShardInfo",
     "ShardPlace",
     "ShardReader",

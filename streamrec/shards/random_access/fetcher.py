@@ -19,7 +19,7 @@ from streamrec.shards.index.index import Numbers
 from streamrec.shards.index.reader import IndexReader, Places
 from streamrec.shards.manifests.manifest import ShardInfo
 from streamrec.shards.manifests.verify import side_by_side
-from streamrec.shards.reading.byte_runs import OFFSET_BITS, ByteRun, byte_runs, first_difference
+from streamrec.shards.random_access.byte_runs import OFFSET_BITS, ByteRun, byte_runs, first_difference
 from streamrec.storage import Storages
 from streamrec.tfrecord import HEADER_BYTES, Frames, as_spans
 
