@@ -27,6 +27,7 @@ import streamrec
 from benchmarks.machine import describe, median, save
 from benchmarks.paced import served
 from benchmarks.stream import peak_mb, spawn
+from streamrec.shards import write_index_sync
 from streamrec.testing.faults import Faults
 
 MODULE = "benchmarks.global_shuffle"
@@ -62,7 +63,8 @@ def compared(root: Path, name: str, size: int, rounds: int) -> dict[str, Any]:
     runs: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES[name]}
     with served(root, name.lower(), 16, size // 16, STORE, record) as (url, names):
         index = root / name.lower() / "train.index"
-        streamrec.write_index_sync([str(root / shard) for shard in names], str(index))
+        stores = {"endpoint_url": url, "anon": True}
+        write_index_sync([f"s3://{shard}" for shard in names], str(index), storage_options=stores)
         for _ in range(rounds):
             for side, found in runs.items():
                 found.append(spawn(MODULE, side=side, url=url, folder=name.lower(), batch=batch))
@@ -105,8 +107,8 @@ def one_epoch(dataset: streamrec.Dataset[Any]) -> dict[str, int]:
     with dataset.iterate() as run:
         for frames in run:
             size += frames.nbytes + 16 * len(frames)
-        counts = run.stats().storage.total
-    return {"size": size, "bytes": counts.bytes_read, "requests": counts.requests}
+        counts = run.stats().storage.backends["s3"]
+    return {"size": size, "bytes": counts.bytes, "requests": counts.requests}
 
 
 def cpu_seconds() -> float:

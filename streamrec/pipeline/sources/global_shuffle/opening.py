@@ -62,7 +62,7 @@ class IndexedRecords:
 
     async def run(self, first: int, last: int) -> Frames:
         """Records first to last (exclusive)."""
-        return await self.fetcher.fetch(np.arange(first, last))
+        return await self.fetcher.fetch_run(first, last)
 
     async def some(self, numbers: Numbers) -> Frames:
         """Any records, in this order."""

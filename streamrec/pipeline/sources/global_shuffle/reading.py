@@ -98,19 +98,36 @@ class Lane:
         held: The parts that are there.
         begun: The round in which it begins.
         held_until: The parts before this one are there, or over.
+        round: The round that is read.
+        rows: Of each of the round's records where it lies, as `kernels.pick` takes it; buffers are the round's parts.
     """
 
     def __init__(self, window: Window, first: int) -> None:
         self.window = window
         self.held: dict[int, Frames] = {}
-        self._round: Round | None = None
         self.begun = self.held_until = window.round_of(first)
+        self.round: Round | None = None
+        self.rows = NO_ROWS
 
-    def round_at(self, index: int) -> Round:
-        """The round of a record; those before it are over."""
-        while self._round is None or index >= self._round.last:
-            self._round = self.window.round(self.begun if self._round is None else self._round.number + 1)
-        return self._round
+    def advance(self) -> list[Frames]:
+        """Goes on to the next round; gives the parts that no round needs any more. Its rows are to be found yet."""
+        self.round = self.window.round(self.begun if self.round is None else self.round.number + 1)
+        self.rows = NO_ROWS
+        gone = [part for part in self.held if self.window.last_round(part) < self.round.number]
+        return [self.held.pop(part) for part in gone]
+
+    def find(self, current: Round) -> None:
+        """Finds the rows of a round whose parts are all there."""
+        counts = self.window.parts.counts[current.number : self.window.parts_until(current.number)]
+        which = current.parts - current.number
+        spans = np.concatenate([frames.spans for frames in self.buffers(current)])
+        self.rows = np.zeros((len(which), 4), np.int64)
+        self.rows[:, :2] = spans[(np.cumsum(counts) - counts)[which] + current.offsets]
+        self.rows[:, 2] = which << BUFFER_BITS
+
+    def buffers(self, current: Round) -> list[Frames]:
+        """The parts of a round."""
+        return [self.held[part] for part in range(current.number, self.window.parts_until(current.number))]
 
     def needs(self) -> Iterator[tuple[int, int]]:
         """The parts from the first round on, in order: of each the lane's record before which it is needed."""
@@ -119,10 +136,8 @@ class Lane:
             number = window.first_round(part)
             yield part, window.begin(number) if number > self.begun else 0
 
-    def over(self, number: int) -> list[Frames]:
-        """Lets go of the parts that no round from this one on needs."""
-        gone = [part for part in self.held if self.window.last_round(part) < number]
-        return [self.held.pop(part) for part in gone]
+
+NO_ROWS = np.zeros((0, 4), np.int64)
 
 
 class BlockReading:
@@ -158,38 +173,41 @@ class BlockReading:
 
     async def take(self, positions: Numbers) -> Frames:
         """The records at these positions."""
-        rows = np.zeros((len(positions), 4), np.int64)
+        rows = np.empty((len(positions), 4), np.int64)
         buffers: list[Frames] = []
         lanes, indices = self._order.locate(positions)
         order = np.argsort(lanes, kind="stable")
-        bounds = np.flatnonzero(np.diff(lanes[order], prepend=-1, append=-1)).tolist()
-        for first, last in zip(bounds[:-1], bounds[1:], strict=True):
-            mine = order[first:last]
-            await self._place(int(lanes[mine[0]]), indices[mine], mine, rows, buffers)
+        first = 0
+        for number, count in enumerate(np.bincount(lanes).tolist()):
+            if count:
+                mine = order[first : first + count]
+                await self._place(self._lanes[number], indices[mine], mine, rows, buffers)
+                first += count
         held = [frames.buffer for frames in buffers]
         buffer, spans = await self._threads.run(partial(kernels.pick, held, rows))
         return Frames(buffer, as_spans(spans))
 
-    async def _place(self, number: int, indices: Numbers, at: Numbers, rows: Numbers, buffers: list[Frames]) -> None:
+    async def _place(self, lane: Lane, indices: Numbers, at: Numbers, rows: Numbers, buffers: list[Frames]) -> None:
         """Says where the records of one lane lie: rows of those at `at`, and buffers that they lie in."""
-        lane, done = self._lanes[number], 0
+        done = 0
         while done < len(indices):
-            current = lane.round_at(int(indices[done]))
-            for frames in lane.over(current.number):
-                self._ahead.release(frames)
-            await self._hold(lane, lane.window.parts_until(current.number))
+            current = await self._round_of(lane, int(indices[done]))
             last = int(np.searchsorted(indices, current.last))
-            within = indices[done:last] - current.first
-            parts, offsets, targets = current.parts[within], current.offsets[within], at[done:last]
-            order = np.argsort(parts, kind="stable")
-            bounds = np.flatnonzero(np.diff(parts[order], prepend=-1, append=-1)).tolist()
-            for start, end in zip(bounds[:-1], bounds[1:], strict=True):
-                mine = order[start:end]
-                frames = lane.held[int(parts[mine[0]])]
-                rows[targets[mine], :2] = frames.spans[offsets[mine]]
-                rows[targets[mine], 2] = len(buffers) << BUFFER_BITS
-                buffers.append(frames)
+            found = lane.rows[indices[done:last] - current.first]
+            found[:, 2] += len(buffers) << BUFFER_BITS
+            rows[at[done:last]] = found
+            buffers += lane.buffers(current)
             done = last
+
+    async def _round_of(self, lane: Lane, index: int) -> Round:
+        """The round of a lane's record, whose rows are found; those before it are over."""
+        while lane.round is None or index >= lane.round.last:
+            for frames in lane.advance():
+                self._ahead.release(frames)
+        if not len(lane.rows):
+            await self._hold(lane, lane.window.parts_until(lane.round.number))
+            lane.find(lane.round)
+        return lane.round
 
     async def _hold(self, lane: Lane, until: int) -> None:
         """Waits until all parts up to one are there that are not over."""

@@ -47,8 +47,11 @@ WINDOW_BYTES = 128 << 20
 EXACT_BYTES = 64 << 10
 """Where records are so large on average, and nobody said how they are shuffled, it is exactly."""
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 8 << 20
 """About how much is gathered at a time."""
+
+AHEAD_BLOCKS = 32
+"""So many blocks are fetched ahead at the most: what fills the wire."""
 
 CHUNK_SHARE = 8
 """No more than this part of the budget."""
@@ -153,7 +156,8 @@ class GlobalShuffle:
                 "memory budget are left for them: pass a larger with_options(memory_budget=...), or a smaller "
                 "window_bytes, which changes the order"
             )
-        return BlockReading(order, records, lanes, tasks, records.mean_bytes, limit, within.session.threads)
+        most = needed + AHEAD_BLOCKS * self.block_bytes
+        return BlockReading(order, records, lanes, tasks, records.mean_bytes, min(limit, most), within.session.threads)
 
     @staticmethod
     def _chunk_bytes(within: RunContext) -> int:
