@@ -46,12 +46,12 @@ def shuffle_of(state: Mapping[str, Any]) -> tuple[tuple[int, ...], Mapping[str, 
     passes: list[int] = []
     position: Mapping[str, Any] = state["position"]
     while True:
-        if position.get("stages") or position.get("skip"):
+        source = position.get("source") or {}
+        if position.get("stages") or ("index" in source and position.get("skip")):
             raise ValueError(
                 "this pipeline has a stage that counts elements (take, skip, enumerate, ...), and each worker counts "
                 "its own: leave it out, or use one process for each rank"
             )
-        source = position.get("source") or {}
         if "index" in source:
             return (*passes, int(source["position"])), source
         if "inner" not in source:

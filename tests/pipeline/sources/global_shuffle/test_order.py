@@ -112,8 +112,8 @@ def test_orders_stay() -> None:
     assert block_order([7, 5], [700, 500], 200, 7, 3, 2, 2, 2).records(np.arange(12)).tolist() == BLOCKS
 
 
-EXACT = [2, 1, 3, 5, 7, 4, 6, 8, 0, 9]
-BLOCKS = [1, 10, 3, 7, 2, 11, 4, 0, 5, 8, 6, 9]
+EXACT = [2, 9, 7, 4, 0, 1, 5, 6, 8, 3]
+BLOCKS = [8, 2, 9, 5, 10, 6, 11, 7, 1, 3, 0, 4]
 
 
 def spread(records: Numbers, cells: int = 10) -> float:
