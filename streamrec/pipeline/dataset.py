@@ -467,7 +467,7 @@ class Dataset(Generic[T]):
             even: None: each record once, and readers of about the same load. Else all readers give exactly as many
                 records: "drop" leaves out the last ones (fewer than there are readers), "pad" goes on with the first
                 of the data set where it ends, and "cycle" has who has fewer begin his own again.
-            manifest: With `even`, the URL of the manifest that says how many records each shard holds.
+            manifest: With `even`, the URL of the manifest or of the index, which says how many records a shard holds.
 
         Raises:
             ValueError: It stands elsewhere; `even` without `manifest`; a rank out of its range.

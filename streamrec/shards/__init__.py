@@ -8,7 +8,7 @@ from streamrec.shards.listing.listing import Listing, find_shards
 from streamrec.shards.listing.patterns import Filenames, expand_braces
 from streamrec.shards.listing.sizes import deal, sizes_of, told_by
 from streamrec.shards.manifests.manifest import Manifest, ShardInfo
-from streamrec.shards.manifests.verify import VerifyProblem, VerifyReport, verify, verify_sync
+from streamrec.shards.manifests.verify import VerifyProblem, VerifyReport, read_manifest, verify, verify_sync
 from streamrec.shards.manifests.write_manifest import write_manifest, write_manifest_sync
 from streamrec.shards.options import Piece, ReadOptions, ShardPlace
 from streamrec.shards.random_access.byte_runs import OFFSET_BITS, RUN_BYTES, ByteRun, byte_runs, first_difference
@@ -54,6 +54,7 @@ __all__ = [
     "open_index",
     "open_shard",
     "part_of",
+    "read_manifest",
     "sizes_of",
     "told_by",
     "verify",

@@ -9,7 +9,7 @@ import anyio
 from streamrec import kernels
 from streamrec.shards.index.encoder import IndexedShard, IndexEncoder
 from streamrec.shards.index.index import Index, damaged
-from streamrec.shards.manifests.verify import side_by_side
+from streamrec.shards.side_by_side import side_by_side
 from streamrec.storage import Storage, Upload
 from streamrec.tfrecord import PackedLengths
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 import numpy as np
 
 from streamrec.errors import ManifestError
 from streamrec.shards.index.index import MAGIC, Index, encode_end, read_end, read_foot
-from streamrec.shards.manifests.manifest import ShardInfo
+from streamrec.shards.manifests.manifest import ShardInfo, absolute, relative
 from streamrec.tfrecord import BLOCK, PackedLengths
 
-__all__ = ["IndexEncoder", "IndexedShard", "decode_index", "encode_index"]
+__all__ = ["IndexEncoder", "IndexedShard", "decode_index", "encode_index", "portable"]
 
 
 class IndexedShard(NamedTuple):
@@ -80,3 +81,10 @@ def decode_index(path: str, data: bytes) -> list[IndexedShard]:
         places = index.block_places[[first, last]].tolist()
         shards.append(IndexedShard(info, PackedLengths(data[slice(*places)], index.blocks[first:last], info.records)))
     return shards
+
+
+def portable(index: str, path: str) -> str:
+    """A shard's URL as an index can name it: a relative path that does not lie below the index becomes absolute."""
+    if absolute(index, relative(index, path)) == path:
+        return path
+    return os.path.abspath(os.path.expanduser(path))

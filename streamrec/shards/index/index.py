@@ -27,7 +27,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -36,7 +36,7 @@ import numpy.typing as npt
 
 from streamrec import kernels
 from streamrec.errors import ManifestError
-from streamrec.shards.manifests.manifest import Manifest, ShardInfo, absolute, relative
+from streamrec.shards.manifests.manifest import Manifest, Marks, ShardInfo, absolute, relative
 from streamrec.tfrecord import BLOCK, BLOCK_RECORDS, CompressionType, check_compression_type, packed_sizes
 
 __all__ = ["FOOT_BYTES", "MAGIC", "Foot", "Index", "encode_end", "read_end", "read_foot"]
@@ -84,8 +84,16 @@ class Index:
 
     @property
     def manifest(self) -> Manifest:
-        """The same as a manifest."""
-        return Manifest(self.path, self.pattern, self.compression_type, self.shards)
+        """The same as a manifest; the marks of a shard are where its blocks begin."""
+        shards = tuple(replace(shard, marks=self._marks(number)) for number, shard in enumerate(self.shards))
+        return Manifest(self.path, self.pattern, self.compression_type, shards)
+
+    def _marks(self, number: int) -> tuple[tuple[int, int], ...]:
+        first, last = self.first_blocks[number : number + 2].tolist()
+        marks = Marks()
+        for block, byte in enumerate(self.block_offsets[first:last].tolist()):
+            marks.pass_by(block * BLOCK_RECORDS, byte)
+        return marks.all()
 
     @cached_property
     def first_records(self) -> Numbers:

@@ -14,12 +14,13 @@ from streamrec import bridge
 from streamrec.arguments import flag, integer
 from streamrec.errors import ManifestError
 from streamrec.shards.index.assemble import Job, assemble, read_indexed_shard
+from streamrec.shards.index.encoder import portable
 from streamrec.shards.index.index import Index
 from streamrec.shards.index.reader import open_index
 from streamrec.shards.index.survey import Survey
 from streamrec.shards.listing.listing import find_shards
 from streamrec.shards.listing.patterns import Filenames, listed
-from streamrec.shards.manifests.manifest import ShardInfo, absolute, relative
+from streamrec.shards.manifests.manifest import ShardInfo
 from streamrec.storage import RetryPolicy, Storages, located
 
 __all__ = ["join_index", "join_index_sync", "part_of", "write_index", "write_index_sync"]
@@ -230,10 +231,3 @@ async def idx_of(
             "order"
         )
     return list(found)
-
-
-def portable(index: str, path: str) -> str:
-    """A shard's URL as an index can name it: a relative path that does not lie below the index becomes absolute."""
-    if absolute(index, relative(index, path)) == path:
-        return path
-    return os.path.abspath(os.path.expanduser(path))

@@ -11,7 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -22,11 +22,14 @@ from fsspec import AbstractFileSystem
 
 from streamrec import bridge, kernels
 from streamrec.errors import NotFoundError, StreamrecError
+from streamrec.shards.index.index import MAGIC
+from streamrec.shards.index.reader import END_BYTES, open_index
 from streamrec.shards.manifests.manifest import Manifest, Marks, ShardInfo
+from streamrec.shards.side_by_side import side_by_side
 from streamrec.storage import ByteStream, RetryPolicy, Storage, Storages, located
 from streamrec.tfrecord import Framer, Inflater, LengthPacker, check_compression_type
 
-__all__ = ["ShardTally", "VerifyProblem", "VerifyReport", "read_manifest", "side_by_side", "verify", "verify_sync"]
+__all__ = ["ShardTally", "VerifyProblem", "VerifyReport", "read_manifest", "verify", "verify_sync"]
 
 BLOCK_BYTES = 1 << 20
 GROWTH_BYTES = 16 << 20
@@ -86,14 +89,19 @@ class VerifyReport:
 
 
 async def read_manifest(storage: Storage, path: str) -> Manifest:
-    """Reads a manifest.
+    """Reads a manifest, or what an index says of the same.
 
     Raises:
         NotFoundError: There is none.
-        ManifestError: What is there is no manifest.
+        ManifestError: What is there is neither a manifest nor an index.
     """
     info = await storage.stat(path)
-    return Manifest.from_json(path, await storage.read_range(path, 0, info.size or 0, info.version))
+    size = info.size or 0
+    end = await storage.read_range(path, max(0, size - END_BYTES), size, info.version)
+    if end.endswith(MAGIC):
+        return (await open_index(storage, path)).manifest
+    start = await storage.read_range(path, 0, size - len(end), info.version) if size > len(end) else b""
+    return Manifest.from_json(path, start + end)
 
 
 async def verify(
@@ -104,7 +112,7 @@ async def verify(
     retry: RetryPolicy | None = None,
     parallel: int = 8,
 ) -> VerifyReport:
-    """Reads a whole data set and compares it with the manifest that `ShardWriter(manifest=...)` wrote.
+    """Reads a whole data set and compares it with the manifest or the index that `ShardWriter` or another one wrote.
 
     Finds shards that are missing, that nobody named, or whose size, CRC32C or number of records differs.
 
@@ -115,7 +123,7 @@ async def verify(
         ...         print(problem)
 
     Args:
-        manifest: Its URL.
+        manifest: Its URL, or that of an index. An index of which nobody has read the shards has no CRC32C of theirs.
         storage_options: Passed to the fsspec filesystem (credentials, endpoint).
         filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
         retry: What happens when the network fails; see RetryPolicy.
@@ -151,24 +159,6 @@ def verify_sync(
     """`verify` for code that is not async: runs it on the background thread and waits. Arguments as for `verify`."""
     run = partial(verify, storage_options=storage_options, filesystem=filesystem, retry=retry, parallel=parallel)
     return bridge.run(run, manifest)
-
-
-async def side_by_side(*looks: Callable[[], Awaitable[None]]) -> None:
-    """Runs them side by side; the first error ends all, and is raised as it is."""
-    errors: list[Exception] = []
-
-    async def run(look: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await look()
-        except Exception as error:  # a group of exceptions tells nobody anything
-            errors.append(error)
-            group.cancel_scope.cancel()
-
-    async with anyio.create_task_group() as group:
-        for look in looks:
-            group.start_soon(run, look)
-    if errors:
-        raise errors[0]
 
 
 class _Survey:

@@ -18,9 +18,9 @@ from streamrec.errors import CorruptRecordError, NotFoundError, ObjectChangedErr
 from streamrec.shards.index.index import Numbers
 from streamrec.shards.index.reader import IndexReader, Places
 from streamrec.shards.manifests.manifest import ShardInfo
-from streamrec.shards.manifests.verify import side_by_side
 from streamrec.shards.random_access.byte_runs import OFFSET_BITS, ByteRun, byte_runs, first_difference
-from streamrec.storage import Storages
+from streamrec.shards.side_by_side import side_by_side
+from streamrec.storage import ByteStream, Storages
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, Frames, as_spans
 
 __all__ = ["RecordFetcher"]
@@ -36,13 +36,16 @@ class RecordFetcher:
         reader: The reader of their index.
         verify: Whether each record's length and CRC32C are checked.
         parallel: Requests under way for one call, at the most.
+
+    Attributes:
+        reader: The reader of the index.
     """
 
     def __init__(
         self, storages: Storages, reader: IndexReader, *, verify: bool = True, parallel: int = PARALLEL
     ) -> None:
         self._storages = storages
-        self._reader = reader
+        self.reader = reader
         self._index = reader.index
         self._verify = verify
         self._parallel = parallel
@@ -59,7 +62,7 @@ class RecordFetcher:
         wanted, order = np.unique(records, return_inverse=True)
         if not len(wanted):
             return Frames.of(())
-        places = await self._reader.places(wanted)
+        places = await self.reader.places(wanted)
         runs = byte_runs(places.shards << OFFSET_BITS | places.offsets, places.lengths)
         buffers = await self._read_all(runs, places, wanted)
         spans = np.concatenate([spans_in(run, places) for run in runs])[order]
@@ -75,7 +78,7 @@ class RecordFetcher:
         Raises:
             IndexError, ObjectChangedError, CorruptRecordError, StorageError: As `fetch`.
         """
-        places = await self._reader.places(np.array([first, last - 1]))
+        places = await self.reader.places(np.array([first, last - 1]))
         end = int(places.offsets[1] + places.lengths[1]) + HEADER_BYTES + FOOTER_BYTES
         run = ByteRun(int(places.shards[0]), int(places.offsets[0]), end, 0, last - first)
         data = await self._read(run)
@@ -105,23 +108,34 @@ class RecordFetcher:
         storage = await self._storages.at(shard.path)
         try:
             stream = await storage.stream(shard.path, run.start, run.end, shard.version)
-        except (ObjectChangedError, NotFoundError) as error:
-            raise self._changed(shard, run, error.reason) from error
-        try:
-            if stream.info.size is not None and stream.info.size != shard.bytes:
-                raise self._changed(shard, run, f"it has {stream.info.size:,} bytes, not {shard.bytes:,}")
-            room = memoryview(kernels.allocate(run.end - run.start))
-            filled = 0
-            while filled < len(room):
-                count = await stream.readinto(room[filled:])
-                if not count:
-                    raise self._changed(shard, run, f"it ends at byte {run.start + filled:,}")
-                filled += count
         except ObjectChangedError as error:
-            raise error if error.path != shard.path else self._changed(shard, run, error.reason) from error
+            raise self._changed(shard, run, error.reason) from error
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"{self._index.path} names this shard, and it is gone: put it back, or index what there is: "
+                f"streamrec index SHARDS {self._index.path}",
+                shard.path,
+                run.start,
+                run.end,
+            ) from error
+        try:
+            if stream.info.size not in (None, shard.bytes):
+                raise self._changed(shard, run, f"it has {stream.info.size:,} bytes, not {shard.bytes:,}")
+            return await self._filled(stream, shard, run)
+        except ObjectChangedError as error:
+            raise self._changed(shard, run, error.reason) from error
         finally:
             with anyio.CancelScope(shield=True):
                 await stream.aclose()
+
+    async def _filled(self, stream: ByteStream, shard: ShardInfo, run: ByteRun) -> memoryview:
+        room = memoryview(kernels.allocate(run.end - run.start))
+        filled = 0
+        while filled < len(room):
+            count = await stream.readinto(room[filled:])
+            if not count:
+                raise self._changed(shard, run, f"it ends at byte {run.start + filled:,}")
+            filled += count
         return room.toreadonly()
 
     def _changed(self, shard: ShardInfo, run: ByteRun, how: str) -> ObjectChangedError:

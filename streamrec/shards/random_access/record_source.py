@@ -7,7 +7,7 @@ import operator
 import os
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final, Self, overload
+from typing import Any, Final, Self, SupportsIndex, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from fsspec import AbstractFileSystem
 from streamrec import bridge
 from streamrec.arguments import described, flag, integer
 from streamrec.shards.index.index import Index, Numbers
-from streamrec.shards.index.reader import CACHE_BYTES, IndexReader, open_index
+from streamrec.shards.index.reader import CACHE_BYTES, IndexReader, Places, open_index
 from streamrec.shards.random_access.fetcher import PARALLEL, RecordFetcher
 from streamrec.shards.random_access.sessions import Sessions
 from streamrec.storage import RetryPolicy, Storages, check_source, located
@@ -99,10 +99,10 @@ class RecordSource:
         return len(self.index)
 
     @overload
-    def __getitem__(self, number: int) -> bytes: ...
+    def __getitem__(self, number: SupportsIndex) -> bytes: ...
     @overload
     def __getitem__(self, number: slice) -> Frames: ...
-    def __getitem__(self, number: int | slice) -> bytes | Frames:
+    def __getitem__(self, number: SupportsIndex | slice) -> bytes | Frames:
         """One record, or those of a slice; negative numbers count from the end.
 
         Raises:
@@ -144,6 +144,14 @@ class RecordSource:
         """
         wanted = in_bounds(numbers, len(self))
         return await (await self._sessions.here()).fetch(wanted)
+
+    async def places(self, numbers: npt.ArrayLike) -> Places:
+        """Where the records with these numbers lie: shards, byte offsets in them, and lengths.
+
+        Arguments and errors as for `get`; no shard is read.
+        """
+        wanted = in_bounds(numbers, len(self))
+        return await (await self._sessions.here()).reader.places(wanted)
 
     def __iter__(self) -> Iterator[bytes]:
         """All records in order, some MiB at a time. A `TFRecordDataset` streams them faster."""
