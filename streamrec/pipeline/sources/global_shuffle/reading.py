@@ -28,7 +28,7 @@ __all__ = ["BlockReading", "ExactReading", "Reading", "Records"]
 PARALLEL_BLOCKS = 32
 """Requests for blocks that are under way at the most: at 60 MB/s each, 4 MiB take two first-byte latencies."""
 
-PARALLEL_RUNS = 16
+PARALLEL_RUNS = 3
 """Runs of positions likewise; each is many requests."""
 
 Part = tuple[int, int]
