@@ -4,12 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from streamrec import Dataset, TFRecordDataset, encode_records
-from streamrec.shards.index.index import MAGIC, Index, encode_end
-from streamrec.shards.manifests.manifest import ShardInfo
-from streamrec.tfrecord import LengthPacker
+from streamrec import Dataset, TFRecordDataset, encode_records, write_index_sync
 
 __all__ = ["Indexed", "indexed", "numbered"]
 
@@ -33,16 +28,8 @@ def numbered(counts: Sequence[int], bytes_more: int = 30) -> list[list[bytes]]:
 
 def indexed(folder: Path, shards: Sequence[Sequence[bytes]]) -> Indexed:
     """Writes shards and their index."""
-    infos, data, blocks = [], [MAGIC], []
     for number, records in enumerate(shards):
-        path, content = folder / f"{number:03d}.tfrecord", encode_records(records)
-        path.write_bytes(content)
-        packer = LengthPacker()
-        packer.add(np.array([len(record) for record in records], np.int64))
-        packed = packer.finish()
-        infos.append(ShardInfo(str(path), len(records), len(content), None))
-        data.append(packed.data)
-        blocks.append(packed.blocks)
-    index = Index(str(folder / "train.index"), infos[0].path, "", tuple(infos), np.concatenate(blocks))
-    Path(index.path).write_bytes(b"".join([*data, encode_end(index)]))
-    return Indexed(str(folder / "*.tfrecord"), index.path)
+        (folder / f"{number:03d}.tfrecord").write_bytes(encode_records(records))
+    data = Indexed(str(folder / "*.tfrecord"), str(folder / "train.index"))
+    write_index_sync(data.pattern, data.url)
+    return data

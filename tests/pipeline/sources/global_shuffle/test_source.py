@@ -1,6 +1,7 @@
 """global_shuffle: what comes, for any number of ranks, and where a state goes on."""
 
 import json
+from functools import partial
 from itertools import islice
 from math import lcm
 from pathlib import Path
@@ -13,6 +14,7 @@ import streamrec
 from streamrec.errors import CorruptRecordError, ManifestError, PositionMismatchError
 from streamrec.pipeline.engine.file_names import sketch
 from streamrec.pipeline.engine.iteration import digest_of
+from streamrec.pipeline.sources.global_shuffle import source
 from tests.effort import few
 from tests.pipeline.sources.global_shuffle.indexed import Indexed, indexed, numbered
 
@@ -89,8 +91,8 @@ def test_a_state_is_small_and_the_same_on_all_ranks(data: Indexed) -> None:
 
 
 @pytest.mark.parametrize("number", range(few(300)))
-def test_any_job(tmp_path: Path, number: int) -> None:
-    """A random job: the union of its ranks, its global batches, and how it goes on with another number of ranks."""
+def test_any_job(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A random job: the union of its ranks, its global batches, and how it goes on with other ranks and workers."""
     chance = Random(number)
     counts = [chance.choice([0, 1, chance.randint(2, 90)]) for _ in range(chance.randint(1, 6))]
     shards = numbered(counts, chance.choice([1, 30, 200]))
@@ -109,10 +111,19 @@ def test_any_job(tmp_path: Path, number: int) -> None:
     }
     epoch = chance.randint(0, 3)
 
-    def ranks(size: int, state: dict[str, Any] | None = None) -> list[list[list[bytes]]]:
-        return [
-            batches(data.shuffled(**told, rank=rank, world_size=size).with_epoch(epoch), state) for rank in range(size)
-        ]
+    def ranks(size: int, workers: int, state: dict[str, Any] | None = None) -> list[list[list[bytes]]]:
+        """What each rank's loader gives: of its workers in turn, until one has no more."""
+        found = []
+        for rank in range(size):
+            dataset = data.shuffled(**told, rank=rank, world_size=size)
+            parts = []
+            for worker in range(max(1, workers)):
+                here = worker, max(1, workers)
+                monkeypatch.setattr(source, "worker_here", partial(tuple, here))
+                parts.append(batches(dataset.with_epoch(epoch), state))
+            monkeypatch.undo()
+            found.append([part[i] for i in range(len(parts[0])) for part in parts if i < len(part)])
+        return found
 
     whole = batches(data.shuffled(**told, rank=0, world_size=1).with_epoch(epoch))
     found = sorted(record for batch in whole for record in batch)
@@ -124,7 +135,7 @@ def test_any_job(tmp_path: Path, number: int) -> None:
     else:
         assert set(found) == set(wanted)
         assert len(found) == -(-total // batch) * batch
-    assert together(ranks(sizes[0])) == whole
+    assert together(ranks(sizes[0], chance.randint(0, 4))) == whole
     step = chance.randint(0, len(whole))
     runs = [
         data.shuffled(**told, rank=rank, world_size=sizes[1]).with_epoch(epoch).iterate() for rank in range(sizes[1])
@@ -134,7 +145,7 @@ def test_any_job(tmp_path: Path, number: int) -> None:
     states = [run.state_dict() for run in runs]
     for run in runs:
         run.close()
-    assert together([*ranks(sizes[2], states[0]), []]) == whole[step:]
+    assert together([*ranks(sizes[2], chance.randint(0, 4), states[0]), []]) == whole[step:]
     if step < len(whole):
         assert states.count(states[0]) == len(states)
 
@@ -199,17 +210,26 @@ def test_an_index_of_other_shards(data: Indexed, tmp_path: Path) -> None:
 @pytest.mark.parametrize("quality", QUALITIES)
 def test_what_came_before_damage_comes(tmp_path: Path, quality: str) -> None:
     """The error names the shard and the record; elements before it in the order are given."""
-    data = indexed(tmp_path, numbered([50, 50]))
-    whole = list(data.shuffled(quality=quality))
+    whole = list(indexed(tmp_path, numbered([50, 50])).shuffled(quality=quality))
     path = tmp_path / "001.tfrecord"
     content = bytearray(path.read_bytes())
     content[content.index(b"1.30.")] ^= 1
     path.write_bytes(content)
+    data = Indexed(str(tmp_path / "*.tfrecord"), str(tmp_path / "train.index"))
+    streamrec.write_index_sync(data.pattern, data.url, update=False)  # from headers alone: it does not see the damage
     found: list[bytes] = []
     with pytest.raises(CorruptRecordError, match=r"001\.tfrecord"):
         for record in data.shuffled(quality=quality):
             found.append(record)
     assert found == whole[: len(found)]
+
+
+def test_a_shard_that_was_written_since(tmp_path: Path) -> None:
+    """It is refused, whatever it holds."""
+    data = indexed(tmp_path, numbered([50, 50]))
+    (tmp_path / "001.tfrecord").write_bytes(streamrec.encode_records(numbered([50, 50])[1][:-1]))
+    with pytest.raises(streamrec.ObjectChangedError, match=r"001\.tfrecord.*index --update"):
+        list(data.shuffled())
 
 
 def test_arguments(data: Indexed) -> None:
