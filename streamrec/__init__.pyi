@@ -67,15 +67,21 @@ from streamrec.pipeline import (
     TFRecordDataset,
 )
 from streamrec.shards import (
+    Index,
+    RecordSource,
     ShardInfo,
     ShardReader,
     ShardWriter,
     TFRecordWriter,
     VerifyProblem,
     VerifyReport,
+    join_index,
+    join_index_sync,
     open_shard,
     verify,
     verify_sync,
+    write_index,
+    write_index_sync,
     write_manifest,
     write_manifest_sync,
 )
@@ -107,6 +113,7 @@ __all__ = [
     "FloatList",
     "Framer",
     "Frames",
+    "Index",
     "Int64List",
     "IntegrityError",
     "Loss",
@@ -118,6 +125,7 @@ __all__ = [
     "PositionMismatchError",
     "RaggedFeature",
     "RaggedTensor",
+    "RecordSource",
     "RetryPolicy",
     "Schema",
     "SequenceExample",
@@ -152,6 +160,8 @@ __all__ = [
     "float_feature",
     "infer_features",
     "int64_feature",
+    "join_index",
+    "join_index_sync",
     "open_shard",
     "parse_example",
     "parse_sequence_example",
@@ -161,8 +171,9 @@ __all__ = [
     "serialize_tensor",
     "verify",
     "verify_sync",
+    "write_index",
+    "write_index_sync",
     "write_manifest",
     "write_manifest_sync",
 ]
-
 __version__: str
