@@ -10,6 +10,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import import_module
 from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
@@ -17,7 +18,9 @@ from fsspec import AbstractFileSystem
 
 from streamrec import arguments
 from streamrec.arguments import described, flag, function, integer, mapping
+from streamrec.errors import MissingExtraError
 from streamrec.example.features import Feature
+from streamrec.pipeline.arrow_stream import arrow_stream
 from streamrec.pipeline.elements.nests import leaves, map_nest
 from streamrec.pipeline.engine.description import Chain, Source
 from streamrec.pipeline.engine.epochs import Epochs
@@ -546,6 +549,37 @@ class Dataset(Generic[T]):
         check_source(storage_options, filesystem)
         file = CacheFile.at(name, storage_options, filesystem, retry or RetryPolicy()) if name else None
         return self._of(Cache(self.chain, file))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The batches as a stream of Arrow record batches: `pyarrow.table(dataset)`, `polars.DataFrame(dataset)`.
+
+        The pipeline runs while they are taken: one iteration, so one epoch. Elements must be batches: dicts of columns,
+        as after `batch(n).parse_example(features)`, or records, which become one column "record". Numbers, and lists of
+        them, are not copied. `requested_schema` is not heeded, as the interface allows.
+
+        Raises:
+            TypeError: Elements are no batches.
+            StreamrecError: There is no element, and no `parse_example` that would tell the schema.
+        """
+        return arrow_stream(self.chain, iter(self))
+
+    def to_arrow(self) -> Any:
+        """The batches as a `pyarrow.RecordBatchReader`, which runs the pipeline as it is read; needs pyarrow.
+
+        Raises:
+            MissingExtraError: pyarrow is not installed.
+            TypeError, StreamrecError: As for `__arrow_c_stream__`.
+
+        Examples:
+            >>> dataset = Dataset.from_tensor_slices({"label": np.arange(5)}).batch(2)
+            >>> dataset.to_arrow().read_all().to_pydict()
+            {'label': [0, 1, 2, 3, 4]}
+        """
+        try:
+            pyarrow = import_module("pyarrow")
+        except ImportError as error:
+            raise MissingExtraError("to_arrow needs a package more: pip install 'streamrec[arrow]'") from error
+        return pyarrow.RecordBatchReader.from_stream(self)
 
     def with_options(self, *, deterministic: bool | None = None, memory_budget: int | None = None) -> Dataset[T]:
         """The same pipeline, told something as a whole; what is not given stays as it was.
