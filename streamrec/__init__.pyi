@@ -20,6 +20,7 @@ from streamrec.errors import (
     UploadEndedError,
 )
 from streamrec.example import (
+    ArrowBatch,
     BytesColumn,
     BytesList,
     EncodedBatch,
@@ -90,6 +91,7 @@ from streamrec.tfrecord import Framer, Frames, Loss, TFRecordOptions, encode_rec
 __all__ = [
     "AUTOTUNE",
     "AlreadyExistsError",
+    "ArrowBatch",
     "AsyncDatasetIterator",
     "BytesColumn",
     "BytesList",

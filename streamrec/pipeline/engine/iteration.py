@@ -23,7 +23,7 @@ from streamrec.pipeline.telemetry.trace import Trace
 from streamrec.storage import Mappings
 from streamrec.tfrecord import Frames
 
-__all__ = ["Iteration", "Run"]
+__all__ = ["Iteration", "Run", "shared_seed"]
 
 FORMAT = 2
 """The version of states: a later release reads it, or says why not."""
@@ -191,6 +191,18 @@ def all_names(part: Any) -> Iterator[Sequence[str]]:
     for each in parts:
         if isinstance(each, Mapping | tuple | list) or is_dataclass(each):
             yield from all_names(each)
+
+
+def shared_seed(part: Any) -> int | None:
+    """The seed that a description has for all ranks, so that their states are the same; None where it has none."""
+    seed: int | None = getattr(part, "shared_seed", None)
+    if seed is not None:
+        return seed
+    parts = part.values() if isinstance(part, Mapping) else part if isinstance(part, tuple | list) else ()
+    if is_dataclass(part):
+        parts = [getattr(part, each.name) for each in fields(part)]
+    found = (shared_seed(each) for each in parts if isinstance(each, Mapping | tuple | list) or is_dataclass(each))
+    return next((seed for seed in found if seed is not None), None)
 
 
 def where(state: Mapping[str, Any], chain: Chain) -> str:

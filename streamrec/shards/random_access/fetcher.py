@@ -21,7 +21,7 @@ from streamrec.shards.manifests.manifest import ShardInfo
 from streamrec.shards.random_access.byte_runs import OFFSET_BITS, ByteRun, byte_runs, first_difference
 from streamrec.shards.side_by_side import side_by_side
 from streamrec.storage import ByteStream, Storages
-from streamrec.tfrecord import HEADER_BYTES, Frames, as_spans
+from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, Frames, as_spans
 
 __all__ = ["RecordFetcher"]
 
@@ -71,6 +71,22 @@ class RecordFetcher:
         sources = np.repeat(np.arange(len(runs)), [run.last - run.first for run in runs])[order]
         buffer, packed = kernels.gather(buffers, sources, spans)
         return Frames(buffer, as_spans(packed))
+
+    async def fetch_run(self, first: int, last: int) -> Frames:
+        """Records first to last (exclusive), which lie in one shard, by one request.
+
+        Raises:
+            IndexError, ObjectChangedError, CorruptRecordError, StorageError: As `fetch`.
+        """
+        places = await self.reader.places(np.array([first, last - 1]))
+        end = int(places.offsets[1] + places.lengths[1]) + HEADER_BYTES + FOOTER_BYTES
+        run = ByteRun(int(places.shards[0]), int(places.offsets[0]), end, 0, last - first)
+        data = await self._read(run)
+        spans, position, code, _ = kernels.scan_frames(data, 0, self._verify, len(data))
+        frames = Frames(data, as_spans(spans))
+        if code == kernels.OK and position == len(data) and len(frames) == last - first:
+            return frames
+        return await self.fetch(np.arange(first, last))  # which says what is wrong, and with which record
 
     async def _read_all(self, runs: list[ByteRun], places: Places, wanted: Numbers) -> list[memoryview]:
         buffers = [memoryview(b"")] * len(runs)

@@ -199,7 +199,7 @@ class SharePositions:
 
 def is_dealt(chain: Chain) -> bool:
     """Whether readers have shares of a chain, and do not each read all of it."""
-    return any(line.lstrip().startswith("Distribute(") for line in chain.lines())
+    return any(line.lstrip().startswith(("Distribute(", "GlobalShuffle(")) for line in chain.lines())
 
 
 def readers_lines(chain: Chain, within: RunContext) -> tuple[str, ...]:
