@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -139,14 +140,28 @@ def unpack(data: Sequence[bytes], blocks: Blocks, counts: Lengths) -> Lengths:
         >>> unpack([packed.data], packed.blocks, np.array([3])).tolist()
         [100, 101, 103]
     """
-    sizes = packed_sizes(blocks, counts)
-    first_bits = (np.cumsum(sizes) - sizes) * 8
-    widths = blocks["width"].astype(np.int64)
-    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    bits = np.repeat(first_bits, counts) + within * np.repeat(widths, counts)
     padded = b"".join([*data, b"\0" * 8])
     words = np.ndarray((len(padded) - 7,), "<u8", padded, strides=(1,))
-    masks = (np.uint64(1) << widths.astype(np.uint64)) - np.uint64(1)
-    values = (words[bits >> 3] >> (bits & 7).astype(np.uint64)) & np.repeat(masks, counts)
-    lengths: Lengths = values.astype(np.int64) + np.repeat(blocks["base"], counts)
+    lengths = np.empty(int(counts.sum()), np.int64)
+    at = first = 0
+    rows = zip(blocks["base"].tolist(), blocks["width"].tolist(), counts.tolist(), strict=True)
+    for base, width, count in rows:
+        if width:
+            size = (count * width + 7) // 8
+            begins, shifts, mask = places_of(width)
+            found = words[at : at + size][begins[:count]]
+            found >>= shifts[:count]
+            found &= mask
+            at += size
+            np.add(found.view(np.int64), base, out=lengths[first : first + count])
+        else:
+            lengths[first : first + count] = base
+        first += count
     return lengths
+
+
+@cache
+def places_of(width: int) -> tuple[Lengths, npt.NDArray[np.uint64], np.uint64]:
+    """Of the lengths in a block: the byte in which each begins, the bits before it in that byte, and its mask."""
+    bits = np.arange(BLOCK_RECORDS) * width
+    return bits >> 3, (bits & 7).astype(np.uint64), np.uint64((1 << width) - 1)

@@ -91,6 +91,14 @@ def test_grain_takes_it_as_a_source(source: RecordSource) -> None:
     assert [int(number) for batch in batches for number in batch] == found
 
 
+def test_grains_batched_reads_are_one_call(source: RecordSource) -> None:
+    """Grain makes them where its experiment of batch pushdown is on."""
+    counted = Counted(source.index.path)
+    Counted.calls = 0
+    assert grain.MapDataset.source(counted)._getitems([5, 150, 7]) == [RECORDS[5], RECORDS[150], RECORDS[7]]
+    assert Counted.calls == 1
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_grains_data_loader(source: RecordSource, workers: int) -> None:
     flags.FLAGS(["test"])  # Grain's workers ask for flags, which a program of absl has parsed

@@ -28,7 +28,7 @@ END_BYTES: Final = 256 << 10
 
 GAP_BYTES: Final = 64 << 10
 MOST_BYTES: Final = 4 << 20
-PARALLEL: Final = 16
+PARALLEL: Final = 64
 CACHE_BYTES: Final = 64 << 20
 
 

@@ -31,7 +31,7 @@ from streamrec.tfrecord import Framer, Inflater, LengthPacker, check_compression
 
 __all__ = ["ShardTally", "VerifyProblem", "VerifyReport", "read_manifest", "verify", "verify_sync"]
 
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 2 << 20
 GROWTH_BYTES = 16 << 20
 
 Kind = Literal["missing", "extra", "bytes", "crc32c", "records"]

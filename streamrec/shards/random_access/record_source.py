@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import operator
 import os
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Self, SupportsIndex, overload
 
@@ -123,6 +123,10 @@ class RecordSource:
     def __getitems__(self, numbers: npt.ArrayLike) -> Frames:
         """The records with these numbers, in this order, fetched by one call. Arguments and errors as for `get`."""
         return bridge.run(self.get, numbers)
+
+    def _getitems(self, numbers: Sequence[int]) -> list[bytes]:
+        """What Grain calls for a batch (its `SupportsBatchedReadRandomAccessDataSource`)."""
+        return list(self.__getitems__(numbers))
 
     async def get(self, numbers: npt.ArrayLike) -> Frames:
         """The records with these numbers, in this order.
