@@ -3,13 +3,13 @@
     shards    |----------- 0 -----------|------ 1 ------|------------ 2 ------------|
     blocks    |  0  |  1  |  2  |  3    |  4  |  5 | 6  |  7  |  8  |   9   | 10    |
     permuted     4     9      1     10   |   0 ...                                         (as a whole)
-    groups     |------- group 0 -------|------- group 1 -------|------- group 2 -------|       (equal numbers of records)
+    groups    |------ group 0 ------|------ group 1 ------|------ group 2 ------|    (equal numbers of records)
 
 Rules:
 - No length of a record is looked at: of a shard of n records and k blocks, block j begins at record n * j // k.
 - A group is a run of records of the permuted blocks. Where two groups meet in a block, each has its part of it.
-- Each group begins and ends with smaller parts, so that the window of `window.py` is filled with parts of all sizes; and
-  each begins at another place of its first block, so that they do not all need a new one at the same time.
+- Each group begins and ends with smaller parts, so that the window of `window.py` is filled with parts of all sizes;
+  and each begins at another place of its first block, so that they do not all need a new one at the same time.
 """
 
 from __future__ import annotations

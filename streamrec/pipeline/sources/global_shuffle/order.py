@@ -1,8 +1,8 @@
 """The order of all records: a function of seed, epoch and the index, and of nothing else.
 
 A position, from 0 to the number of records, has one record. `ExactOrder` permutes all of them. `BlockOrder` deals
-positions to groups of slots: of each `unit` of positions, group 0 has the first ones, group 1 the next, and so on; so a rank whose
-slots are those of some groups reads the blocks of these groups alone.
+positions to groups of slots: of each `unit` of positions, group 0 has the first ones, group 1 the next, and so on; so a
+rank whose slots are those of some groups reads the blocks of these groups alone.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ fewer), and each of them has an equal share of its records, drawn at random; the
 part comes and one goes in each round, what is read flows evenly, and each record is mixed with those of `window` parts.
 
 Rules:
-- Everything is worked out from the group's parts and the keys. Any place of the group is found in O(window), without the
-  places before it.
+- Everything is worked out from the group's parts and the keys. Any place of the group is found in O(window), without
+  the places before it.
 - A round knows parts and records within them, no bytes.
 """
 
