@@ -70,6 +70,7 @@ soak: client servers
 	$(CLIENT)/bin/python -m tests.soak.reading --seconds $(SOAK_SECONDS)
 	$(CLIENT)/bin/python -m tests.soak.writing --kills $(SOAK_KILLS)
 	$(CLIENT)/bin/python -m tests.soak.training --kills $(SOAK_TRAINING_KILLS)
+	! $(CLIENT)/bin/python -c "import torch" 2>/dev/null || $(CLIENT)/bin/python -m tests.soak.loaders
 
 fuzz:
 	sh fuzz/run.sh $(SECONDS_OF_FUZZING)

@@ -5,8 +5,8 @@
 The store is `streamrec.testing.objectstore` in a process of its own. Rows:
 
 - write: 16 shards, streamed into a `for` loop and indexed in turn, from a store without limits (`cpu`) and from one
-  that answers after 30 to 50 ms and gives 60 MB/s a connection (`far`); records of 1 kB and of 110 kB. Then the same shards
-  on a local disk, where the index is made from headers.
+  that answers after 30 to 50 ms and gives 60 MB/s a connection (`far`); records of 1 kB and of 110 kB. Then the same
+  shards on a local disk, where the index is made from headers.
 - open: an index of 10^8 records, from a file and from the far store: seconds, memory, bytes a record, and the time to
   the lengths of 1,000 records anywhere.
 - random: batches of 256 random records from the far store.
