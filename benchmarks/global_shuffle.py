@@ -85,7 +85,10 @@ def child(side: str, url: str, folder: str, batch: int) -> dict[str, Any]:
     if side == "plain":
         dataset = dataset.batch(batch)
     else:
-        dataset = dataset.global_shuffle(7, index=f"s3://{folder}/train.index", global_batch_size=batch, quality=side)
+        quality: Any = side
+        dataset = dataset.global_shuffle(
+            7, index=f"s3://{folder}/train.index", global_batch_size=batch, quality=quality
+        )
     dataset = dataset.with_options(memory_budget=BUDGET)
     one_epoch(dataset)
     passes = 1 if side == "exact" else 3

@@ -38,12 +38,12 @@ def exact(total: int, shards: int, memory: int, seed: int) -> Order:
 
 
 def blocks(total: int, shards: int, memory: int, seed: int) -> Order:
-    """Our "blocks", in one lane."""
+    """Our "blocks", in one group."""
     records = np.full(shards, total // shards, np.int64)
     order = BlockOrder(blocks_of(records, records, max(1, memory // BLOCKS)), seed, 0, 1, 1, BLOCKS)
-    lane = order.lane(0)
-    rounds = [lane.round(number) for number in range(lane.rounds)]
-    return np.concatenate([lane.parts.starts[each.parts] + each.offsets for each in rounds])
+    group = order.group(0)
+    rounds = [group.round(number) for number in range(group.rounds)]
+    return np.concatenate([group.parts.starts[each.parts] + each.offsets for each in rounds])
 
 
 def buffered(stream: Order, memory: int, seed: int) -> Order:

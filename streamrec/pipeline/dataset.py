@@ -496,7 +496,7 @@ class Dataset(Generic[T]):
         quality: Quality | None = None,
         block_bytes: int = BLOCK_BYTES,
         window_bytes: int = WINDOW_BYTES,
-        lanes: int | None = None,
+        slot_groups: int | None = None,
     ) -> Dataset[Any]:
         """All records of the data set in random order, dealt to ranks and workers; right behind `TFRecordDataset`.
 
@@ -520,9 +520,9 @@ class Dataset(Generic[T]):
             block_bytes: Of "blocks": about how large a block is.
             window_bytes: Of "blocks": how many bytes of blocks all ranks together mix at a time; each holds its part
                 of them in memory.
-            lanes: Of "blocks": the window is divided into so many parts, of which each has its own slots of a global
-                batch. Ranks whose number divides it each read blocks of their own; others read some blocks twice. It
-                divides the global batch size. None: the number up to 24 that most numbers divide.
+            slot_groups: Of "blocks": the window is divided into so many parts, of which each has its own slots of a
+                global batch. Ranks whose number divides it each read blocks of their own; others read some blocks
+                twice. It divides the global batch size. None: the number up to 24 that most numbers divide.
 
         Raises:
             ValueError: It stands elsewhere, or an argument is out of its range. When it runs: the ranks do not divide
@@ -547,7 +547,7 @@ class Dataset(Generic[T]):
                     quality,
                     integer("block_bytes", block_bytes, 1),
                     integer("window_bytes", window_bytes, 1),
-                    integer("lanes", lanes, 1, none=True),
+                    integer("slot_groups", slot_groups, 1, none=True),
                     rank_of(rank, world_size),
                 )
             )

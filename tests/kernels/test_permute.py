@@ -23,7 +23,7 @@ def one(value: int) -> Int64s:
 
 
 def permuted(kernels: ModuleType, numbers: Any, size: int, variant: int = 0, keys: Int64s = KEYS) -> list[int]:
-    result = kernels.permute(np.array(numbers, np.int64), one(size), one(variant), keys)
+    result = memoryview(kernels.permute(np.array(numbers, np.int64), one(size), one(variant), keys))
     found: list[int] = np.frombuffer(result, np.int64).tolist()
     return found
 
@@ -49,7 +49,7 @@ def test_the_same_as_the_reference(pairs: list[tuple[tuple[int, int], int]], key
     sizes, numbers, variants = np.array([(*pair, variant) for pair, variant in pairs], np.int64).T.copy()
     arguments = numbers, sizes, variants, np.array(keys, np.int64)
     assert bytes(_native.permute(*arguments)) == bytes(reference.permute(*arguments))
-    ours = np.frombuffer(_native.permute(*arguments), np.int64)
+    ours = np.frombuffer(memoryview(_native.permute(*arguments)), np.int64)
     assert ((ours >= 0) & (ours < sizes)).all()
 
 
@@ -93,7 +93,7 @@ def test_all_permutations_come_alike(size: int) -> None:
     each, kinds = 300, factorial(size)
     variants = np.repeat(np.arange(each * kinds), size)
     keys = np.concatenate([KEYS, KEYS[::-1] + 17, KEYS * 3])
-    drawn = _native.permute(np.tile(np.arange(size), each * kinds), one(size), variants, keys)
+    drawn = memoryview(_native.permute(np.tile(np.arange(size), each * kinds), one(size), variants, keys))
     rows, counts = np.unique(np.frombuffer(drawn, np.int64).reshape(-1, size), axis=0, return_counts=True)
     assert len(rows) == kinds == len(list(permutations(range(size))))
     assert ((counts - each) ** 2 / each).sum() < kinds - 1 + 6 * np.sqrt(2 * kinds)

@@ -1,15 +1,15 @@
-"""Blocks: contiguous records of about one size, cut by the table of shards alone, and dealt in random order to lanes.
+"""Blocks: contiguous records of about one size, cut by the table of shards alone, and dealt in random order to groups.
 
     shards    |----------- 0 -----------|------ 1 ------|------------ 2 ------------|
     blocks    |  0  |  1  |  2  |  3    |  4  |  5 | 6  |  7  |  8  |   9   | 10    |
     permuted     4     9      1     10   |   0 ...                                         (as a whole)
-    lanes     |------- lane 0 -------|------- lane 1 -------|------- lane 2 -------|       (equal numbers of records)
+    groups    |------ group 0 ------|------ group 1 ------|------ group 2 ------|    (equal numbers of records)
 
 Rules:
 - No length of a record is looked at: of a shard of n records and k blocks, block j begins at record n * j // k.
-- A lane is a run of records of the permuted blocks. Where two lanes meet in a block, each has its part of it.
-- Each lane begins and ends with smaller parts, so that the window of `window.py` is filled with parts of all sizes; and
-  each begins at another place of its first block, so that they do not all need a new one at the same time.
+- A group is a run of records of the permuted blocks. Where two groups meet in a block, each has its part of it.
+- Each group begins and ends with smaller parts, so that the window of `window.py` is filled with parts of all sizes;
+  and each begins at another place of its first block, so that they do not all need a new one at the same time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
-    """What one lane reads, in order: runs of records that follow each other in a shard.
+    """What one group reads, in order: runs of records that follow each other in a shard.
 
     Args:
         starts: int64 [parts]: the number of each one's first record.

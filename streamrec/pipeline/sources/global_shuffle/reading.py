@@ -1,6 +1,6 @@
 """Reading in a global order: far ahead, by ranges, within a budget.
 
-`BlockReading` fetches the parts of blocks in the order in which its lanes need them, holds those of the windows, and
+`BlockReading` fetches the parts of blocks in the order in which its groups need them, holds those of the windows, and
 gathers the records of each run of positions from them. `ExactReading` fetches runs of positions, as many ahead as there
 is room for; what lies near each other in a shard is one request.
 """
@@ -32,7 +32,7 @@ PARALLEL_RUNS = 3
 """Runs of positions likewise; each is many requests."""
 
 Part = tuple[int, int]
-"""A lane, and the number of a part of it."""
+"""A group, and the number of a part of it."""
 
 
 class Records(Protocol):
@@ -90,8 +90,8 @@ class ExactReading:
         return await self._records.some(self._order.records(np.frombuffer(positions, np.int64)))
 
 
-class Lane:
-    """One lane while it is read.
+class SlotGroup:
+    """One group while it is read.
 
     Attributes:
         window: Its order.
@@ -130,7 +130,7 @@ class Lane:
         return [self.held[part] for part in range(current.number, self.window.parts_until(current.number))]
 
     def needs(self) -> Iterator[tuple[int, int]]:
-        """The parts from the first round on, in order: of each the lane's record before which it is needed."""
+        """The parts from the first round on, in order: of each the group's record before which it is needed."""
         window = self.window
         for part in range(self.begun, len(window.parts)):
             number = window.first_round(part)
@@ -146,7 +146,7 @@ class BlockReading:
     Args:
         order: Which record comes when.
         records: Where they come from.
-        lanes: Of each lane that is read, the number of its first record that is.
+        groups: Of each group that is read, the number of its first record that is.
         tasks: Where requests run.
         mean_bytes: Of a record.
         limit: How many bytes may be held.
@@ -157,7 +157,7 @@ class BlockReading:
         self,
         order: BlockOrder,
         records: Records,
-        lanes: dict[int, int],
+        groups: dict[int, int],
         tasks: TaskGroup,
         mean_bytes: float,
         limit: int,
@@ -167,69 +167,71 @@ class BlockReading:
         self._records = records
         self._mean_bytes = mean_bytes
         self._threads = threads
-        windows = {number: order.lane(number) for number in lanes}
-        self._lanes = {number: Lane(windows[number], first) for number, first in lanes.items()}
+        windows = {number: order.group(number) for number in groups}
+        self._groups = {number: SlotGroup(windows[number], first) for number, first in groups.items()}
         self._ahead: FetchAhead[Part] = FetchAhead(tasks, self._fetch, self._wanted(), limit, PARALLEL_BLOCKS)
 
     async def take(self, positions: Numbers) -> Frames:
         """The records at these positions."""
         rows = np.empty((len(positions), 4), np.int64)
         buffers: list[Frames] = []
-        lanes, indices = self._order.locate(positions)
-        order = np.argsort(lanes, kind="stable")
+        groups, indices = self._order.locate(positions)
+        order = np.argsort(groups, kind="stable")
         first = 0
-        for number, count in enumerate(np.bincount(lanes).tolist()):
+        for number, count in enumerate(np.bincount(groups).tolist()):
             if count:
                 mine = order[first : first + count]
-                await self._place(self._lanes[number], indices[mine], mine, rows, buffers)
+                await self._place(self._groups[number], indices[mine], mine, rows, buffers)
                 first += count
         held = [frames.buffer for frames in buffers]
         buffer, spans = await self._threads.run(partial(kernels.pick, held, rows))
         return Frames(buffer, as_spans(spans))
 
-    async def _place(self, lane: Lane, indices: Numbers, at: Numbers, rows: Numbers, buffers: list[Frames]) -> None:
-        """Says where the records of one lane lie: rows of those at `at`, and buffers that they lie in."""
+    async def _place(
+        self, group: SlotGroup, indices: Numbers, at: Numbers, rows: Numbers, buffers: list[Frames]
+    ) -> None:
+        """Says where the records of one group lie: rows of those at `at`, and buffers that they lie in."""
         done = 0
         while done < len(indices):
-            current = await self._round_of(lane, int(indices[done]))
+            current = await self._round_of(group, int(indices[done]))
             last = int(np.searchsorted(indices, current.last))
-            found = lane.rows[indices[done:last] - current.first]
+            found = group.rows[indices[done:last] - current.first]
             found[:, 2] += len(buffers) << BUFFER_BITS
             rows[at[done:last]] = found
-            buffers += lane.buffers(current)
+            buffers += group.buffers(current)
             done = last
 
-    async def _round_of(self, lane: Lane, index: int) -> Round:
-        """The round of a lane's record, whose rows are found; those before it are over."""
-        while lane.round is None or index >= lane.round.last:
-            for frames in lane.advance():
+    async def _round_of(self, group: SlotGroup, index: int) -> Round:
+        """The round of a group's record, whose rows are found; those before it are over."""
+        while group.round is None or index >= group.round.last:
+            for frames in group.advance():
                 self._ahead.release(frames)
-        if not len(lane.rows):
-            await self._hold(lane, lane.window.parts_until(lane.round.number))
-            lane.find(lane.round)
-        return lane.round
+        if not len(group.rows):
+            await self._hold(group, group.window.parts_until(group.round.number))
+            group.find(group.round)
+        return group.round
 
-    async def _hold(self, lane: Lane, until: int) -> None:
+    async def _hold(self, group: SlotGroup, until: int) -> None:
         """Waits until all parts up to one are there that are not over."""
-        while lane.held_until < until:
+        while group.held_until < until:
             found = await self._ahead.get()
             assert found is not None
             (number, part), frames = found
-            other = self._lanes[number]
+            other = self._groups[number]
             other.held[part] = frames
             other.held_until = part + 1
 
     def _wanted(self) -> Iterator[tuple[Part, int]]:
-        """The parts of all lanes, in the order in which positions need them, and about how large they are."""
+        """The parts of all groups, in the order in which positions need them, and about how large they are."""
         waiting = []
-        for number, lane in self._lanes.items():
-            needs = lane.needs()
+        for number, group in self._groups.items():
+            needs = group.needs()
             if (first := next(needs, None)) is not None:
                 waiting.append((self._order.position(number, first[1]), number, first[0], needs))
         heapify(waiting)
         while waiting:
             _, number, part, needs = waiting[0]
-            count = int(self._lanes[number].window.parts.counts[part])
+            count = int(self._groups[number].window.parts.counts[part])
             yield (number, part), int(count * self._mean_bytes) + 1
             following = next(needs, None)
             if following is None:
@@ -239,6 +241,6 @@ class BlockReading:
 
     async def _fetch(self, key: Part) -> Frames:
         number, part = key
-        parts = self._lanes[number].window.parts
+        parts = self._groups[number].window.parts
         first = int(parts.starts[part])
         return await self._records.run(first, first + int(parts.counts[part]))

@@ -6,7 +6,7 @@ Rules:
   number of ranks can go on there. Only where a rank has several loader workers, each has a state of its own, which says
   where all of them began; the least of their positions is that of the job.
 - Positions of a step are taken in order of the rank's slots. Steps that are filled up are fetched record by record.
-- Of blocks, a rank reads those of its own lanes alone. Each of its loader workers reads all of these.
+- Of blocks, a rank reads those of its own groups alone. Each of its loader workers reads all of these.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from streamrec.pipeline.engine.epochs import SEED_BITS, Memo
 from streamrec.pipeline.engine.session import StoreOptions
 from streamrec.pipeline.sources.global_shuffle.blocks import blocks_of
 from streamrec.pipeline.sources.global_shuffle.opening import IndexedRecords, opened
-from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, ExactOrder, lanes_for
+from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, ExactOrder, groups_for
 from streamrec.pipeline.sources.global_shuffle.permutation import Numbers
 from streamrec.pipeline.sources.global_shuffle.reading import BlockReading, ExactReading, Reading
 from streamrec.pipeline.sources.global_shuffle.steps import Steps
@@ -66,7 +66,7 @@ class GlobalShuffle:
         seed: Which order.
         index: The URL of the index.
         batch: The global batch size; None for single records.
-        even, quality, block_bytes, window_bytes, lanes: See `Dataset.global_shuffle`.
+        even, quality, block_bytes, window_bytes, slot_groups: See `Dataset.global_shuffle`.
         rank: Which rank reads; None to look where the pipeline runs.
     """
 
@@ -78,7 +78,7 @@ class GlobalShuffle:
     quality: Quality | None = None
     block_bytes: int = BLOCK_BYTES
     window_bytes: int = WINDOW_BYTES
-    lanes: int | None = None
+    slot_groups: int | None = None
     rank: Rank | None = None
     memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
 
@@ -86,7 +86,7 @@ class GlobalShuffle:
         yield from self.shards.lines()
         yield (
             f"GlobalShuffle(seed={self.seed}, batch={self.batch}, even={self.even!r}, quality={self.quality!r}, "
-            f"block_bytes={self.block_bytes}, window_bytes={self.window_bytes}, lanes={self.lanes})"
+            f"block_bytes={self.block_bytes}, window_bytes={self.window_bytes}, slot_groups={self.slot_groups})"
         )
 
     @property
@@ -133,10 +133,10 @@ class GlobalShuffle:
         exact = records.mean_bytes >= EXACT_BYTES if self.quality is None else self.quality == "exact"
         if exact:
             return ExactOrder(len(records), self.seed, epoch)
-        lanes = self.lanes or lanes_for(self.batch or MANY)
-        window = max(1, self.window_bytes // self.block_bytes // lanes)
+        groups = self.slot_groups or groups_for(self.batch or MANY)
+        window = max(1, self.window_bytes // self.block_bytes // groups)
         blocks = blocks_of(records.counts, records.sizes, self.block_bytes)
-        return BlockOrder(blocks, self.seed, epoch, self.batch or lanes, lanes, window)
+        return BlockOrder(blocks, self.seed, epoch, self.batch or groups, groups, window)
 
     def _reading(self, plan: Plan, records: IndexedRecords, tasks: Any, within: RunContext) -> Reading:
         """What reads this reader's records.
@@ -148,16 +148,16 @@ class GlobalShuffle:
         if isinstance(order, ExactOrder):
             runs = (positions.ravel() for step, positions in plan.natural())
             return ExactReading(order, records, runs, tasks, records.mean_bytes, limit)
-        lanes = plan.lanes(order)
-        needed = len(lanes) * order.window * self.block_bytes
+        groups = plan.groups(order)
+        needed = len(groups) * order.window * self.block_bytes
         if min(needed, records.nbytes) > limit:
             raise ValueError(
-                f"the windows of {len(lanes)} lanes that this rank reads need {needed:,} bytes, and {limit:,} of the "
+                f"the windows of {len(groups)} groups that this rank reads need {needed:,} bytes, and {limit:,} of the "
                 "memory budget are left for them: pass a larger with_options(memory_budget=...), or a smaller "
                 "window_bytes, which changes the order"
             )
         most = needed + AHEAD_BLOCKS * self.block_bytes
-        return BlockReading(order, records, lanes, tasks, records.mean_bytes, min(limit, most), within.session.threads)
+        return BlockReading(order, records, groups, tasks, records.mean_bytes, min(limit, most), within.session.threads)
 
     @staticmethod
     def _chunk_bytes(within: RunContext) -> int:
@@ -168,13 +168,13 @@ def checked(source: GlobalShuffle) -> GlobalShuffle:
     """The same.
 
     Raises:
-        ValueError: An argument is none of those that are known, or lanes do not divide the global batch size.
+        ValueError: An argument is none of those that are known, or groups do not divide the global batch size.
     """
     check_even(source.even)
     if source.quality not in (None, "exact", "blocks"):
         raise ValueError(f"quality={source.quality!r} must be 'exact', 'blocks' or None")
-    if source.lanes is not None and (source.batch or source.lanes) % source.lanes:
-        raise ValueError(f"lanes={source.lanes} must divide global_batch_size={source.batch}")
+    if source.slot_groups is not None and (source.batch or source.slot_groups) % source.slot_groups:
+        raise ValueError(f"slot_groups={source.slot_groups} must divide global_batch_size={source.batch}")
     if source.shards.options.compression_type:
         raise ValueError(
             f"compression_type={source.shards.options.compression_type!r}: records of compressed shards cannot be read "
@@ -184,7 +184,7 @@ def checked(source: GlobalShuffle) -> GlobalShuffle:
 
 
 MANY = 24
-"""Positions that are dealt to lanes at a time where there is no global batch."""
+"""Positions that are dealt to groups at a time where there is no global batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,16 +216,16 @@ class Plan:
             if step < self.steps.whole or self.steps.even is None:
                 yield step, positions
 
-    def lanes(self, order: BlockOrder) -> dict[int, int]:
-        """The lanes that it reads, and the number of the first record that it takes of each."""
+    def groups(self, order: BlockOrder) -> dict[int, int]:
+        """The groups that it reads, and the number of the first record that it takes of each."""
         steps = self.steps
         if self.first >= steps.count:
             return {}
         many = order.unit // gcd(order.unit, steps.batch * steps.workers)
         ahead = self.first + np.arange(many) * steps.workers
         positions = (steps.position(0) + ahead[:, None] * steps.batch + steps.slots).ravel()
-        lanes, indices = order.locate(positions[positions < steps.total])
-        return {int(lane): int(indices[lanes == lane].min()) for lane in np.unique(lanes)}
+        groups, indices = order.locate(positions[positions < steps.total])
+        return {int(group): int(indices[groups == group].min()) for group in np.unique(groups)}
 
 
 @dataclass(frozen=True, slots=True)

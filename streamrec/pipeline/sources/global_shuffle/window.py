@@ -1,12 +1,12 @@
-"""A lane's window: which record comes when, where so many parts of blocks are mixed at a time.
+"""A group's window: which record comes when, where so many parts of blocks are mixed at a time.
 
-Round t of a lane mixes parts t to t + window - 1. A part stays for `window` rounds (at both ends of the lane for
+Round t of a group mixes parts t to t + window - 1. A part stays for `window` rounds (at both ends of the group for
 fewer), and each of them has an equal share of its records, drawn at random; the records of a round are permuted. So one
 part comes and one goes in each round, what is read flows evenly, and each record is mixed with those of `window` parts.
 
 Rules:
-- Everything is worked out from the lane's parts and the keys. Any place of the lane is found in O(window), without the
-  places before it.
+- Everything is worked out from the group's parts and the keys. Any place of the group is found in O(window), without
+  the places before it.
 - A round knows parts and records within them, no bytes.
 """
 
@@ -29,7 +29,7 @@ class Round:
 
     Args:
         number: Which round.
-        first: How many records of the lane come before it.
+        first: How many records of the group come before it.
         parts: int64 [n]: the part in which each record lies.
         offsets: int64 [n]: which of that part's records it is.
     """
@@ -41,13 +41,13 @@ class Round:
 
     @property
     def last(self) -> int:
-        """How many records of the lane come before the next round."""
+        """How many records of the group come before the next round."""
         return self.first + len(self.parts)
 
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """The order of one lane.
+    """The order of one group.
 
     Args:
         parts: What it reads.
@@ -66,7 +66,7 @@ class Window:
 
     @cached_property
     def total(self) -> int:
-        """How many records the lane has."""
+        """How many records the group has."""
         return int(self._before[-1])
 
     def first_round(self, part: int) -> int:
@@ -89,7 +89,7 @@ class Window:
         return int(self._before[number] + self._given(active, number).sum())
 
     def round_of(self, index: int) -> int:
-        """The round of the lane's record `index`."""
+        """The round of the group's record `index`."""
         low, high = 0, self.rounds - 1
         while low < high:
             middle = (low + high + 1) // 2

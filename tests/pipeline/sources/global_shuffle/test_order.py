@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec.pipeline.sources.global_shuffle.blocks import blocks_of
-from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, ExactOrder, lanes_for
+from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, ExactOrder, groups_for
 from streamrec.pipeline.sources.global_shuffle.permutation import Numbers, keys_of, permuted
 from tests.effort import draws
 
@@ -18,7 +18,7 @@ SHARDS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 50)), max_size=8)
 
 @st.composite
 def block_orders(draw: st.DrawFn) -> BlockOrder:
-    lanes = draw(st.integers(1, 6))
+    groups = draw(st.integers(1, 6))
     shards = draw(SHARDS)
     return block_order(
         [count for count, _ in shards],
@@ -26,8 +26,8 @@ def block_orders(draw: st.DrawFn) -> BlockOrder:
         block_bytes=draw(st.integers(1, 900)),
         seed=draw(st.integers(0, 9)),
         epoch=draw(st.integers(0, 9)),
-        unit=lanes * draw(st.integers(1, 5)),
-        lanes=lanes,
+        unit=groups * draw(st.integers(1, 5)),
+        groups=groups,
         window=draw(st.integers(1, 9)),
     )
 
@@ -39,11 +39,11 @@ def block_order(
     seed: int = 1,
     epoch: int = 0,
     unit: int = 1,
-    lanes: int = 1,
+    groups: int = 1,
     window: int = 8,
 ) -> BlockOrder:
     blocks = blocks_of(np.array(records, np.int64), np.array(sizes, np.int64), block_bytes)
-    return BlockOrder(blocks, seed, epoch, unit, lanes, window)
+    return BlockOrder(blocks, seed, epoch, unit, groups, window)
 
 
 def total_of(order: BlockOrder) -> int:
@@ -83,18 +83,18 @@ def test_blocks_give_each_record_once(order: BlockOrder) -> None:
 def test_a_lane_knows_what_each_round_needs(order: BlockOrder) -> None:
     """Of each part it says in which rounds it is needed; rounds follow each other without a gap."""
     positions = []
-    for number in range(order.lanes):
-        lane, index = order.lane(number), 0
-        for each in range(lane.rounds):
-            part = lane.round(each)
-            assert part.first == lane.begin(each) == index
-            assert all(lane.first_round(one) <= each <= lane.last_round(one) for one in part.parts.tolist())
-            assert not len(part.parts) or part.parts.max() < lane.parts_until(each)
+    for number in range(order.groups):
+        group, index = order.group(number), 0
+        for each in range(group.rounds):
+            part = group.round(each)
+            assert part.first == group.begin(each) == index
+            assert all(group.first_round(one) <= each <= group.last_round(one) for one in part.parts.tolist())
+            assert not len(part.parts) or part.parts.max() < group.parts_until(each)
             assert len({*part.parts.tolist()}) <= order.window
             positions += [order.position(number, index) for index in range(part.first, part.last)]
-            assert all(lane.round_of(one) == each for one in (part.first, part.last - 1) if part.first < part.last)
+            assert all(group.round_of(one) == each for one in (part.first, part.last - 1) if part.first < part.last)
             index = part.last
-        assert index == lane.total
+        assert index == group.total
     assert sorted(positions) == list(range(total_of(order)))
 
 
@@ -140,10 +140,10 @@ def test_positions_of_records_are_uniform() -> None:
 
 
 def window_records(order: BlockOrder) -> Numbers:
-    """All records of an order of one lane, quickly."""
-    lane = order.lane(0)
-    rounds = [lane.round(number) for number in range(lane.rounds)]
-    return np.concatenate([lane.parts.starts[each.parts] + each.offsets for each in rounds])
+    """All records of an order of one group, quickly."""
+    group = order.group(0)
+    rounds = [group.round(number) for number in range(group.rounds)]
+    return np.concatenate([group.parts.starts[each.parts] + each.offsets for each in rounds])
 
 
 def test_neighbours_are_far_apart() -> None:
@@ -186,4 +186,4 @@ def cycles_of(permutation: Numbers) -> int:
 
 def test_lanes_are_what_most_numbers_of_ranks_divide() -> None:
     """So that ranks of many numbers read blocks of their own."""
-    assert [lanes_for(unit) for unit in (1, 6, 48, 768, 1024, 31, 96)] == [1, 6, 24, 24, 16, 1, 24]
+    assert [groups_for(unit) for unit in (1, 6, 48, 768, 1024, 31, 96)] == [1, 6, 24, 24, 16, 1, 24]

@@ -107,7 +107,7 @@ def test_any_job(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -
         "even": chance.choice([None, None, "drop", "pad", "cycle"]),
         "block_bytes": chance.randint(1, 3000),
         "window_bytes": chance.randint(1, 9000),
-        "lanes": chance.choice([None, 1, batch, sizes[0]]),
+        "slot_groups": chance.choice([None, 1, batch, sizes[0]]),
     }
     epoch = chance.randint(0, 3)
 
@@ -238,8 +238,8 @@ def test_arguments(data: Indexed) -> None:
         streamrec.TFRecordDataset(data.pattern).batch(2).global_shuffle(1, index=data.url)
     with pytest.raises(ValueError, match="quality='best'"):
         data.shuffled(quality="best")
-    with pytest.raises(ValueError, match="lanes=5 must divide"):
-        data.shuffled(lanes=5, global_batch_size=12)
+    with pytest.raises(ValueError, match="slot_groups=5 must divide"):
+        data.shuffled(slot_groups=5, global_batch_size=12)
     with pytest.raises(ValueError, match="even='odd'"):
         data.shuffled(even="odd")
     with pytest.raises(ValueError, match="cannot be divided by 5 ranks"):
