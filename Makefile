@@ -15,6 +15,7 @@ TORCH ?= torch==2.13.0
 TENSORFLOW ?= tensorflow-cpu==2.21.0
 AZURITE := azurite@3.35.0
 TORCHDATA ?= torchdata==0.11.0
+TRAINERS := jax==0.10.2 grain==0.2.18 lightning==2.6.6 accelerate==1.15.0
 TOOLS := pytest pytest-timeout pytest-xdist hypothesis trio
 EXTRAS := dev,docs,s3,gcs,http,azure,obstore,zstd,isal,cli
 PIP := -m pip install --quiet --disable-pip-version-check
@@ -129,8 +130,8 @@ $(SERVERS)/.done: requirements-servers.txt
 	@touch $@
 
 $(CLIENT)/.peers: $(CLIENT)/.done
-	@echo "installing TensorFlow and torch into $(CLIENT) ..."
-	@$(CLIENT)/bin/python $(PIP) '$(TENSORFLOW)' '$(TORCH)' '$(TORCHDATA)'
+	@echo "installing TensorFlow, torch and JAX into $(CLIENT) ..."
+	@$(CLIENT)/bin/python $(PIP) '$(TENSORFLOW)' '$(TORCH)' '$(TORCHDATA)' $(TRAINERS)
 	@touch $@
 
 clean:
