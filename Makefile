@@ -16,7 +16,7 @@ TENSORFLOW ?= tensorflow-cpu==2.21.0
 AZURITE := azurite@3.35.0
 TORCHDATA ?= torchdata==0.11.0
 TOOLS := pytest pytest-timeout pytest-xdist hypothesis trio
-EXTRAS := dev,s3,gcs,http,azure,obstore,zstd,cli
+EXTRAS := dev,s3,gcs,http,azure,obstore,zstd,cli,images
 PIP := -m pip install --quiet --disable-pip-version-check
 TESTS ?=
 SECONDS_OF_FUZZING ?= 600
@@ -71,7 +71,7 @@ fuzz:
 
 bench: client servers peers
 	$(CLIENT)/bin/python $(PIP) tfrecord
-	for name in kernels local stream encode parse paced faults pipeline training clients repeated_gets; do $(CLIENT)/bin/python -m benchmarks.$$name || exit 1; done
+	for name in kernels local stream encode parse paced faults pipeline training clients repeated_gets images; do $(CLIENT)/bin/python -m benchmarks.$$name || exit 1; done
 	$(CLIENT)/bin/python -m benchmarks.pipeline --memory
 
 client: $(CLIENT)/.done

@@ -133,7 +133,8 @@ def to_tensors(element: Any) -> Any:
     """An element with its arrays and numbers as tensors, in dicts and tuples too.
 
     An array that may be written to shares its memory with its tensor; any other is copied. `RaggedTensor` and
-    `SparseTensor` keep their kind, with tensors in it. Records (`Frames`) and byte strings become lists of `bytes`.
+    `SparseTensor` keep their kind, with tensors in it. Records (`Frames`) and byte strings become lists of `bytes`, and
+    arrays of arrays, such as decoded images, lists of tensors.
     """
     if isinstance(element, Mapping):
         return {key: to_tensors(value) for key, value in element.items()}
@@ -151,6 +152,8 @@ def to_tensors(element: Any) -> Any:
 
 def to_tensor(array: npt.NDArray[Any]) -> Any:
     """An array as a tensor: without a copy where it may be written to. Strings as lists."""
+    if array.dtype.kind == "O" and array.size and isinstance(array.flat[0], np.ndarray):
+        return [to_tensors(each) for each in array]
     if array.dtype.kind in "OSU":
         return array.tolist()
     own = array if array.flags.writeable else array.copy()
