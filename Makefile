@@ -57,7 +57,7 @@ test-s3: $(CRT)/.done $(OLDEST)/.done servers
 
 # Each dependency in the oldest version that pyproject.toml allows; what they in turn depend on, as new as may be.
 oldest: $(OLDEST)/.done servers
-	$(OLDEST)/bin/python -m pytest -p tests.oldest --numprocesses 2 $(or $(TESTS),tests/storage tests/shards tests/adapters tests/example)
+	STREAMREC_OTHER_CLIENT=1 $(OLDEST)/bin/python -m pytest -p tests.oldest --numprocesses 2 $(or $(TESTS),tests/storage tests/shards tests/adapters tests/example)
 
 # The wheel is built from the sdist, so that one is whole. auditwheel says which systems it runs on.
 wheel: $(BUILD)/.done

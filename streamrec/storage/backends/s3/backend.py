@@ -109,12 +109,9 @@ def _client_config(source: Source, policy: RetryPolicy) -> dict[str, Any]:
         "retries": {"total_max_attempts": 1, "mode": "standard"},
         "connect_timeout": policy.connect_timeout,
         "read_timeout": policy.stall_timeout,  # of a body; heads have ours, around each request
-    }
-    checksums = {
         "response_checksum_validation": "when_required",  # some servers send the whole object's on a 206
         "request_checksum_calculation": "when_required",  # uploads bring their own
     }
-    config |= {name: value for name, value in checksums.items() if name in Config.OPTION_DEFAULTS}  # not before 1.36
     client = source.option("client_kwargs") or {}
     endpoint = source.option("endpoint_url") or client.get("endpoint_url") or ""
     if not endpoint.startswith("http:"):
