@@ -1,6 +1,6 @@
 """A plugin of pytest for the oldest anyio (`make oldest`): `anyio_mode = "auto"`, which it does not have.
 
-    python -m pytest -p tests.oldest ...
+python -m pytest -p tests.oldest ...
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a newcomer does with an installed streamrec: run by an interpreter that has the wheel and nothing of this checkout.
 
-    python installed.py http://127.0.0.1:PORT/FOLDER FOLDER
+python installed.py http://127.0.0.1:PORT/FOLDER FOLDER
 """
 
 import asyncio
