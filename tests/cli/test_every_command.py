@@ -58,9 +58,10 @@ def test_nothing_is_there(place: tuple[Bucket, Any], called: Call, command: str,
     if command == "doctor" and missing == "*.tfrecord":
         pytest.skip("doctor looks at a place, not at what a pattern matches")
     done = called(*arguments(command, bucket, f"{bucket.url}{missing}"))
-    assert done.code == 3, done
+    empty = command == "doctor" and done.code == 0 and "0 objects" in done.out  # a store that works, with nothing in it
+    assert empty or done.code == 3, done
     assert command == "doctor" or done.err.startswith("streamrec: "), done.err
-    assert bucket.url.partition("://")[2] in done.err + done.out or bucket.url in done.err
+    assert empty or bucket.url.partition("://")[2] in done.err + done.out or bucket.url in done.err + done.out
     assert "Traceback" not in done.err
     assert below(filesystem, bucket.url) == []
 
@@ -88,11 +89,11 @@ def test_damage(place: tuple[Bucket, Any], called: Call, damaged: Path, command:
         Path(bucket.url).mkdir()
     filesystem.put_file(str(damaged), source)
     done = called(*arguments(command, bucket, source))
-    reads_all = command not in ("info", "head")
+    reads_all = command != "head"
     assert done.code == (1 if reads_all else 0), done
     assert "Traceback" not in done.err
     if reads_all and not command.startswith("verify"):
-        assert "record 100, byte " in done.err
+        assert ("record 239, byte " if command == "count" else "record 100, byte ") in done.err  # count skips payloads
     copy = ["new/bad.tfrecord"] if command.startswith("verify --repair") else []
     left = [name.partition(bucket.url.partition("://")[2] or bucket.url)[2] for name in below(filesystem, bucket.url)]
     assert [name for name in left if name] == ["bad.tfrecord", *copy]

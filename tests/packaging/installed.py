@@ -1,4 +1,4 @@
-"""What a newcomer does with an installed streamrec: run by an interpreter that has the wheel and nothing of this checkout.
+"""What a newcomer does with an installed streamrec: run by an interpreter that has the wheel, and no checkout.
 
 python installed.py http://127.0.0.1:PORT/FOLDER FOLDER
 """

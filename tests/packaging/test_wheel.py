@@ -1,4 +1,4 @@
-"""The wheel of `make wheel`, in an environment of its own without a compiler: it installs, writes, streams from a server.
+"""The wheel of `make wheel`, in an environment without a compiler: it installs, writes, and streams from a server.
 
     make test-wheel
 
@@ -53,7 +53,8 @@ def test_it_holds_the_package_and_no_tests() -> None:
 
 def test_the_source_archive_holds_all_that_a_build_needs() -> None:
     """`make wheel` builds the wheel from it; here, that no header was left out."""
-    names = {name.partition("/")[2] for name in tarfile.open(SDIST).getnames()}
+    with tarfile.open(SDIST) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
     sources = {str(path.relative_to(ROOT)) for path in (ROOT / "streamrec").rglob("*.[ch]")}
     assert sources | {"LICENSE", "README.md", "pyproject.toml", "setup.py"} <= names
 
