@@ -173,7 +173,7 @@ def check_dealt(dataset: Dataset[Any], rank: Rank | None) -> None:
 
 
 def converted(element: Any, leaf: Callable[[npt.NDArray[Any], str], Any], name: str = "") -> Any:
-    """An element with `leaf(array, name)` in the place of each array or number, and lists in that of strings and of images.
+    """An element with `leaf(array, name)` for each array or number, and lists for strings and for images.
 
     A name is the keys that lead to the array, and the field of a `SparseTensor` or `RaggedTensor`, joined by dots.
     """
