@@ -173,7 +173,7 @@ def check_dealt(dataset: Dataset[Any], rank: Rank | None) -> None:
 
 
 def converted(element: Any, leaf: Callable[[npt.NDArray[Any], str], Any], name: str = "") -> Any:
-    """An element with `leaf(array, name)` in the place of each array or number, and lists in the place of strings.
+    """An element with `leaf(array, name)` for each array or number, and lists for strings and for images.
 
     A name is the keys that lead to the array, and the field of a `SparseTensor` or `RaggedTensor`, joined by dots.
     """
@@ -189,6 +189,8 @@ def converted(element: Any, leaf: Callable[[npt.NDArray[Any], str], Any], name: 
         return element.to_numpy().tolist()
     if isinstance(element, np.ndarray | np.generic):
         array = np.asarray(element)
+        if array.ndim and array.dtype.hasobject and array.size and isinstance(array.flat[0], np.ndarray):
+            return [converted(each, leaf, name) for each in array]  # images of a column
         return array.tolist() if array.dtype.kind in "OSU" else leaf(array, name)
     return element
 

@@ -19,7 +19,8 @@ def to_tensors(element: Any) -> Any:
     """An element with its arrays and numbers as tensors, in dicts and tuples too.
 
     An array that may be written to shares its memory with its tensor; any other is copied. `RaggedTensor` and
-    `SparseTensor` keep their kind, with tensors in it. Records (`Frames`) and byte strings become lists of `bytes`.
+    `SparseTensor` keep their kind, with tensors in it. Records (`Frames`) and byte strings become lists of `bytes`, and
+    arrays of arrays, such as decoded images, lists of tensors.
 
     Examples:
         >>> import numpy as np

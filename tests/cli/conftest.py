@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,7 +120,10 @@ class Bucket:
 @pytest.fixture
 def bucket(s3_store: Store) -> Bucket:
     """A prefix of one's own."""
-    options = [
-        f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in s3_store.options.items()
-    ]
-    return Bucket(f"{s3_store.url}/{uuid4()}/", tuple(part for option in options for part in ("-o", option)))
+    return Bucket(f"{s3_store.url}/{uuid4()}/", typed(s3_store.options))
+
+
+def typed(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Storage options as they are typed."""
+    values = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in options.items()]
+    return tuple(part for value in values for part in ("-o", value))

@@ -28,6 +28,11 @@ def python(*arguments: str, cwd: Path, **environment: str) -> subprocess.Complet
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """The project's sources in a new directory, without the built extension."""
+    return copy_of_the_sources(tmp_path)
+
+
+def copy_of_the_sources(tmp_path: Path) -> Path:
+    """The same in a directory that the caller has made."""
     ignore = shutil.ignore_patterns("*.so", "__pycache__")
     shutil.copytree(ROOT / "streamrec", tmp_path / "streamrec", ignore=ignore)
     for name in ("setup.py", "pyproject.toml", "LICENSE", "README.md"):

@@ -8,6 +8,7 @@ import anyio
 import fsspec
 import numpy as np
 import pytest
+from fsspec.core import url_to_fs
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
@@ -25,7 +26,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def names(place: str) -> list[str]:
-    fs, path = fsspec.url_to_fs(place)
+    fs, path = url_to_fs(place)
     return sorted(name.rpartition("/")[2] for name in fs.find(path)) if fs.exists(path) else []
 
 

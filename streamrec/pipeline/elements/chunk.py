@@ -222,10 +222,16 @@ def held_bytes(column: BytesColumn) -> int:
     return max(column.nbytes, abs(int(spans[-1, 1] - spans[0, 0]))) if len(spans) else 0
 
 
+def weigh_objects(array: npt.NDArray[Any]) -> int:
+    """About how many bytes the objects of an array keep alive: strings, or arrays such as decoded images."""
+    if array.size and isinstance(array.flat[0], np.ndarray):
+        return sum(each.nbytes + OBJECT_BYTES for each in array.flat)
+    return sum(map(len, array.flat)) + STRING_BYTES * array.size
+
+
 def weigh_one(element: Any) -> int:
     if isinstance(element, np.ndarray):  # first: a batch may have dozens
-        strings = sum(map(len, element.flat)) + STRING_BYTES * element.size if element.dtype.hasobject else 0
-        return element.nbytes + strings + OBJECT_BYTES
+        return element.nbytes + (weigh_objects(element) if element.dtype.hasobject else 0) + OBJECT_BYTES
     if isinstance(element, Frames):
         return abs(element.extent) + SPAN_BYTES * len(element)
     if isinstance(element, BytesColumn):

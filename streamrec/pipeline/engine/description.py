@@ -94,6 +94,9 @@ class SourceCounter(ChunkCounter, Protocol):
     def reads(self, paths: Sequence[str], block_length: int) -> None:
         """It reads these shards, so many records of each at a turn; there may be more of them later."""
 
+    def failed(self, error: Exception, number: int, chunk: Chunk, index: int) -> None:
+        """A function of the user's failed at element `number` of this run, at a place of a chunk; the error says so."""
+
     def blamed(self, error: Exception) -> Exception:
         """An error that the source ended with; it says so, if a function of the user's raised it and nobody did yet."""
 

@@ -8,9 +8,10 @@ at its end there may have made room for the next one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from streamrec.errors import FeatureError
 from streamrec.pipeline.elements.chunk import (
     Chunk,
     Marks,
@@ -36,19 +37,31 @@ class FailedElement:
         number: Which one of those that the stage had in this run, from 0 on.
         chunk: The chunk that it came in.
         index: Its place there.
+        row: Of a batch, the row that the error names.
     """
 
     number: int
     chunk: Chunk
     index: int
+    row: int = 0
+
+    def blamed_by(self, error: Exception) -> FailedElement:
+        """The same, with the row that an error of parsing or decoding names."""
+        row = error.record if isinstance(error, FeatureError) else None
+        return replace(self, row=row or 0)
 
     def record(self, block_length: int) -> tuple[int, int] | None:
-        """The shard's number and the record's in it; None where that is not known. Of a batch, its first record."""
+        """The shard's number and the record's in it; None where that is not known.
+
+        Of a batch it is the record of its row; where records were left out before the batch was made, of its first row.
+        """
         positions, count = self.chunk.positions, len(self.chunk.elements)
         before, after = innermost(positions.at(self.index)), innermost(positions.at(count))
         if "slots" not in before.get("source", {}) or "slots" not in after.get("source", {}):
             return None
         kind = made_of(positions)
+        if kind in (Stride, Remainder) and not picked_before(positions):
+            before = {**before, "skip": before.get("skip", 0) + self.row}
         if kind is Remainder or (kind is Stride and {*records(before)} - {*records(after)}):
             return only_shard(before, after)
         if kind is None:
@@ -89,6 +102,17 @@ def made_of(positions: Positions) -> type | None:
     if isinstance(positions, Remainder):
         return Remainder if made_of(positions.before[0]) is Chunk else None
     return Stride if isinstance(positions, Marks | Stride) else None
+
+
+def picked_before(positions: Positions) -> bool:
+    """Whether some records did not come as far as the batches with these positions."""
+    if isinstance(positions, Marks):
+        return any(picked_before(inner) for inner, _ in positions.marks)
+    if isinstance(positions, Remainder):
+        return picked_before(positions.before[0])
+    if isinstance(positions, StageState | Nested | Shifted | Stride | SharePositions):
+        return picked_before(positions.inner)
+    return not isinstance(positions, SourcePositions | BlockPositions)
 
 
 def records(position: Position) -> dict[int, int]:

@@ -77,6 +77,9 @@ class SourceMeter:
             error.add_note(f"in {self.title}, behind {self._out.elements:,} elements of this run")
         return error
 
+    def failed(self, error: Exception, number: int, chunk: Chunk, index: int) -> None:
+        error.add_note(f"in {self.title}{self.place(FailedElement(number, chunk, index).blamed_by(error))}")
+
     def place(self, failed: FailedElement) -> str:
         """Where an element lies that came of this source, as far as that is known."""
         number = f", element {failed.number:,} of this run"

@@ -92,7 +92,8 @@ class CountedStep:
             chunks = self._step.flush() if chunk is None else self._step.feed(chunk)
         except Exception as error:
             self._note(before, chunk)
-            error.add_note(f"in {self._meter.title}{self._place(self._failed) if self._failed else ''}")
+            place = self._place(self._failed.blamed_by(error)) if self._failed else ""
+            error.add_note(f"in {self._meter.title}{place}")
             raise
         finally:
             self._meter.end(chunks)

@@ -144,7 +144,8 @@ def test_an_error_of_parallel_calls_or_of_a_generator(files: list[str], around: 
     parallel = around(TFRecordDataset(files).map(fails_at_20, num_parallel_calls=2))
     with pytest.raises(ZeroDivisionError) as caught:
         list(parallel)
-    assert caught.value.__notes__ == ["in map: your function fails_at_20, behind 40 elements of this run"]
+    place = f"element 40 of this run: {files[4]}, record 20"
+    assert caught.value.__notes__ == [f"in map: your function fails_at_20, {place}"]
 
     def numbers() -> Iterator[int]:
         yield 1

@@ -7,7 +7,7 @@
  */
 #include "files/guard.h"
 
-#if (defined(__unix__) || defined(__APPLE__)) && !defined(__STDC_NO_ATOMICS__)
+#if (defined(__unix__) || defined(__APPLE__)) && !defined(__STDC_NO_ATOMICS__) && !defined(STREAMREC_PORTABLE)
 #define CAN_GUARD 1
 #include <errno.h>
 #include <signal.h>

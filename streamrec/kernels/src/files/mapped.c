@@ -6,15 +6,16 @@
 #include "files/guard.h"
 #include "native.h"
 
-#if defined(__unix__) || defined(__APPLE__)
+#if (defined(__unix__) || defined(__APPLE__)) && !defined(STREAMREC_PORTABLE)
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 #define CAN_MAP 1
 #endif
-#ifdef __linux__
+#if defined(__linux__) && defined(CAN_MAP)
 #include <sys/vfs.h>
+#define KNOWS_FILESYSTEMS 1
 #endif
 
 typedef struct {
@@ -133,7 +134,7 @@ map_file(PyObject *module, PyObject *args, PyObject *kwargs)
 static int
 is_of_this_machine(int file)
 {
-#ifdef __linux__
+#ifdef KNOWS_FILESYSTEMS
     static const unsigned long kinds[] = {
         0xEF53,     /* ext2, ext3, ext4 */
         0x58465342, /* XFS */
@@ -184,7 +185,7 @@ lost_pages(PyObject *module, PyObject *ignored)
 static int
 is_there(int file, long long offset)
 {
-#ifdef RWF_NOWAIT
+#if defined(RWF_NOWAIT) && defined(CAN_MAP)
     uint8_t byte;
     struct iovec one = {&byte, 1};
     return preadv2(file, &one, 1, (off_t)offset, RWF_NOWAIT) >= 0;
@@ -225,7 +226,7 @@ is_cached(PyObject *module, PyObject *args, PyObject *kwargs)
 static PyObject *
 file_stamp(PyObject *module, PyObject *path)
 {
-    (void)module;
+    (void)module, (void)path;
 #ifdef CAN_MAP
     PyObject *name;
     struct stat found;

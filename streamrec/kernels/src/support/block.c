@@ -21,8 +21,9 @@
 
 #include <stdlib.h>
 
-#ifdef __linux__
+#if defined(__linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(STREAMREC_PORTABLE)
 #include <sys/mman.h>
+#define MAPS_MEMORY 1
 #endif
 
 #define SMALLEST ((size_t)BLOCK_SMALLEST)
@@ -30,7 +31,7 @@
 #define KEEP_BYTES ((size_t)32 << 20) /* of free memory beyond what was in use a short time ago */
 #define SHORT_TIME 512                /* in Blocks that are made; what was in use in this time and the one before counts */
 #define HUGE_PAGE ((size_t)2 << 20)
-#define PAGE ((size_t)4096)
+#define PAGE ((size_t)64 << 10)       /* the largest that Linux has anywhere: 4 KiB on x86, up to 64 KiB on ARM */
 #define MAPPED ((size_t)256 << 10)    /* from here on memory is mapped, and unmapped when it is given back */
 #define CLASSES 22                    /* two sizes in each doubling, from SMALLEST to LARGEST: few, or each had its reserve */
 #define LARGER 1                      /* memory of so many sizes above will do too */
@@ -82,7 +83,7 @@ capacity_of(int class)
     return (SMALLEST << class / 2) / 2 * (size_t)(2 + class % 2);
 }
 
-#if defined(__linux__) && !defined(__SANITIZE_ADDRESS__)
+#ifdef MAPS_MEMORY
 /* Memory straight from the kernel: the C library would keep most of what is freed between blocks that live on (measured:
  * 120 to 170 MB of a process that held 150 MB of blocks). As much of it as can be is huge pages. */
 static size_t

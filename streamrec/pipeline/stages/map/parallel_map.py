@@ -30,7 +30,7 @@ from anyio.abc import TaskGroup
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.engine.background_tasks import background
 from streamrec.pipeline.engine.budget import Share
-from streamrec.pipeline.engine.description import Chain, RunContext, described, in_order
+from streamrec.pipeline.engine.description import Chain, RunContext, SourceCounter, described, in_order
 from streamrec.pipeline.options import AUTOTUNE
 from streamrec.pipeline.stages.map.autotune import CallCount, TaskSize
 from streamrec.pipeline.stages.map.calls import Caller, check_calls
@@ -78,7 +78,7 @@ class ParallelMap:
         in_flight = InFlight(in_turn or not in_order(self.inner, fixed.deterministic), done)
         async with background() as tasks:
             caller = Caller(self.function, within.session.threads)
-            calling = Calling(caller, self.calls, in_flight, most_bytes, tasks)
+            calling = Calling(caller, self.calls, in_flight, most_bytes, tasks, within.counter)
             tasks.start_soon(calling.take_in, fixed.chunks(self.inner, position))
             try:
                 while (chunk := await calling.next()) is not None:
@@ -108,9 +108,19 @@ class Calling:
         in_flight: What is under way.
         most_bytes: What that may hold.
         tasks: Where the calls live.
+        counter: Says where in the data a call failed.
     """
 
-    def __init__(self, caller: Caller, calls: int, in_flight: InFlight, most_bytes: int, tasks: TaskGroup) -> None:
+    def __init__(
+        self,
+        caller: Caller,
+        calls: int,
+        in_flight: InFlight,
+        most_bytes: int,
+        tasks: TaskGroup,
+        counter: SourceCounter,
+    ) -> None:
+        self._counter = counter
         self._caller = caller
         self._calls = calls
         self._in_flight = in_flight
@@ -200,6 +210,9 @@ class Calling:
                 self._task_size.ran(len(ran.results), ran.seconds, ran.nbytes)
             self._ended += len(ran.results)
             self._in_flight.came(element_run, ran.results, ran.nbytes, ran.error)
+            if ran.error is not None:
+                held = element_run.held
+                self._counter.failed(ran.error, element_run.first, held.chunk, element_run.first - held.ordinal)
             self._tune()
             if element_run.ended:
                 element_run = self._next_haul()

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 import anyio.to_thread
-import fsspec
+import fsspec.core
 
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
 from streamrec.storage.backends.chained_urls import CACHES, protocol_of, split_chain
@@ -47,7 +47,7 @@ async def connect(source: Source, policy: RetryPolicy) -> SyncFsBackend:
     options = {name: dict(value) if isinstance(value, dict) else value for name, value in source.options.items()}
     options.update(skip_instance_cache=True, use_listings_cache=False)
     with common.seam(source.url):
-        filesystem, _ = await _in_thread(lambda: fsspec.url_to_fs(source.url, **options))
+        filesystem, _ = await _in_thread(lambda: fsspec.core.url_to_fs(source.url, **options))
     return SyncFsBackend(filesystem, ours=True)
 
 

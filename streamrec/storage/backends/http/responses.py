@@ -38,6 +38,9 @@ __all__ = [
     "translate",
 ]
 
+NO_URL = (aiohttp.InvalidURL, getattr(aiohttp, "NonHttpUrlClientError", aiohttp.InvalidURL))
+"""What aiohttp says of a URL that it cannot fetch; the second came with 3.10."""
+
 logger = logging.getLogger("streamrec")
 
 _NOTHING = memoryview(b"")
@@ -186,7 +189,7 @@ def translate(
     said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, aiohttp.ClientSSLError):
         return StorageError(f"the server's certificate was refused ({said})", path, start, end)
-    if isinstance(error, aiohttp.InvalidURL | aiohttp.NonHttpUrlClientError):
+    if isinstance(error, NO_URL):
         return StorageError(f"this is no URL that can be fetched ({said})", path, start, end)
     if isinstance(error, OSError) and error.errno == errno.EMFILE:
         return StorageError(too_many_files(), path, start, end)

@@ -41,7 +41,7 @@ from streamrec.errors import (
 )
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink, Sent
 from streamrec.storage.backends.local.fair_scheduling import FairScheduler
-from streamrec.storage.backends.local.mapped_files import MappedFile, read_cached
+from streamrec.storage.backends.local.mapped_files import MappedFile, read_at, read_cached
 from streamrec.storage.backends.local.special_files import DirectUpload, SpecialBody, is_special, is_unsized
 from streamrec.storage.backends.local.temporary_files import (
     create_temporary,
@@ -149,7 +149,7 @@ class _LocalBody:
         with _seam(self.info.path, position):
             count = read_cached(file, buffer, position)
             if count is None:
-                count = await finish(asyncio.to_thread(os.preadv, file, [buffer], position))
+                count = await finish(asyncio.to_thread(read_at, file, buffer, position))
         self._position += count
         if count == 0 or self._position == self.info.size:
             self._check_unchanged(self._position)

@@ -23,7 +23,7 @@ from streamrec.errors import StorageError
 from streamrec.storage.resilience.faults import changed
 from streamrec.storage.resilience.shield import finish
 
-__all__ = ["MappedFile", "Mappings", "noting", "read_cached"]
+__all__ = ["MappedFile", "Mappings", "noting", "read_at", "read_cached"]
 
 STEP_BYTES = 512 << 10
 """What lies between two bytes that are there is there too, most likely: files are read, and forgotten, in stretches."""
@@ -189,6 +189,15 @@ def read_cached(file: int, buffer: memoryview, position: int) -> int | None:
         return os.preadv(file, [buffer], position, os.RWF_NOWAIT)
     except (AttributeError, OSError):  # not on this system, not on this filesystem, or not in the cache
         return None
+
+
+def read_at(file: int, buffer: memoryview, position: int) -> int:
+    """What the file holds there, read into the buffer; how many bytes came. Without preadv(2) they are copied once."""
+    if hasattr(os, "preadv"):
+        return os.preadv(file, [buffer], position)
+    data = os.pread(file, len(buffer), position)
+    buffer[: len(data)] = data
+    return len(data)
 
 
 def _far_stamp(name: str) -> tuple[int, int, int, int]:

@@ -1,0 +1,255 @@
+"""images: JPEG, PNG, GIF and BMP to arrays of pixels, for one string or for a column of them.
+
+    from streamrec.images import decode_jpeg
+
+    dataset = streamrec.TFRecordDataset("s3://bucket/train-*", num_parallel_reads=16).batch(32)
+    parsed = dataset.parse_example({"image": FixedLenFeature([], bytes), "label": FixedLenFeature([], np.int64)})
+    images = parsed.map(lambda batch: (decode_jpeg(batch["image"]), batch["label"]), num_parallel_calls=AUTOTUNE)
+
+Needs `pip install 'streamrec[images]'`: simplejpeg, which is libjpeg-turbo, decodes JPEGs, and Pillow all else. Each is
+imported when the first such image comes.
+
+Rules:
+- The functions mean what `tf.io.decode_jpeg` and `tf.io.decode_image` mean: shapes are equal, pixels nearly.
+- A decoder works without the interpreter's lock, so the calls of a `map` with `num_parallel_calls` use as many cores.
+- A call starts no thread: whoever calls decides how many images are decoded at once.
+- What cannot be decoded is a `FeatureError` that says which row it is. Nothing is returned in its place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from io import BytesIO
+from types import ModuleType
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from streamrec.errors import FeatureError, MissingExtraError
+from streamrec.example import BytesColumn
+
+__all__ = ["decode_image", "decode_jpeg"]
+
+Pixels: TypeAlias = npt.NDArray[np.uint8]
+
+MOST_BYTES: Final = 1 << 29
+"""An image of more pixels times channels is refused, as in TensorFlow: a header of a few bytes can claim any size."""
+
+ENCODED: Final = (bytes, bytearray, memoryview)
+RATIOS: Final = (1, 2, 4, 8)
+MODES: Final = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
+SIGNATURES: Final = {b"\xff\xd8\xff": "JPEG", b"\x89PNG\r\n\x1a\n": "PNG", b"GIF8": "GIF", b"BM": "BMP"}
+
+
+def decode_jpeg(contents: Any, channels: int = 0, ratio: int = 1) -> npt.NDArray[Any]:
+    """The pixels of JPEG images, as `tf.io.decode_jpeg` gives them. PNGs, and GIFs of one frame, are taken too.
+
+    Args:
+        contents: The encoded image as bytes; or a `BytesColumn`, `Frames`, an array or a list of them.
+        channels: 0 for as many as the image has (1 or 3), 1 for grey, 3 for RGB.
+        ratio: 1, 2, 4 or 8: decodes to 1/ratio of the height and width, rounded up, which takes less time than all
+            pixels take. Only JPEGs are made smaller.
+
+    Returns:
+        For one image uint8 of shape `[height, width, channels]`. For a column an object array of its shape, of such
+        arrays; `np.stack` makes one array of images of one size.
+
+    Raises:
+        FeatureError: No image, or one that is damaged; `record` is its row in the column.
+        MissingExtraError: The decoder is not installed.
+        ValueError: `channels` or `ratio` is none of these.
+
+    Examples:
+        >>> import simplejpeg
+        >>> jpeg = simplejpeg.encode_jpeg(np.zeros((30, 50, 3), np.uint8))
+        >>> decode_jpeg(jpeg).shape, decode_jpeg(jpeg, channels=1, ratio=4).shape
+        ((30, 50, 3), (8, 13, 1))
+        >>> [image.shape for image in decode_jpeg([jpeg, jpeg], ratio=2)]
+        [(15, 25, 3), (15, 25, 3)]
+    """
+    one_of("channels", channels, (0, 1, 3))
+    one_of("ratio", ratio, RATIOS)
+
+    def decode(data: bytes) -> Pixels:
+        kind = kind_of(data)
+        if kind == "JPEG":
+            return from_jpeg(data, channels, ratio)
+        if kind == "BMP":
+            raise FeatureError("this is a BMP image: decode_image decodes it")
+        frames = from_pillow(data, kind, channels)
+        if len(frames) > 1:
+            raise FeatureError(f"this is a GIF of {len(frames)} frames: decode_image decodes it")
+        first: Pixels = frames[0]
+        return first
+
+    return each(contents, decode)
+
+
+def decode_image(contents: Any, channels: int = 0, expand_animations: bool = True) -> npt.NDArray[Any]:
+    """The pixels of JPEG, PNG, GIF and BMP images, as `tf.io.decode_image` gives them.
+
+    Args:
+        contents: The encoded image as bytes; or a `BytesColumn`, `Frames`, an array or a list of them.
+        channels: 0 for as many as the image has, 1 for grey, 3 for RGB, 4 for RGB and alpha.
+        expand_animations: Whether a GIF is an array of all its frames; else of its first one.
+
+    Returns:
+        For one image uint8 of shape `[height, width, channels]`, for a GIF `[frames, height, width, channels]`. Samples
+        of 16 bits lose the lower 8. A BMP's palette is applied, and any image takes any `channels`; TensorFlow does
+        neither. For a column an object array of its shape, of such arrays.
+
+    Raises:
+        FeatureError: No image, or one that is damaged; `record` is its row in the column.
+        MissingExtraError: The decoder is not installed.
+        ValueError: `channels` is none of these.
+
+    Examples:
+        >>> from PIL import Image
+        >>> file = BytesIO()
+        >>> Image.new("LA", (5, 3)).save(file, "PNG")
+        >>> decode_image(file.getvalue()).shape, decode_image(file.getvalue(), channels=3).shape
+        ((3, 5, 2), (3, 5, 3))
+    """
+    one_of("channels", channels, (0, 1, 3, 4))
+
+    def decode(data: bytes) -> Pixels:
+        kind = kind_of(data)
+        if kind == "JPEG":
+            return from_jpeg(data, channels, 1)
+        frames = from_pillow(data, kind, channels, all_frames=expand_animations)
+        return frames if kind == "GIF" and expand_animations else frames[0]
+
+    return each(contents, decode)
+
+
+def one_of(name: str, value: int, allowed: tuple[int, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r} must be one of {', '.join(map(str, allowed))}")
+
+
+def each(contents: Any, decode: Callable[[bytes], Pixels]) -> npt.NDArray[Any]:
+    """What `decode` makes of one image, or of each of a column.
+
+    Raises:
+        TypeError: Neither bytes nor a column of them.
+    """
+    if isinstance(contents, ENCODED):
+        return decoded(contents, None, decode)
+    shape = contents.shape if isinstance(contents, BytesColumn | np.ndarray) else (len(contents),)
+    if not shape:
+        return decoded(contents[()], None, decode)
+    flat = contents.reshape(-1) if isinstance(contents, BytesColumn | np.ndarray) else contents
+    images = np.empty(len(flat), object)
+    each_row = math.prod(shape[1:])
+    for index, data in enumerate(flat):
+        images[index] = decoded(data, index // each_row, decode)
+    return images.reshape(shape)
+
+
+def decoded(data: Any, row: int | None, decode: Callable[[bytes], Pixels]) -> Pixels:
+    """One image.
+
+    Raises:
+        FeatureError: It cannot be decoded, with its row.
+        TypeError: It is no bytes.
+    """
+    if not isinstance(data, ENCODED):
+        raise TypeError(f"an encoded image must be bytes, and this is a {type(data).__name__}")
+    try:
+        return decode(data := bytes(data))
+    except MissingExtraError:
+        raise
+    except FeatureError as error:
+        raise FeatureError(error.reason, None, row) from error.__cause__
+    except Exception as error:  # decoders raise anything: ValueError, SyntaxError, struct.error, OSError
+        what = f"{kind_of(data)} image of {len(data):,} bytes"
+        raise FeatureError(f"the {what} cannot be decoded, because it is damaged: {error}", None, row) from error
+
+
+def kind_of(data: bytes) -> str:
+    """What kind of image this is, by its first bytes.
+
+    Raises:
+        FeatureError: None of these.
+    """
+    for signature, kind in SIGNATURES.items():
+        if data[: len(signature)] == signature:
+            return kind
+    start = f"{len(data):,} bytes that begin with {bytes(data[:8])!r}" if data else "an empty string"
+    raise FeatureError(f"this is no JPEG, PNG, GIF or BMP image: {start}")
+
+
+def from_jpeg(data: bytes, channels: int, ratio: int) -> Pixels:
+    """A JPEG's pixels; warnings of libjpeg are no errors, except that the data ends too soon (as in TensorFlow)."""
+    simplejpeg = decoder("simplejpeg")
+    height, width, space, _ = simplejpeg.decode_jpeg_header(data, strict=False)
+    channels = channels or (1 if space == "Gray" else 3)
+    height, width = -(-height // ratio), -(-width // ratio)
+    check_size(height, width, channels)
+    wanted = {"colorspace": MODES[channels].replace("L", "GRAY"), "min_factor": ratio}
+    if ratio > 1:
+        wanted |= {"min_height": height, "min_width": width}
+    try:
+        pixels: Pixels = simplejpeg.decode_jpeg(data, **wanted)
+    except ValueError as error:
+        if "Premature end" in str(error):
+            raise
+        pixels = simplejpeg.decode_jpeg(data, strict=False, **wanted)
+    return pixels
+
+
+def from_pillow(data: bytes, kind: str, channels: int, all_frames: bool = True) -> Pixels:
+    """The frames of an image, of shape `[frames, height, width, channels]`; only a GIF may have more than one."""
+    pillow = decoder("PIL.Image")
+    with pillow.open(BytesIO(data), formats=[kind]) as image:
+        count = image.n_frames if kind == "GIF" and all_frames else 1
+        mode = MODES[channels or own_channels(image, data, kind)]
+        check_size(image.height * count, image.width, len(mode))
+        frames = []
+        for number in range(count):
+            image.seek(number)
+            frames.append(pixels_of(image, mode))
+    return np.stack(frames)
+
+
+def own_channels(image: Any, data: bytes, kind: str) -> int:
+    """How many channels TensorFlow gives such an image."""
+    if kind == "GIF":
+        return 3
+    if kind == "BMP" and int.from_bytes(data[28:30], "little") == 32:  # bits of a pixel; Pillow leaves out the alpha
+        return 4
+    if image.mode == "P":
+        return 4 if "transparency" in image.info else 3
+    return len(image.getbands())
+
+
+def pixels_of(image: Any, mode: str) -> Pixels:
+    """The current frame in a mode."""
+    if image.mode.startswith("I"):  # 16 bits, which Pillow would clip to 8
+        image = decoder("PIL.Image").fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    pixels: Pixels = np.asarray(image if image.mode == mode else image.convert(mode))
+    return pixels.reshape(image.height, image.width, -1)
+
+
+def check_size(height: int, width: int, channels: int) -> None:
+    if height * width * channels > MOST_BYTES:
+        raise FeatureError(f"the image has {height:,} x {width:,} pixels: more than {MOST_BYTES >> 20} MiB are refused")
+
+
+def decoder(name: str) -> ModuleType:
+    """A decoder's module.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    try:
+        if name == "simplejpeg":
+            import simplejpeg
+
+            return simplejpeg  # type: ignore[no-any-return]
+        from PIL import Image
+    except ImportError as error:
+        raise MissingExtraError("images need packages more: pip install 'streamrec[images]'") from error
+    return Image

@@ -1,0 +1,269 @@
+"""streamrec.images: what is decoded, what is refused, and where in the data it lies."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import suppress
+from io import BytesIO
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamrec import (
+    BytesColumn,
+    FeatureError,
+    FixedLenFeature,
+    Frames,
+    MissingExtraError,
+    TFRecordDataset,
+    encode_example,
+    encode_records,
+    parse_example,
+)
+from streamrec.images import decode_image, decode_jpeg
+from tests.effort import draws
+
+PIL = pytest.importorskip("PIL.Image")
+simplejpeg = pytest.importorskip("simplejpeg")
+
+FEATURES = {"image": FixedLenFeature([], bytes), "label": FixedLenFeature([], np.int64)}
+
+
+def picture(height: int = 37, width: int = 53, seed: int = 0) -> Any:
+    """Smooth colours, as photographs have them."""
+    few = np.random.default_rng(seed).integers(0, 256, (4, 5, 3), dtype=np.uint8)
+    return PIL.fromarray(few).resize((width, height))
+
+
+def encoded(image: Any, kind: str = "JPEG", **options: Any) -> bytes:
+    file = BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def sixteen_bits() -> Any:
+    return PIL.fromarray(np.random.default_rng(1).integers(0, 1 << 16, (37, 53)).astype(np.uint16))
+
+
+ANIMATED = encoded(picture(), "GIF", save_all=True, append_images=[picture(seed=1), picture(seed=2)])
+
+JPEGS = {
+    "colour": encoded(picture()),
+    "colour, whole chroma": encoded(picture(), subsampling=0),
+    "progressive": encoded(picture(), progressive=True),
+    "grey": encoded(picture().convert("L")),
+    "CMYK": encoded(picture().convert("CMYK")),
+}
+OTHERS = {
+    **{f"PNG {mode}": encoded(picture().convert(mode), "PNG") for mode in ("RGB", "RGBA", "L", "LA", "P", "1")},
+    "PNG 16 bits": encoded(sixteen_bits(), "PNG"),
+    "PNG palette with a transparent colour": encoded(picture().convert("P"), "PNG", transparency=3),
+    "GIF": encoded(picture(), "GIF"),
+    "GIF of three frames": ANIMATED,
+    **{f"BMP {mode}": encoded(picture().convert(mode), "BMP") for mode in ("RGB", "RGBA", "L")},
+}
+
+
+def near(found: npt.NDArray[np.uint8], wanted: npt.NDArray[np.uint8], most: int) -> None:
+    assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+    assert int(np.abs(found.astype(int) - wanted).max(initial=0)) <= most
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("ratio", [1, 2, 4, 8])
+@pytest.mark.parametrize("channels", [0, 1, 3])
+@pytest.mark.parametrize("kind", JPEGS)
+def test_a_jpeg_is_what_tensorflow_makes_of_it(kind: str, channels: int, ratio: int) -> None:
+    """Exactly with its accurate inverse transform; its default is a faster one, which differs by some steps of 256."""
+    tf = pytest.importorskip("tensorflow")
+    found = decode_jpeg(JPEGS[kind], channels, ratio)
+    if kind == "CMYK" and channels == 1:
+        assert found.shape[-1] == 1  # TensorFlow has no such conversion
+        return
+    near(found, tf.io.decode_jpeg(JPEGS[kind], channels=channels, ratio=ratio).numpy(), 6)
+    accurate = tf.io.decode_jpeg(JPEGS[kind], channels=channels, ratio=ratio, dct_method="INTEGER_ACCURATE")
+    near(found, accurate.numpy(), 0 if kind != "CMYK" else 2)
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("channels", [0, 1, 3, 4])
+@pytest.mark.parametrize("kind", [*JPEGS, *OTHERS])
+def test_any_image_is_what_tensorflow_makes_of_it(kind: str, channels: int) -> None:
+    tf = pytest.importorskip("tensorflow")
+    data = {**JPEGS, **OTHERS}[kind]
+    for expand in (True, False):
+        found = decode_image(data, channels, expand)
+        assert found.shape[-1] == channels or not channels
+        if kind == "PNG 1" and channels == 4:
+            continue  # TensorFlow makes such pixels nearly transparent
+        try:
+            wanted = tf.io.decode_image(data, channels=channels, expand_animations=expand).numpy()
+        except tf.errors.InvalidArgumentError:
+            continue  # no 4 channels of a JPEG, no 1 of a BMP or GIF
+        near(found, wanted, 6)
+
+
+@pytest.mark.peer
+@given(st.integers(1, 40), st.integers(1, 40), st.sampled_from([1, 2, 4, 8]), st.integers(1, 100))
+@draws(60)
+def test_sizes_round_as_in_tensorflow(height: int, width: int, ratio: int, quality: int) -> None:
+    tf = pytest.importorskip("tensorflow")
+    data = encoded(picture(height, width), quality=quality)
+    wanted = tf.io.decode_jpeg(data, ratio=ratio, dct_method="INTEGER_ACCURATE").numpy()
+    near(decode_jpeg(data, ratio=ratio), wanted, 1 if min(height, width) >= ratio else 255)
+
+
+def test_a_column_keeps_its_shape_and_sizes_may_differ() -> None:
+    images = [encoded(picture(10 + row, 20)) for row in range(6)]
+    lengths = np.cumsum([0, *map(len, images)])
+    column = BytesColumn(b"".join(images), np.stack([lengths[:-1], lengths[1:]], axis=1)).reshape(3, 2)
+    for contents in (column, column.to_numpy()):
+        found = decode_jpeg(contents)
+        assert found.shape == (3, 2)
+        assert [image.shape for image in found.flat] == [(10 + row, 20, 3) for row in range(6)]
+    assert np.stack(decode_jpeg(Frames.of(images[:1] * 4))).shape == (4, 10, 20, 3)
+    assert decode_jpeg(column[0, 0]).shape == (10, 20, 3)
+    assert decode_jpeg(BytesColumn(images[0], np.array([0, len(images[0])]))).shape == (10, 20, 3)
+    assert decode_jpeg([]).shape == (0,)
+
+
+def test_warnings_of_libjpeg_are_no_errors_but_missing_data_is() -> None:
+    data = JPEGS["colour"]
+    assert decode_jpeg(data[:-2] + bytes(15) + data[-2:]).shape == (37, 53, 3)
+    assert decode_jpeg(data + b"behind").shape == (37, 53, 3)
+    for cut in (data[:-2], data[:-40], data[:300], data[:20], data[:4]):
+        with pytest.raises(FeatureError, match=f"the JPEG image of {len(cut)} bytes cannot be decoded"):
+            decode_jpeg(cut)
+
+
+@pytest.mark.parametrize("decode", [decode_jpeg, decode_image])
+@pytest.mark.parametrize("data", [b"", b"text", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM", bytes(99)])
+def test_what_is_no_image_says_its_row(data: bytes, decode: Any) -> None:
+    with pytest.raises(FeatureError, match="image") as caught:
+        decode([JPEGS["grey"], JPEGS["colour"], data])
+    assert caught.value.record == 2
+    assert str(caught.value).startswith("record 2: ")
+    with pytest.raises(FeatureError) as alone:
+        decode(data)
+    assert alone.value.record is None
+
+
+@given(st.sampled_from([*JPEGS.values(), *OTHERS.values()]), st.data())
+@draws(150)
+def test_damage_gives_pixels_or_an_error_of_ours(image: bytes, data: st.DataObject) -> None:
+    damaged = bytearray(image)
+    for place in data.draw(st.lists(st.integers(0, len(image) - 1), min_size=1, max_size=4)):
+        damaged[place] = data.draw(st.integers(0, 255))
+    for decode in (decode_jpeg, decode_image):
+        with suppress(FeatureError):
+            assert decode(bytes(damaged)).dtype == np.uint8
+
+
+def test_what_other_functions_decode_says_which() -> None:
+    with pytest.raises(FeatureError, match="this is a GIF of 3 frames: decode_image decodes it"):
+        decode_jpeg(ANIMATED)
+    with pytest.raises(FeatureError, match="this is a BMP image: decode_image decodes it"):
+        decode_jpeg(OTHERS["BMP RGB"])
+    for refused in ({"channels": 2}, {"ratio": 3}):
+        with pytest.raises(ValueError, match="must be one of"):
+            decode_jpeg(JPEGS["grey"], **refused)
+    with pytest.raises(TypeError, match="must be bytes, and this is a str"):
+        decode_jpeg(["text"])
+
+
+def test_a_header_that_claims_too_much_allocates_nothing() -> None:
+    data = bytearray(JPEGS["colour"])
+    frame = data.index(b"\xff\xc0")
+    data[frame + 5 : frame + 9] = b"\xff\xdc\xff\xdc"
+    with pytest.raises(FeatureError, match="65,500 x 65,500 pixels: more than 512 MiB are refused"):
+        decode_jpeg(bytes(data))
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> list[str]:
+    """Three shards of 21 images; one image of the second one is none."""
+    paths = []
+    for shard in range(3):
+        images = [encoded(picture(seed=shard)) if (shard, row) != (1, 13) else b"lost" for row in range(21)]
+        records = [encode_example({"image": [image], "label": [row]}) for row, image in enumerate(images)]
+        paths.append(str(tmp_path / f"{shard}.tfrecord"))
+        Path(paths[-1]).write_bytes(encode_records(records))
+    return paths
+
+
+@pytest.mark.parametrize("calls", [None, 2])
+@pytest.mark.parametrize("cycle", [1, 3])
+def test_a_pipeline_says_in_which_shard_and_record(shards: list[str], calls: int | None, cycle: int) -> None:
+    files = shards if cycle > 1 else shards[1]
+    parsed = TFRecordDataset(files, num_parallel_reads=cycle).batch(8).parse_example(FEATURES, string_columns=True)
+    images = parsed.map(lambda batch: decode_jpeg(batch["image"]), num_parallel_calls=calls).iterate()
+    number = 13 if cycle == 1 else 40
+    with pytest.raises(FeatureError, match=f"record {number % 8}: this is no JPEG") as caught:
+        for _ in range(9):
+            next(images)
+    (note,) = caught.value.__notes__
+    assert note.endswith(f"element {number // 8} of this run: {shards[1]}, record 13")
+
+
+def test_images_pass_through_a_pipeline(shards: list[str]) -> None:
+    parsed = TFRecordDataset(shards[0]).batch(8).parse_example(FEATURES, string_columns=True)
+    pairs = parsed.map(lambda batch: (decode_jpeg(batch["image"]), batch["label"]), num_parallel_calls=2)
+    rows = list(pairs.unbatch())
+    assert [int(label) for _, label in rows] == list(range(21))
+    assert {image.shape for image, _ in rows} == {(37, 53, 3)}
+    (batch,) = pairs.unbatch().batch(21)
+    assert np.stack(batch[0]).shape == (21, 37, 53, 3)
+
+
+def test_a_budget_counts_pixels() -> None:
+    from streamrec.pipeline.elements.chunk import weigh
+
+    images = decode_jpeg([JPEGS["colour"]] * 10)
+    assert weigh([images]) > 10 * 37 * 53 * 3
+
+
+def test_the_interpreters_lock_is_free_meanwhile() -> None:
+    """Another thread works while one long call decodes."""
+    large = encoded(picture(4000, 4000))
+    ticks: list[int] = []
+    thread = Thread(target=decode_jpeg, args=(large,))
+    thread.start()
+    while thread.is_alive():
+        ticks.append(1)
+    assert len(ticks) > 1000
+
+
+def test_strings_are_decoded_where_parsing_left_them() -> None:
+    serialized = [encode_example({"image": [JPEGS["grey"]], "label": [1]})] * 3
+    parsed: Any = parse_example(serialized, FEATURES, string_columns=True)
+    assert [image.shape for image in decode_jpeg(parsed["image"])] == [(37, 53, 1)] * 3
+
+
+def test_decoders_are_imported_when_an_image_comes() -> None:
+    code = "import sys, streamrec.images; print('PIL' in sys.modules, 'simplejpeg' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+@pytest.mark.parametrize(("package", "data"), [("simplejpeg", JPEGS["grey"]), ("PIL", OTHERS["PNG L"])])
+def test_a_missing_decoder_says_what_to_type(package: str, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'streamrec\[images\]'"):
+        decode_image([data])
+
+
+@pytest.mark.peer
+def test_torch_gets_lists_of_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    from streamrec.torch import to_tensors
+
+    images = to_tensors({"image": decode_jpeg([JPEGS["grey"], encoded(picture(5, 6))])})["image"]
+    assert [tuple(image.shape) for image in images] == [(37, 53, 1), (5, 6, 3)]
+    assert images[0].dtype == torch.uint8
