@@ -58,11 +58,16 @@ from streamrec.example import (
 )
 from streamrec.pipeline import (
     AUTOTUNE,
+    INFINITE_CARDINALITY,
+    UNKNOWN_CARDINALITY,
     AsyncDatasetIterator,
     Dataset,
     DatasetIterator,
+    RaggedTensorSpec,
+    SparseTensorSpec,
     StageStats,
     Stats,
+    TensorSpec,
     TFRecordDataset,
 )
 from streamrec.shards import (
@@ -83,6 +88,8 @@ from streamrec.tfrecord import Framer, Frames, Loss, TFRecordOptions, encode_rec
 
 __all__ = [
     "AUTOTUNE",
+    "INFINITE_CARDINALITY",
+    "UNKNOWN_CARDINALITY",
     "AlreadyExistsError",
     "AsyncDatasetIterator",
     "BytesColumn",
@@ -116,6 +123,7 @@ __all__ = [
     "PositionMismatchError",
     "RaggedFeature",
     "RaggedTensor",
+    "RaggedTensorSpec",
     "RetryPolicy",
     "Schema",
     "SequenceExample",
@@ -124,6 +132,7 @@ __all__ = [
     "ShardWriter",
     "SparseFeature",
     "SparseTensor",
+    "SparseTensorSpec",
     "StageStats",
     "Stats",
     "StorageError",
@@ -132,6 +141,7 @@ __all__ = [
     "TFRecordDataset",
     "TFRecordOptions",
     "TFRecordWriter",
+    "TensorSpec",
     "ThrottledError",
     "TruncatedShardError",
     "UnsupportedOperationError",

@@ -13,10 +13,11 @@ import numpy as np
 
 from streamrec.pipeline.elements.chunk import Chunk, Position, weigh
 from streamrec.pipeline.elements.columns import Columns, rows_of, window
-from streamrec.pipeline.elements.nests import map_nest
+from streamrec.pipeline.elements.nests import leaves, map_nest
 from streamrec.pipeline.elements.ragged_rows import RaggedRows
 from streamrec.pipeline.elements.sparse_rows import SparseRows
 from streamrec.pipeline.engine.description import RunContext
+from streamrec.pipeline.stages.batch import stack
 from streamrec.tfrecord import Frames
 
 __all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "NumberedPositions", "Range", "Slices", "digest_of"]
@@ -84,6 +85,20 @@ class Slices:
         rows = rows_of(tensors)
         data = Columns(map_nest(frozen, rows.nest)) if isinstance(rows, Columns) else rows
         return cls(data, digest_of(data.nest if isinstance(data, Columns) else data))
+
+    @classmethod
+    def single(cls, element: Any) -> Slices:
+        """One element: an array, a list, or dicts and tuples of them, as a whole."""
+        batch = stack([map_nest(lambda value: value.encode() if isinstance(value, str) else value, element)])
+        return cls.of(batch)
+
+    @classmethod
+    def holding(cls, column: Any) -> Slices:
+        """The values of a column of the caller's, or of dicts and tuples of them, which it gives away."""
+        for part in leaves(column):
+            if isinstance(part, np.ndarray):
+                part.flags.writeable = False
+        return cls(column if isinstance(column, Frames) else Columns(column), digest_of(column))
 
     def __len__(self) -> int:
         return len(self.data)
