@@ -102,6 +102,7 @@ CHAINS: dict[str, Callable[[Dataset[Any]], Dataset[Any]]] = {
 }
 
 
+@pytest.mark.usefixtures("both_layouts")
 @pytest.mark.parametrize("name", CHAINS)
 @pytest.mark.parametrize("budget", [1 << 28, 1 << 14])
 def test_resumes_after_each_element(records: Dataset[bytes], name: str, budget: int) -> None:

@@ -148,7 +148,8 @@ def pieces(value: Any) -> Iterator[bytes]:
         yield f"{value.dtype.str}{value.shape}".encode()
         yield value.tobytes()
     elif isinstance(value, tuple | list | Frames | RaggedRows | SparseRows | np.ndarray):
-        yield f"{type(value).__name__}{len(value)}".encode()
+        kind = Frames if isinstance(value, Frames) else type(value)  # Frames of many buffers are Frames
+        yield f"{kind.__name__}{len(value)}".encode()
         for part in value:
             yield from pieces(part)
     else:
