@@ -77,6 +77,7 @@ from streamrec.shards import (
     TFRecordWriter,
     VerifyProblem,
     VerifyReport,
+    matching_files,
     open_shard,
     verify,
     verify_sync,
@@ -84,7 +85,7 @@ from streamrec.shards import (
     write_manifest_sync,
 )
 from streamrec.storage import RetryPolicy
-from streamrec.tfrecord import Framer, Frames, Loss, TFRecordOptions, encode_record, encode_records
+from streamrec.tfrecord import Framer, Frames, Loss, TFRecordOptions, decode_compressed, encode_record, encode_records
 
 __all__ = [
     "AUTOTUNE",
@@ -150,6 +151,7 @@ __all__ = [
     "VerifyProblem",
     "VerifyReport",
     "bytes_feature",
+    "decode_compressed",
     "decode_json_example",
     "decode_raw",
     "encode_example",
@@ -160,6 +162,7 @@ __all__ = [
     "float_feature",
     "infer_features",
     "int64_feature",
+    "matching_files",
     "open_shard",
     "parse_example",
     "parse_sequence_example",

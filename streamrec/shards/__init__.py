@@ -2,6 +2,7 @@
 
 from streamrec.shards.listing.assignment import Even, Portion, assign_records, check_even, even_count
 from streamrec.shards.listing.listing import Listing, find_shards
+from streamrec.shards.listing.matching_files import matching_files
 from streamrec.shards.listing.patterns import Filenames, expand_braces
 from streamrec.shards.listing.sizes import deal, sizes_of, told_by
 from streamrec.shards.manifests.manifest import Manifest, ShardInfo
@@ -33,6 +34,7 @@ __all__ = [
     "even_count",
     "expand_braces",
     "find_shards",
+    "matching_files",
     "open_shard",
     "sizes_of",
     "told_by",
