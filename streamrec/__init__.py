@@ -36,6 +36,7 @@ _NAMES_OF: Final[dict[str, tuple[str, ...]]] = {
         "UploadEndedError",
     ),
     "example": (
+        "ArrowBatch",
         "BytesColumn",
         "BytesList",
         "EncodedBatch",

@@ -20,6 +20,7 @@ from streamrec.errors import (
     UploadEndedError,
 )
 from streamrec.example import (
+    ArrowBatch,
     BytesColumn,
     BytesList,
     EncodedBatch,
@@ -92,6 +93,7 @@ __all__ = [
     "INFINITE_CARDINALITY",
     "UNKNOWN_CARDINALITY",
     "AlreadyExistsError",
+    "ArrowBatch",
     "AsyncDatasetIterator",
     "BytesColumn",
     "BytesList",

@@ -20,7 +20,9 @@ __all__ = [
     "TOO_LONG",
     "Scan",
     "allocate",
+    "arrow_array",
     "arrow_binary",
+    "arrow_stream",
     "crc32c",
     "crc32c_implementations",
     "crc32c_with",
@@ -54,7 +56,9 @@ if NATIVE:
     try:
         from streamrec.kernels._native import (
             allocate,
+            arrow_array,
             arrow_binary,
+            arrow_stream,
             crc32c,
             crc32c_implementations,
             crc32c_with,
@@ -79,7 +83,9 @@ if NATIVE:
 else:
     from streamrec.kernels.reference import (
         allocate,
+        arrow_array,
         arrow_binary,
+        arrow_stream,
         crc32c,
         crc32c_implementations,
         crc32c_with,

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, wraps
+from importlib import import_module
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import numpy as np
@@ -18,8 +19,10 @@ from fsspec import AbstractFileSystem
 
 from streamrec import arguments
 from streamrec.arguments import described, flag, function, integer, mapping
+from streamrec.errors import MissingExtraError
 from streamrec.example.features import Feature
 from streamrec.pipeline import static_sources
+from streamrec.pipeline.arrow_stream import arrow_stream
 from streamrec.pipeline.cardinality import INFINITE_CARDINALITY
 from streamrec.pipeline.elements.nests import leaves, map_nest
 from streamrec.pipeline.engine.description import Chain, Source
@@ -687,6 +690,37 @@ class Dataset(Runnable[T]):
         file = CacheFile.at(os.fspath(path), storage_options, filesystem, retry or RetryPolicy(), "save()")
         with self._of(Saving(self.chain, file)).iterate() as elements:
             deque(elements, maxlen=0)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The batches as a stream of Arrow record batches: `pyarrow.table(dataset)`, `polars.DataFrame(dataset)`.
+
+        The pipeline runs while they are taken: one iteration, so one epoch. Elements must be batches: dicts of columns,
+        as after `batch(n).parse_example(features)`, or records, which become one column "record". Numbers, and lists of
+        them, are not copied. `requested_schema` is not heeded, as the interface allows.
+
+        Raises:
+            TypeError: Elements are no batches.
+            StreamrecError: There is no element, and no `parse_example` that would tell the schema.
+        """
+        return arrow_stream(self.chain, iter(self))
+
+    def to_arrow(self) -> Any:
+        """The batches as a `pyarrow.RecordBatchReader`, which runs the pipeline as it is read; needs pyarrow.
+
+        Raises:
+            MissingExtraError: pyarrow is not installed.
+            TypeError, StreamrecError: As for `__arrow_c_stream__`.
+
+        Examples:
+            >>> dataset = Dataset.from_tensor_slices({"label": np.arange(5)}).batch(2)
+            >>> dataset.to_arrow().read_all().to_pydict()
+            {'label': [0, 1, 2, 3, 4]}
+        """
+        try:
+            pyarrow = import_module("pyarrow")
+        except ImportError as error:
+            raise MissingExtraError("to_arrow needs a package more: pip install 'streamrec[arrow]'") from error
+        return pyarrow.RecordBatchReader.from_stream(self)
 
     def with_options(self, *, deterministic: bool | None = None, memory_budget: int | None = None) -> Dataset[T]:
         """The same pipeline, told something as a whole; what is not given stays as it was.

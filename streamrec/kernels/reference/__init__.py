@@ -10,7 +10,7 @@ Rules of every kernel, here and in C:
 - No length that is read is believed before its CRC was checked, and none leads to an allocation.
 """
 
-from streamrec.kernels.reference.arrow import arrow_binary
+from streamrec.kernels.reference.arrow import arrow_array, arrow_binary, arrow_stream
 from streamrec.kernels.reference.block import allocate
 from streamrec.kernels.reference.checksum import crc32c, crc32c_implementations, crc32c_with, masked_crc32c
 from streamrec.kernels.reference.frames import encode_frames, scan_frames
@@ -24,7 +24,9 @@ from streamrec.kernels.reference.shuffle import exchange, pick
 
 __all__ = [
     "allocate",
+    "arrow_array",
     "arrow_binary",
+    "arrow_stream",
     "crc32c",
     "crc32c_implementations",
     "crc32c_with",

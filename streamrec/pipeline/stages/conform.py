@@ -9,7 +9,7 @@ import numpy as np
 
 from streamrec.pipeline.elements.chunk import Chunk, StageState
 from streamrec.pipeline.elements.specs import TensorSpec, conformed
-from streamrec.pipeline.stages.stage import Calling, Offload, Step
+from streamrec.pipeline.stages.stage import Calls, Offload, Step
 from streamrec.tfrecord import Frames
 
 __all__ = ["Conform"]
@@ -26,9 +26,11 @@ class Conform:
         return _Conforming(self.signature, key, state or 0)
 
 
-class _Conforming(Calling):
+class _Conforming:
+    done = False
+
     def __init__(self, signature: Any, key: str, seen: int) -> None:
-        super().__init__(self._conform)
+        self._calls = Calls(self._conform)
         self._signature = signature
         self._records = signature == TensorSpec((), np.dtype(object))
         self._key = key
@@ -44,6 +46,16 @@ class _Conforming(Calling):
         if not results:
             return self.flush()
         return [Chunk.weighed(Frames.of(results) if self._records else results, positions)]
+
+    def flush(self) -> list[Chunk]:
+        """Raises the error that ended the last chunk, once."""
+        self._calls.check()
+        return []
+
+    @property
+    def failed(self) -> int | None:
+        """At which element of the last chunk it failed."""
+        return self._calls.failed
 
     def _conform(self, element: Any) -> Any:
         try:

@@ -16,7 +16,7 @@ from streamrec.pipeline.elements.chunk import Chunk, Position, Positions, Shifte
 from streamrec.pipeline.elements.codec import pack, unpack
 from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.sources.in_memory import digest_of
-from streamrec.pipeline.stages.stage import Calling, Offload, Step
+from streamrec.pipeline.stages.stage import Calls, Offload, Step
 
 __all__ = ["Scan"]
 
@@ -49,9 +49,11 @@ class Scan:
         return _Scanning(self.scan_func, key, before, state["seen"] if state else 0)
 
 
-class _Scanning(Calling):
+class _Scanning:
+    done = False
+
     def __init__(self, function: Callable[..., Any], key: str, state: Any, again: int) -> None:
-        super().__init__(self._scan)
+        self._calls = Calls(self._scan)
         self._function = function
         self._key = key
         self._state = state
@@ -67,6 +69,16 @@ class _Scanning(Calling):
             return self.flush()
         positions = ScanPositions(chunk.positions, self._key, before)
         return [Chunk.weighed(results[used:], Shifted(positions, used) if used else positions)]
+
+    def flush(self) -> list[Chunk]:
+        """Raises the error that ended the last chunk, once."""
+        self._calls.check()
+        return []
+
+    @property
+    def failed(self) -> int | None:
+        """At which element of the last chunk it failed."""
+        return self._calls.failed
 
     def _scan(self, element: Any) -> Any:
         given = self._function(self._state, element)
