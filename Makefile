@@ -70,13 +70,14 @@ soak: client servers
 	$(CLIENT)/bin/python -m tests.soak.reading --seconds $(SOAK_SECONDS)
 	$(CLIENT)/bin/python -m tests.soak.writing --kills $(SOAK_KILLS)
 	$(CLIENT)/bin/python -m tests.soak.training --kills $(SOAK_TRAINING_KILLS)
+	! $(CLIENT)/bin/python -c "import torch" 2>/dev/null || $(CLIENT)/bin/python -m tests.soak.loaders
 
 fuzz:
 	sh fuzz/run.sh $(SECONDS_OF_FUZZING)
 
 bench: client servers peers
 	$(CLIENT)/bin/python $(PIP) tfrecord
-	for name in kernels local stream encode parse paced faults pipeline training clients repeated_gets; do $(CLIENT)/bin/python -m benchmarks.$$name || exit 1; done
+	for name in kernels local stream encode parse writing paced faults pipeline training clients repeated_gets; do $(CLIENT)/bin/python -m benchmarks.$$name || exit 1; done
 	$(CLIENT)/bin/python -m benchmarks.pipeline --memory
 
 client: $(CLIENT)/.done

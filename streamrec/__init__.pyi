@@ -72,16 +72,22 @@ from streamrec.pipeline import (
     TFRecordDataset,
 )
 from streamrec.shards import (
+    Index,
+    RecordSource,
     ShardInfo,
     ShardReader,
     ShardWriter,
     TFRecordWriter,
     VerifyProblem,
     VerifyReport,
+    join_index,
+    join_index_sync,
     matching_files,
     open_shard,
     verify,
     verify_sync,
+    write_index,
+    write_index_sync,
     write_manifest,
     write_manifest_sync,
 )
@@ -115,6 +121,7 @@ __all__ = [
     "FloatList",
     "Framer",
     "Frames",
+    "Index",
     "Int64List",
     "IntegrityError",
     "Loss",
@@ -127,6 +134,7 @@ __all__ = [
     "RaggedFeature",
     "RaggedTensor",
     "RaggedTensorSpec",
+    "RecordSource",
     "RetryPolicy",
     "Schema",
     "SequenceExample",
@@ -164,6 +172,8 @@ __all__ = [
     "float_feature",
     "infer_features",
     "int64_feature",
+    "join_index",
+    "join_index_sync",
     "matching_files",
     "open_shard",
     "parse_example",
@@ -174,8 +184,9 @@ __all__ = [
     "serialize_tensor",
     "verify",
     "verify_sync",
+    "write_index",
+    "write_index_sync",
     "write_manifest",
     "write_manifest_sync",
 ]
-
 __version__: str

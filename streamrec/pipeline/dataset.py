@@ -37,6 +37,7 @@ from streamrec.pipeline.sources.combine.sample import Choose
 from streamrec.pipeline.sources.combine.zip import Zip
 from streamrec.pipeline.sources.concatenate import Concatenate
 from streamrec.pipeline.sources.endless import Random
+from streamrec.pipeline.sources.global_shuffle.source import BLOCK_BYTES, WINDOW_BYTES, GlobalShuffle, Quality, checked
 from streamrec.pipeline.sources.in_memory import Range
 from streamrec.pipeline.sources.prefetch import Prefetch
 from streamrec.pipeline.sources.repeat import Repeat
@@ -575,7 +576,7 @@ class Dataset(Runnable[T]):
             even: None: each record once, and readers of about the same load. Else all readers give exactly as many
                 records: "drop" leaves out the last ones (fewer than there are readers), "pad" goes on with the first
                 of the data set where it ends, and "cycle" has who has fewer begin his own again.
-            manifest: With `even`, the URL of the manifest that says how many records each shard holds.
+            manifest: With `even`, the URL of the manifest or of the index, which says how many records a shard holds.
 
         Raises:
             ValueError: It stands elsewhere; `even` without `manifest`; a rank out of its range.
@@ -588,6 +589,75 @@ class Dataset(Runnable[T]):
                 "or use shard(num_shards, index), which goes by elements"
             )
         return self._of(Distribute(source, rank_of(rank, world_size), even, manifest))
+
+    def global_shuffle(
+        self,
+        seed: int,
+        *,
+        index: str,
+        global_batch_size: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        even: Literal["pad", "drop", "cycle"] | None = None,
+        quality: Quality | None = None,
+        block_bytes: int = BLOCK_BYTES,
+        window_bytes: int = WINDOW_BYTES,
+        lanes: int | None = None,
+    ) -> Dataset[Any]:
+        """All records of the data set in random order, dealt to ranks and workers; right behind `TFRecordDataset`.
+
+        The order depends on the seed, the epoch and the index alone: not on who reads, on which machine, or in which
+        time. A state is one position: any number of ranks goes on there, each record once. `docs/global-shuffle.md`
+        has pictures and figures.
+
+        Args:
+            seed: Which order.
+            index: The URL of the index of these shards, which `write_index` makes.
+            global_batch_size: How many records all ranks together take in a step. Elements are then batches: each
+                rank's slots of the global batch (`Frames`). None: elements are records, one for each rank in a step.
+            rank: This process's number, from 0; None to ask, as `distribute` does.
+            world_size: How many processes there are; with `rank`. It must divide the global batch size.
+            even: What is done where the last step has too few records. None: each record comes once, and the last
+                ranks have a smaller last batch, or none. "drop" leaves the step out, "pad" goes on with the first
+                records of the epoch, "cycle" with those that each slot had in the first step.
+            quality: "exact" for a permutation of all records, each of which is a request of its own; "blocks" to
+                permute blocks of records that follow each other, and mix a window of them. None: "exact" where records
+                have 64 KiB and more on average.
+            block_bytes: Of "blocks": about how large a block is.
+            window_bytes: Of "blocks": how many bytes of blocks all ranks together mix at a time; each holds its part
+                of them in memory.
+            lanes: Of "blocks": the window is divided into so many parts, of which each has its own slots of a global
+                batch. Ranks whose number divides it each read blocks of their own; others read some blocks twice. It
+                divides the global batch size. None: the number up to 24 that most numbers divide.
+
+        Raises:
+            ValueError: It stands elsewhere, or an argument is out of its range. When it runs: the ranks do not divide
+                the global batch size, or the memory budget does not hold this rank's part of the window.
+            ManifestError: When it runs: the index is damaged, or that of other shards.
+            PositionMismatchError: When it runs: the state to resume from was saved with another index.
+        """
+        source = self.chain.source
+        if not isinstance(source, Shards) or self.chain.stages:
+            raise ValueError(
+                f"global_shuffle stands behind {self!r}, and can only order the records of shards: put it right behind "
+                "TFRecordDataset, and stages such as map behind it"
+            )
+        return self._of(
+            checked(
+                GlobalShuffle(
+                    source,
+                    integer("seed", seed),
+                    index,
+                    integer("global_batch_size", global_batch_size, 1, none=True),
+                    even,
+                    quality,
+                    integer("block_bytes", block_bytes, 1),
+                    integer("window_bytes", window_bytes, 1),
+                    integer("lanes", lanes, 1, none=True),
+                    rank_of(rank, world_size),
+                )
+            )
+        )
 
     def with_epoch(self, epoch: int) -> Dataset[T]:
         """The same data set, whose first iteration is this epoch, and the next ones those behind it.

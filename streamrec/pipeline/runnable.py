@@ -12,7 +12,7 @@ from streamrec.pipeline.cardinality import INFINITE_CARDINALITY, cardinality_of
 from streamrec.pipeline.element_spec import element_spec_of
 from streamrec.pipeline.engine.description import Chain, derived
 from streamrec.pipeline.engine.epochs import Epochs
-from streamrec.pipeline.engine.iteration import Run, check_state
+from streamrec.pipeline.engine.iteration import Run, check_state, shared_seed
 from streamrec.pipeline.iterators import (
     AsyncDatasetIterator,
     DatasetIterator,
@@ -186,7 +186,8 @@ class Runnable(Generic[T]):
         first = self.options.epoch
         if state is None:
             options = replace(self.options, epoch=self._epochs.begin(first))
-            return Run(self.chain, options, None, trace, progress, self._epochs.seed)
+            seed = shared_seed(self.chain)
+            return Run(self.chain, options, None, trace, progress, self._epochs.seed if seed is None else seed)
         check_state(state)
         epoch = int(state["epoch"])
         run = Run(self.chain, replace(self.options, epoch=epoch), state, trace, progress)

@@ -18,6 +18,7 @@ from streamrec.kernels.reference.gathering import gather
 from streamrec.kernels.reference.interleaving import interleave
 from streamrec.kernels.reference.mapping import file_stamp, is_cached, is_safe_to_map, lost_pages, map_file
 from streamrec.kernels.reference.pad import pad_rows
+from streamrec.kernels.reference.permute import permute
 from streamrec.kernels.reference.resync import find_header
 from streamrec.kernels.reference.rows_in_turn import rows_in_turn
 from streamrec.kernels.reference.shuffle import exchange, pick
@@ -42,6 +43,7 @@ __all__ = [
     "map_file",
     "masked_crc32c",
     "pad_rows",
+    "permute",
     "pick",
     "rows_in_turn",
     "scan_frames",

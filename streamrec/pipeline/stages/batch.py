@@ -19,7 +19,7 @@ from streamrec.pipeline.stages.padding import Padding, ragged
 from streamrec.pipeline.stages.stage import Offload, Step
 from streamrec.tfrecord import Frames, Joining
 
-__all__ = ["Batch", "PaddedBatch", "RaggedBatch", "stack"]
+__all__ = ["Batch", "PaddedBatch", "RaggedBatch", "Remainder", "stack"]
 
 
 def check_size(size: int) -> None:
@@ -105,7 +105,7 @@ class _Batching:
             return []
         assert self._mark is not None
         batch = self._release()
-        return [Chunk.weighed([batch], _Remainder(self._mark))]
+        return [Chunk.weighed([batch], Remainder(self._mark))]
 
     def _completed(self, start: tuple[Positions, int], end: tuple[Positions, int]) -> list[Chunk]:
         """The batch that earlier chunks began, when it is whole."""
@@ -158,7 +158,7 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True)
-class _Remainder:
+class Remainder:
     """Positions of a last, smaller batch: before it its first element's, after it the end of the input."""
 
     before: tuple[Positions, int]

@@ -19,6 +19,7 @@ import os
 import weakref
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -28,6 +29,7 @@ from fsspec import AbstractFileSystem
 
 from streamrec.arguments import flag, integer
 from streamrec.errors import ClosedError
+from streamrec.shards.index.encoder import IndexedShard, encode_index, portable
 from streamrec.shards.manifests.manifest import Manifest, Marks, ShardInfo
 from streamrec.shards.serial_calls import Serial
 from streamrec.storage import RetryPolicy, Storages, Upload, located
@@ -36,6 +38,7 @@ from streamrec.tfrecord import (
     HEADER_BYTES,
     Deflater,
     Frames,
+    LengthPacker,
     RecordBatch,
     TFRecordOptions,
     as_record,
@@ -57,9 +60,10 @@ FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
 class _OpenShard:
     """One shard under way: its upload, its compressor, and the block of records that comes next."""
 
-    def __init__(self, path: str, upload: Upload, deflater: Deflater) -> None:
+    def __init__(self, path: str, upload: Upload, deflater: Deflater, lengths: LengthPacker | None) -> None:
         self.path = path
         self.records = 0
+        self.lengths = lengths
         self._upload = upload
         self._deflater = deflater
         self._block: list[bytes] = []
@@ -101,8 +105,8 @@ class _OpenShard:
         """Completes the upload: the shard appears under its name."""
         await self.send_block()
         await self._pass_on(self._deflater.close())
-        await self._upload.complete()
-        return ShardInfo(self.path, self.records, self._sent, self._upload.sent.crc32c, self._marks.all())
+        version = (await self._upload.complete()).version
+        return ShardInfo(self.path, self.records, self._sent, self._upload.sent.crc32c, self._marks.all(), version)
 
     async def abort(self) -> None:
         """Drops the shard: nothing of it stays in the store."""
@@ -113,6 +117,8 @@ class _OpenShard:
         if not self._deflater.compresses:
             self._marks.pass_by(self._framed, self._sent)
             self._framed += len(batch.spans)
+            if self.lengths is not None:
+                self.lengths.add(batch.spans[:, 1] - batch.spans[:, 0])
         else:
             framed = await anyio.to_thread.run_sync(self._deflater.write, framed)
         await self._pass_on(framed)
@@ -152,6 +158,9 @@ class ShardWriter:
             local files and memory keep this; for any other filesystem it is refused (UnsupportedOperationError).
         manifest: The URL to write a manifest to, on a clean close: records, bytes and CRC32C of each shard, as JSON;
             see `verify`. None for none. `overwrite` holds for it, too.
+        index: The URL to write an index to, on a clean close: what a manifest says, and the length of each record, so
+            that `RecordSource` finds any of them. Shards must not be compressed. About 2 bytes a record are held until
+            then. None for none.
         storage_options: Passed to the fsspec filesystem (credentials, endpoint).
         filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
         retry: What happens when the network fails; see RetryPolicy.
@@ -161,7 +170,7 @@ class ShardWriter:
         tells: Whether the log says so where nobody closes the writer; set before it is entered.
 
     Raises:
-        ValueError: A limit is given and the pattern has no `{shard}`.
+        ValueError: A limit is given and the pattern has no `{shard}`; or an index is wanted of compressed shards.
     """
 
     def __init__(
@@ -173,6 +182,7 @@ class ShardWriter:
         max_shard_records: int | None = None,
         overwrite: bool = True,
         manifest: str | os.PathLike[str] | None = None,
+        index: str | os.PathLike[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
         filesystem: AbstractFileSystem | None = None,
         retry: RetryPolicy | None = None,
@@ -187,6 +197,10 @@ class ShardWriter:
         if not self._numbered and (max_shard_bytes is not None or max_shard_records is not None):
             raise ValueError(f"{pattern!r} names all shards alike: put '{{shard:05d}}' where their number goes")
         self._options = options if isinstance(options, TFRecordOptions) else TFRecordOptions(options)
+        self._index = None if index is None else located(os.fspath(index), filesystem)
+        if index is not None and check_compression_type(self._options.compression_type):
+            raise ValueError(f"{self._index}: compressed shards have no index: leave out the compression, or index=")
+        self._indexed: list[IndexedShard] = []
         self._storages = Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy())
         self._stack = AsyncExitStack()
         self._shard: _OpenShard | None = None
@@ -281,7 +295,7 @@ class ShardWriter:
         if self._shard is None and not self._numbered:
             self._shard = await self._open()
         await self._roll()
-        await self._write_manifest()
+        await self._write_tables()
         self._closed = True
         self._ended()
         await self._stack.aclose()
@@ -335,21 +349,35 @@ class ShardWriter:
         path = self._pattern.format(shard=len(self.shards)) if self._numbered else self._pattern
         deflater = Deflater(self._options)
         storage = await self._storages.at(path)
-        return _OpenShard(path, await storage.upload(path, overwrite=self._overwrite), deflater)
+        lengths = None if self._index is None else LengthPacker()
+        return _OpenShard(path, await storage.upload(path, overwrite=self._overwrite), deflater, lengths)
 
     async def _roll(self) -> None:
         if self._shard is not None:
             self.shards.append(await self._shard.finish())
+            if self._shard.lengths is not None:
+                self._indexed.append(IndexedShard(self.shards[-1], self._shard.lengths.finish()))
             self._shard = None
 
-    async def _write_manifest(self) -> None:
-        if self._manifest is None:
-            return
-        compression = check_compression_type(self._options.compression_type) or ""
-        manifest = Manifest(self._manifest, self._pattern, compression, tuple(self.shards))
-        storage = await self._storages.at(manifest.path)
-        async with await storage.upload(manifest.path, overwrite=self._overwrite) as upload:
-            await upload.write(manifest.to_json())
+    async def _write_tables(self) -> None:
+        """Writes the manifest and the index, where they are wanted."""
+        if self._manifest is not None:
+            compression = check_compression_type(self._options.compression_type) or ""
+            manifest = Manifest(self._manifest, self._pattern, compression, tuple(self.shards))
+            await self._write_object(manifest.path, manifest.to_json())
+        if self._index is not None:
+            shards = [
+                IndexedShard(replace(info, path=portable(self._index, info.path)), lengths)
+                for info, lengths in self._indexed
+            ]
+            await self._write_object(
+                self._index, encode_index(self._index, shards, portable(self._index, self._pattern))
+            )
+
+    async def _write_object(self, path: str, data: bytes) -> None:
+        storage = await self._storages.at(path)
+        async with await storage.upload(path, overwrite=self._overwrite) as upload:
+            await upload.write(data)
 
 
 def dropped(pattern: str, maker: int) -> None:
