@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import index
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -31,7 +32,7 @@ def as_shape(shape: Any) -> Shape:
     if shape is None or getattr(shape, "rank", 0) is None:
         return None
     try:
-        sizes = [None if size is None else int(size) for size in (shape if isinstance(shape, Iterable) else [shape])]
+        sizes = [None if size is None else index(size) for size in (shape if isinstance(shape, Iterable) else [shape])]
     except (TypeError, ValueError):
         raise TypeError(f"shape is {described(shape)}: it must be a list of sizes, such as [None, 3]") from None
     return tuple(None if size in (None, -1) else size for size in sizes)
