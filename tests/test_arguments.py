@@ -151,7 +151,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: ShardWriter("a", overwrite="no"), "overwrite is 'no' (str)"),  # type: ignore[arg-type]
     (lambda: ShardWriter("a", storage_options=[1]), "storage_options is [1] (list)"),  # type: ignore[arg-type]
     (lambda: streamrec.FixedLenFeature(np.int64, []), "a list of sizes comes first, then the dtype"),  # type: ignore[arg-type]
-    (lambda: streamrec.FixedLenFeature("int64", []), "a list of sizes comes first, then the dtype"),
+    (lambda: streamrec.FixedLenFeature("int64", []), "a list of sizes comes first, then the dtype"),  # type: ignore[arg-type]
     (lambda: streamrec.parse_example([RECORD], ["label"]), "features is ['label'] (list): it must be a dict"),  # type: ignore[arg-type]
     (lambda: streamrec.parse_single_example(RECORD, "label"), "features is 'label' (str): it must be a dict"),  # type: ignore[arg-type]
 ]
