@@ -59,11 +59,16 @@ from streamrec.example import (
 )
 from streamrec.pipeline import (
     AUTOTUNE,
+    INFINITE_CARDINALITY,
+    UNKNOWN_CARDINALITY,
     AsyncDatasetIterator,
     Dataset,
     DatasetIterator,
+    RaggedTensorSpec,
+    SparseTensorSpec,
     StageStats,
     Stats,
+    TensorSpec,
     TFRecordDataset,
 )
 from streamrec.shards import (
@@ -77,6 +82,7 @@ from streamrec.shards import (
     VerifyReport,
     join_index,
     join_index_sync,
+    matching_files,
     open_shard,
     verify,
     verify_sync,
@@ -86,10 +92,12 @@ from streamrec.shards import (
     write_manifest_sync,
 )
 from streamrec.storage import RetryPolicy
-from streamrec.tfrecord import Framer, Frames, Loss, TFRecordOptions, encode_record, encode_records
+from streamrec.tfrecord import Framer, Frames, Loss, TFRecordOptions, decode_compressed, encode_record, encode_records
 
 __all__ = [
     "AUTOTUNE",
+    "INFINITE_CARDINALITY",
+    "UNKNOWN_CARDINALITY",
     "AlreadyExistsError",
     "ArrowBatch",
     "AsyncDatasetIterator",
@@ -125,6 +133,7 @@ __all__ = [
     "PositionMismatchError",
     "RaggedFeature",
     "RaggedTensor",
+    "RaggedTensorSpec",
     "RecordSource",
     "RetryPolicy",
     "Schema",
@@ -134,6 +143,7 @@ __all__ = [
     "ShardWriter",
     "SparseFeature",
     "SparseTensor",
+    "SparseTensorSpec",
     "StageStats",
     "Stats",
     "StorageError",
@@ -142,6 +152,7 @@ __all__ = [
     "TFRecordDataset",
     "TFRecordOptions",
     "TFRecordWriter",
+    "TensorSpec",
     "ThrottledError",
     "TruncatedShardError",
     "UnsupportedOperationError",
@@ -150,6 +161,7 @@ __all__ = [
     "VerifyProblem",
     "VerifyReport",
     "bytes_feature",
+    "decode_compressed",
     "decode_json_example",
     "decode_raw",
     "encode_example",
@@ -162,6 +174,7 @@ __all__ = [
     "int64_feature",
     "join_index",
     "join_index_sync",
+    "matching_files",
     "open_shard",
     "parse_example",
     "parse_sequence_example",

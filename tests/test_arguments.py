@@ -91,6 +91,27 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: ds.interleave(TFRecordDataset, 2, "1"), "block_length is '1' (str)"),  # type: ignore[arg-type]
     (lambda: ds.flat_map(5), "map_func is 5 (int): it must be a function"),  # type: ignore[arg-type]
     (lambda: ds.concatenate(5), "dataset is 5 (int): a streamrec Dataset is wanted"),  # type: ignore[arg-type]
+    (lambda: ds.rebatch([2, 1.5]), "batch_size is 1.5 (float)"),  # type: ignore[list-item]
+    (lambda: ds.rebatch([]), "batch_size=[] must hold a number"),
+    (lambda: ds.window(0), "size is 0: it must be a whole number, 1 or more"),
+    (lambda: ds.window(2, shift="1"), "shift is '1' (str)"),  # type: ignore[arg-type]
+    (lambda: ds.window(2, stride=0), "stride is 0"),
+    (lambda: ds.group_by_window(5, len, 2), "key_func is 5 (int): it must be a function"),  # type: ignore[arg-type]
+    (lambda: ds.group_by_window(len, 5, 2), "reduce_func is 5 (int): it must be a function"),  # type: ignore[arg-type]
+    (lambda: ds.group_by_window(len, len), "wants window_size or window_size_func, and not both"),  # type: ignore[arg-type]
+    (lambda: ds.scan(0, 5), "scan_func is 5 (int): it must be a function"),  # type: ignore[arg-type]
+    (lambda: ds.scan(object(), len), "which cannot be kept where the run stands"),
+    (lambda: ds.reduce(0, 5), "reduce_func is 5 (int): it must be a function"),  # type: ignore[arg-type]
+    (lambda: ds.repeat().reduce(0, max), "reduce would never end"),
+    (lambda: ds.apply(5), "transformation_func is 5 (int): it must be a function"),  # type: ignore[arg-type]
+    (lambda: ds.rejection_resample(len, [0.5, 0.6]), "target_dist=[0.5, 0.6] must be a probability for each class"),
+    (lambda: ds.rejection_resample(len, [0.5, 0.5], [1.0]), "1 classes in initial_dist and 2 in target_dist"),
+    (lambda: ds.rejection_resample(len, [0.5, 0.5], [1, 0]), "target_dist wants class 1, of which initial_dist says"),
+    (lambda: Dataset.counter("5"), "start is '5' (str)"),  # type: ignore[arg-type]
+    (lambda: Dataset.random(1.5), "seed is 1.5 (float)"),  # type: ignore[arg-type]
+    (lambda: Dataset.load("a*"), "load() wants the name of one file"),
+    (lambda: streamrec.TensorSpec("5", "int64"), "shape is '5' (str): it must be a list of sizes"),
+    (lambda: streamrec.TensorSpec([], "int65"), "dtype is 'int65' (str)"),
     (lambda: ds.parse_example([1]), "features is [1] (list): it must be a dict of feature configurations"),  # type: ignore[arg-type]
     (lambda: ds.with_epoch("1"), "epoch is '1' (str)"),  # type: ignore[arg-type]
     (lambda: ds.with_rank("0", 1), "rank is '0' (str)"),  # type: ignore[arg-type]

@@ -1,6 +1,8 @@
 """Datasets: descriptions of what to read, and the driver that runs them."""
 
+from streamrec.pipeline.cardinality import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from streamrec.pipeline.dataset import Dataset
+from streamrec.pipeline.elements.specs import RaggedTensorSpec, SparseTensorSpec, TensorSpec
 from streamrec.pipeline.iterators import AsyncDatasetIterator, DatasetIterator
 from streamrec.pipeline.options import AUTOTUNE
 from streamrec.pipeline.telemetry.snapshots import ChainStats, StageStats
@@ -9,11 +11,16 @@ from streamrec.pipeline.tfrecord_dataset import TFRecordDataset
 
 __all__ = [
     "AUTOTUNE",
+    "INFINITE_CARDINALITY",
+    "UNKNOWN_CARDINALITY",
     "AsyncDatasetIterator",
     "ChainStats",
     "Dataset",
     "DatasetIterator",
+    "RaggedTensorSpec",
+    "SparseTensorSpec",
     "StageStats",
     "Stats",
     "TFRecordDataset",
+    "TensorSpec",
 ]

@@ -1,17 +1,18 @@
-"""Dataset: what a user holds. A frozen description with tf.data's verbs; iterating runs it.
+"""Dataset: what a user holds. A frozen description with tf.data's verbs; iterating runs it (`runnable.py`).
 
 Each verb is a docstring and one description, which lives where it is imported from; what arguments may be is checked
-there too. First come the sources, then what joins several datasets, then what changes one, at last what runs it.
+there too. First come the sources (`static_sources.py`), then what joins several datasets, then what changes one.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial, wraps
 from importlib import import_module
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import numpy as np
 from fsspec import AbstractFileSystem
@@ -20,25 +21,24 @@ from streamrec import arguments
 from streamrec.arguments import described, flag, function, integer, mapping
 from streamrec.errors import MissingExtraError
 from streamrec.example.features import Feature
+from streamrec.pipeline import static_sources
 from streamrec.pipeline.arrow_stream import arrow_stream
+from streamrec.pipeline.cardinality import INFINITE_CARDINALITY
 from streamrec.pipeline.elements.nests import leaves, map_nest
 from streamrec.pipeline.engine.description import Chain, Source
-from streamrec.pipeline.engine.epochs import Epochs
-from streamrec.pipeline.engine.iteration import Run, check_state, shared_seed
 from streamrec.pipeline.engine.random_streams import Choices, weights_of
-from streamrec.pipeline.engine.session import StoreOptions
-from streamrec.pipeline.iterators import AsyncDatasetIterator, DatasetIterator, ThreadedAsyncIterator, in_this_loop
 from streamrec.pipeline.options import AUTOTUNE, Options
+from streamrec.pipeline.runnable import Runnable
 from streamrec.pipeline.sources.cache.cache import Cache
 from streamrec.pipeline.sources.cache.cache_file import CacheFile
+from streamrec.pipeline.sources.cache.saved import Saving
 from streamrec.pipeline.sources.combine.interleave import Interleaved, plan_of
 from streamrec.pipeline.sources.combine.sample import Choose
 from streamrec.pipeline.sources.combine.zip import Zip
 from streamrec.pipeline.sources.concatenate import Concatenate
-from streamrec.pipeline.sources.generator import Generated
+from streamrec.pipeline.sources.endless import Random
 from streamrec.pipeline.sources.global_shuffle.source import BLOCK_BYTES, WINDOW_BYTES, GlobalShuffle, Quality, checked
-from streamrec.pipeline.sources.in_memory import Range, Slices
-from streamrec.pipeline.sources.list_files import Names
+from streamrec.pipeline.sources.in_memory import Range
 from streamrec.pipeline.sources.prefetch import Prefetch
 from streamrec.pipeline.sources.repeat import Repeat
 from streamrec.pipeline.sources.shards.distribute import Distribute
@@ -51,21 +51,36 @@ from streamrec.pipeline.stages.map.calls import check_calls, is_async
 from streamrec.pipeline.stages.map.parallel_map import ParallelMap
 from streamrec.pipeline.stages.padding import Padding
 from streamrec.pipeline.stages.parse import Parse
+from streamrec.pipeline.stages.rebatch import CyclicBatch
+from streamrec.pipeline.stages.resample import Resample, distribution
+from streamrec.pipeline.stages.scan import Scan
 from streamrec.pipeline.stages.select import Enumerate, Filter, Shard, Skip, Take, TakeWhile
 from streamrec.pipeline.stages.stage import Map, Stage
 from streamrec.pipeline.stages.unbatch import Unbatch
-from streamrec.shards import Filenames
+from streamrec.pipeline.stages.unique import Unique
+from streamrec.pipeline.stages.window import GroupByWindow, Window
 from streamrec.storage import RetryPolicy, check_source
 
 __all__ = ["Dataset"]
 
 FEATURES = "feature configurations, such as {'image': FixedLenFeature([], bytes)}"
 
+P = ParamSpec("P")
 T = TypeVar("T", covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Dataset(Generic[T]):
+def _makes(chain_of: Callable[P, Chain]) -> Callable[P, Dataset[Any]]:
+    """What makes a Dataset of the chain that a function makes."""
+
+    @wraps(chain_of)
+    def made(*args: P.args, **kwargs: P.kwargs) -> Dataset[Any]:
+        return Dataset(chain_of(*args, **kwargs))
+
+    return made
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Dataset(Runnable[T]):
     """Elements that come from somewhere and go through stages; nothing runs before it is iterated.
 
     Iterate it with `for` (the fetching then goes on beside the loop, on one background thread of the process) or
@@ -85,80 +100,14 @@ class Dataset(Generic[T]):
         options: What the whole pipeline is told; made by `with_options`.
     """
 
-    chain: Chain
-    options: Options = Options()
-    _epochs: Epochs = field(default_factory=Epochs, init=False, compare=False, repr=False)
-
-    @staticmethod
-    def range(*args: int, output_type: Any = np.int64) -> Dataset[Any]:
-        """The numbers of Python's `range(*args)`, as NumPy scalars of dtype `output_type`.
-
-        Raises:
-            ValueError: The step is 0.
-            TypeError: Other than one to three arguments.
-
-        Examples:
-            >>> [numbers.tolist() for numbers in Dataset.range(2, 9).batch(4)]
-            [[2, 3, 4, 5], [6, 7, 8]]
-        """
-        return Dataset(Chain(Range.of(tuple(integer("range", number) for number in args), output_type)))
-
-    @staticmethod
-    def from_tensor_slices(tensors: Any) -> Dataset[Any]:
-        """The rows of an array, list, Frames, ragged or sparse tensor, or of several in dicts and tuples.
-
-        They are copied, and arrays among the elements are read-only.
-
-        Raises:
-            TypeError: A part has no rows.
-            ValueError: The parts have different numbers of rows.
-
-        Examples:
-            >>> list(Dataset.from_tensor_slices({"name": ["a", "b"]}))
-            [{'name': b'a'}, {'name': b'b'}]
-        """
-        return Dataset(Chain(Slices.of(tensors)))
-
-    @staticmethod
-    def from_generator(generator: Callable[..., Any], args: tuple[Any, ...] | None = None) -> Dataset[Any]:
-        """The elements of what `generator(*args)` returns: an iterator, an iterable, or an async one.
-
-        A sync one runs in a thread of its own, ahead of its consumer; an async one on the loop that runs the pipeline.
-        It is called anew for each epoch. A resumed run calls it too and drops the elements before its place; unless
-        what it returns has `state_dict()`, called after each element, and `load_state_dict(state)`, called before
-        iterating: then the state (JSON) is kept in the position. Elements are `bytes` (records), arrays, numbers, and
-        dicts and tuples of them.
-
-        Examples:
-            >>> list(Dataset.from_generator(lambda stop: iter(range(stop)), (3,)))
-            [0, 1, 2]
-        """
-        return Dataset(Chain(Generated(function("generator", generator), tuple(args or ()))))
-
-    @staticmethod
-    def list_files(
-        file_pattern: Filenames,
-        shuffle: bool | None = None,
-        seed: int | None = None,
-        *,
-        storage_options: Mapping[str, Any] | None = None,
-        filesystem: AbstractFileSystem | None = None,
-        retry: RetryPolicy | None = None,
-    ) -> Dataset[bytes]:
-        """The names that patterns match, as bytes, which `TFRecordDataset` takes; a plain name is not looked up.
-
-        Args:
-            file_pattern: A glob, braces (`{00000..00127}`), a name, or a list of them: their order, each glob's sorted.
-            shuffle: Whether names come in another order each epoch; None for where there is a seed.
-            seed: Two runs with one seed have the same order; None for another one each run.
-            storage_options, filesystem, retry: As for `TFRecordDataset`.
-
-        Raises:
-            NotFoundError: When it runs: nothing matches a glob.
-        """
-        stores = StoreOptions(storage_options, filesystem, retry or RetryPolicy())
-        wanted = shuffle if shuffle is None else flag("shuffle", shuffle)
-        return Dataset(Chain(Names.of(file_pattern, wanted, integer("seed", seed, none=True), stores)))
+    range = staticmethod(_makes(static_sources.range_))
+    from_tensors = staticmethod(_makes(static_sources.from_tensors))
+    from_tensor_slices = staticmethod(_makes(static_sources.from_tensor_slices))
+    from_generator = staticmethod(_makes(static_sources.from_generator))
+    list_files = staticmethod(_makes(static_sources.list_files))
+    counter = staticmethod(_makes(static_sources.counter))
+    random = staticmethod(_makes(static_sources.random))
+    load = staticmethod(_makes(static_sources.load))
 
     @staticmethod
     def zip(*args: Any) -> Dataset[Any]:
@@ -279,12 +228,26 @@ class Dataset(Generic[T]):
         """The elements of this one, then those of the other, within this one's options."""
         return self._of(Concatenate((self.chain, _chain_of("dataset", dataset))))
 
-    def batch(self, batch_size: int, drop_remainder: bool = False) -> Dataset[Any]:
+    def batch(
+        self,
+        batch_size: int,
+        drop_remainder: bool = False,
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+    ) -> Dataset[Any]:
         """Joins each `batch_size` elements in one; the last batch may be smaller unless `drop_remainder`.
 
         A batch of records is a `Frames`. A batch of arrays or numbers is an array with one more dimension,
         `bytes` that a stage made become an object array, and dicts and tuples are batched part by part.
+
+        Args:
+            batch_size, drop_remainder: As above.
+            num_parallel_calls, deterministic: Taken for tf.data's sake: columns are batched by one copy at the most, in
+                order.
         """
+        check_calls(num_parallel_calls)
+        if deterministic is not None:
+            flag("deterministic", deterministic)
         return self._then(Batch(integer("batch_size", batch_size, 1), flag("drop_remainder", drop_remainder)))
 
     def padded_batch(
@@ -357,9 +320,145 @@ class Dataset(Generic[T]):
         """
         return self._then(Unbatch())
 
-    def rebatch(self, batch_size: int, drop_remainder: bool = False) -> Dataset[Any]:
-        """Batches of another size: `unbatch` and `batch`, in columns, without an object per element."""
-        return self.unbatch().batch(batch_size, drop_remainder)
+    def rebatch(self, batch_size: int | Sequence[int], drop_remainder: bool = False) -> Dataset[Any]:
+        """Batches of another size: `unbatch` and `batch`, in columns, without an object per element.
+
+        Args:
+            batch_size: How many elements make a batch; or a list of numbers, which take turns.
+            drop_remainder: Whether a last, smaller batch is left out.
+
+        Examples:
+            >>> [batch.tolist() for batch in Dataset.range(7).batch(4).rebatch([2, 1])]
+            [[0, 1], [2], [3, 4], [5], [6]]
+        """
+        if not isinstance(batch_size, list | tuple | np.ndarray) or not np.ndim(batch_size):
+            return self.unbatch().batch(cast(int, batch_size), drop_remainder)
+        sizes = tuple(integer("batch_size", size, 1) for size in batch_size)
+        return self.unbatch()._then(CyclicBatch(sizes, flag("drop_remainder", drop_remainder)))
+
+    def window(
+        self, size: int, shift: int | None = None, stride: int = 1, drop_remainder: bool = False
+    ) -> Dataset[Any]:
+        """Datasets of `size` elements each; a tuple or dict of datasets where elements are tuples or dicts.
+
+        Windows are held in memory, in columns. `flat_map` makes elements of them again.
+
+        Args:
+            size: How many elements a window has.
+            shift: How many elements lie between the beginnings of two windows; None for `size`.
+            stride: How many elements lie between two of a window.
+            drop_remainder: Whether the last windows are left out where they have fewer.
+
+        Examples:
+            >>> windows = Dataset.range(5).window(3, shift=1, drop_remainder=True)
+            >>> [batch.tolist() for batch in windows.flat_map(lambda window: window.batch(3))]
+            [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
+        """
+        size = integer("size", size, 1)
+        shift = size if shift is None else integer("shift", shift, 1)
+        drop = flag("drop_remainder", drop_remainder)
+        return self._then(Window(size, shift, integer("stride", stride, 1), drop, Dataset))
+
+    def group_by_window(
+        self,
+        key_func: Callable[..., Any],
+        reduce_func: Callable[..., Dataset[Any]],
+        window_size: int | None = None,
+        window_size_func: Callable[[Any], Any] | None = None,
+    ) -> Dataset[Any]:
+        """Gathers elements of one key, and gives the elements of what `reduce_func` makes of them.
+
+        Args:
+            key_func: Gives an element's key, a whole number; it is called as by `map`.
+            reduce_func: Makes a Dataset of a key and of the dataset of `window_size` elements of it; of fewer at the
+                end, where the smallest keys come first.
+            window_size: How many elements are gathered.
+            window_size_func: Gives that number for a key, instead.
+
+        Raises:
+            ValueError: Both or neither of the last two are given.
+
+        Examples:
+            >>> parity = Dataset.range(7).group_by_window(lambda n: n % 2, lambda key, window: window.batch(3), 3)
+            >>> [batch.tolist() for batch in parity]
+            [[0, 2, 4], [1, 3, 5], [6]]
+        """
+        if (window_size is None) == (window_size_func is None):
+            raise ValueError("group_by_window wants window_size or window_size_func, and not both")
+        size = (
+            integer("window_size", window_size, 1)
+            if window_size_func is None
+            else function("window_size_func", window_size_func)
+        )
+        grouped = self._then(GroupByWindow(function("key_func", key_func), size, Dataset))
+        return grouped.flat_map(function("reduce_func", reduce_func))
+
+    def scan(self, initial_state: Any, scan_func: Callable[..., Any]) -> Dataset[Any]:
+        """Elements that a function makes, with a state that goes from each element to the next.
+
+        Args:
+            initial_state: Arrays, numbers, strings, and dicts, tuples and lists of them: a saved state holds it.
+            scan_func: Called with the state and the element (a tuple is one argument); it gives a pair, the next state
+                and what comes in the element's place.
+
+        Examples:
+            >>> sums = Dataset.range(1, 5).scan(0, lambda total, number: (total + number, total + number))
+            >>> list(map(int, sums))
+            [1, 3, 6, 10]
+        """
+        return self._then(Scan.of(initial_state, function("scan_func", scan_func)))
+
+    def unique(self) -> Dataset[T]:
+        """Each element once, where it comes first. What came is kept as digests of 16 bytes, in saved states too.
+
+        Examples:
+            >>> list(map(int, Dataset.from_tensor_slices([1, 37, 2, 37, 2, 1]).unique()))
+            [1, 37, 2]
+        """
+        return self._then(Unique())
+
+    def rejection_resample(
+        self, class_func: Callable[..., Any], target_dist: Any, initial_dist: Any = None, seed: int | None = None
+    ) -> Dataset[Any]:
+        """Leaves elements out at random, so that classes come as often as `target_dist` says.
+
+        Args:
+            class_func: Gives an element's class, from 0 on; it is called as by `map`.
+            target_dist: A probability for each class.
+            initial_dist: How likely each is in the input; None to count them as they pass.
+            seed: Two runs with one seed draw the same; None for other numbers each run, which a saved state keeps.
+
+        Returns:
+            Pairs of the class and the element.
+
+        Raises:
+            ValueError: Probabilities do not sum up to 1, or are not as many; a class is wanted that never comes.
+
+        Examples:
+            >>> even = Dataset.range(1000).rejection_resample(lambda number: number >= 900, [0.5, 0.5], [0.9, 0.1])
+            >>> sum(int(kind) for kind, number in even)  # all of the rare class are kept, and as many others, or nearly
+            100
+        """
+        target = distribution("target_dist", target_dist)
+        initial = None if initial_dist is None else distribution("initial_dist", initial_dist)
+        resample = Resample(function("class_func", class_func), target, initial)
+        drawn = Chain(Random(integer("seed", seed, none=True), rerandomize=True))
+        return self._of(Zip((drawn, self.chain)))._then(resample)
+
+    def apply(self, transformation_func: Callable[[Dataset[T]], Dataset[Any]]) -> Dataset[Any]:
+        """What a function makes of this dataset: a chain of verbs with a name.
+
+        Raises:
+            TypeError: It makes something that is no dataset.
+
+        Examples:
+            >>> Dataset.range(5).apply(lambda dataset: dataset.batch(2)) == Dataset.range(5).batch(2)
+            True
+        """
+        made = function("transformation_func", transformation_func)(self)
+        if not isinstance(made, Dataset):
+            raise TypeError(f"transformation_func gave {described(made)}: a streamrec Dataset is wanted")
+        return made
 
     def parse_example(
         self, features: Mapping[str, Feature], *, string_columns: bool = False, num_parallel_calls: int | None = None
@@ -431,21 +530,28 @@ class Dataset(Generic[T]):
         """
         return self._then(Shard(integer("num_shards", num_shards, 1), integer("index", index, 0)))
 
-    def shuffle(self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True) -> Dataset[T]:
+    def shuffle(
+        self, buffer_size: int | None, seed: int | None = None, reshuffle_each_iteration: bool = True
+    ) -> Dataset[T]:
         """All elements in random order, by a buffer: filled, then a random one leaves for each that comes.
 
         Args:
             buffer_size: How many elements it holds; fewer where a quarter of the memory budget ends before (a warning).
+                None for all, where `cardinality()` knows how many there are.
             seed: What the order comes from; None for another order in each run. A resumed run goes on with its own.
             reshuffle_each_iteration: Whether each epoch of a `repeat` behind this has an order of its own.
 
         Raises:
-            ValueError: `buffer_size` is less than 1.
+            ValueError: `buffer_size` is less than 1, or None where nobody knows how many elements there are.
 
         Examples:
             >>> sorted(map(int, Dataset.range(5).shuffle(3, seed=7)))
             [0, 1, 2, 3, 4]
         """
+        if buffer_size is None:
+            buffer_size = max(1, self.cardinality()) if self.cardinality() >= 0 else None
+        if buffer_size is None:
+            raise ValueError(f"shuffle(None) takes all elements, and {self!r} does not say how many: give buffer_size")
         size, seed = integer("buffer_size", buffer_size, 1), integer("seed", seed, none=True)
         return self._of(Shuffle(self.chain, size, seed, flag("reshuffle_each_iteration", reshuffle_each_iteration)))
 
@@ -620,6 +726,41 @@ class Dataset(Generic[T]):
         file = CacheFile.at(name, storage_options, filesystem, retry or RetryPolicy()) if name else None
         return self._of(Cache(self.chain, file))
 
+    def snapshot(self, path: str | os.PathLike[str], **stores: Any) -> Dataset[T]:
+        """`cache(path)`, by tf.data's other name for it: the first whole pass fills the file, later ones read it."""
+        return self.cache(path, **stores)
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        filesystem: AbstractFileSystem | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        """Writes all elements into a file, which `Dataset.load(path)` reads in any program. Waits until it is whole.
+
+        Args:
+            path: A path or URL. Elements are records, arrays, numbers and strings, and dicts, tuples and lists of them.
+            storage_options, filesystem, retry: As for `TFRecordDataset`.
+
+        Raises:
+            AlreadyExistsError: There is something already, on stores that can tell; others replace it.
+            ValueError: The dataset has no end.
+            TypeError: An element cannot be stored.
+
+        Examples:
+            >>> Dataset.range(3).save("memory://docs/saved")
+            >>> list(map(int, Dataset.load("memory://docs/saved")))
+            [0, 1, 2]
+        """
+        if self.cardinality() == INFINITE_CARDINALITY:
+            raise ValueError(f"save would never end: {self!r} has no end; put take(count) before it")
+        check_source(storage_options, filesystem)
+        file = CacheFile.at(os.fspath(path), storage_options, filesystem, retry or RetryPolicy(), "save()")
+        with self._of(Saving(self.chain, file)).iterate() as elements:
+            deque(elements, maxlen=0)
+
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """The batches as a stream of Arrow record batches: `pyarrow.table(dataset)`, `polars.DataFrame(dataset)`.
 
@@ -665,66 +806,6 @@ class Dataset(Generic[T]):
             ValueError: A budget of less than one byte.
         """
         return self._told(self.options.updated(deterministic, memory_budget))
-
-    def iterate(
-        self,
-        state: Mapping[str, Any] | None = None,
-        *,
-        progress: bool = False,
-        trace: str | os.PathLike[str] | None = None,
-    ) -> DatasetIterator[T]:
-        """A run for a `for` loop, from the start or from where a saved `state_dict()` stood.
-
-        Args:
-            state: Where to go on.
-            progress: Whether how it goes is shown: in a terminal (with `pip install 'streamrec[cli]'`), in a notebook,
-                or as a line on standard error from time to time.
-            trace: A file to write for the Perfetto trace viewer (ui.perfetto.dev): what each stage did when.
-
-        Raises:
-            PositionMismatchError: The state was saved by another pipeline.
-            MissingExtraError: Progress is to be shown in a terminal, and the package rich is not installed.
-            OSError: The trace cannot be written.
-        """
-        return DatasetIterator(self._begun(state, trace, progress))
-
-    def aiterate(
-        self,
-        state: Mapping[str, Any] | None = None,
-        *,
-        progress: bool = False,
-        trace: str | os.PathLike[str] | None = None,
-    ) -> AsyncDatasetIterator[T] | ThreadedAsyncIterator[T]:
-        """A run for an `async for` loop, likewise; call it where a loop is running."""
-        return in_this_loop(self._begun(state, trace, progress))
-
-    def __iter__(self) -> Iterator[T]:
-        return self.iterate()
-
-    def __aiter__(self) -> AsyncIterator[T]:
-        return self.aiterate()
-
-    def __repr__(self) -> str:
-        return f"<Dataset: {' > '.join(self.chain.lines())}>"
-
-    def _begun(self, state: Mapping[str, Any] | None, trace: str | os.PathLike[str] | None, progress: bool) -> Run:
-        """A run of the next epoch, or of the one that a state is of."""
-        first = self.options.epoch
-        if state is None:
-            options = replace(self.options, epoch=self._epochs.begin(first))
-            seed = shared_seed(self.chain)
-            return Run(self.chain, options, None, trace, progress, self._epochs.seed if seed is None else seed)
-        check_state(state)
-        epoch = int(state["epoch"])
-        run = Run(self.chain, replace(self.options, epoch=epoch), state, trace, progress)
-        self._epochs.resume(first, epoch, run.position["seed"])
-        return run
-
-    def _told(self, options: Options) -> Dataset[T]:
-        """The same, told something else: where no seed was given, chance comes from the same one."""
-        told = replace(self, options=options)
-        told._epochs.seed = self._epochs.seed
-        return told
 
     def _then(self, stage: Stage) -> Dataset[Any]:
         return replace(self, chain=Chain(self.chain.source, (*self.chain.stages, stage)))

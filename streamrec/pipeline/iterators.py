@@ -25,14 +25,18 @@ import anyio
 
 from streamrec import bridge
 from streamrec.errors import ClosedError, StorageError
+from streamrec.example import BytesColumn
 from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.pipeline.elements.columns import as_array
+from streamrec.pipeline.elements.nests import map_nest
 from streamrec.pipeline.engine.iteration import Iteration, Run
 from streamrec.pipeline.engine.queue import ByteQueue, fill
 from streamrec.pipeline.engine.run import produce, started
 from streamrec.pipeline.telemetry.telemetry import Telemetry
 from streamrec.storage import Mappings, collecting, noting
+from streamrec.tfrecord import Frames
 
-__all__ = ["AsyncDatasetIterator", "DatasetIterator", "ThreadedAsyncIterator", "in_this_loop"]
+__all__ = ["AsyncDatasetIterator", "DatasetIterator", "NumpyIterator", "ThreadedAsyncIterator", "in_this_loop"]
 
 T = TypeVar("T")
 
@@ -119,6 +123,43 @@ class DatasetIterator(Iteration, Generic[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class NumpyIterator:
+    """A DatasetIterator whose elements are NumPy's: see `Dataset.as_numpy_iterator`."""
+
+    def __init__(self, inner: DatasetIterator[Any]) -> None:
+        self._inner = inner
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        return map_nest(as_numpy, next(self._inner))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the next element comes from, as JSON."""
+        return self._inner.state_dict()
+
+    def close(self) -> None:
+        """Ends the run."""
+        self._inner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def as_numpy(value: Any) -> Any:
+    """One part of an element as NumPy has it; strings stay `bytes`, ragged and sparse tensors what they are."""
+    if isinstance(value, Frames | BytesColumn | list | int | float):
+        array = as_array(value)
+        return array if array.ndim else array[()]
+    return value.encode() if isinstance(value, str) else value
 
 
 class AsyncDatasetIterator(Iteration, Generic[T]):

@@ -5,6 +5,7 @@ from streamrec.shards.index.reader import IndexReader, Places, open_index
 from streamrec.shards.index.write_index import join_index, join_index_sync, part_of, write_index, write_index_sync
 from streamrec.shards.listing.assignment import Even, Portion, assign_records, check_even, even_count
 from streamrec.shards.listing.listing import Listing, find_shards
+from streamrec.shards.listing.matching_files import matching_files
 from streamrec.shards.listing.patterns import Filenames, expand_braces
 from streamrec.shards.listing.sizes import deal, sizes_of, told_by
 from streamrec.shards.manifests.manifest import Manifest, ShardInfo
@@ -51,6 +52,7 @@ __all__ = [
     "first_difference",
     "join_index",
     "join_index_sync",
+    "matching_files",
     "open_index",
     "open_shard",
     "part_of",

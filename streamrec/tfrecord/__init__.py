@@ -1,6 +1,7 @@
 """TFRecord framing and compression, sans-I/O: knows bytes, not files."""
 
 from streamrec.tfrecord.compression import Deflater, Inflater
+from streamrec.tfrecord.decompress import decode_compressed
 from streamrec.tfrecord.encoder import RecordBatch, as_record, encode_record, encode_records
 from streamrec.tfrecord.framer import MAX_RECORD_BYTES, Framer
 from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, Frames, as_spans
@@ -41,6 +42,7 @@ __all__ = [
     "as_spans",
     "check_compression_type",
     "check_on_error",
+    "decode_compressed",
     "detect_compression",
     "encode_record",
     "encode_records",

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from streamrec import Dataset, Frames, TFRecordDataset, encode_records
+from streamrec import Dataset, Frames, TensorSpec, TFRecordDataset, encode_records
 
 __all__ = ["Made", "chains", "comparable", "shards"]
 
@@ -96,6 +96,16 @@ def unbatched(kind: str) -> str:
     return kind.removesuffix(BATCH)
 
 
+def scanned(state: Any, number: Any) -> tuple[Any, Any]:
+    """The sum of all numbers so far."""
+    return state + number, state - number
+
+
+def grouped(dataset: Any, size: int) -> Any:
+    """Numbers of one remainder, behind each other."""
+    return dataset.group_by_window(lambda number: number % 3, lambda key, window: window.take(4), size)
+
+
 counts = st.integers(0, 12)
 seeds = st.integers(0, 3)
 
@@ -113,6 +123,24 @@ VERBS = [
     ),
     alike("unbatch", ANY[3:], lambda ds, n: ds.unbatch(), gives=unbatched),
     alike("rebatch", ANY[3:], lambda ds, n: ds.rebatch(n), by_order=True),
+    alike("rebatch_in_turn", ANY[3:], lambda ds, n: ds.rebatch([n, 1, n + 2]), by_order=True),
+    alike("unique", (NUMBER, RECORD), lambda ds, n: ds.unique(), by_order=True),
+    alike("scan", (NUMBER,), lambda ds, n: ds.scan(np.int64(n), scanned), by_order=True),
+    alike("group_by_window", (NUMBER,), grouped, by_order=True),
+    alike(
+        "window",
+        (NUMBER, RECORD),
+        lambda ds, n: ds.window(n, 1 + n * 3 % 5, 1 + n % 2).flat_map(lambda window: window.batch(n)),
+        gives=lambda kind: kind + BATCH,
+        by_order=True,
+    ),
+    alike(
+        "window_pair",
+        (PAIR,),
+        lambda ds, n: ds.window(n, 2, drop_remainder=True).flat_map(lambda numbers, records: records.skip(n // 2)),
+        gives=lambda kind: RECORD,
+        by_order=True,
+    ),
     alike("repeat", ANY, lambda ds, n: ds.repeat(n), numbers=st.integers(1, 2)),
     alike("prefetch", ANY, lambda ds, n: ds.prefetch(n)),
     alike("shuffle", ANY, lambda ds, n: ds.shuffle(n * n), numbers=st.integers(1, 6), shuffles=True),
@@ -200,10 +228,19 @@ def sliced(count: int) -> Made:
 
 def generated(count: int) -> Made:
     return Made(
-        Dataset.from_generator(lambda: map(np.int64, range(count))),
+        Dataset.from_generator(lambda: range(count), output_signature=TensorSpec((), np.int64)),
         lambda tf: tf.data.Dataset.from_generator(lambda: range(count), output_signature=tf.TensorSpec((), tf.int64)),
         NUMBER,
         f"generated({count})",
+    )
+
+
+def single(number: int) -> Made:
+    return Made(
+        Dataset.from_tensors(number),
+        lambda tf: tf.data.Dataset.from_tensors(np.int64(number)),
+        NUMBER,
+        f"from_tensors({number})",
     )
 
 
@@ -214,6 +251,7 @@ def sources(files: list[str]) -> st.SearchStrategy[Made]:
         st.builds(numbered, st.integers(0, 30), st.integers(1, 3)),
         st.builds(sliced, st.integers(0, 25)),
         st.builds(generated, st.integers(0, 25)),
+        st.builds(single, st.integers(0, 9)),
     )
 
 

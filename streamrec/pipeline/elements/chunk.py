@@ -242,4 +242,6 @@ def weigh_one(element: Any) -> int:
         return weigh(element.values()) + OBJECT_BYTES
     if isinstance(element, tuple | list):
         return weigh(element) + OBJECT_BYTES
+    if (chain := getattr(element, "chain", None)) is not None:  # a dataset, as `window` makes them, holds its elements
+        return weigh(getattr(chain.source, "data", ())) + OBJECT_BYTES
     return int(getattr(element, "nbytes", 0)) + OBJECT_BYTES

@@ -22,7 +22,7 @@ from streamrec.pipeline.elements.chunk import Batches, Elements
 from streamrec.pipeline.elements.columns import Columns, objects
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, ragged_rows
 from streamrec.pipeline.elements.sparse_rows import SparseRows
-from streamrec.tfrecord import Frames
+from streamrec.tfrecord import Frames, Scattered
 
 __all__ = ["pack", "unpack"]
 
@@ -173,6 +173,7 @@ PLAIN = (str, int, float, bool, type(None))
 
 _PACKERS: dict[type, Callable[[_Packing, Any], Node]] = {
     Frames: _Packing.frames,
+    Scattered: _Packing.frames,
     Batches: _Packing.batches,
     Columns: _Packing.columns,
     BytesColumn: _Packing.bytes_column,

@@ -176,8 +176,8 @@ class RunContext:
         return replace(self, seed=derived(self.seed, number))
 
 
-def derived(*numbers: int) -> int:
-    """A seed that other numbers were mixed into, from 0 to 2**64 - 1: the same on every machine."""
+def derived(*numbers: int | str) -> int:
+    """A seed that other numbers or texts were mixed into, from 0 to 2**64 - 1: the same on every machine."""
     return int.from_bytes(blake2b(repr(numbers).encode(), digest_size=8).digest(), "little")
 
 

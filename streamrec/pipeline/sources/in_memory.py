@@ -13,10 +13,11 @@ import numpy as np
 
 from streamrec.pipeline.elements.chunk import Chunk, Position, weigh
 from streamrec.pipeline.elements.columns import Columns, rows_of, window
-from streamrec.pipeline.elements.nests import map_nest
+from streamrec.pipeline.elements.nests import leaves, map_nest
 from streamrec.pipeline.elements.ragged_rows import RaggedRows
 from streamrec.pipeline.elements.sparse_rows import SparseRows
 from streamrec.pipeline.engine.description import RunContext
+from streamrec.pipeline.stages.batch import stack
 from streamrec.tfrecord import Frames
 
 __all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "NumberedPositions", "Range", "Slices", "digest_of"]
@@ -85,6 +86,20 @@ class Slices:
         data = Columns(map_nest(frozen, rows.nest)) if isinstance(rows, Columns) else rows
         return cls(data, digest_of(data.nest if isinstance(data, Columns) else data))
 
+    @classmethod
+    def single(cls, element: Any) -> Slices:
+        """One element: an array, a list, or dicts and tuples of them, as a whole."""
+        batch = stack([map_nest(lambda value: value.encode() if isinstance(value, str) else value, element)])
+        return cls.of(batch)
+
+    @classmethod
+    def holding(cls, column: Any) -> Slices:
+        """The values of a column of the caller's, or of dicts and tuples of them, which it gives away."""
+        for part in leaves(column):
+            if isinstance(part, np.ndarray):
+                part.flags.writeable = False
+        return cls(column if isinstance(column, Frames) else Columns(column), digest_of(column))
+
     def __len__(self) -> int:
         return len(self.data)
 
@@ -133,7 +148,8 @@ def pieces(value: Any) -> Iterator[bytes]:
         yield f"{value.dtype.str}{value.shape}".encode()
         yield value.tobytes()
     elif isinstance(value, tuple | list | Frames | RaggedRows | SparseRows | np.ndarray):
-        yield f"{type(value).__name__}{len(value)}".encode()
+        kind = Frames if isinstance(value, Frames) else type(value)  # Frames of many buffers are Frames
+        yield f"{kind.__name__}{len(value)}".encode()
         for part in value:
             yield from pieces(part)
     else:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from streamrec.pipeline.stages.padding import Padding
 from streamrec.pipeline.stages.stage import Calls, Offload, Step
 from streamrec.tfrecord import Frames
 
-__all__ = ["Bucket"]
+__all__ = ["Bucket", "Grouping", "Groups"]
 
 GONE = -1
 """The bucket of an element that had been given before the run was resumed."""
@@ -63,7 +63,8 @@ class Bucket:
         return f"Bucket({name_of(self.length_of)}, {sizes}, {padding}, drop_remainder={self.drop_remainder})"
 
     def start(self, key: str, state: Mapping[str, Any] | None) -> Step:
-        return _Bucketing(self, key, state)
+        groups = LengthBuckets(self)
+        return Grouping(self.length_of, groups, self.drop_remainder, key, state)
 
     def batch(self, bucket: int, elements: Any) -> Any:
         """The elements of one bucket as a batch.
@@ -96,6 +97,54 @@ def bounded(element: Any, shapes: Any, length: int) -> Any:
     return [length, *[None] * (dimensions - 1)] if dimensions else []
 
 
+class Groups(Protocol):
+    """Which elements wait together, each group by a number from 0 on."""
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """How many elements make a batch, for each group that is known so far."""
+
+    def value(self, found: Any) -> int:
+        """What the user's function gave of an element, as a number; a group that is new is known from then on."""
+
+    def ids(self, values: Sequence[int]) -> Ordinals:
+        """The groups of elements, by these numbers."""
+
+    def order(self, group: int) -> int:
+        """Where a group's remainder comes among those of others."""
+
+    def batch(self, group: int, elements: Any) -> Any:
+        """What is made of elements of one group."""
+
+
+@dataclass(frozen=True, slots=True)
+class LengthBuckets:
+    """The buckets of lengths."""
+
+    stage: Bucket
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """How many make a batch."""
+        return self.stage.batch_sizes
+
+    def value(self, found: Any) -> int:
+        """A length."""
+        return int(found)
+
+    def ids(self, values: Sequence[int]) -> Ordinals:
+        """The bucket of each length."""
+        return np.searchsorted(self.stage.boundaries, values, side="right")
+
+    def order(self, group: int) -> int:
+        """The shortest lengths come first."""
+        return group
+
+    def batch(self, group: int, elements: Any) -> Any:
+        """A batch of one bucket."""
+        return self.stage.batch(group, elements)
+
+
 class WaitingElements:
     """The elements that wait in one bucket: parts of chunks, and their ordinals."""
 
@@ -116,15 +165,32 @@ class WaitingElements:
         return joined(parts)
 
 
-class _Bucketing:
+class Grouping:
+    """A step that gives each group of elements when it is full.
+
+    Args:
+        function: Gives what an element's group is found by.
+        groups: Finds it.
+        drop_remainder: Whether what waits at the end is left out.
+        key, state: As for `Stage.start`.
+    """
+
     done = False
 
-    def __init__(self, stage: Bucket, key: str, state: Mapping[str, Any] | None) -> None:
-        self._stage = stage
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        groups: Groups,
+        drop_remainder: bool,
+        key: str,
+        state: Mapping[str, Any] | None,
+    ) -> None:
+        self._groups = groups
+        self._drop_remainder = drop_remainder
         self._key = key
-        self._lengths = Calls(stage.length_of)
+        self._lengths = Calls(function)
         self._batches = Calls(self._batch)
-        self._buckets = [WaitingElements() for _ in stage.batch_sizes]
+        self._buckets: list[WaitingElements] = []
         self._places = Origins()
         self._last: tuple[Positions, int] | None = None
         self._seen = 0
@@ -132,18 +198,21 @@ class _Bucketing:
         self._resumed: Ordinals = np.cumsum(state["waiting"], dtype=np.int64) if state else NONE
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
+        """Takes a chunk; returns the groups that it fills."""
         self._check()
         ids = self._ids(chunk.elements)
+        sizes = tuple(self._groups.sizes)
+        self._buckets += [WaitingElements() for _ in sizes[len(self._buckets) :]]
         waiting = [bucket.ordinals for bucket in self._buckets]
         places = self._places.then(self._seen, chunk.positions)
         events = self._events(ids)
         passed = min(max(self._span - self._seen, 0), len(ids))
         ends = [passed, *(int(indices[-1]) + 1 for _, indices in events)]
-        positions = CompletedPositions(self._key, places, waiting, self._stage.batch_sizes, self._seen, ids, ends)
+        positions = CompletedPositions(self._key, places, waiting, sizes, self._seen, ids, ends)
         batches = list(self._batches.results((chunk.elements, *event) for event in events))
         self._keep(chunk.elements, ids, events)
         self._seen += len(ids)
-        self._places = places.kept(np.concatenate([bucket.ordinals for bucket in self._buckets]))
+        self._places = places.kept(np.concatenate([NONE, *(bucket.ordinals for bucket in self._buckets)]))
         self._last = (chunk.positions, len(ids))
         out = [Chunk.weighed(batches, positions)] if batches else []
         if len(ids) < len(chunk.elements) and len(batches) == len(events):
@@ -153,6 +222,7 @@ class _Bucketing:
         return out
 
     def flush(self) -> list[Chunk]:
+        """What waits at the end."""
         self._check()
         return self._remainder(ended=True)
 
@@ -169,16 +239,16 @@ class _Bucketing:
             again = self._resumed[(self._resumed >= self._seen) & (self._resumed < self._seen + count)] - self._seen
             wanted = np.concatenate([again, wanted])
             elements = select(elements, wanted) if len(wanted) else ()
-        lengths = list(self._lengths.results(elements, int))
+        lengths = list(self._lengths.results(elements, self._groups.value))
         ids = np.full(count, GONE, np.int64)
-        ids[wanted[: len(lengths)]] = np.searchsorted(self._stage.boundaries, lengths, side="right")
+        ids[wanted[: len(lengths)]] = self._groups.ids(lengths)
         return ids if len(lengths) == len(wanted) else ids[: wanted[len(lengths)]]
 
     def _events(self, ids: Ordinals) -> list[tuple[int, Ordinals]]:
         """The buckets that these fill, in order, each with the places of those among them that go into the batch."""
         events = []
         for bucket in np.unique(ids[ids != GONE]).tolist():
-            size, indices = self._stage.batch_sizes[bucket], np.flatnonzero(ids == bucket)
+            size, indices = self._groups.sizes[bucket], np.flatnonzero(ids == bucket)
             firsts = range(-len(self._buckets[bucket].ordinals), len(indices) - size + 1, size)
             events += [(bucket, indices[max(first, 0) : first + size]) for first in firsts]
         return sorted(events, key=lambda event: int(event[1][-1]))
@@ -187,7 +257,7 @@ class _Bucketing:
         """The batch of what waited in a bucket and these elements of a chunk."""
         waiting = self._buckets[bucket]
         waiting.add(select(elements, indices), indices)
-        return self._stage.batch(bucket, waiting.release())
+        return self._groups.batch(bucket, waiting.release())
 
     def _keep(self, elements: Elements, ids: Ordinals, events: Sequence[tuple[int, Ordinals]]) -> None:
         """Those that went into no batch wait in their buckets."""
@@ -201,10 +271,11 @@ class _Bucketing:
     def _remainder(self, *, ended: bool) -> list[Chunk]:
         """Smaller batches of all that waits."""
         left = [(bucket, waiting) for bucket, waiting in enumerate(self._buckets) if len(waiting.ordinals)]
-        if not left or self._stage.drop_remainder:
+        if not left or self._drop_remainder:
             return []
+        left.sort(key=lambda pair: self._groups.order(pair[0]))
         assert self._last is not None
         ordinals = [waiting.ordinals for _, waiting in left]
         positions = RemainderPositions(self._key, self._places, ordinals, self._seen, self._last, ended)
-        batches = [self._stage.batch(bucket, waiting.release()) for bucket, waiting in left]
+        batches = [self._groups.batch(bucket, waiting.release()) for bucket, waiting in left]
         return [Chunk.weighed(batches, positions)]

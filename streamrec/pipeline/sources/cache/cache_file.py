@@ -69,15 +69,20 @@ class CacheFile:
 
     @classmethod
     def at(
-        cls, path: str, options: Mapping[str, Any] | None, filesystem: AbstractFileSystem | None, retry: RetryPolicy
+        cls,
+        path: str,
+        options: Mapping[str, Any] | None,
+        filesystem: AbstractFileSystem | None,
+        retry: RetryPolicy,
+        verb: str = "cache()",
     ) -> CacheFile:
-        """The cache at a URL.
+        """The cache at a URL, for this verb.
 
         Raises:
             ValueError: The URL is a pattern.
         """
         if is_glob(path) or "{" in path:
-            raise ValueError(f"cache() wants the name of one file, and {path!r} is a pattern")
+            raise ValueError(f"{verb} wants the name of one file, and {path!r} is a pattern")
         path = located(path, filesystem)
         return cls(Shards((path,), Plan(), ReadOptions("", max_record_bytes=RECORD_BYTES), options, filesystem, retry))
 
@@ -91,11 +96,11 @@ class CacheFile:
         """The elements in it."""
         return Chain(self.shards, (Unpack(self.path),))
 
-    async def find(self, lines: Sequence[str], within: RunContext) -> str | None:
+    async def find(self, lines: Sequence[str] | None, within: RunContext) -> str | None:
         """The cache, if it is there.
 
         Args:
-            lines: Those of the pipeline that it should be of.
+            lines: Those of the pipeline that it should be of; None for any.
             within: The run.
 
         Returns:
@@ -117,17 +122,20 @@ class CacheFile:
         check_head(frames[0] if frames else b"", self.path, lines)
         return reader.info.version or ""
 
-    async def filled(self, chunks: AsyncGenerator[Chunk], lines: Sequence[str]) -> AsyncGenerator[Chunk]:
-        """The chunks; when they have ended, they are in the file.
+    async def filled(
+        self, chunks: AsyncGenerator[Chunk], lines: Sequence[str], *, alone: bool = False
+    ) -> AsyncGenerator[Chunk]:
+        """The chunks; when they have ended, they are in the file: these, or, unless `alone`, those of somebody else.
 
         Raises:
+            AlreadyExistsError: There is a file already, and nobody else's counts.
             TypeError: An element cannot be stored.
             StorageError: The file cannot be written.
         """
         head = {"format": FORMAT, "version": VERSION, "pipeline": list(lines)}
         count = 0
         async with AsyncExitStack() as stack:
-            writing = CacheWriter(self)
+            writing = CacheWriter(self, alone)
             stack.push_async_exit(writing.leave)
             await writing.begin(HEAD + json.dumps(head).encode())
             await stack.enter_async_context(aclosing(chunks))
@@ -154,15 +162,16 @@ class CacheFile:
 
 
 class CacheWriter:
-    """A cache on its way into its file; it ends without an error where somebody else's comes first.
+    """A cache on its way into its file; it ends without an error where somebody else's comes first, unless `alone`.
 
     Attributes:
         going: Whether it still goes on.
     """
 
-    def __init__(self, file: CacheFile) -> None:
+    def __init__(self, file: CacheFile, alone: bool) -> None:
         self.going = True
         self._file = file
+        self._alone = alone
         self._writer = file.writer(overwrite=False)
         self._writer.tells = False  # a run that is left keeps no cache, and needs no warning
 
@@ -203,6 +212,8 @@ class CacheWriter:
 
     async def _end(self, error: Exception) -> None:
         self.going = False
+        if self._alone:
+            raise error
         LOG.info("%s: another process writes this cache: %s", self._file.path, error)
         await self.leave()
 
@@ -217,7 +228,7 @@ def packed(chunk: Chunk) -> tuple[list[bytes], Exception | None]:
         return [], error
 
 
-def check_head(head: bytes, path: str, lines: Sequence[str]) -> None:
+def check_head(head: bytes, path: str, lines: Sequence[str] | None) -> None:
     """Looks at the first record of a cache.
 
     Raises:
@@ -228,10 +239,10 @@ def check_head(head: bytes, path: str, lines: Sequence[str]) -> None:
     except ValueError:
         found = {}
     if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise CacheError("this is no cache of streamrec's: give cache() another name", path)
+        raise CacheError("this is no cache of streamrec's, and nothing that save() wrote: give another name", path)
     if found.get("version") != VERSION:
         raise CacheError(f"a cache of version {found.get('version')!r}, where {VERSION} was wanted: remove it", path)
-    if found["pipeline"] != list(lines):
+    if lines is not None and found["pipeline"] != list(lines):
         was, now = next(
             pair for pair in zip_longest(found["pipeline"], lines, fillvalue="nothing") if len(set(pair)) > 1
         )

@@ -1,0 +1,183 @@
+"""Specs: what is known of an element before there is one, with tf.data's names; and elements made to fit them.
+
+A nest of specs, in dicts and tuples, is of an element that looks like it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from operator import index
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from streamrec.arguments import described
+from streamrec.errors import FeatureError
+from streamrec.example import RaggedTensor, SparseTensor
+from streamrec.example.tensor import tensor_dtype
+from streamrec.pipeline.elements.columns import as_array, strings
+from streamrec.pipeline.elements.nests import is_nest, map_nest
+from streamrec.tfrecord import Frames
+
+__all__ = ["RaggedTensorSpec", "Shape", "SparseTensorSpec", "TensorSpec", "conformed", "signature_of"]
+
+Shape: TypeAlias = tuple[int | None, ...] | None
+"""Sizes, None for one that varies; None for any number of dimensions."""
+
+
+def as_shape(shape: Any) -> Shape:
+    """A shape as it is kept; TensorFlow's `TensorShape` and -1 are understood."""
+    if shape is None or getattr(shape, "rank", 0) is None:
+        return None
+    try:
+        sizes = [None if size is None else index(size) for size in (shape if isinstance(shape, Iterable) else [shape])]
+    except (TypeError, ValueError):
+        raise TypeError(f"shape is {described(shape)}: it must be a list of sizes, such as [None, 3]") from None
+    return tuple(None if size in (None, -1) else size for size in sizes)
+
+
+def as_dtype(dtype: Any) -> np.dtype[Any]:
+    """A dtype as it is kept: NumPy's; object for byte strings."""
+    try:
+        return tensor_dtype(dtype)
+    except FeatureError as error:
+        raise TypeError(f"dtype is {described(dtype)}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """An array or a number.
+
+    Args:
+        shape: Its sizes: `()` for a number or a byte string, None for a size that varies; None for any shape.
+        dtype: NumPy's, TensorFlow's, or a name; `bytes` for byte strings, which is kept as `object`.
+
+    Examples:
+        >>> TensorSpec([None, 3], "int64")
+        TensorSpec(shape=(None, 3), dtype=dtype('int64'))
+    """
+
+    shape: Any
+    dtype: Any = np.float32
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", as_shape(self.shape))
+        object.__setattr__(self, "dtype", as_dtype(self.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class RaggedTensorSpec:
+    """A `RaggedTensor` of so many ragged dimensions behind the first."""
+
+    shape: Any
+    dtype: Any = np.float32
+    ragged_rank: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", as_shape(self.shape))
+        object.__setattr__(self, "dtype", as_dtype(self.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class SparseTensorSpec:
+    """A `SparseTensor`."""
+
+    shape: Any
+    dtype: Any = np.float32
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", as_shape(self.shape))
+        object.__setattr__(self, "dtype", as_dtype(self.dtype))
+
+
+def signature_of(nest: Any) -> Any:
+    """A nest of specs, as an argument: TensorFlow's become these.
+
+    Raises:
+        TypeError: A part is none.
+    """
+    return map_nest(spec_of, tuple(nest) if isinstance(nest, list) else nest)
+
+
+def spec_of(spec: Any) -> TensorSpec | RaggedTensorSpec | SparseTensorSpec:
+    """One spec, as it is or TensorFlow's."""
+    if isinstance(spec, TensorSpec | RaggedTensorSpec | SparseTensorSpec):
+        return spec
+    kind = type(spec).__name__
+    if kind not in ("TensorSpec", "RaggedTensorSpec", "SparseTensorSpec"):
+        raise TypeError(
+            f"output_signature holds {described(spec)}: streamrec.TensorSpec(shape, dtype) is wanted, or dicts and "
+            "tuples of them"
+        )
+    if kind == "RaggedTensorSpec":
+        return RaggedTensorSpec(spec.shape, spec.dtype, spec.ragged_rank)
+    return (TensorSpec if kind == "TensorSpec" else SparseTensorSpec)(spec.shape, spec.dtype)
+
+
+def conformed(spec: Any, value: Any) -> Any:
+    """A value as a spec says: numbers and lists become arrays of its dtype, text becomes bytes.
+
+    Raises:
+        TypeError: It looks otherwise, or is of a dtype that does not fit without loss.
+        ValueError: It has another shape.
+    """
+    if is_nest(spec):
+        return conformed_parts(spec, value)
+    if isinstance(spec, TensorSpec):
+        return conformed_array(spec, value)
+    wanted = RaggedTensor if isinstance(spec, RaggedTensorSpec) else SparseTensor
+    if not isinstance(value, wanted):
+        raise TypeError(f"it is {described(value)}, where a {wanted.__name__} is wanted")
+    return value
+
+
+def conformed_parts(spec: Any, value: Any) -> Any:
+    if isinstance(spec, dict):
+        if not isinstance(value, dict) or value.keys() != spec.keys():
+            raise TypeError(f"it is {described(value)}, where a dict of {list(spec)} is wanted")
+        return {key: conformed(part, value[key]) for key, part in spec.items()}
+    if not isinstance(value, tuple | list) or len(value) != len(spec):
+        raise TypeError(f"it is {described(value)}, where a tuple of {len(spec)} parts is wanted")
+    parts = [conformed(*pair) for pair in zip(spec, value, strict=True)]
+    return type(spec)(*parts) if hasattr(spec, "_fields") else tuple(parts)
+
+
+def conformed_array(spec: TensorSpec, value: Any) -> Any:
+    if isinstance(value, Frames) and spec.dtype.kind == "O" and fits((len(value),), spec.shape):
+        return value
+    if spec.dtype.kind == "O":
+        array = strings(np.asarray(as_array(value), object).ravel().tolist()).reshape(np.shape(as_array(value)))
+        if not all(isinstance(one, bytes) for one in array.flat):
+            raise TypeError(f"it is {described(value)}, where bytes are wanted")
+    else:
+        array = cast(np.asarray(as_array(value)), value, spec.dtype)
+    if not fits(array.shape, spec.shape):
+        raise ValueError(f"it has the shape {list(array.shape)}, where {list(spec.shape)} is wanted")
+    return array if array.ndim else array[()]
+
+
+def cast(array: npt.NDArray[Any], value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """An array of numbers as one of another dtype, where no number is changed by it but by rounding to floats."""
+    if array.dtype == dtype:
+        return array
+    own = not isinstance(value, np.ndarray | np.generic)  # Python's numbers have no dtype of their own
+    if array.dtype.kind != "O" and (not array.size or np.can_cast(array.dtype, dtype, "safe")):
+        return array.astype(dtype)
+    if own and array.dtype.kind in "biuf" and np.can_cast(array.dtype, dtype, "same_kind"):
+        found = array.astype(dtype)
+        if dtype.kind not in "iu" or np.array_equal(found, array):
+            return found
+    if own and array.dtype.kind in "iu" and dtype.kind in "iu":
+        found = array.astype(dtype)
+        if np.array_equal(found, array):
+            return found
+    raise TypeError(f"it is {described(value)} of {array.dtype.name}, which does not fit in {dtype.name}")
+
+
+def fits(shape: tuple[int, ...], wanted: Shape) -> bool:
+    """Whether a shape is one of those that are wanted."""
+    return wanted is None or (
+        len(shape) == len(wanted) and all(size is None or size == own for own, size in zip(shape, wanted, strict=True))
+    )

@@ -1,0 +1,69 @@
+"""Sources without an end: numbers that count, and random numbers. No I/O; a position is a number."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import anyio.lowlevel
+import numpy as np
+
+from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.pipeline.elements.columns import Columns
+from streamrec.pipeline.engine.description import RunContext
+from streamrec.pipeline.engine.random_streams import words
+from streamrec.pipeline.sources.in_memory import NumberedPositions
+
+__all__ = ["RANDOM_BITS", "Counter", "Random"]
+
+CHUNK_NUMBERS: Final = 1 << 14
+
+RANDOM_BITS: Final = 32
+"""Random numbers are below 2**32, as tf.data's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """The numbers `start`, `start + step`, ..., as scalars of a NumPy dtype."""
+
+    start: int
+    step: int
+    dtype: str = "int64"
+
+    def lines(self) -> Iterator[str]:
+        yield repr(self)
+
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+        first = state["next"] if state else 0
+        while True:
+            numbers = self.start + self.step * np.arange(first, first + CHUNK_NUMBERS)
+            await anyio.lowlevel.checkpoint()
+            yield Chunk(Columns(numbers.astype(self.dtype)), NumberedPositions(first), numbers.nbytes)
+            first += CHUNK_NUMBERS
+
+
+@dataclass(frozen=True, slots=True)
+class Random:
+    """Random numbers, int64, from 0 to 2**32 - 1.
+
+    Args:
+        seed: Two runs with one seed draw the same; None for the run's.
+        rerandomize: Whether each epoch draws anew.
+    """
+
+    seed: int | None
+    rerandomize: bool
+
+    def lines(self) -> Iterator[str]:
+        yield repr(self)
+
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+        seed = within.seed if self.seed is None else self.seed
+        epoch = within.epoch if self.rerandomize else 0
+        first = state["next"] if state else 0
+        while True:
+            drawn = words(seed, epoch, first, CHUNK_NUMBERS) >> np.uint64(64 - RANDOM_BITS)
+            await anyio.lowlevel.checkpoint()
+            yield Chunk(Columns(drawn.astype(np.int64)), NumberedPositions(first), drawn.nbytes)
+            first += CHUNK_NUMBERS

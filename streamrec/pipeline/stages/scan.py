@@ -1,0 +1,128 @@
+"""Scan: a function that gets a state beside each element, and gives the next state beside what it makes of it.
+
+A position holds the state before a chunk's first element, and how many elements of the chunk had been seen: a run that
+goes on there calls the function for these once more. So one state is kept for each chunk, and not one for each element.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from streamrec.arguments import described
+from streamrec.pipeline.elements.chunk import Chunk, Position, Positions, Shifted, with_state
+from streamrec.pipeline.elements.codec import pack, unpack
+from streamrec.pipeline.engine.description import name_of
+from streamrec.pipeline.sources.in_memory import digest_of
+from streamrec.pipeline.stages.stage import Calls, Offload, Step
+
+__all__ = ["Scan"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What `scan_func(state, element)` gives beside the next state; see `Dataset.scan`."""
+
+    scan_func: Callable[..., Any]
+    initial_state: Any = field(compare=False)
+    digest: str
+    offload: ClassVar[Offload] = Offload.ALWAYS
+
+    @classmethod
+    def of(cls, initial_state: Any, scan_func: Callable[..., Any]) -> Scan:
+        """A scan that begins with this state.
+
+        Raises:
+            TypeError: The state cannot be kept in a position.
+        """
+        packed(initial_state)
+        return cls(scan_func, initial_state, digest_of(initial_state))
+
+    def __repr__(self) -> str:
+        """As in positions: functions differ from run to run but for their names."""
+        return f"Scan({name_of(self.scan_func)}, initial_state of digest {self.digest})"
+
+    def start(self, key: str, state: Mapping[str, Any] | None) -> Step:
+        before = unpacked(packed(self.initial_state) if state is None else state["state"])
+        return _Scanning(self.scan_func, key, before, state["seen"] if state else 0)
+
+
+class _Scanning:
+    done = False
+
+    def __init__(self, function: Callable[..., Any], key: str, state: Any, again: int) -> None:
+        self._calls = Calls(self._scan)
+        self._function = function
+        self._key = key
+        self._state = state
+        self._again = again  # elements whose results had been given before the run was resumed
+
+    def feed(self, chunk: Chunk) -> list[Chunk]:
+        self._calls.check()
+        before = packed(self._state)
+        results = list(self._calls.results((element,) for element in chunk.elements))
+        used = min(self._again, len(results))
+        self._again -= used
+        if used == len(results):
+            return self.flush()
+        positions = ScanPositions(chunk.positions, self._key, before)
+        return [Chunk.weighed(results[used:], Shifted(positions, used) if used else positions)]
+
+    def flush(self) -> list[Chunk]:
+        """Raises the error that ended the last chunk, once."""
+        self._calls.check()
+        return []
+
+    @property
+    def failed(self) -> int | None:
+        """At which element of the last chunk it failed."""
+        return self._calls.failed
+
+    def _scan(self, element: Any) -> Any:
+        given = self._function(self._state, element)
+        if not isinstance(given, tuple | list) or len(given) != 2:
+            raise TypeError(
+                f"{name_of(self._function)} gave {described(given)}: scan wants a function that gives a pair, the next "
+                "state and an element"
+            )
+        self._state, result = given
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPositions:
+    """Positions of what was made of a chunk's elements: the place before them all, and how many were seen."""
+
+    inner: Positions
+    stage: str
+    state: str
+
+    @property
+    def place_bytes(self) -> int:
+        """What the state weighs is little beside the elements."""
+        return int(getattr(self.inner, "place_bytes", 0))
+
+    def at(self, index: int) -> Position:
+        return with_state(self.inner.at(0), self.stage, {"state": self.state, "seen": index})
+
+
+def packed(state: Any) -> str:
+    """A state as text.
+
+    Raises:
+        TypeError: It cannot be kept in a position.
+    """
+    try:
+        return b64encode(pack([state])).decode()
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"scan's state is {described(state)}, which cannot be kept where the run stands: use arrays, numbers, "
+            "strings, and dicts, tuples and lists of them"
+        ) from error
+
+
+def unpacked(text: str) -> Any:
+    """The state again: a copy, so that a function that changes it in place changes nobody else's."""
+    return unpack(memoryview(b64decode(text)))[0]

@@ -1,0 +1,37 @@
+"""docs/tfdata.md has a row for each name of tf.data and tf.io: a counterpart that exists, or why there is none."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import streamrec
+
+TEXT = (Path(__file__).parents[2] / "docs" / "tfdata.md").read_text()
+
+TABLES = {
+    heading: dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", rows, re.MULTILINE))
+    for heading, rows in re.findall(r"^### (\S+)\n(.*?)(?=^#|\Z)", TEXT, re.MULTILINE | re.DOTALL)
+}
+"""By the module's or class's name: of each name what is said of it."""
+
+RECORDS = {"Example", "SequenceExample"} | {"BytesList", "FloatList", "Int64List"}
+RECORDS |= {"Feature", "Features", "FeatureList", "FeatureLists"}
+
+
+@pytest.mark.parametrize("heading", TABLES)
+def test_counterparts_exist(heading: str) -> None:
+    for name, said in TABLES[heading].items():
+        if not said.startswith("none: "):
+            assert re.search(r"`|above", said), f"{heading}.{name}: which name stands for it?"
+        for found in re.findall(r"`(Dataset|streamrec)\.(\w+)", said):
+            assert hasattr(streamrec.Dataset if found[0] == "Dataset" else streamrec, found[1]), found
+
+
+@pytest.mark.peer
+def test_no_name_is_missing() -> None:
+    tf = pytest.importorskip("tensorflow")
+    modules = {"tf.data.Dataset": tf.data.Dataset, "tf.data": tf.data, "tf.io": tf.io}
+    for heading, module in modules.items():
+        assert set(TABLES[heading]) == {name for name in dir(module) if not name.startswith("_")}
+    assert set(TABLES["tf.train"]) == {name for name in dir(tf.train) if name in RECORDS} == RECORDS

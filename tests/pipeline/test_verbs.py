@@ -1,0 +1,368 @@
+"""The verbs that tf.data has beside those of `stages`: what they give, where they go on, and what they refuse."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import streamrec
+from streamrec import (
+    INFINITE_CARDINALITY,
+    UNKNOWN_CARDINALITY,
+    Dataset,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    Frames,
+    RaggedFeature,
+    RaggedTensorSpec,
+    SparseTensorSpec,
+    TensorSpec,
+    TFRecordDataset,
+    VarLenFeature,
+    encode_example,
+    encode_records,
+)
+from streamrec.pipeline.elements.chunk import weigh
+from streamrec.testing.resuming import assert_resumes_everywhere, plain
+
+numbers = Dataset.range(23)
+
+
+def total(state: Any, number: Any) -> tuple[Any, Any]:
+    return state + number, (state, number)
+
+
+def appended(state: Any, number: Any) -> tuple[Any, Any]:
+    """Changes its state in place."""
+    state["seen"][number % 3] += 1
+    return state, state["seen"].copy()
+
+
+def as_batches(window: Dataset[Any]) -> Dataset[Any]:
+    return window.batch(100)
+
+
+def first_of_pair(pair: Any, other: Any) -> Dataset[Any]:
+    return Dataset.zip(pair, other).batch(100)
+
+
+def remainder(number: Any) -> Any:
+    return number % 3
+
+
+def window_size(key: Any) -> int:
+    return int(key) + 2
+
+
+def labelled(key: Any, window: Dataset[Any]) -> Dataset[Any]:
+    return window.batch(100).map(lambda batch: (key, batch))
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Dataset[bytes]:
+    for shard in range(3):
+        (tmp_path / f"{shard}").write_bytes(encode_records([b"%d" % (n * n % 7) for n in range(9 + shard)]))
+    return TFRecordDataset(f"{tmp_path}/*", num_parallel_reads=2)
+
+
+CHAINS: dict[str, Callable[[Dataset[Any]], Dataset[Any]]] = {
+    "from_tensors": lambda records: Dataset.from_tensors({"a": [1, 2], "b": "x"}).repeat(3),
+    "counter": lambda records: Dataset.counter(5, -2).take(9),
+    "random": lambda records: Dataset.random(rerandomize_each_iteration=True).take(5).repeat(2),
+    "window": lambda records: numbers.window(4, 2).flat_map(as_batches),
+    "window with gaps": lambda records: numbers.window(2, 7).flat_map(as_batches),
+    "window with strides": lambda records: numbers.window(3, 1, 4, True).flat_map(as_batches),
+    "window of records": lambda records: records.window(3, 2).flat_map(as_batches),
+    "window of pairs": lambda records: records.enumerate().window(5, 3).flat_map(first_of_pair),
+    "window of objects": lambda records: records.map(bytes.upper).window(5, 3).flat_map(as_batches),
+    "group_by_window": lambda records: numbers.group_by_window(remainder, labelled, 3),
+    "group_by_window by size": lambda records: numbers.group_by_window(
+        remainder, labelled, window_size_func=window_size
+    ),
+    "group_by_window of records": lambda records: records.group_by_window(len, labelled, 4),
+    "scan": lambda records: numbers.scan(0, total).batch(3).unbatch(),
+    "scan of arrays": lambda records: numbers.scan({"seen": np.zeros(3)}, appended),
+    "unique": lambda records: records.unique(),
+    "unique numbers": lambda records: numbers.map(remainder).unique(),
+    "unique dicts": lambda records: numbers.map(lambda n: {"a": n % 4}).unique(),
+    "rejection_resample": lambda records: Dataset.range(60).rejection_resample(remainder, [0.6, 0.2, 0.2], seed=2),
+    "rejection_resample, told": lambda records: records.rejection_resample(
+        lambda record: record != b"1", [0.5, 0.5], [0.3, 0.7]
+    ),
+    "rebatch": lambda records: records.batch(4).rebatch([3, 1, 2]),
+    "rebatch, dropped": lambda records: numbers.batch(4).rebatch([3, 5], drop_remainder=True),
+    "signature": lambda records: Dataset.from_generator(
+        lambda: ((n, [n] * (n % 3)) for n in range(9)),
+        output_signature=(TensorSpec((), np.int64), TensorSpec((None,), "float32")),
+    ),
+    "shuffle(None)": lambda records: numbers.shuffle(None, seed=1),
+}
+
+
+@pytest.mark.usefixtures("both_layouts")
+@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize("budget", [1 << 28, 1 << 14])
+def test_resumes_after_each_element(records: Dataset[bytes], name: str, budget: int) -> None:
+    dataset = CHAINS[name](records).with_options(memory_budget=budget)
+    assert_resumes_everywhere(dataset)
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_cardinality_and_spec_are_true(records: Dataset[bytes], name: str) -> None:
+    dataset = CHAINS[name](records)
+    elements = list(dataset)
+    assert dataset.cardinality() in (len(elements), UNKNOWN_CARDINALITY)
+    if (spec := dataset.element_spec) is not None:
+        Dataset.from_generator(lambda: elements, output_signature=spec)
+        assert list(map(plain, Dataset.from_generator(lambda: elements, output_signature=spec))) == list(
+            map(plain, elements)
+        )
+
+
+def test_many_elements_in_small_chunks() -> None:
+    """Chunk by chunk and all together: the same windows, groups and sums."""
+    small = Dataset.from_generator(lambda: map(np.int64, range(500)))
+    large = Dataset.range(500)
+    verbs: list[Callable[[Dataset[Any]], Dataset[Any]]] = [
+        lambda ds: ds.window(7, 3, 2).flat_map(as_batches),
+        lambda ds: ds.group_by_window(remainder, labelled, 11),
+        lambda ds: ds.scan(0, total),
+        lambda ds: ds.map(lambda number: number % 50).unique(),
+    ]
+    for verb in verbs:
+        assert list(map(plain, verb(small))) == list(map(plain, verb(large)))
+
+
+def test_windows_are_datasets() -> None:
+    windows = list(numbers.window(10))
+    assert [window.cardinality() for window in windows] == [10, 10, 3]
+    assert [list(map(int, window)) for window in windows[1:]] == [list(range(10, 20)), [20, 21, 22]]
+    assert list(windows[0].shuffle(None, seed=1).batch(10).unbatch()) != list(windows[0])
+    named = next(iter(Dataset.from_tensor_slices({"a": [1, 2], "b": [b"x", b"y"]}).window(2)))
+    assert list(named["b"]) == [b"x", b"y"]
+    assert [list(map(len, part)) for part in [next(iter(numbers.window(4).window(2)))]] == [[4, 4]]
+
+
+def test_a_function_that_fails_comes_behind_what_came_before() -> None:
+    def fails(state: int, number: Any) -> Any:
+        return (state, 1 // (5 - int(number)))
+
+    given: list[Any] = []
+    with pytest.raises(ZeroDivisionError):
+        for number in numbers.scan(0, fails):
+            given.append(number)
+    assert len(given) == 5
+    keyed = numbers.group_by_window(lambda number: 1 // (5 - int(number)), labelled, 2)
+    with pytest.raises(ZeroDivisionError):
+        for _ in keyed:
+            given.append(_)
+    assert len(given) > 5
+
+
+def test_reduce() -> None:
+    assert numbers.reduce(0, lambda state, number: state + int(number)) == sum(range(23))
+    pairs = numbers.enumerate()
+    assert pairs.reduce(0, lambda state, pair: state + int(pair[0] == pair[1])) == 23
+    assert Dataset.range(0).reduce("nothing", lambda state, number: "something") == "nothing"
+
+
+def test_get_single_element() -> None:
+    assert Dataset.from_tensors(5).get_single_element() == 5
+    for wrong, what in ((Dataset.range(0), "none"), (numbers, "more than one")):
+        with pytest.raises(ValueError, match=f"one element, and .* has {what}"):
+            wrong.get_single_element()
+
+
+def test_as_numpy_iterator(records: Dataset[bytes]) -> None:
+    found = next(records.batch(3).as_numpy_iterator())
+    assert found.dtype == object
+    assert found.tolist() == [b"0", b"0", b"1"]
+    assert [type(one) for one in Dataset.from_generator(lambda: [1, 2.5, "a", b"b"]).as_numpy_iterator()] == [
+        np.int64,
+        np.float64,
+        bytes,
+        bytes,
+    ]
+    with numbers.batch(4).as_numpy_iterator() as elements:
+        next(elements)
+        state = elements.state_dict()
+    assert next(numbers.batch(4).iterate(state)).tolist() == next(numbers.batch(4).as_numpy_iterator(state)).tolist()
+
+
+def test_each_run_of_as_numpy_iterator_is_an_epoch() -> None:
+    shuffled = numbers.shuffle(100, seed=3)
+    first, second = list(shuffled.as_numpy_iterator()), list(shuffled.as_numpy_iterator())
+    assert first != second
+    assert sorted(first) == sorted(second)
+
+
+def test_apply() -> None:
+    assert numbers.apply(lambda dataset: dataset.batch(3)) == numbers.batch(3)
+    with pytest.raises(TypeError, match=r"transformation_func gave 5 \(int\): a streamrec Dataset is wanted"):
+        numbers.apply(lambda dataset: 5)  # type: ignore[arg-type, return-value]
+
+
+def test_rejection_resample_gives_the_target() -> None:
+    dataset = Dataset.range(20_000)
+    for initial in (None, [0.9, 0.1]):
+        kinds = [int(kind) for kind, _ in dataset.rejection_resample(lambda n: n % 10 == 9, [0.5, 0.5], initial, 5)]
+        assert abs(np.mean(kinds) - 0.5) < 0.03
+        assert len(kinds) > 3500
+
+
+def test_random_numbers() -> None:
+    drawn = np.concatenate(list(Dataset.random(seed=1).batch(10_000).take(2)))
+    assert drawn.dtype == np.int64
+    assert 0 <= drawn.min() < 1e6
+    assert 4e9 < drawn.max() < 2**32
+    same, anew = Dataset.random(seed=1).take(3), Dataset.random(seed=1, rerandomize_each_iteration=True).take(3)
+    assert list(same) == list(same)
+    assert list(anew) != list(anew)
+
+
+def test_len() -> None:
+    assert len(numbers.batch(4)) == 6
+    assert bool(Dataset.range(0))
+    assert bool(numbers.filter(bool))
+    with pytest.raises(TypeError, match=r"depends on its data\. A torch DataLoader wants streamrec\.torch\.Iter"):
+        len(numbers.filter(bool))
+    with pytest.raises(TypeError, match="has no end"):
+        len(numbers.repeat())
+
+
+@pytest.mark.parametrize(
+    ("dataset", "count"),
+    [
+        (numbers.skip(3).take(100), 20),
+        (numbers.shard(4, 3), 5),
+        (numbers.batch(4, drop_remainder=True).unbatch(), 20),
+        (numbers.batch(4).rebatch(5), 5),
+        (numbers.repeat(3).concatenate(numbers), 92),
+        (numbers.repeat().concatenate(numbers), INFINITE_CARDINALITY),
+        (Dataset.zip(numbers, Dataset.counter()), 23),
+        (Dataset.counter().take(4), 4),
+        (numbers.window(5, 2), 12),
+        (numbers.window(5, 2, drop_remainder=True), 10),
+        (numbers.cache().prefetch(2).shuffle(5).map(abs).map(abs, 2), 23),
+        (numbers.filter(bool), UNKNOWN_CARDINALITY),
+        (numbers.filter(bool).take(0), 0),
+        (Dataset.range(0).repeat(), 0),
+        (numbers.repeat(0), 0),
+    ],
+)
+def test_cardinality(dataset: Dataset[Any], count: int) -> None:
+    assert dataset.cardinality() == count
+    if count >= 0:
+        assert len(list(dataset)) == count
+
+
+def test_element_spec(records: Dataset[bytes]) -> None:
+    batch = records.batch(8)
+    features: dict[str, Any] = {
+        "one": FixedLenFeature([2], np.int64),
+        "many": FixedLenSequenceFeature([], np.float32, allow_missing=True),
+        "ragged": RaggedFeature(bytes),
+        "sparse": VarLenFeature(np.int64),
+    }
+    assert batch.element_spec == TensorSpec([None], bytes)
+    assert batch.parse_example(features).element_spec == {
+        "one": TensorSpec([None, 2], np.int64),
+        "many": TensorSpec([None, None], np.float32),
+        "ragged": RaggedTensorSpec([None, None], bytes, 1),
+        "sparse": SparseTensorSpec([None, None], np.int64),
+    }
+    assert records.parse_example({"one": features["one"]}).element_spec == {"one": TensorSpec([2], np.int64)}
+    assert batch.map(len).element_spec is None
+    one = batch.parse_example({"one": features["one"]}, num_parallel_calls=2).unbatch().enumerate()
+    assert one.element_spec == (TensorSpec((), np.int64), {"one": TensorSpec([2], np.int64)})
+
+
+def test_fingerprint() -> None:
+    assert numbers.batch(3).fingerprint() == Dataset.range(23).batch(3).fingerprint()
+    assert numbers.batch(3).fingerprint() != numbers.batch(4).fingerprint()
+
+
+def test_shuffle_all() -> None:
+    assert numbers.shuffle(None, 1) == numbers.shuffle(23, 1)
+    assert list(Dataset.range(0).shuffle(None)) == []
+    with pytest.raises(ValueError, match=r"shuffle\(None\) takes all elements, and .* give buffer_size"):
+        numbers.filter(bool).shuffle(None)
+
+
+def test_batch_takes_tfdatas_arguments() -> None:
+    assert numbers.batch(3, False, streamrec.AUTOTUNE, True) == numbers.batch(3)
+    with pytest.raises(TypeError, match="deterministic is 1"):
+        numbers.batch(3, deterministic=1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="num_parallel_calls=0"):
+        numbers.batch(3, num_parallel_calls=0)
+
+
+SIGNATURES: list[tuple[Any, Any, str]] = [
+    (TensorSpec([], np.int64), [1, 2, 2.5], "element 2 of the generator is not as output_signature says: it is 2.5"),
+    (TensorSpec([], np.int32), [1, 2**40], "element 1 .* does not fit in int32"),
+    (TensorSpec([2], np.int64), [[1, 2], [1, 2, 3]], r"element 1 .* shape \[3\], where \[2\] is wanted"),
+    (TensorSpec([], bytes), [b"a", 5], "element 1 .* where bytes are wanted"),
+    ((TensorSpec([], np.int64),) * 2, [(1, 2), 3], r"element 1 .* it is 3 \(int\), where a tuple of 2 parts"),
+    ({"a": TensorSpec([], np.int64)}, [{"a": 1}, {"b": 2}], "element 1 .* where a dict of .'a'. is wanted"),
+    (TensorSpec([None], np.float32), [np.zeros(2), np.zeros(2, int)], "element 0 .* of float64, which does not fit"),
+    (RaggedTensorSpec([None, None], np.int64), [5], "element 0 .* where a RaggedTensor is wanted"),
+]
+
+
+@pytest.mark.parametrize(("signature", "elements", "message"), SIGNATURES)
+def test_elements_that_do_not_fit_the_signature(signature: Any, elements: list[Any], message: str) -> None:
+    wanted = int(re.search("element (.)", message).group(1))  # type: ignore[union-attr]
+    given: list[Any] = []
+    with pytest.raises((TypeError, ValueError), match=message):
+        for element in Dataset.from_generator(lambda: elements, output_signature=signature):
+            given.append(element)
+    assert len(given) == wanted
+
+
+def test_a_signature_makes_arrays_of_its_dtype() -> None:
+    made = Dataset.from_generator(
+        lambda: [([1, 2], "a")], output_signature=(TensorSpec([None], "float32"), TensorSpec([], bytes))
+    )
+    [(array, text)] = made
+    assert array.dtype == np.float32
+    assert text == b"a"
+    records = Dataset.from_generator(lambda: ["a", b"b"], output_signature=TensorSpec([], bytes))
+    assert isinstance(next(iter(records.batch(2))), Frames)
+    with pytest.raises(TypeError, match=r"output_signature holds 'int64' \(str\): streamrec\.TensorSpec"):
+        Dataset.from_generator(list, output_signature="int64")
+
+
+def test_save_and_load(tmp_path: Path, records: Dataset[bytes]) -> None:
+    path = str(tmp_path / "saved" / "file")
+    pairs = records.enumerate().batch(4)
+    pairs.save(path)
+    loaded: Dataset[Any] = Dataset.load(path)
+    assert list(map(plain, loaded)) == list(map(plain, pairs))
+    assert_resumes_everywhere(loaded.unbatch())
+    with pytest.raises(streamrec.AlreadyExistsError):
+        numbers.save(path)
+    with pytest.raises(streamrec.NotFoundError, match=r"no file that save\(\) wrote"):
+        list(Dataset.load(str(tmp_path / "nothing")))
+    (tmp_path / "else").write_bytes(encode_records([encode_example({"a": 1})]))
+    with pytest.raises(streamrec.CacheError, match=r"nothing that save\(\) wrote"):
+        list(Dataset.load(str(tmp_path / "else")))
+    with pytest.raises(ValueError, match="has no end"):
+        numbers.repeat().save(path)
+
+
+def test_a_save_that_fails_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        numbers.map(lambda number: 1 // int(5 - number)).save(str(tmp_path / "x"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_snapshot_is_a_cache(tmp_path: Path) -> None:
+    assert numbers.snapshot(str(tmp_path / "x")) == numbers.cache(str(tmp_path / "x"))
+
+
+def test_windows_count_in_the_memory_of_a_run() -> None:
+    window = next(iter(Dataset.from_generator(lambda: [np.zeros(1 << 20)] * 2).window(2)))
+    assert weigh([window]) > 2 << 23
