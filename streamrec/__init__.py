@@ -80,6 +80,7 @@ _NAMES_OF: Final[dict[str, tuple[str, ...]]] = {
         "StageStats",
         "Stats",
         "TFRecordDataset",
+        "WriteProgress",
     ),
     "shards": (
         "ShardInfo",

@@ -64,6 +64,7 @@ from streamrec.pipeline import (
     StageStats,
     Stats,
     TFRecordDataset,
+    WriteProgress,
 )
 from streamrec.shards import (
     ShardInfo,
@@ -139,6 +140,7 @@ __all__ = [
     "VarLenFeature",
     "VerifyProblem",
     "VerifyReport",
+    "WriteProgress",
     "bytes_feature",
     "decode_json_example",
     "decode_raw",

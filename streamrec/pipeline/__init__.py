@@ -3,6 +3,7 @@
 from streamrec.pipeline.dataset import Dataset
 from streamrec.pipeline.iterators import AsyncDatasetIterator, DatasetIterator
 from streamrec.pipeline.options import AUTOTUNE
+from streamrec.pipeline.sink.write import WriteProgress
 from streamrec.pipeline.telemetry.snapshots import ChainStats, StageStats
 from streamrec.pipeline.telemetry.stats import Stats
 from streamrec.pipeline.tfrecord_dataset import TFRecordDataset
@@ -16,4 +17,5 @@ __all__ = [
     "StageStats",
     "Stats",
     "TFRecordDataset",
+    "WriteProgress",
 ]

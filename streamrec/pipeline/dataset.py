@@ -15,7 +15,7 @@ from typing import Any, Generic, Literal, TypeVar
 import numpy as np
 from fsspec import AbstractFileSystem
 
-from streamrec import arguments
+from streamrec import arguments, bridge
 from streamrec.arguments import described, flag, function, integer, mapping
 from streamrec.example.features import Feature
 from streamrec.pipeline.elements.nests import leaves, map_nest
@@ -26,6 +26,9 @@ from streamrec.pipeline.engine.random_streams import Choices, weights_of
 from streamrec.pipeline.engine.session import StoreOptions
 from streamrec.pipeline.iterators import AsyncDatasetIterator, DatasetIterator, ThreadedAsyncIterator, in_this_loop
 from streamrec.pipeline.options import AUTOTUNE, Options
+from streamrec.pipeline.sink.records import Encoder
+from streamrec.pipeline.sink.target import target_of
+from streamrec.pipeline.sink.write import WriteProgress, write_shards
 from streamrec.pipeline.sources.cache.cache import Cache
 from streamrec.pipeline.sources.cache.cache_file import CacheFile
 from streamrec.pipeline.sources.combine.interleave import Interleaved, plan_of
@@ -50,8 +53,9 @@ from streamrec.pipeline.stages.parse import Parse
 from streamrec.pipeline.stages.select import Enumerate, Filter, Shard, Skip, Take, TakeWhile
 from streamrec.pipeline.stages.stage import Map, Stage
 from streamrec.pipeline.stages.unbatch import Unbatch
-from streamrec.shards import Filenames
-from streamrec.storage import RetryPolicy, check_source
+from streamrec.shards import Filenames, ShardInfo
+from streamrec.storage import RetryPolicy, Storages, check_source
+from streamrec.tfrecord import TFRecordOptions
 
 __all__ = ["Dataset"]
 
@@ -561,6 +565,98 @@ class Dataset(Generic[T]):
             ValueError: A budget of less than one byte.
         """
         return self._told(self.options.updated(deterministic, memory_budget))
+
+    async def write(
+        self,
+        pattern: str | os.PathLike[str],
+        options: TFRecordOptions | str | None = None,
+        *,
+        num_shards: int | None = None,
+        max_shard_bytes: int | None = None,
+        max_shard_records: int | None = None,
+        batched: bool | None = None,
+        overwrite: bool = True,
+        manifest: str | os.PathLike[str] | None = None,
+        progress: bool | Callable[[WriteProgress], object] = False,
+        storage_options: Mapping[str, Any] | None = None,
+        filesystem: AbstractFileSystem | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> tuple[ShardInfo, ...]:
+        """Writes all elements into shards: `tf.data.experimental.TFRecordWriter(path).write(dataset)` on any store.
+
+        An element is a record (`bytes`), a batch of records, or a dict of features, which becomes an Example as
+        `encode_example` makes it. Each shard appears whole or not at all, and is compared with what was sent, as
+        `ShardWriter` does it; the manifest comes last. Where it fails or is cancelled, shards that were finished stay,
+        and there is no manifest. It runs on asyncio; it is one iteration of the dataset.
+
+        Args:
+            pattern: The shards' URL; `{shard}` or `{shard:05d}` in it stands for the shard's number, from 0. Without
+                it there is one shard.
+            options: `TFRecordOptions`, or a compression type: "", "GZIP", "ZLIB", "ZSTD".
+            num_shards: Record i goes into shard i modulo `num_shards`; all are written, and compressed, at the same
+                time, and appear at the end. `TFRecordDataset(shards, num_parallel_reads=num_shards)` has the order.
+            max_shard_bytes: Shards follow one another, each below so many bytes before it is compressed (a longer
+                record has a shard to itself). By default 200 MB where the pattern has `{shard}`.
+            max_shard_records: Likewise, so many records.
+            batched: False: each dict is one Example. True: each is a batch of them in columns, as `encode_examples`
+                takes it. None: it is one where all values are scalars, and else an error.
+            overwrite: Whether objects of these names are replaced; see `ShardWriter`.
+            manifest: The URL to write a manifest to, for `verify` and `distribute`; None for none.
+            progress: True to show it as `iterate` does; or a function that gets a `WriteProgress` now and then.
+            storage_options: Passed to the fsspec filesystem that the shards go to.
+            filesystem: Your own fsspec filesystem for the shards, instead of one made from `storage_options`.
+            retry: What happens when the network fails; see RetryPolicy.
+
+        Returns:
+            The shards, in order: path, records, bytes, CRC32C.
+
+        Raises:
+            ValueError: Several shards are wanted of a pattern without `{shard}`, or more at once than memory holds.
+            TypeError: An element is no record and no dict of features; the message says which.
+            FeatureError: A value cannot be written as a feature.
+            StorageError: The store failed, and retrying did not help.
+
+        Examples:
+            >>> squares = Dataset.from_tensor_slices({"x": [1, 2, 3]}).map(lambda row: {**row, "square": row["x"] ** 2})
+            >>> [shard.records for shard in squares.write_sync("memory://doc/squares-{shard}", num_shards=2)]
+            [2, 1]
+        """
+        target = target_of(
+            pattern, options, num_shards, max_shard_bytes, max_shard_records, overwrite, manifest, filesystem
+        )
+        check_source(storage_options, filesystem)
+        told = None if isinstance(progress, bool) else function("progress", progress)
+        encoder = Encoder(batched if batched is None else flag("batched", batched))
+        storages = Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy())
+        return await write_shards(self._begun(None, None, progress is True), target, storages, encoder, told)
+
+    def write_sync(
+        self,
+        pattern: str | os.PathLike[str],
+        options: TFRecordOptions | str | None = None,
+        *,
+        num_shards: int | None = None,
+        max_shard_bytes: int | None = None,
+        max_shard_records: int | None = None,
+        batched: bool | None = None,
+        overwrite: bool = True,
+        manifest: str | os.PathLike[str] | None = None,
+        progress: bool | Callable[[WriteProgress], object] = False,
+        storage_options: Mapping[str, Any] | None = None,
+        filesystem: AbstractFileSystem | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> tuple[ShardInfo, ...]:
+        """`write` for code that is not async: runs it on the background thread and waits. Arguments likewise."""
+        layout = partial(
+            self.write,
+            num_shards=num_shards,
+            max_shard_bytes=max_shard_bytes,
+            max_shard_records=max_shard_records,
+            batched=batched,
+            overwrite=overwrite,
+        )
+        stores = partial(layout, storage_options=storage_options, filesystem=filesystem, retry=retry)
+        return bridge.run(partial(stores, manifest=manifest, progress=progress), pattern, options)
 
     def iterate(
         self,

@@ -9,6 +9,7 @@ from streamrec.shards.manifests.verify import VerifyProblem, VerifyReport, verif
 from streamrec.shards.manifests.write_manifest import write_manifest, write_manifest_sync
 from streamrec.shards.options import Piece, ReadOptions, ShardPlace
 from streamrec.shards.reading.reader import ShardReader, open_shard
+from streamrec.shards.writing.shard_set import ShardSet, ShardTarget
 from streamrec.shards.writing.tfrecord_writer import TFRecordWriter
 from streamrec.shards.writing.writer import ShardWriter
 
@@ -23,6 +24,8 @@ __all__ = [
     "ShardInfo",
     "ShardPlace",
     "ShardReader",
+    "ShardSet",
+    "ShardTarget",
     "ShardWriter",
     "TFRecordWriter",
     "VerifyProblem",
