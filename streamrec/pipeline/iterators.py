@@ -5,9 +5,9 @@ list or on Frames. All can say where they stand (`state_dict`), and end their ru
 or interrupted.
 
 Several threads may take from one DatasetIterator, and several tasks of one loop from the two others: each element goes
-to one of them, and all of them see the end. An error goes to one of them; the others see the end. A call that is
-cancelled takes no element with it. So one caller at a time waits for the next chunk, and looks first whether another
-one has entered a chunk meanwhile.
+to one of them, and all of them see the end. An element that failed is an error for one of them, and the run goes on
+behind it; an error that ends the run is raised for all who ask. A call that is cancelled takes no element with it. So
+one caller at a time waits for the next chunk, and looks first whether another one has entered a chunk meanwhile.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class DatasetIterator(Iteration, Generic[T]):
         self._chunks: bridge.SyncIterator[Chunk] = bridge.iterate(fetch, run.queue_bytes)
         telemetry.queued = fill_of(self._chunks)
         self._refilling = threading.RLock()  # re-entrant: a signal handler may call `next`
+        self._over: Exception | None = None
         weakref.finalize(self, telemetry.ends)
 
     def __iter__(self) -> Self:
@@ -72,16 +73,25 @@ class DatasetIterator(Iteration, Generic[T]):
 
         Raises:
             StopIteration: There are no more.
+            Exception: The next element failed: the one behind it comes next. Or the run failed and is over: then this
+                is raised again whenever somebody asks.
         """
         with self._refilling:
             if length_hint(self._run.elements):
                 return
+            if self._over is not None:
+                raise self._over
             self._telemetry.waits()
             try:
-                self._run.enter(next(self._chunks))
-            except BaseException:
+                chunk = next(self._chunks)
+            except BaseException as error:
                 self._telemetry.ends()
+                if isinstance(error, Exception) and not isinstance(error, StopIteration):
+                    self._over = error
                 raise
+            self._run.enter(chunk)
+            if chunk.error is not None:
+                raise chunk.error
 
     def look(self) -> None:
         """As the run does; an error ends it, and leaves it where it stands."""
@@ -101,6 +111,7 @@ class DatasetIterator(Iteration, Generic[T]):
             Exception: What went wrong while the run was closed.
         """
         self._run.leave()
+        self._over = None
         try:
             self._chunks.close()
         except Exception as error:
@@ -130,6 +141,7 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
         super().__init__(run)
         self._queue = ByteQueue(run.queue_bytes)
         self._refilling = asyncio.Lock()
+        self._over: Exception | None = None
         loop = asyncio.get_running_loop()
         self._telemetry = telemetry = run.telemetry
         telemetry.queued = partial(getattr, self._queue, "held")
@@ -153,23 +165,29 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
                     await self._refill()
 
     async def _refill(self) -> None:
+        if self._over is not None:
+            raise self._over
         self._telemetry.waits()
         try:
             chunk = await self._queue.get()
         except asyncio.CancelledError:  # it may ask again
             self._telemetry.works()
             raise
-        except BaseException:
+        except BaseException as error:
             self._telemetry.ends()
+            self._over = error if isinstance(error, Exception) else None
             raise
         if chunk is None:
             self._telemetry.ends()
             raise StopAsyncIteration
         self._run.enter(chunk)
+        if chunk.error is not None:
+            raise chunk.error
 
     async def aclose(self) -> None:
         """Ends the run: when this returns, no task or connection of it is left. Closing twice is fine."""
         self._run.leave()
+        self._over = None
         await self._end()
 
     async def _look(self) -> None:

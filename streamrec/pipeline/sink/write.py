@@ -83,6 +83,8 @@ async def take_all(run: Run, shards: ShardSet, encoder: Encoder, tell: Callable[
         tasks.start_soon(counted, telemetry, run.mappings, fill, queue, chunks)
         telemetry.waits()
         while (chunk := await queue.get()) is not None:
+            if chunk.error is not None:
+                raise chunk.error
             telemetry.takes(chunk, iter(()))
             await write_chunk(chunk, run, shards, encoder)
             tell(shards)
