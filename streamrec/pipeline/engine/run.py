@@ -7,7 +7,7 @@ What a consumer sees:
   known. An unfinished batch is delivered before it. The run goes on: the next element is the one behind that which
   failed, and so is the position. The error travels among the chunks (`Chunk.error`), through all steps.
 - A failing source, a step that raises, or a failure within a source that does not go on behind one (`goes_on`: those
-  that join or reorder chains do not): the same, but the run is over. Who asks again gets the same error.
+  that join or reorder chains do not): the same, but the run is over: who asks again gets a ClosedError.
 - An end from below (`take` has enough): the source is closed at once; nothing more is fetched.
 - Cancellation, an early exit or an error of the consumer, Ctrl-C, an iterator that is dropped, the interpreter's exit:
   the generators are closed from the outside in, by the task that runs them: tasks are cancelled, bodies closed,

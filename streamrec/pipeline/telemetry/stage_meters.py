@@ -85,7 +85,9 @@ class CountedStep:
     def feed(self, chunk: Chunk) -> list[Chunk]:
         before = self._meter.begin(chunk)
         chunks = self._counted(partial(self._step.feed, chunk))
-        for error, index in getattr(self._step, "failures", ()):
+        failures: list[tuple[Exception, int]] = getattr(self._step, "failures", [])
+        while failures:
+            error, index = failures.pop()
             error.add_note(f"in {self._meter.title}{self._place(FailedElement(before + index, chunk, index))}")
         return chunks
 

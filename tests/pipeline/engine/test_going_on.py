@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamrec import CorruptRecordError, Dataset, FeatureError, FixedLenFeature, TFRecordDataset, encode_records
+from streamrec import (
+    ClosedError,
+    CorruptRecordError,
+    Dataset,
+    FeatureError,
+    FixedLenFeature,
+    NotFoundError,
+    TFRecordDataset,
+    encode_records,
+)
 from streamrec.example import encode_example
 from tests.pipeline.small_shards import SHARDS
 
@@ -19,13 +28,13 @@ BAD = {3, 4, 11, 19}
 """At these numbers functions fail."""
 
 
-class Odd(Exception):
+class OddError(Exception):
     """What functions fail with."""
 
 
 def checked(number: Any) -> Any:
     if int(number) in BAD:
-        raise Odd(int(number))
+        raise OddError(int(number))
     return number
 
 
@@ -90,24 +99,24 @@ def events(iterator: Any, most: int = 1000) -> list[Any]:
             found.append(shown(next(iterator)))
         except StopIteration:
             return found
-        except (Odd, ValueError) as error:
+        except (OddError, ValueError) as error:
             found.append(repr(error))
     return found
 
 
 def test_the_next_element_follows() -> None:
-    expected = [repr(Odd(n)) if n in BAD else str(n) for n in range(23)]
+    expected = [repr(OddError(n)) if n in BAD else str(n) for n in range(23)]
     assert events(CHAINS["map"](numbers()).iterate()) == expected
     assert events(CHAINS["map in threads"](numbers()).iterate()) == expected
     assert events(CHAINS["async map"](numbers()).iterate()) == expected
     assert events(CHAINS["prefetch"](numbers()).iterate()) == [
-        repr(Odd(n)) if n in BAD else str(2 * n) for n in range(23)
+        repr(OddError(n)) if n in BAD else str(2 * n) for n in range(23)
     ]
 
 
 def test_a_batch_that_an_error_cuts_short_comes_before_it() -> None:
     assert events(CHAINS["batch"](numbers()).iterate())[:5] == [
-        *("[0, 1, 2]", "Odd(3)", "Odd(4)", "[5, 6, 7, 8]", "[9, 10]")
+        *("[0, 1, 2]", "OddError(3)", "OddError(4)", "[5, 6, 7, 8]", "[9, 10]")
     ]
 
 
@@ -121,7 +130,7 @@ def test_it_resumes_exactly_after_each_element_and_each_error(name: str) -> None
             whole.append(shown(next(iterator)))
         except StopIteration:
             break
-        except (Odd, ValueError) as error:
+        except (OddError, ValueError) as error:
             whole.append(repr(error))
         states.append(json.loads(json.dumps(iterator.state_dict())))
     assert any("Odd" in event or "Error" in event for event in whole) or "ignored" in name
@@ -141,7 +150,7 @@ async def test_async_iterators_go_on_too(calls: int | None) -> None:
             found.append(int(await anext(iterator)))
         except StopAsyncIteration:
             break
-        except Odd as error:
+        except OddError as error:
             found.append(error.args[0])
     assert found == list(range(23))
 
@@ -153,11 +162,11 @@ def test_results_that_come_in_any_order_lose_nothing() -> None:
 
 def test_all_may_fail() -> None:
     def fails(number: Any) -> Any:
-        raise Odd(int(number))
+        raise OddError(int(number))
 
     for calls in (None, 1, 4):
         dataset = Dataset.range(5000).map(fails, num_parallel_calls=calls)
-        assert events(dataset.iterate(), 5001) == [repr(Odd(n)) for n in range(5000)]
+        assert events(dataset.iterate(), 5001) == [repr(OddError(n)) for n in range(5000)]
         assert list(dataset.ignore_errors()) == []
     assert list(Dataset.range(3).map(fails).ignore_errors().repeat()) == []
 
@@ -174,7 +183,7 @@ def files(tmp_path: Path) -> list[str]:
 
 def fails_at_20(record: bytes) -> bytes:
     if record.endswith(b".7"):
-        raise Odd(record.decode())
+        raise OddError(record.decode())
     return record
 
 
@@ -190,7 +199,7 @@ def test_errors_that_are_left_out_are_counted_and_told(files: list[str], caplog:
     for number, message in zip(numbers, caplog.messages, strict=True):
         shard, record = everything[number].decode().split(".")
         assert message == (
-            f"an element is left out: Odd: {shard}.{record} (in map: your function fails_at_20, "
+            f"an element is left out: OddError: {shard}.{record} (in map: your function fails_at_20, "
             f"element {number} of this run: {files[int(shard)]}, record {record})"
         )
 
@@ -223,19 +232,19 @@ def test_a_source_that_failed_says_so_whenever_it_is_asked(files: list[str]) -> 
     dataset = TFRecordDataset(files).map(len)
     for damaged in (dataset, dataset.ignore_errors()):
         iterator = damaged.iterate()
-        with pytest.raises(CorruptRecordError) as first:
+        with pytest.raises(CorruptRecordError):
             list(iterator)
         for _ in range(2):
-            with pytest.raises(CorruptRecordError) as again:
+            with pytest.raises(
+                ClosedError, match=r"cannot go on behind the error .* \(CorruptRecordError: .*s-2, record"
+            ):
                 next(iterator)
-            assert again.value is first.value
 
 
-async def test_so_in_async_code(files: list[str]) -> None:
-    Path(files[0]).write_bytes(b"\0" * 100)
-    iterator = TFRecordDataset(files).aiterate()
-    for _ in range(3):
-        with pytest.raises(CorruptRecordError):
+async def test_so_in_async_code(tmp_path: Path) -> None:
+    iterator = TFRecordDataset(str(tmp_path / "missing")).aiterate()
+    for kind in (NotFoundError, ClosedError, ClosedError):
+        with pytest.raises(kind):
             await anext(iterator)
 
 
@@ -248,28 +257,28 @@ def test_a_source_that_reorders_or_joins_ends_with_the_error() -> None:
         numbers().interleave(lambda n: Dataset.range(2).map(lambda _: checked(n))),
     ):
         iterator = dataset.iterate()
-        with pytest.raises(Odd):
+        with pytest.raises(OddError):
             list(iterator)
-        with pytest.raises(Odd):
+        with pytest.raises(ClosedError, match="Odd"):
             next(iterator)
 
 
 def test_a_generator_that_failed_is_over() -> None:
     def made() -> Any:
         yield 1
-        raise Odd
+        raise OddError
 
     iterator = Dataset.from_generator(made).iterate()
     assert next(iterator) == 1
-    for _ in range(3):
-        with pytest.raises(Odd):
+    for kind in (OddError, ClosedError, ClosedError):
+        with pytest.raises(kind):
             next(iterator)
 
 
 # As in tf.data.
 
 
-TENSORFLOW = ["map", "filter", "take_while", "enumerate", "take", "repeat", "concatenate", "prefetch", "unbatch"]
+TENSORFLOW = ["map", "filter", "enumerate", "take", "repeat", "concatenate", "prefetch", "unbatch"]
 
 
 @pytest.mark.peer
@@ -284,7 +293,6 @@ def test_tensorflow_goes_on_in_the_same_way(name: str) -> None:
     chains: dict[str, Callable[[Any, Any], Any]] = {
         "map": lambda ds, f: ds.map(f),
         "filter": lambda ds, f: ds.filter(lambda n: f(n) % 2 == 0),
-        "take_while": lambda ds, f: ds.take_while(lambda n: f(n) < 15),
         "enumerate": lambda ds, f: ds.map(f).enumerate(),
         "take": lambda ds, f: ds.map(f).take(9),
         "repeat": lambda ds, f: ds.map(f).repeat(2),
@@ -307,6 +315,6 @@ def test_tensorflow_goes_on_in_the_same_way(name: str) -> None:
                 found.append("error")
 
     ours = events(chains[name](numbers(), checked).iterate())
-    assert ["error" if event.startswith("Odd") else json.loads(event) for event in ours] == json.loads(
+    assert ["error" if event.startswith("OddError") else json.loads(event) for event in ours] == json.loads(
         json.dumps(theirs())
     )

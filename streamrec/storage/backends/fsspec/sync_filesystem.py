@@ -36,8 +36,11 @@ T = TypeVar("T")
 BLOCK: Final = 1 << 20
 """Bytes of one read: below that the hop to the thread shows."""
 
-SHARED: Final = {"ftp", "git", "libarchive", "tar"}
+SHARED: Final = {"ftp", "git", "libarchive", "sftp", "ssh", "tar"}
 """Filesystems that bear one call at a time."""
+
+UNLISTED: Final = {"sftp", "ssh"}
+"""Filesystems that keep no listings, and hand every option on to a client that does not know this one."""
 
 
 async def connect(source: Source, policy: RetryPolicy) -> SyncFsBackend:
@@ -45,7 +48,9 @@ async def connect(source: Source, policy: RetryPolicy) -> SyncFsBackend:
     if source.filesystem is not None:
         return SyncFsBackend(source.filesystem)
     options = {name: dict(value) if isinstance(value, dict) else value for name, value in source.options.items()}
-    options.update(skip_instance_cache=True, use_listings_cache=False)
+    options["skip_instance_cache"] = True
+    if protocol_of(source.url) not in UNLISTED:
+        options["use_listings_cache"] = False
     with common.seam(source.url):
         filesystem, _ = await _in_thread(lambda: fsspec.url_to_fs(source.url, **options))
     return SyncFsBackend(filesystem, ours=True)
