@@ -372,6 +372,16 @@ async def test_an_ftp_server_that_closed_its_connection(ftp_store: Store) -> Non
             storage._backend._fs.ftp.sock.shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]
 
 
+async def test_an_sftp_server_that_closed_its_connection(sftp_store: Store) -> None:
+    url = f"{sftp_store.url}/a/x-0.tfrecord"
+    async with Storages(retry=QUICK) as storages:
+        storage = await storages.at(url)
+        for _ in range(3):
+            assert await storage.read_range(url, 1_000_000, 1_000_100) == WHOLE[1_000_000:1_000_100]
+            assert [info.size async for info in storage.list(f"{sftp_store.url}/a/x-")] == [len(WHOLE), len(HALF)]
+            storage._backend._fs.client.get_transport().sock.close()  # type: ignore[attr-defined]
+
+
 async def test_a_data_set_with_its_manifest_in_an_archive(tmp_path: Path) -> None:
     async with streamrec.ShardWriter(
         f"{tmp_path}/x-{{shard}}.tfrecord", max_shard_records=1_000, manifest=f"{tmp_path}/manifest.json"
