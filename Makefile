@@ -16,9 +16,10 @@ TENSORFLOW ?= tensorflow-cpu==2.21.0
 AZURITE := azurite@3.35.0
 TORCHDATA ?= torchdata==0.11.0
 TOOLS := pytest pytest-timeout pytest-xdist hypothesis trio
-EXTRAS := dev,s3,gcs,http,azure,obstore,zstd,cli
+EXTRAS := dev,s3,gcs,http,azure,obstore,zstd,isal,cli
 PIP := -m pip install --quiet --disable-pip-version-check
 TESTS ?=
+PYTEST_ARGUMENTS ?=
 SECONDS_OF_FUZZING ?= 600
 SOAK_SECONDS ?= 600
 SOAK_KILLS ?= 100
@@ -29,7 +30,7 @@ export STREAMREC_SERVERS ?= $(CURDIR)/$(SERVERS)
 # The tests start hundreds of interpreters: each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-s3 check soak fuzz bench sanitize servers client peers clean
+.PHONY: help demo test test-s3 test-crt test-oldest check soak fuzz bench sanitize servers client peers clean
 
 help:
 	@sed -n '1,5p' Makefile | cut -c3-
@@ -45,12 +46,16 @@ demo: client servers
 	@$(CLIENT)/bin/python -m examples.demo
 
 test: client servers $(if $(filter 1,$(PEERS)),peers)
-	$(CLIENT)/bin/python -m pytest --numprocesses auto --dist worksteal $(TESTS)
+	$(CLIENT)/bin/python -m pytest --numprocesses auto --dist worksteal $(PYTEST_ARGUMENTS) $(TESTS)
 
 # S3 with other clients than the newest: with awscrt installed, and the oldest of each that pyproject.toml allows.
-test-s3: $(CRT)/.done $(OLDEST)/.done servers
-	STREAMREC_OTHER_CLIENT=1 $(CRT)/bin/python -m pytest --numprocesses 2 tests/storage/backends/test_s3_options.py
-	STREAMREC_OTHER_CLIENT=1 $(OLDEST)/bin/python -m pytest --numprocesses 2 tests/storage/backends/test_s3_options.py tests/storage/backends/test_s3.py tests/storage/backends/test_gcs.py tests/storage/backends/test_chained_urls.py
+test-s3: test-crt test-oldest
+
+test-crt: $(CRT)/.done servers
+	STREAMREC_OTHER_CLIENT=1 $(CRT)/bin/python -m pytest --numprocesses 2 $(PYTEST_ARGUMENTS) tests/storage/backends/test_s3_options.py
+
+test-oldest: $(OLDEST)/.done servers
+	STREAMREC_OTHER_CLIENT=1 $(OLDEST)/bin/python -m pytest --numprocesses 2 $(PYTEST_ARGUMENTS) tests/storage/backends/test_s3_options.py tests/storage/backends/test_s3.py tests/storage/backends/test_gcs.py tests/storage/backends/test_chained_urls.py
 
 check: client
 	$(CLIENT)/bin/ruff check .
@@ -65,13 +70,14 @@ soak: client servers
 	$(CLIENT)/bin/python -m tests.soak.reading --seconds $(SOAK_SECONDS)
 	$(CLIENT)/bin/python -m tests.soak.writing --kills $(SOAK_KILLS)
 	$(CLIENT)/bin/python -m tests.soak.training --kills $(SOAK_TRAINING_KILLS)
+	! $(CLIENT)/bin/python -c "import torch" 2>/dev/null || $(CLIENT)/bin/python -m tests.soak.loaders
 
 fuzz:
 	sh fuzz/run.sh $(SECONDS_OF_FUZZING)
 
 bench: client servers peers
 	$(CLIENT)/bin/python $(PIP) tfrecord
-	for name in kernels local stream encode parse paced faults pipeline training clients repeated_gets; do $(CLIENT)/bin/python -m benchmarks.$$name || exit 1; done
+	for name in kernels local stream encode parse writing paced faults pipeline training clients repeated_gets; do $(CLIENT)/bin/python -m benchmarks.$$name || exit 1; done
 	$(CLIENT)/bin/python -m benchmarks.pipeline --memory
 
 client: $(CLIENT)/.done

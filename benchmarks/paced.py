@@ -124,10 +124,12 @@ def first(root: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def served(root: Path, name: str, count: int, size: int, faults: Faults) -> Iterator[tuple[str, list[str]]]:
+def served(
+    root: Path, name: str, count: int, size: int, faults: Faults, record: int = RECORD
+) -> Iterator[tuple[str, list[str]]]:
     """A simulated store on the second core that holds the shards: one that was written, under many names."""
     bucket = root / name
-    asyncio.run(fill(str(bucket), None, 1, size, min(RECORD, size)))
+    asyncio.run(fill(str(bucket), None, 1, size, min(record, size)))
     names = [f"{name}/{index:05d}.tfrecord" for index in range(count)]
     for other in names[1:]:
         os.link(bucket / "000.tfrecord", root / other)

@@ -27,7 +27,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -132,19 +132,21 @@ def memory(servers: Sequence[str]) -> None:
 
 
 @contextmanager
-def loaded(server: str, shards: int, size: int, record: int) -> Iterator[tuple[list[str], dict[str, Any]]]:
-    """A server that holds the shards; gives their URLs and the client's options."""
+def loaded(
+    server: str, shards: int, size: int, record: int, certificate: tuple[Path, Path] | None = None
+) -> Iterator[tuple[list[str], dict[str, Any]]]:
+    """A server that holds the shards, over TLS where it is given a certificate; their URLs and the client's options."""
     with ExitStack() as stack:
         if server == "nginx":
-            store = stack.enter_context(nginx())
+            store = stack.enter_context(nginx(certificate=certificate))
             target, options = str(store.directory / "data"), {"endpoint_url": store.endpoint, "anon": True}
             url, write_options = "s3://data", None
         elif server == "gcs":
-            store = stack.enter_context(fake_gcs("data", in_memory=False))
+            store = stack.enter_context(fake_gcs("data", in_memory=False, certificate=certificate))
             target, options = str(store.directory / "objects" / "data"), dict(store.options)
             url, write_options = store.url, None
         else:
-            store = stack.enter_context(seaweedfs("data"))
+            store = stack.enter_context(seaweedfs("data", certificate=certificate))
             target = url = store.url
             options, write_options = dict(store.options), dict(store.options)
         pin_server(store)
@@ -190,9 +192,11 @@ async def fill(target: str, options: dict[str, Any] | None, shards: int, size: i
                 written += count * (record + 16)
 
 
-def spawn(module: str = "benchmarks.stream", **task: Any) -> dict[str, Any]:
+def spawn(
+    module: str = "benchmarks.stream", environment: Mapping[str, str] | None = None, **task: Any
+) -> dict[str, Any]:
     """One side, in a fresh process: the `child` of a benchmark."""
-    environment = {**os.environ, "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
+    environment = {**os.environ, "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false", **(environment or {})}
     command = [sys.executable, "-m", module, "--child", json.dumps(task)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:

@@ -20,6 +20,7 @@ from streamrec.errors import (
     UploadEndedError,
 )
 from streamrec.example import (
+    ArrowBatch,
     BytesColumn,
     BytesList,
     EncodedBatch,
@@ -67,15 +68,21 @@ from streamrec.pipeline import (
     WriteProgress,
 )
 from streamrec.shards import (
+    Index,
+    RecordSource,
     ShardInfo,
     ShardReader,
     ShardWriter,
     TFRecordWriter,
     VerifyProblem,
     VerifyReport,
+    join_index,
+    join_index_sync,
     open_shard,
     verify,
     verify_sync,
+    write_index,
+    write_index_sync,
     write_manifest,
     write_manifest_sync,
 )
@@ -85,6 +92,7 @@ from streamrec.tfrecord import Framer, Frames, Loss, TFRecordOptions, encode_rec
 __all__ = [
     "AUTOTUNE",
     "AlreadyExistsError",
+    "ArrowBatch",
     "AsyncDatasetIterator",
     "BytesColumn",
     "BytesList",
@@ -106,6 +114,7 @@ __all__ = [
     "FloatList",
     "Framer",
     "Frames",
+    "Index",
     "Int64List",
     "IntegrityError",
     "Loss",
@@ -117,6 +126,7 @@ __all__ = [
     "PositionMismatchError",
     "RaggedFeature",
     "RaggedTensor",
+    "RecordSource",
     "RetryPolicy",
     "Schema",
     "SequenceExample",
@@ -152,6 +162,8 @@ __all__ = [
     "float_feature",
     "infer_features",
     "int64_feature",
+    "join_index",
+    "join_index_sync",
     "open_shard",
     "parse_example",
     "parse_sequence_example",
@@ -161,8 +173,9 @@ __all__ = [
     "serialize_tensor",
     "verify",
     "verify_sync",
+    "write_index",
+    "write_index_sync",
     "write_manifest",
     "write_manifest_sync",
 ]
-
 __version__: str

@@ -52,7 +52,7 @@ def imports(path: Path) -> Iterator[str]:
 
 
 OF_OUR_OWN = {
-    *("abreast", "arriving", "climb", "crew", "dealing", "drawing", "failing", "flight", "front", "fronts", "grain"),
+    *("abreast", "arriving", "climb", "crew", "dealing", "drawing", "failing", "flight", "front", "fronts"),
     *(
         "haul",
         "hops",

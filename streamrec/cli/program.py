@@ -43,6 +43,7 @@ COMMANDS: Final = {
     "cat": "All records, as text, JSON lines or raw bytes.",
     "count": "How many records there are.",
     "verify": "Checks every CRC32C, or a manifest; repairs.",
+    "index": "Where each record lies, to read any of them by itself.",
     "stat": "Statistics of each feature; an HTML page.",
     "reshard": "Splits, merges, compresses, shuffles into new shards.",
     "bench": "How fast a store gives objects, and what to set.",
@@ -106,7 +107,7 @@ def streamrec_command(verbose: bool) -> None:
     """Looks at TFRecord shards and rewrites them, wherever they lie: disk, S3, GCS, HTTP.
 
     A SOURCE is a URL or path; a pattern ('s3://b/train-*.tfrecord', '{00000..00127}'), best in quotes; a directory; or
-    a manifest (*.json), which stands for its shards.
+    a manifest (*.json) or an index (*.index), which stands for its shards.
     """
     logging.basicConfig(level=logging.INFO if verbose else logging.CRITICAL, format="%(name)s: %(message)s")
 

@@ -18,7 +18,7 @@ from streamrec.cli.reading import blocks, total_bytes
 from streamrec.cli.records import Kind, as_json, as_lines, features_in, kind_of
 from streamrec.cli.sources import Found, find_records, storages_for
 
-__all__ = ["Showing", "show"]
+__all__ = ["Showing", "show", "show_numbered"]
 
 KIND_RECORDS = 100
 """Records of the first block that say what the others are."""
@@ -50,11 +50,13 @@ class Block(NamedTuple):
         path: The shard's URL.
         first: The number of the first one in its shard; None where reading began at a byte.
         frames: The records.
+        byte: Where the first one lies in its shard; None where the frames know it.
     """
 
     path: str
     first: int | None
     frames: streamrec.Frames
+    byte: int | None = None
 
 
 async def show(names: Sequence[str], showing: Showing, storage_options: Mapping[str, Any]) -> None:
@@ -79,6 +81,28 @@ async def show(names: Sequence[str], showing: Showing, storage_options: Mapping[
             raise
         raise click.UsageError(str(error)) from error  # it is compressed, and has no place to begin at
     printer.end()
+
+
+async def show_numbered(
+    index: str, numbers: Sequence[int], showing: Showing, storage_options: Mapping[str, Any]
+) -> None:
+    """Prints records of an index by their numbers, in that order; no others are read.
+
+    Raises:
+        IndexError: There is no such record.
+        StreamrecError: They cannot be read, or are damaged.
+    """
+    source = await streamrec.RecordSource.open(index, storage_options=storage_options)
+    frames = await source.get(numbers)
+    places = await source.places(numbers)
+    printer = Printer(showing)
+    for number, (shard, offset, _) in enumerate(zip(*(part.tolist() for part in places), strict=True)):
+        info = source.index.shards[shard]
+        one = streamrec.Frames(frames.buffer, frames.spans[number : number + 1])
+        first = numbers[number] % len(source) - int(source.index.first_records[shard])
+        printer.show(Block(info.path, first, one, offset))
+    printer.end()
+    await source.aclose()
 
 
 def without_first(shards: Sequence[Found], count: int) -> tuple[list[Found], int]:
@@ -166,6 +190,7 @@ class Printer:
 
     def _show_text(self, block: Block, index: int, record: bytes, kind: Kind) -> None:
         number = "" if block.first is None else f"record {block.first + index:,}, "
-        print_line(f"{block.path}, {number}byte {block.frames.offset(index):,}: {len(record):,} bytes")
+        byte = block.frames.offset(index) if block.byte is None else block.byte
+        print_line(f"{block.path}, {number}byte {byte:,}: {len(record):,} bytes")
         for line in as_lines(record, kind, self.showing.features):
             print_line(f"  {line}")

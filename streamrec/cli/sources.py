@@ -1,9 +1,9 @@
 """From the names that were typed to objects in a store.
 
-- A name that ends in `.json` is a manifest, and stands for its shards.
+- A name that ends in `.json` is a manifest, one that ends in `.index` an index; both stand for their shards.
 - A directory (a URL that ends in `/` or is a bucket, a local path that is one) stands for all that lies below it. Where
-  records are wanted, manifests and names that begin with `.` or `_` (as `_SUCCESS`) are left out; and a `manifest.json`
-  tells how many records those shards hold that have the size which it says.
+  records are wanted, manifests, indexes and names that begin with `.` or `_` (as `_SUCCESS`) are left out; and a
+  `manifest.json` tells how many records those shards hold that have the size which it says.
 - All else is what `TFRecordDataset` takes: a URL, a path, a glob, braces.
 """
 
@@ -20,13 +20,16 @@ import anyio
 import click
 
 from streamrec.errors import ManifestError, NotFoundError
-from streamrec.shards import Listing, Manifest, expand_braces, sizes_of
+from streamrec.shards import Listing, expand_braces, read_manifest, sizes_of
 from streamrec.storage import Storages
 
-__all__ = ["Found", "directory_of", "find", "find_records", "read_manifest", "storages_for"]
+__all__ = ["MANIFESTS", "Found", "directory_of", "find", "find_records", "storages_for"]
 
 BUCKET = re.compile(r"(?!file:|local:|memory:|https?:)[a-z0-9+.-]+://[^/*?\[]+")
-NO_RECORDS = re.compile(r"(.*/)?([._][^/]*|[^/]*\.json)", re.DOTALL)
+MANIFESTS = (".json", ".index")
+"""How the names of manifests and indexes end."""
+
+NO_RECORDS = re.compile(r"(.*/)?([._][^/]*|[^/]*\.(json|idx|index|index\.part-[^/]*))", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,31 +78,19 @@ async def find_records(storages: Storages, names: Sequence[str]) -> list[Found]:
 
     Raises:
         NotFoundError, StorageError: As `find`.
-        ManifestError: A name that ends in `.json` is no manifest.
+        ManifestError: A name that ends in `.json` or `.index` is no manifest and no index.
     """
     found: list[Found] = []
     for name in expanded(names):
         directory = directory_of(name)
-        if name.endswith(".json"):
-            manifest = await read_manifest(storages, name)
+        if name.endswith(MANIFESTS):
+            manifest = await read_manifest(await storages.at(name), name)
             found += [Found(shard.path, shard.bytes, shard.records) for shard in manifest.shards]
         elif directory:
             found += await shards_below(storages, directory)
         else:
             found += await matching(storages, name)
     return await sized(storages, found)
-
-
-async def read_manifest(storages: Storages, url: str) -> Manifest:
-    """Reads a manifest.
-
-    Raises:
-        NotFoundError: There is none.
-        ManifestError: What is there is no manifest.
-    """
-    storage = await storages.at(url)
-    info = await storage.stat(url)
-    return Manifest.from_json(url, await storage.read_range(url, 0, info.size or 0, info.version))
 
 
 def directory_of(name: str) -> str | None:
@@ -136,7 +127,7 @@ async def shards_below(storages: Storages, directory: str) -> list[Found]:
     for item in inside:
         if item.path.endswith("/manifest.json"):
             with suppress(ManifestError):  # somebody else's
-                manifest = await read_manifest(storages, item.path)
+                manifest = await read_manifest(await storages.at(item.path), item.path)
                 counts |= {(shard.path, shard.bytes): shard.records for shard in manifest.shards}
     return [replace(item, records=counts.get((item.path, item.size))) for item in shards]
 

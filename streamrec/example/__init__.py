@@ -1,5 +1,6 @@
 """tf.train.Example messages: parsed and written in columns, without TensorFlow."""
 
+from streamrec.example.arrow import ArrowBatch
 from streamrec.example.columns import BytesColumn, RaggedTensor, SparseTensor
 from streamrec.example.encoding.encode import (
     EncodedBatch,
@@ -35,6 +36,7 @@ from streamrec.example.schema import FeatureSummary, Schema, infer_features
 from streamrec.example.tensor import parse_tensor, serialize_tensor
 
 __all__ = [
+    "ArrowBatch",
     "BytesColumn",
     "BytesList",
     "EncodedBatch",

@@ -20,7 +20,9 @@ __all__ = [
     "TOO_LONG",
     "Scan",
     "allocate",
+    "arrow_array",
     "arrow_binary",
+    "arrow_stream",
     "crc32c",
     "crc32c_implementations",
     "crc32c_with",
@@ -36,6 +38,7 @@ __all__ = [
     "map_file",
     "masked_crc32c",
     "pad_rows",
+    "permute",
     "pick",
     "rows_in_turn",
     "scan_frames",
@@ -54,7 +57,9 @@ if NATIVE:
     try:
         from streamrec.kernels._native import (
             allocate,
+            arrow_array,
             arrow_binary,
+            arrow_stream,
             crc32c,
             crc32c_implementations,
             crc32c_with,
@@ -70,6 +75,7 @@ if NATIVE:
             map_file,
             masked_crc32c,
             pad_rows,
+            permute,
             pick,
             rows_in_turn,
             scan_frames,
@@ -79,7 +85,9 @@ if NATIVE:
 else:
     from streamrec.kernels.reference import (
         allocate,
+        arrow_array,
         arrow_binary,
+        arrow_stream,
         crc32c,
         crc32c_implementations,
         crc32c_with,
@@ -95,6 +103,7 @@ else:
         map_file,
         masked_crc32c,
         pad_rows,
+        permute,
         pick,
         rows_in_turn,
         scan_frames,

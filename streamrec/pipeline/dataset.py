@@ -10,6 +10,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import import_module
 from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
@@ -17,11 +18,13 @@ from fsspec import AbstractFileSystem
 
 from streamrec import arguments, bridge
 from streamrec.arguments import described, flag, function, integer, mapping
+from streamrec.errors import MissingExtraError
 from streamrec.example.features import Feature
+from streamrec.pipeline.arrow_stream import arrow_stream
 from streamrec.pipeline.elements.nests import leaves, map_nest
 from streamrec.pipeline.engine.description import Chain, Source
 from streamrec.pipeline.engine.epochs import Epochs
-from streamrec.pipeline.engine.iteration import Run, check_state
+from streamrec.pipeline.engine.iteration import Run, check_state, shared_seed
 from streamrec.pipeline.engine.random_streams import Choices, weights_of
 from streamrec.pipeline.engine.session import StoreOptions
 from streamrec.pipeline.iterators import AsyncDatasetIterator, DatasetIterator, ThreadedAsyncIterator, in_this_loop
@@ -36,6 +39,7 @@ from streamrec.pipeline.sources.combine.sample import Choose
 from streamrec.pipeline.sources.combine.zip import Zip
 from streamrec.pipeline.sources.concatenate import Concatenate
 from streamrec.pipeline.sources.generator import Generated
+from streamrec.pipeline.sources.global_shuffle.source import BLOCK_BYTES, WINDOW_BYTES, GlobalShuffle, Quality, checked
 from streamrec.pipeline.sources.in_memory import Range, Slices
 from streamrec.pipeline.sources.list_files import Names
 from streamrec.pipeline.sources.prefetch import Prefetch
@@ -489,7 +493,7 @@ class Dataset(Generic[T]):
             even: None: each record once, and readers of about the same load. Else all readers give exactly as many
                 records: "drop" leaves out the last ones (fewer than there are readers), "pad" goes on with the first
                 of the data set where it ends, and "cycle" has who has fewer begin his own again.
-            manifest: With `even`, the URL of the manifest that says how many records each shard holds.
+            manifest: With `even`, the URL of the manifest or of the index, which says how many records a shard holds.
 
         Raises:
             ValueError: It stands elsewhere; `even` without `manifest`; a rank out of its range.
@@ -502,6 +506,75 @@ class Dataset(Generic[T]):
                 "or use shard(num_shards, index), which goes by elements"
             )
         return self._of(Distribute(source, rank_of(rank, world_size), even, manifest))
+
+    def global_shuffle(
+        self,
+        seed: int,
+        *,
+        index: str,
+        global_batch_size: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        even: Literal["pad", "drop", "cycle"] | None = None,
+        quality: Quality | None = None,
+        block_bytes: int = BLOCK_BYTES,
+        window_bytes: int = WINDOW_BYTES,
+        lanes: int | None = None,
+    ) -> Dataset[Any]:
+        """All records of the data set in random order, dealt to ranks and workers; right behind `TFRecordDataset`.
+
+        The order depends on the seed, the epoch and the index alone: not on who reads, on which machine, or in which
+        time. A state is one position: any number of ranks goes on there, each record once. `docs/global-shuffle.md`
+        has pictures and figures.
+
+        Args:
+            seed: Which order.
+            index: The URL of the index of these shards, which `write_index` makes.
+            global_batch_size: How many records all ranks together take in a step. Elements are then batches: each
+                rank's slots of the global batch (`Frames`). None: elements are records, one for each rank in a step.
+            rank: This process's number, from 0; None to ask, as `distribute` does.
+            world_size: How many processes there are; with `rank`. It must divide the global batch size.
+            even: What is done where the last step has too few records. None: each record comes once, and the last
+                ranks have a smaller last batch, or none. "drop" leaves the step out, "pad" goes on with the first
+                records of the epoch, "cycle" with those that each slot had in the first step.
+            quality: "exact" for a permutation of all records, each of which is a request of its own; "blocks" to
+                permute blocks of records that follow each other, and mix a window of them. None: "exact" where records
+                have 64 KiB and more on average.
+            block_bytes: Of "blocks": about how large a block is.
+            window_bytes: Of "blocks": how many bytes of blocks all ranks together mix at a time; each holds its part
+                of them in memory.
+            lanes: Of "blocks": the window is divided into so many parts, of which each has its own slots of a global
+                batch. Ranks whose number divides it each read blocks of their own; others read some blocks twice. It
+                divides the global batch size. None: the number up to 24 that most numbers divide.
+
+        Raises:
+            ValueError: It stands elsewhere, or an argument is out of its range. When it runs: the ranks do not divide
+                the global batch size, or the memory budget does not hold this rank's part of the window.
+            ManifestError: When it runs: the index is damaged, or that of other shards.
+            PositionMismatchError: When it runs: the state to resume from was saved with another index.
+        """
+        source = self.chain.source
+        if not isinstance(source, Shards) or self.chain.stages:
+            raise ValueError(
+                f"global_shuffle stands behind {self!r}, and can only order the records of shards: put it right behind "
+                "TFRecordDataset, and stages such as map behind it"
+            )
+        return self._of(
+            checked(
+                GlobalShuffle(
+                    source,
+                    integer("seed", seed),
+                    index,
+                    integer("global_batch_size", global_batch_size, 1, none=True),
+                    even,
+                    quality,
+                    integer("block_bytes", block_bytes, 1),
+                    integer("window_bytes", window_bytes, 1),
+                    integer("lanes", lanes, 1, none=True),
+                    rank_of(rank, world_size),
+                )
+            )
+        )
 
     def with_epoch(self, epoch: int) -> Dataset[T]:
         """The same data set, whose first iteration is this epoch, and the next ones those behind it.
@@ -569,6 +642,37 @@ class Dataset(Generic[T]):
         check_source(storage_options, filesystem)
         file = CacheFile.at(name, storage_options, filesystem, retry or RetryPolicy()) if name else None
         return self._of(Cache(self.chain, file))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The batches as a stream of Arrow record batches: `pyarrow.table(dataset)`, `polars.DataFrame(dataset)`.
+
+        The pipeline runs while they are taken: one iteration, so one epoch. Elements must be batches: dicts of columns,
+        as after `batch(n).parse_example(features)`, or records, which become one column "record". Numbers, and lists of
+        them, are not copied. `requested_schema` is not heeded, as the interface allows.
+
+        Raises:
+            TypeError: Elements are no batches.
+            StreamrecError: There is no element, and no `parse_example` that would tell the schema.
+        """
+        return arrow_stream(self.chain, iter(self))
+
+    def to_arrow(self) -> Any:
+        """The batches as a `pyarrow.RecordBatchReader`, which runs the pipeline as it is read; needs pyarrow.
+
+        Raises:
+            MissingExtraError: pyarrow is not installed.
+            TypeError, StreamrecError: As for `__arrow_c_stream__`.
+
+        Examples:
+            >>> dataset = Dataset.from_tensor_slices({"label": np.arange(5)}).batch(2)
+            >>> dataset.to_arrow().read_all().to_pydict()
+            {'label': [0, 1, 2, 3, 4]}
+        """
+        try:
+            pyarrow = import_module("pyarrow")
+        except ImportError as error:
+            raise MissingExtraError("to_arrow needs a package more: pip install 'streamrec[arrow]'") from error
+        return pyarrow.RecordBatchReader.from_stream(self)
 
     def with_options(self, *, deterministic: bool | None = None, memory_budget: int | None = None) -> Dataset[T]:
         """The same pipeline, told something as a whole; what is not given stays as it was.
@@ -644,10 +748,10 @@ class Dataset(Generic[T]):
             pattern, options, num_shards, max_shard_bytes, max_shard_records, overwrite, manifest, filesystem
         )
         check_source(storage_options, filesystem)
-        told = None if isinstance(progress, bool) else function("progress", progress)
+        callback = None if isinstance(progress, bool) else function("progress", progress)
         encoder = Encoder(batched if batched is None else flag("batched", batched))
         storages = Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy())
-        return await write_shards(self._begun(None, None, progress is True), target, storages, encoder, told)
+        return await write_shards(self._begun(None, None, progress is True), target, storages, encoder, callback)
 
     def write_sync(
         self,
@@ -723,7 +827,8 @@ class Dataset(Generic[T]):
         first = self.options.epoch
         if state is None:
             options = replace(self.options, epoch=self._epochs.begin(first))
-            return Run(self.chain, options, None, trace, progress, self._epochs.seed)
+            seed = shared_seed(self.chain)
+            return Run(self.chain, options, None, trace, progress, self._epochs.seed if seed is None else seed)
         check_state(state)
         epoch = int(state["epoch"])
         run = Run(self.chain, replace(self.options, epoch=epoch), state, trace, progress)

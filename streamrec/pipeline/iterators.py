@@ -98,6 +98,11 @@ class DatasetIterator(Iteration, Generic[T]):
                 finally:
                     del failed, chunk  # no cycle of this frame and the traceback: a dropped iterator ends at once
 
+    @property
+    def ready(self) -> bool:
+        """Whether the next element is there already, so that `next` does not wait for it."""
+        return length_hint(self._run.elements) > 0 or self._chunks.queued > 0
+
     def look(self) -> None:
         """As the run does; an error ends it, and leaves it where it stands."""
         try:

@@ -11,6 +11,7 @@ per kind of store below it.
 
 from streamrec.storage.backend import ObjectInfo
 from streamrec.storage.backends.chained_urls import protocol_of, split_chain
+from streamrec.storage.backends.local.backend import local_path
 from streamrec.storage.backends.local.mapped_files import Mappings, noting
 from streamrec.storage.backends.urls import directory_advice
 from streamrec.storage.base import ByteStream, Storage
@@ -37,6 +38,7 @@ __all__ = [
     "check_source",
     "collecting",
     "directory_advice",
+    "local_path",
     "located",
     "noting",
     "protocol_of",

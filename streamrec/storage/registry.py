@@ -164,7 +164,9 @@ def _hedging(backend: Backend, policy: RetryPolicy) -> Hedging | None:
     """Second requests, for stores in a network; a file that is slow to open would only be slower twice."""
     if not backend.remote:
         return None
-    return Hedging(policy.hedge_share, policy.first_byte_timeout / 10, policy.stall_timeout / 10)
+    guesses = policy.first_byte_timeout / 10, policy.stall_timeout / 10
+    floors = policy.first_byte_floor, policy.stall_floor
+    return Hedging(policy.hedge_share, *guesses, policy.hedge_allowance, *floors)
 
 
 def _load(source: Source, backend: str | None = None) -> Connect:

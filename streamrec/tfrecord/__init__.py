@@ -5,6 +5,7 @@ from streamrec.tfrecord.encoder import RecordBatch, as_record, encode_record, en
 from streamrec.tfrecord.framer import MAX_RECORD_BYTES, Framer
 from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, Frames, as_spans
 from streamrec.tfrecord.joining import Joining
+from streamrec.tfrecord.lengths import BLOCK, BLOCK_RECORDS, LengthPacker, PackedLengths, packed_sizes, unpack
 from streamrec.tfrecord.loss import Loss, OnError, check_on_error
 from streamrec.tfrecord.options import CompressionType, TFRecordOptions, check_compression_type
 from streamrec.tfrecord.scattered import BUFFER_BITS, SCATTERED_BYTES, Scattered, are_long
@@ -12,6 +13,8 @@ from streamrec.tfrecord.seek import SETTLE_BYTES, Start, find_start, is_record, 
 from streamrec.tfrecord.sniffing import DETECT_BYTES, detect_compression, is_record_header
 
 __all__ = [
+    "BLOCK",
+    "BLOCK_RECORDS",
     "BUFFER_BITS",
     "DETECT_BYTES",
     "FOOTER_BYTES",
@@ -25,8 +28,10 @@ __all__ = [
     "Frames",
     "Inflater",
     "Joining",
+    "LengthPacker",
     "Loss",
     "OnError",
+    "PackedLengths",
     "RecordBatch",
     "Scattered",
     "Start",
@@ -42,5 +47,7 @@ __all__ = [
     "find_start",
     "is_record",
     "is_record_header",
+    "packed_sizes",
     "spanning",
+    "unpack",
 ]

@@ -5,14 +5,22 @@ import hashlib
 import json
 import tracemalloc
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec import CorruptRecordError, Framer, TFRecordOptions, TruncatedShardError, encode_records
-from streamrec.tfrecord import CompressionType, Deflater, Inflater, detect_compression
+from streamrec import (
+    CorruptRecordError,
+    Framer,
+    MissingExtraError,
+    TFRecordOptions,
+    TruncatedShardError,
+    encode_records,
+)
+from streamrec.tfrecord import CompressionType, Deflater, Inflater, compression, detect_compression
 from tests.effort import thorough
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -23,6 +31,17 @@ FILES = [
     ("records.tfrecord.zlib", "ZLIB"),
 ]
 COMPRESSED: list[CompressionType] = ["GZIP", "ZLIB", "ZSTD"]
+
+
+@pytest.fixture(scope="module", params=["isal", "zlib"], autouse=True)
+def library(request: pytest.FixtureRequest) -> Iterator[str]:
+    """GZIP and ZLIB are read by ISA-L where it is installed, else by zlib: all tests run over both."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "zlib":
+            patch.setattr(compression, "isal_module", lambda: None)
+        else:
+            assert compression.isal_module() is not None, "install the extra isal"
+        yield request.param
 
 
 def inflate(data: bytes, kind: CompressionType, step: int = 1000, limit: int = 100) -> bytes:
@@ -155,3 +174,25 @@ def test_options_are_tensorflows() -> None:
     assert gzip.decompress(deflate(b"x" * 200, options)) == b"x" * 200
     with pytest.raises(ValueError, match="'SNAPPY' is none of '', 'GZIP', 'ZLIB', 'ZSTD' and None"):
         TFRecordOptions("SNAPPY")
+
+
+@pytest.mark.parametrize("kind", ["GZIP", "ZLIB"])
+def test_isal_writes_what_everybody_reads(library: str, kind: CompressionType) -> None:
+    options = TFRecordOptions(kind, library="isal")
+    if library == "zlib":
+        with pytest.raises(MissingExtraError, match=r"pip install 'streamrec\[isal\]'"):
+            Deflater(options)
+        return
+    data = b"some words " * 10_000
+    packed = deflate(data, options)
+    assert zlib.decompress(packed, zlib.MAX_WBITS + 32) == data
+    assert len(packed) < len(data) / 50
+
+
+def test_isal_is_asked_for_what_it_can_do() -> None:
+    with pytest.raises(ValueError, match="neither 'zlib' nor 'isal'"):
+        TFRecordOptions("GZIP", library="zopfli")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="compresses GZIP and ZLIB, not 'ZSTD'"):
+        TFRecordOptions("ZSTD", library="isal")
+    with pytest.raises(ValueError, match="it is 0 to 3"):
+        TFRecordOptions("GZIP", compression_level=9, library="isal")

@@ -26,9 +26,9 @@ __all__ = ["command", "count_all", "count_one"]
 def command(sources: Sequence[str], by_shard: bool, as_json: bool, storage_options: Mapping[str, Any]) -> None:
     """Counts records.
 
-    A manifest (SOURCE ends in .json, or is a directory with a manifest.json) tells it, and no shard is read. Local
-    shards that are not compressed are mapped, and gone through from length to length. All others are read once.
-    Payloads are not checked: `streamrec verify` does that.
+    A manifest or an index (SOURCE ends in .json or .index, or is a directory with a manifest.json) tells it, and no
+    shard is read. Local shards that are not compressed are mapped, and gone through from length to length. All others
+    are read once. Payloads are not checked: `streamrec verify` does that.
     """
     shards, counts = run(count_sources(sources, storage_options))
     if as_json:

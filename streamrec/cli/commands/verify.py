@@ -17,7 +17,7 @@ from streamrec.cli.program import BAD_DATA
 from streamrec.cli.progress import progress
 from streamrec.cli.reading import map_concurrently, run, total_bytes
 from streamrec.cli.scanning import Scan, scan
-from streamrec.cli.sources import Found, find_records, storages_for
+from streamrec.cli.sources import MANIFESTS, Found, find_records, storages_for
 from streamrec.cli.writing import Rollback, refuse_existing
 
 __all__ = ["command"]
@@ -59,8 +59,9 @@ def command(
 ) -> int:
     """Reads everything, checks every CRC32C, and tells what is damaged, with record and byte.
 
-    A manifest (SOURCE ends in .json) is compared with what is there: missing and left-over shards, sizes, checksums,
-    numbers of records. Shards that differ are then searched for the damage. The exit code is 1 where anything is wrong.
+    A manifest or an index (SOURCE ends in .json or .index) is compared with what is there: missing and left-over
+    shards, sizes, checksums, numbers of records. Shards that differ are then searched for the damage. The exit code is
+    1 where anything is wrong.
     """
     verdict = run(verify_sources(sources, repair, overwrite, storage_options))
     if as_json:
@@ -95,7 +96,7 @@ def print_verdict(verdict: Verdict) -> None:
 async def verify_sources(
     sources: Sequence[str], repair: str | None, overwrite: bool, storage_options: Mapping[str, Any]
 ) -> Verdict:
-    manifests = [name for name in sources if name.endswith(".json")]
+    manifests = [name for name in sources if name.endswith(MANIFESTS)]
     with progress("comparing", None):
         reports = [await streamrec.verify(manifest, storage_options=storage_options) for manifest in manifests]
     problems = [problem for report in reports for problem in report.problems]

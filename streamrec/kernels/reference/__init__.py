@@ -10,7 +10,7 @@ Rules of every kernel, here and in C:
 - No length that is read is believed before its CRC was checked, and none leads to an allocation.
 """
 
-from streamrec.kernels.reference.arrow import arrow_binary
+from streamrec.kernels.reference.arrow import arrow_array, arrow_binary, arrow_stream
 from streamrec.kernels.reference.block import allocate
 from streamrec.kernels.reference.checksum import crc32c, crc32c_implementations, crc32c_with, masked_crc32c
 from streamrec.kernels.reference.frames import encode_frames, scan_frames
@@ -18,13 +18,16 @@ from streamrec.kernels.reference.gathering import gather
 from streamrec.kernels.reference.interleaving import interleave
 from streamrec.kernels.reference.mapping import file_stamp, is_cached, is_safe_to_map, lost_pages, map_file
 from streamrec.kernels.reference.pad import pad_rows
+from streamrec.kernels.reference.permute import permute
 from streamrec.kernels.reference.resync import find_header
 from streamrec.kernels.reference.rows_in_turn import rows_in_turn
 from streamrec.kernels.reference.shuffle import exchange, pick
 
 __all__ = [
     "allocate",
+    "arrow_array",
     "arrow_binary",
+    "arrow_stream",
     "crc32c",
     "crc32c_implementations",
     "crc32c_with",
@@ -40,6 +43,7 @@ __all__ = [
     "map_file",
     "masked_crc32c",
     "pad_rows",
+    "permute",
     "pick",
     "rows_in_turn",
     "scan_frames",

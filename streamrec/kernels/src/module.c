@@ -3,15 +3,16 @@
 #include "crc32c/crc32c.h"
 #include "native.h"
 
-extern PyMethodDef block_methods[], crc32c_methods[], decode_arrow_methods[], decode_result_methods[],
-    decode_methods[], encode_methods[], frames_methods[], gather_methods[],
-    interleave_methods[], mapped_methods[], pad_methods[], resync_methods[], shuffle_methods[],
+extern PyMethodDef arrow_binary_methods[], arrow_export_methods[], block_methods[], crc32c_methods[],
+    decode_result_methods[], decode_methods[], encode_methods[], frames_methods[], gather_methods[],
+    interleave_methods[], mapped_methods[], pad_methods[], permute_methods[], resync_methods[], shuffle_methods[],
     turns_methods[];
 
 static PyMethodDef *const families[] = {
+    arrow_binary_methods,
+    arrow_export_methods,
     block_methods,
     crc32c_methods,
-    decode_arrow_methods,
     decode_result_methods,
     decode_methods,
     encode_methods,
@@ -20,6 +21,7 @@ static PyMethodDef *const families[] = {
     interleave_methods,
     mapped_methods,
     pad_methods,
+    permute_methods,
     resync_methods,
     shuffle_methods,
     turns_methods,

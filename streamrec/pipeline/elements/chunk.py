@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, Final, Protocol, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from streamrec.tfrecord import Frames
 
 __all__ = [
     "FAILURE_BYTES",
+    "NUMBERS",
     "Batches",
     "Chunk",
     "Elements",
@@ -93,6 +94,9 @@ FAILURE_BYTES = 1 << 10
 SPAN_BYTES = 16
 STRING_BYTES = 40
 """What a `bytes` object costs beside its bytes: 33, and what the allocator rounds up."""
+
+NUMBERS: Final = frozenset({bool, int, float, *(np.dtype(code).type for code in "?bBhHiIlLefdFD")})
+"""Types of numbers that all weigh the same."""
 
 
 class Positions(Protocol):
@@ -211,6 +215,12 @@ def weigh(elements: Iterable[Any]) -> int:
         return weigh_one(elements)
     if isinstance(elements, Columns):
         return weigh(leaves(elements.nest))
+    if isinstance(elements, list) and len(elements) > 1 and len(kinds := set(map(type, elements))) == 1:
+        kind = kinds.pop()
+        if kind is bytes or kind is str:  # of one simple type there may be a million a second
+            return sum(map(len, elements)) + OBJECT_BYTES * len(elements)
+        if kind in NUMBERS:
+            return len(elements) * weigh_one(elements[0])
     return sum(map(weigh_one, elements))
 
 

@@ -22,6 +22,7 @@ Rules:
 | `cache()` in memory: what it keeps, for the whole run | a half | |
 | `cache(filename)`: what is on its way into the file | a half | 40 MiB |
 | `from_generator`: what was made ahead | a quarter | 4 MiB |
+| `global_shuffle`: windows of blocks, requests ahead | all, save for two chunks | 8 MiB a chunk; 24 blocks ahead |
 | shards: queues, ranges ahead of their turn | all | 6 MiB a queue; ranges as many as fill the wire |
 """
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from hashlib import blake2b
 from itertools import zip_longest
 from operator import length_hint
 from typing import Any
 
 from streamrec.errors import PositionMismatchError
-from streamrec.pipeline.elements.chunk import Chunk, Position
+from streamrec.pipeline.elements.chunk import Chunk, Position, Positions
 from streamrec.pipeline.engine.budget import CONSUMER, UNCOUNTED
 from streamrec.pipeline.engine.description import Chain
 from streamrec.pipeline.engine.file_names import first_difference, sketch
@@ -23,7 +24,7 @@ from streamrec.pipeline.telemetry.trace import Trace
 from streamrec.storage import Mappings
 from streamrec.tfrecord import Frames
 
-__all__ = ["Iteration", "Run"]
+__all__ = ["Iteration", "Run", "shared_seed"]
 
 FORMAT = 2
 """The version of states: a later release reads it, or says why not."""
@@ -83,14 +84,14 @@ class Run:
         self.elements = iter(())
         self.telemetry.ends()
 
-    def state_dict(self) -> dict[str, Any]:
-        """The position before the next element, as JSON."""
-        position: Position = self.position
-        if self._under_way is not None:
-            chunk, rest = self._under_way
-            position = chunk.positions.at(len(chunk.elements) - length_hint(rest))
-        position = {**position, "seed": self.position["seed"]}
-        return state_of(self.chain, self.options.epoch, position)
+    def bookmark(self) -> Callable[[], dict[str, Any]]:
+        """What gives the position before the next element as JSON, also when that one has been taken."""
+        position, under_way = self.position, self._under_way
+        if under_way is None:
+            return partial(state_of, self.chain, self.options.epoch, position)
+        chunk, rest = under_way
+        taken = len(chunk.elements) - length_hint(rest)
+        return partial(state_at, self.chain, self.options.epoch, chunk.positions, taken, position["seed"])
 
 
 class Iteration:
@@ -101,7 +102,11 @@ class Iteration:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the next element comes from, as JSON: `dataset.iterate(state)` or `aiterate(state)` goes on there."""
-        return self._run.state_dict()
+        return self._run.bookmark()()
+
+    def bookmark(self) -> Callable[[], dict[str, Any]]:
+        """A `state_dict()` for later: the call gives the state as of now, and until then costs next to nothing."""
+        return self._run.bookmark()
 
     @property
     def memory_budget(self) -> int:
@@ -133,6 +138,11 @@ def state_of(chain: Chain, epoch: int, position: Position) -> dict[str, Any]:
         "position": position,
     }
     return {**state, "digest": digest_of(state)}
+
+
+def state_at(chain: Chain, epoch: int, positions: Positions, index: int, seed: int) -> dict[str, Any]:
+    """The state within a chunk, before its element of this index."""
+    return state_of(chain, epoch, {**positions.at(index), "seed": seed})
 
 
 def position_of(chain: Chain, state: Any) -> Position:
@@ -191,6 +201,18 @@ def all_names(part: Any) -> Iterator[Sequence[str]]:
     for each in parts:
         if isinstance(each, Mapping | tuple | list) or is_dataclass(each):
             yield from all_names(each)
+
+
+def shared_seed(part: Any) -> int | None:
+    """The seed that a description has for all ranks, so that their states are the same; None where it has none."""
+    seed: int | None = getattr(part, "shared_seed", None)
+    if seed is not None:
+        return seed
+    parts = part.values() if isinstance(part, Mapping) else part if isinstance(part, tuple | list) else ()
+    if is_dataclass(part):
+        parts = [getattr(part, each.name) for each in fields(part)]
+    found = (shared_seed(each) for each in parts if isinstance(each, Mapping | tuple | list) or is_dataclass(each))
+    return next((seed for seed in found if seed is not None), None)
 
 
 def where(state: Mapping[str, Any], chain: Chain) -> str:

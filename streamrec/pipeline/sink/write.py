@@ -49,7 +49,7 @@ async def write_shards(
     target: ShardTarget,
     storages: Storages,
     encoder: Encoder,
-    told: Callable[[WriteProgress], object] | None,
+    callback: Callable[[WriteProgress], object] | None,
 ) -> tuple[ShardInfo, ...]:
     """Runs a pipeline to its end and writes its elements.
 
@@ -58,23 +58,23 @@ async def write_shards(
         target: Where shards go.
         storages: Their stores; closed here.
         encoder: Makes records of elements.
-        told: Is called after each chunk, and at the end.
+        callback: Is called after each chunk, and at the end.
 
     Returns:
         The shards, in order.
     """
-    tell = partial(tells, told)
+    report = partial(notify, callback)
     shards = ShardSet(target, storages, run.memory_budget // 2)
     try:
         async with shards:
-            await take_all(run, shards, encoder, tell)
+            await take_all(run, shards, encoder, report)
     finally:
         run.telemetry.ends()
-    tell(shards)
+    report(shards)
     return shards.shards
 
 
-async def take_all(run: Run, shards: ShardSet, encoder: Encoder, tell: Callable[[ShardSet], None]) -> None:
+async def take_all(run: Run, shards: ShardSet, encoder: Encoder, report: Callable[[ShardSet], None]) -> None:
     """Takes all chunks of a run and writes them."""
     telemetry, queue = run.telemetry, ByteQueue(run.queue_bytes)
     telemetry.queued = partial(getattr, queue, "held")
@@ -87,7 +87,7 @@ async def take_all(run: Run, shards: ShardSet, encoder: Encoder, tell: Callable[
                 raise chunk.error
             telemetry.takes(chunk, iter(()))
             await write_chunk(chunk, run, shards, encoder)
-            tell(shards)
+            report(shards)
             telemetry.waits()
 
 
@@ -101,7 +101,7 @@ async def write_chunk(chunk: Chunk, run: Run, shards: ShardSet, encoder: Encoder
     run.mappings.check()
 
 
-def tells(told: Callable[[WriteProgress], object] | None, shards: ShardSet) -> None:
+def notify(callback: Callable[[WriteProgress], object] | None, shards: ShardSet) -> None:
     """Tells how far it is."""
-    if told is not None:
-        told(WriteProgress(shards.records, shards.bytes, len(shards.finished)))
+    if callback is not None:
+        callback(WriteProgress(shards.records, shards.bytes, len(shards.finished)))

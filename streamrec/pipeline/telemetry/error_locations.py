@@ -22,7 +22,8 @@ from streamrec.pipeline.elements.chunk import (
     StageState,
     Stride,
 )
-from streamrec.pipeline.sources.shards.positions import BlockPositions, SourcePositions
+from streamrec.pipeline.sources.shards.positions import BlockPositions, SharePositions, SourcePositions
+from streamrec.pipeline.stages.batch import Remainder
 
 __all__ = ["FailedElement", "record_at"]
 
@@ -48,8 +49,10 @@ class FailedElement:
         if "slots" not in before.get("source", {}) or "slots" not in after.get("source", {}):
             return None
         kind = made_of(positions)
-        if kind is None or (kind is Stride and {*records(before)} - {*records(after)}):
-            return None  # rows of batches, or batches behind which a shard ended: nobody knows how many records it gave
+        if kind is Remainder or (kind is Stride and {*records(before)} - {*records(after)}):
+            return only_shard(before, after)
+        if kind is None:
+            return None  # rows of batches
         return record_at(before, after, block_length)
 
 
@@ -60,12 +63,31 @@ def innermost(position: Position) -> Position:
     return position
 
 
+def only_shard(before: Position, after: Position) -> tuple[int, int] | None:
+    """The record that `before` stands at, where one shard alone took part, which ended; it does not say with how many.
+
+    >>> before = {"source": {"slots": [[2, 0, 8, None, ""], None], "next": 3}, "skip": 3}
+    >>> only_shard(before, {"source": {"slots": [None, None], "next": 3}})
+    (2, 11)
+    """
+    first = records(before)
+    if len(first) != 1 or before["source"]["next"] != after["source"]["next"]:
+        return None
+    [(shard, record)] = first.items()
+    return shard, record + int(before.get("skip", 0))
+
+
 def made_of(positions: Positions) -> type | None:
-    """What elements with these positions are: Chunk, those of a source; Stride, batches; None, anything else."""
-    while isinstance(positions, StageState | Picked | Nested | Shifted):
+    """What elements with these positions are: Chunk, those of a source; Stride, batches; Remainder, a last one.
+
+    None for anything else.
+    """
+    while isinstance(positions, StageState | Picked | Nested | Shifted | SharePositions):
         positions = positions.inner
     if isinstance(positions, SourcePositions | BlockPositions):
         return Chunk
+    if isinstance(positions, Remainder):
+        return Remainder if made_of(positions.before[0]) is Chunk else None
     return Stride if isinstance(positions, Marks | Stride) else None
 
 

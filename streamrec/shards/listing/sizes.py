@@ -9,7 +9,8 @@ from typing import Final
 from streamrec.errors import ManifestError
 from streamrec.shards.listing.assignment import Portion, ShardSize, assign_bytes
 from streamrec.shards.manifests.manifest import ShardInfo
-from streamrec.shards.manifests.verify import read_manifest, side_by_side
+from streamrec.shards.manifests.verify import read_manifest
+from streamrec.shards.side_by_side import side_by_side
 from streamrec.storage import Storages
 from streamrec.tfrecord import DETECT_BYTES, check_compression_type, detect_compression
 

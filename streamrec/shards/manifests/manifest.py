@@ -21,14 +21,14 @@ import json
 import re
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from streamrec.errors import ManifestError
 from streamrec.storage import split_chain
 from streamrec.tfrecord import CompressionType, check_compression_type
 
-__all__ = ["MARK_BYTES", "Manifest", "Marks", "ShardInfo"]
+__all__ = ["MARK_BYTES", "Manifest", "Marks", "ShardInfo", "absolute", "relative"]
 
 FORMAT = "streamrec manifest"
 VERSION = 1
@@ -45,16 +45,19 @@ class ShardInfo:
         path: Its URL.
         records: How many records it holds.
         bytes: Its size as it lies in the store.
-        crc32c: The CRC32C of all its bytes as they lie in the store.
+        crc32c: The CRC32C of all its bytes as they lie in the store; None where nobody has read them all (an index of
+            local shards, or one made from `.idx` files).
         marks: Number and place of some of its records, in bytes from the start of the shard, about every MARK_BYTES;
             none where it is compressed.
+        version: What the store calls this version of the object; None where it does not tell, or nobody asked.
     """
 
     path: str
     records: int
     bytes: int
-    crc32c: int
+    crc32c: int | None
     marks: tuple[tuple[int, int], ...] = ()
+    version: str | None = field(default=None, compare=False)
 
 
 class Marks:
@@ -134,7 +137,7 @@ class Manifest:
         try:
             shards = tuple(_shard(path, entry) for entry in found["shards"])
             compression = check_compression_type(found["compression_type"]) or ""
-            return cls(path, _absolute(path, found["pattern"]), compression, shards)
+            return cls(path, absolute(path, found["pattern"]), compression, shards)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise ManifestError(f"{path}: this manifest is damaged ({error!r}): write it again") from error
 
@@ -164,30 +167,35 @@ class Manifest:
             "name": self._relative(shard.path),
             "records": shard.records,
             "bytes": shard.bytes,
-            "crc32c": f"{shard.crc32c:08x}",
+            "crc32c": None if shard.crc32c is None else f"{shard.crc32c:08x}",
         }
         return {**entry, "marks": shard.marks} if shard.marks else entry
 
     def _relative(self, url: str) -> str:
-        return url.removeprefix(_directory(self.path))
+        return relative(self.path, url)
 
 
 def _shard(path: str, entry: Mapping[str, Any]) -> ShardInfo:
     return ShardInfo(
-        _absolute(path, entry["name"]),
+        absolute(path, entry["name"]),
         int(entry["records"]),
         int(entry["bytes"]),
-        int(entry["crc32c"], 16),
+        None if entry["crc32c"] is None else int(entry["crc32c"], 16),
         tuple((int(record), int(byte)) for record, byte in entry.get("marks", ())),
     )
+
+
+def relative(path: str, url: str) -> str:
+    """A URL as a manifest at `path` has it."""
+    return url.removeprefix(_directory(path))
 
 
 def _directory(path: str) -> str:
     return path[: path.rfind("/") + 1]
 
 
-def _absolute(path: str, name: str) -> str:
-    """A name in a manifest as a URL."""
+def absolute(path: str, name: str) -> str:
+    """A name in a manifest at `path` as a URL."""
     before, url, after = split_chain(path)
     return name if "://" in name or name.startswith("/") else before + _directory(url) + name + after
 

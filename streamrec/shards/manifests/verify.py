@@ -11,7 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -22,13 +22,16 @@ from fsspec import AbstractFileSystem
 
 from streamrec import bridge, kernels
 from streamrec.errors import NotFoundError, StreamrecError
+from streamrec.shards.index.index import MAGIC
+from streamrec.shards.index.reader import END_BYTES, open_index
 from streamrec.shards.manifests.manifest import Manifest, Marks, ShardInfo
+from streamrec.shards.side_by_side import side_by_side
 from streamrec.storage import ByteStream, RetryPolicy, Storage, Storages, located
-from streamrec.tfrecord import Framer, Inflater, check_compression_type
+from streamrec.tfrecord import Framer, Inflater, LengthPacker, check_compression_type
 
-__all__ = ["ShardTally", "VerifyProblem", "VerifyReport", "read_manifest", "side_by_side", "verify", "verify_sync"]
+__all__ = ["ShardTally", "VerifyProblem", "VerifyReport", "read_manifest", "verify", "verify_sync"]
 
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 2 << 20
 GROWTH_BYTES = 16 << 20
 
 Kind = Literal["missing", "extra", "bytes", "crc32c", "records"]
@@ -86,14 +89,19 @@ class VerifyReport:
 
 
 async def read_manifest(storage: Storage, path: str) -> Manifest:
-    """Reads a manifest.
+    """Reads a manifest, or what an index says of the same.
 
     Raises:
         NotFoundError: There is none.
-        ManifestError: What is there is no manifest.
+        ManifestError: What is there is neither a manifest nor an index.
     """
     info = await storage.stat(path)
-    return Manifest.from_json(path, await storage.read_range(path, 0, info.size or 0, info.version))
+    size = info.size or 0
+    end = await storage.read_range(path, max(0, size - END_BYTES), size, info.version)
+    if end.endswith(MAGIC):
+        return (await open_index(storage, path)).manifest
+    start = await storage.read_range(path, 0, size - len(end), info.version) if size > len(end) else b""
+    return Manifest.from_json(path, start + end)
 
 
 async def verify(
@@ -104,7 +112,7 @@ async def verify(
     retry: RetryPolicy | None = None,
     parallel: int = 8,
 ) -> VerifyReport:
-    """Reads a whole data set and compares it with the manifest that `ShardWriter(manifest=...)` wrote.
+    """Reads a whole data set and compares it with the manifest or the index that `ShardWriter` or another one wrote.
 
     Finds shards that are missing, that nobody named, or whose size, CRC32C or number of records differs.
 
@@ -115,7 +123,7 @@ async def verify(
         ...         print(problem)
 
     Args:
-        manifest: Its URL.
+        manifest: Its URL, or that of an index. An index of which nobody has read the shards has no CRC32C of theirs.
         storage_options: Passed to the fsspec filesystem (credentials, endpoint).
         filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
         retry: What happens when the network fails; see RetryPolicy.
@@ -151,24 +159,6 @@ def verify_sync(
     """`verify` for code that is not async: runs it on the background thread and waits. Arguments as for `verify`."""
     run = partial(verify, storage_options=storage_options, filesystem=filesystem, retry=retry, parallel=parallel)
     return bridge.run(run, manifest)
-
-
-async def side_by_side(*looks: Callable[[], Awaitable[None]]) -> None:
-    """Runs them side by side; the first error ends all, and is raised as it is."""
-    errors: list[Exception] = []
-
-    async def run(look: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await look()
-        except Exception as error:  # a group of exceptions tells nobody anything
-            errors.append(error)
-            group.cancel_scope.cancel()
-
-    async with anyio.create_task_group() as group:
-        for look in looks:
-            group.start_soon(run, look)
-    if errors:
-        raise errors[0]
 
 
 class _Survey:
@@ -216,12 +206,19 @@ class _Survey:
 
 
 class ShardTally:
-    """The bytes of one shard, their CRC32C, and the records in them, as far as they can be framed."""
+    """The bytes of one shard, their CRC32C, and the records in them, as far as they can be framed.
 
-    def __init__(self, compression_type: str, path: str) -> None:
+    Args:
+        compression_type: "", "GZIP", "ZLIB" or "ZSTD".
+        path: The shard's URL.
+        lengths: Takes the lengths of the records, where they are wanted.
+    """
+
+    def __init__(self, compression_type: str, path: str, lengths: LengthPacker | None = None) -> None:
         self.bytes = 0
         self._path = path
         self._marks = Marks()
+        self._lengths = lengths
         self._crc32c = 0
         self._damage: StreamrecError | None = None
         self._framer = Framer(verify=False, path=path)
@@ -229,9 +226,9 @@ class ShardTally:
         self._inflater = Inflater(kind, path) if kind else None
         self._spare = memoryview(bytearray(BLOCK_BYTES))
 
-    async def take_all(self, stream: ByteStream) -> None:
-        """Reads the stream to its end."""
-        while True:
+    async def take_all(self, stream: ByteStream, *, ends_at_damage: bool = False) -> None:
+        """Reads the stream to its end; or to where it is damaged, where nobody wants to know what follows."""
+        while not (ends_at_damage and self._damage is not None):
             room = self._room()
             filled = 0
             while filled < len(room) and (count := await stream.readinto(room[filled:])):
@@ -243,8 +240,11 @@ class ShardTally:
             if filled < len(room):
                 return
 
-    def info(self) -> ShardInfo:
+    def info(self, version: str | None = None) -> ShardInfo:
         """What the shard turned out to be.
+
+        Args:
+            version: What the store calls this version of it.
 
         Raises:
             CorruptRecordError, TruncatedShardError: It is damaged: nobody can say how many records it holds.
@@ -252,13 +252,13 @@ class ShardTally:
         self._try(self._close)
         if self._damage is not None:
             raise self._damage
-        return ShardInfo(self._path, self._framer.record, self.bytes, self._crc32c, self._marks.all())
+        return ShardInfo(self._path, self._framer.record, self.bytes, self._crc32c, self._marks.all(), version)
 
     def compare(self, shard: ShardInfo) -> Iterator[VerifyProblem]:
         """What differs from the manifest."""
         if self.bytes != shard.bytes:
             yield VerifyProblem(shard.path, "bytes", f"{shard.bytes:,}", f"{self.bytes:,}")
-        if self._crc32c != shard.crc32c:
+        if shard.crc32c is not None and self._crc32c != shard.crc32c:
             yield VerifyProblem(shard.path, "crc32c", f"{shard.crc32c:08x}", f"{self._crc32c:08x}")
         self._try(self._close)
         records = self._framer.record
@@ -285,7 +285,9 @@ class ShardTally:
 
     def _frame(self, data: memoryview) -> None:
         if self._inflater is None:
-            self._framer.commit(len(data))
+            frames = self._framer.commit(len(data))
+            if self._lengths is not None:
+                self._lengths.add(frames.lengths)
             self._marks.pass_by(self._framer.record, self._framer.position)
             return
         self._inflater.feed(bytes(data))

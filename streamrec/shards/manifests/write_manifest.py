@@ -14,7 +14,8 @@ from streamrec.errors import ManifestError
 from streamrec.shards.listing.listing import find_shards
 from streamrec.shards.listing.patterns import Filenames, listed
 from streamrec.shards.manifests.manifest import Manifest, ShardInfo
-from streamrec.shards.manifests.verify import ShardTally, side_by_side
+from streamrec.shards.manifests.verify import ShardTally
+from streamrec.shards.side_by_side import side_by_side
 from streamrec.storage import RetryPolicy, Storage, Storages, located
 from streamrec.tfrecord import DETECT_BYTES, CompressionType, detect_compression
 

@@ -9,7 +9,10 @@ from streamrec.tfrecord import Inflater
 
 __all__ = ["InflatedStream"]
 
-INFLATE_INPUT_BYTES = 256 << 10
+FIRST_INPUT_BYTES = 64 << 10
+INPUT_BYTES = 1 << 20
+"""Compressed bytes that are read at a time: few at first, so that the first record comes with the first bytes, then as
+many as keep a thread at work for some milliseconds."""
 
 
 class InflatedStream:
@@ -27,7 +30,7 @@ class InflatedStream:
         self._inflater = inflater
         self._inflater.feed(head)
         self._skip = skip
-        self._input = memoryview(bytearray(INFLATE_INPUT_BYTES))
+        self._input = memoryview(bytearray(FIRST_INPUT_BYTES))
         self._ended = False
 
     async def readinto(self, buffer: memoryview) -> int:
@@ -37,16 +40,16 @@ class InflatedStream:
             CorruptRecordError, TruncatedShardError: The compressed stream is damaged here.
             StorageError: The network or the store failed for good.
         """
-        while True:
+        while not self._ended:
+            if self._inflater.needs_input:
+                await self._feed()
+                continue
             filled = await anyio.to_thread.run_sync(self._inflate_into, buffer)
             if filled > self._skip:
                 return self._drop_skipped(buffer, filled)
             self._skip -= filled
-            if not filled and self._ended:
-                self._inflater.close()
-                return 0
-            if not filled:
-                await self._feed()
+        self._inflater.close()
+        return 0
 
     def _drop_skipped(self, buffer: memoryview, filled: int) -> int:
         """What lies before the wanted place is inflated too, and dropped here."""
@@ -56,11 +59,14 @@ class InflatedStream:
         return filled
 
     async def _feed(self) -> None:
+        """Reads the next compressed bytes, over those that the inflater has used up."""
         size = await self._stream.readinto(self._input)
         if size:
-            self._inflater.feed(bytes(self._input[:size]))
+            self._inflater.feed(self._input[:size])
         else:
             self._ended = True
+        if size == len(self._input) < INPUT_BYTES:
+            self._input = memoryview(bytearray(4 * size))
 
     def _inflate_into(self, buffer: memoryview) -> int:
         filled = 0

@@ -22,7 +22,7 @@ import numpy as np
 
 from streamrec.errors import StreamrecError
 from streamrec.shards.manifests.manifest import Manifest, ShardInfo
-from streamrec.shards.manifests.verify import side_by_side
+from streamrec.shards.side_by_side import side_by_side
 from streamrec.shards.writing.layout import Contiguous, Dealt, Layout, Part
 from streamrec.shards.writing.shard_upload import BLOCK_BYTES, FRAME_BYTES, ShardUpload
 from streamrec.storage import Storages

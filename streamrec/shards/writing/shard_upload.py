@@ -8,7 +8,7 @@ import anyio
 
 from streamrec.shards.manifests.manifest import Marks, ShardInfo
 from streamrec.storage import Upload
-from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, Deflater, Frames, RecordBatch, encode_records
+from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, Deflater, Frames, LengthPacker, RecordBatch, encode_records
 
 __all__ = ["BLOCK_BYTES", "FRAME_BYTES", "ShardUpload"]
 
@@ -22,9 +22,10 @@ FRAME_BYTES: Final = HEADER_BYTES + FOOTER_BYTES
 class ShardUpload:
     """One shard under way: its upload, its compressor, and the block of records that comes next."""
 
-    def __init__(self, path: str, upload: Upload, deflater: Deflater) -> None:
+    def __init__(self, path: str, upload: Upload, deflater: Deflater, lengths: LengthPacker | None = None) -> None:
         self.path = path
         self.records = 0
+        self.lengths = lengths
         self._upload = upload
         self._deflater = deflater
         self._block: list[bytes] = []
@@ -66,8 +67,8 @@ class ShardUpload:
         """Completes the upload: the shard appears under its name."""
         await self.send_block()
         await self._pass_on(self._deflater.close())
-        await self._upload.complete()
-        return ShardInfo(self.path, self.records, self._sent, self._upload.sent.crc32c, self._marks.all())
+        version = (await self._upload.complete()).version
+        return ShardInfo(self.path, self.records, self._sent, self._upload.sent.crc32c, self._marks.all(), version)
 
     async def abort(self) -> None:
         """Drops the shard: nothing of it stays in the store."""
@@ -78,6 +79,8 @@ class ShardUpload:
         if not self._deflater.compresses:
             self._marks.pass_by(self._framed, self._sent)
             self._framed += len(batch.spans)
+            if self.lengths is not None:
+                self.lengths.add(batch.spans[:, 1] - batch.spans[:, 0])
         else:
             framed = await anyio.to_thread.run_sync(self._deflater.write, framed)
         await self._pass_on(framed)

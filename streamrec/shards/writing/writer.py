@@ -19,6 +19,7 @@ import os
 import weakref
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -28,11 +29,20 @@ from fsspec import AbstractFileSystem
 
 from streamrec.arguments import flag, integer
 from streamrec.errors import ClosedError
+from streamrec.shards.index.encoder import IndexedShard, encode_index, portable
 from streamrec.shards.manifests.manifest import Manifest, ShardInfo
 from streamrec.shards.serial_calls import Serial
 from streamrec.shards.writing.shard_upload import BLOCK_BYTES, FRAME_BYTES, ShardUpload
 from streamrec.storage import RetryPolicy, Storages, located
-from streamrec.tfrecord import Deflater, Frames, RecordBatch, TFRecordOptions, as_record, check_compression_type
+from streamrec.tfrecord import (
+    Deflater,
+    Frames,
+    LengthPacker,
+    RecordBatch,
+    TFRecordOptions,
+    as_record,
+    check_compression_type,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -71,6 +81,9 @@ class ShardWriter:
             local files and memory keep this; for any other filesystem it is refused (UnsupportedOperationError).
         manifest: The URL to write a manifest to, on a clean close: records, bytes and CRC32C of each shard, as JSON;
             see `verify`. None for none. `overwrite` holds for it, too.
+        index: The URL to write an index to, on a clean close: what a manifest says, and the length of each record, so
+            that `RecordSource` finds any of them. Shards must not be compressed. About 2 bytes a record are held until
+            then. None for none.
         storage_options: Passed to the fsspec filesystem (credentials, endpoint).
         filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
         retry: What happens when the network fails; see RetryPolicy.
@@ -80,7 +93,7 @@ class ShardWriter:
         tells: Whether the log says so where nobody closes the writer; set before it is entered.
 
     Raises:
-        ValueError: A limit is given and the pattern has no `{shard}`.
+        ValueError: A limit is given and the pattern has no `{shard}`; or an index is wanted of compressed shards.
     """
 
     def __init__(
@@ -92,6 +105,7 @@ class ShardWriter:
         max_shard_records: int | None = None,
         overwrite: bool = True,
         manifest: str | os.PathLike[str] | None = None,
+        index: str | os.PathLike[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
         filesystem: AbstractFileSystem | None = None,
         retry: RetryPolicy | None = None,
@@ -106,6 +120,10 @@ class ShardWriter:
         if not self._numbered and (max_shard_bytes is not None or max_shard_records is not None):
             raise ValueError(f"{pattern!r} names all shards alike: put '{{shard:05d}}' where their number goes")
         self._options = options if isinstance(options, TFRecordOptions) else TFRecordOptions(options)
+        self._index = None if index is None else located(os.fspath(index), filesystem)
+        if index is not None and check_compression_type(self._options.compression_type):
+            raise ValueError(f"{self._index}: compressed shards have no index: leave out the compression, or index=")
+        self._indexed: list[IndexedShard] = []
         self._storages = Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy())
         self._stack = AsyncExitStack()
         self._shard: ShardUpload | None = None
@@ -200,7 +218,7 @@ class ShardWriter:
         if self._shard is None and not self._numbered:
             self._shard = await self._open()
         await self._roll()
-        await self._write_manifest()
+        await self._write_tables()
         self._closed = True
         self._ended()
         await self._stack.aclose()
@@ -254,21 +272,35 @@ class ShardWriter:
         path = self._pattern.format(shard=len(self.shards)) if self._numbered else self._pattern
         deflater = Deflater(self._options)
         storage = await self._storages.at(path)
-        return ShardUpload(path, await storage.upload(path, overwrite=self._overwrite), deflater)
+        lengths = None if self._index is None else LengthPacker()
+        return ShardUpload(path, await storage.upload(path, overwrite=self._overwrite), deflater, lengths)
 
     async def _roll(self) -> None:
         if self._shard is not None:
             self.shards.append(await self._shard.finish())
+            if self._shard.lengths is not None:
+                self._indexed.append(IndexedShard(self.shards[-1], self._shard.lengths.finish()))
             self._shard = None
 
-    async def _write_manifest(self) -> None:
-        if self._manifest is None:
-            return
-        compression = check_compression_type(self._options.compression_type) or ""
-        manifest = Manifest(self._manifest, self._pattern, compression, tuple(self.shards))
-        storage = await self._storages.at(manifest.path)
-        async with await storage.upload(manifest.path, overwrite=self._overwrite) as upload:
-            await upload.write(manifest.to_json())
+    async def _write_tables(self) -> None:
+        """Writes the manifest and the index, where they are wanted."""
+        if self._manifest is not None:
+            compression = check_compression_type(self._options.compression_type) or ""
+            manifest = Manifest(self._manifest, self._pattern, compression, tuple(self.shards))
+            await self._write_object(manifest.path, manifest.to_json())
+        if self._index is not None:
+            shards = [
+                IndexedShard(replace(info, path=portable(self._index, info.path)), lengths)
+                for info, lengths in self._indexed
+            ]
+            await self._write_object(
+                self._index, encode_index(self._index, shards, portable(self._index, self._pattern))
+            )
+
+    async def _write_object(self, path: str, data: bytes) -> None:
+        storage = await self._storages.at(path)
+        async with await storage.upload(path, overwrite=self._overwrite) as upload:
+            await upload.write(data)
 
 
 def dropped(pattern: str, maker: int) -> None:

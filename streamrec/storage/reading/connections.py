@@ -51,8 +51,9 @@ PROOF_BESIDE: Final = 8 << 20
 """Bytes that a stream has taken before it gets a second connection: alone, and beside others. Beside others it
 may be one that is only opened ahead, until its queue is full."""
 
-RECENT: Final = 0.2
-"""Seconds for which a stream counts after it took bytes."""
+RECENT: Final = 1.0
+"""Seconds for which a stream counts after it took bytes. One that rests for less is about to go on: where all of them
+rest for a moment, as behind a slow consumer, further connections cost a TLS handshake each, and gain nothing."""
 
 SPARE: Final = 8
 """One part in so many of the room is left to ranges whose turn has come late: they are shared out."""

@@ -27,7 +27,6 @@ from streamrec.errors import ClosedError
 from streamrec.storage.backend import Backend, Body, EmptyBody, ObjectInfo, Viewable
 from streamrec.storage.resilience.faults import Cause, TransientError, changed
 from streamrec.storage.resilience.hedged_requests import HedgedRequests, MovingDeadline
-from streamrec.storage.resilience.hedging import FIRST_BYTE_FLOOR, STALL_FLOOR
 from streamrec.storage.resilience.retry import Failures, RetryPolicy, within
 from streamrec.storage.resilience.shield import finish
 from streamrec.storage.resilience.traffic import Traffic
@@ -93,7 +92,10 @@ class ResumingStream:
         self._idle_since = time.monotonic()
         self._reading: asyncio.Timeout | None = None
         self._rivals: HedgedRequests | None = None
-        self._stall = MovingDeadline(self._traffic.hedging.stall_limit, STALL_FLOOR, self._race)
+        self._blocks_before = 0
+        self._stalled = False
+        hedging = self._traffic.hedging
+        self._stall = MovingDeadline(hedging.stall_limit, hedging.stall_floor, self._race)
         self._silence = MovingDeadline(lambda: policy.stall_timeout, policy.stall_timeout, self._interrupt)
         self._closed = False
 
@@ -118,7 +120,7 @@ class ResumingStream:
 
     def affords(self) -> bool:
         """Whether one more request may be made because this one is slow; it is counted and paid for as a hedge."""
-        if not self._traffic.affords(self._failures.limiter):
+        if not self._traffic.affords(self._failures.limiter, beside_siblings=True):
             return False
         self.tally.hedge()
         return True
@@ -241,6 +243,7 @@ class ResumingStream:
         A body that stands still is raced by a second request; None if that won.
         """
         began = time.monotonic()
+        self._blocks_before, self._stalled = self._traffic.hedging.blocks, False
         try:
             async with asyncio.timeout(None) as self._reading:
                 self._stall.begin()
@@ -264,11 +267,17 @@ class ResumingStream:
                 await finish(rivals.settle())
 
     def _race(self) -> bool:
-        """The body stands still: asks for the rest once more; an answer interrupts the reading."""
-        if self._rivals is None:
+        """The body stands still: asks for the rest once more; an answer interrupts the reading.
+
+        Where no request is allowed now, it may be later: others earn it meanwhile.
+        """
+        hedging = self._traffic.hedging
+        if not self._stalled:
+            self._stalled = True
             self.tally.stall()
-        if not self._traffic.hedge(self._failures.limiter, self.tally):
-            return False
+        flows = hedging.flows_since(self._blocks_before)
+        if not self._traffic.hedge(self._failures.limiter, self.tally, beside_siblings=flows, stalled=True):
+            return not hedging.never
         if self._rivals is None:
             self._rivals = HedgedRequests()
             self._rivals.answer.add_done_callback(self._answered)
@@ -306,7 +315,8 @@ class ResumingStream:
         await self._failures.turn()
         requests = HedgedRequests()
         requests.send(self._request())
-        watch = MovingDeadline(self._traffic.hedging.first_byte_limit, FIRST_BYTE_FLOOR, partial(self._hedge, requests))
+        hedging = self._traffic.hedging
+        watch = MovingDeadline(hedging.first_byte_limit, hedging.first_byte_floor, partial(self._hedge, requests))
         watch.begin()
         try:
             body = await within(self._policy.request_timeout(), requests.answer, "opening")
@@ -322,8 +332,11 @@ class ResumingStream:
         return body
 
     def _hedge(self, requests: HedgedRequests) -> bool:
-        if requests.answer.done() or not self._traffic.hedge(self._failures.limiter, self.tally):
+        hedging = self._traffic.hedging
+        if requests.answer.done():
             return False
+        if not self._traffic.hedge(self._failures.limiter, self.tally, beside_siblings=hedging.measured()):
+            return not hedging.never  # others may have earned it a little later
         if self.late is not None:
             self.late()
         requests.send(self._request())
@@ -342,7 +355,11 @@ class ResumingStream:
         if self.position == self._end:  # of an empty range only the object's size and version are asked for
             return EmptyBody(await self._backend.stat(self.info.path))
         sent = time.monotonic()
-        body = await self._backend.open(self.info.path, self.position, self._end, self.info.version)
+        self._traffic.hedging.waits()
+        try:
+            body = await self._backend.open(self.info.path, self.position, self._end, self.info.version)
+        finally:
+            self._traffic.hedging.waited()
         seconds = time.monotonic() - sent
         self.tally.first_byte(seconds)
         self._traffic.hedging.first_byte(seconds)

@@ -6,10 +6,14 @@ late by this run's own measure, is then the faster way. Source: Dean and Barroso
 Rules:
 
 * The limits are learnt: twice what three quarters of the responses took to begin, four times what 99 of 100 blocks
-  took to come. Until enough was seen they are guesses, a tenth of the policy's time limits. Old observations
-  fade, so that a network that becomes slow is soon taken for what it is.
+  took to come. Old observations fade, so that a network that becomes slow is soon taken for what it is.
+* A request's siblings are a measure from the first second: when three times as many requests were answered as still
+  wait, those that wait for four times as long as the slowest answer are late. Where no more than that is known, limits
+  are guesses: a tenth of the policy's time limits.
 * Extra traffic is capped: each request, and each `EARNS` bytes of a body, earn `share` of a hedge, and not more than
-  `SAVED` are saved up. So a network that is slow everywhere costs at most that share more.
+  `SAVED` are saved up. Beside these a run has an `allowance` of a few hedges before it has earned any, which pays only
+  for what is late beside its siblings. So a network that is slow everywhere costs at most that share more.
+* Nothing is late before a floor, which the policy sets.
 """
 
 from __future__ import annotations
@@ -19,13 +23,25 @@ from typing import Final
 
 from streamrec.storage.telemetry.statistics import BOUNDS
 
-__all__ = ["EARNS", "FIRST_BYTE_FLOOR", "SAVED", "STALL_FLOOR", "Hedging", "Recent"]
+__all__ = ["ALLOWANCE", "EARNS", "FIRST_BYTE_FLOOR", "SAVED", "STALL_FLOOR", "Hedging", "Recent"]
 
 FIRST_BYTE_FLOOR: Final = 0.1
-"""Seconds that every response may take to begin."""
+"""Seconds that every response may take to begin, where the policy says nothing else."""
 
 STALL_FLOOR: Final = 0.5
-"""Seconds that every body may stand still."""
+"""Seconds that every body may stand still, where the policy says nothing else."""
+
+ALLOWANCE: Final = 4
+"""Hedges before any was earned, where the policy says nothing else."""
+
+FEW: Final = 32
+"""Answers; while there are fewer, requests that wait for theirs are part of the measure."""
+
+SIBLINGS: Final = 3
+"""So many answers for each request that waits are a measure for it."""
+
+FIRST_BLOCKS: Final = 8
+"""Blocks from which on their gaps are a measure."""
 
 EARNS: Final = 8 << 20
 """Bytes of a body that count like a request."""
@@ -86,6 +102,12 @@ class Hedging:
         share: Hedges that each request earns, from 0 (never hedge) to 1.
         first_byte_guess: Seconds that a response may take to begin, until enough were seen.
         stall_guess: Seconds that a body may stand still, until enough blocks were seen.
+        allowance: Hedges before any was earned, for what is late beside its siblings.
+        first_byte_floor: Seconds that every response may take to begin.
+        stall_floor: Seconds that every body may stand still.
+
+    Attributes:
+        blocks: How many blocks came, on all connections.
 
     >>> hedging = Hedging(0.5, first_byte_guess=1.5, stall_guess=2.0)
     >>> for _ in range(100):
@@ -95,52 +117,114 @@ class Hedging:
     True
     >>> [hedging.spend() for _ in range(5)]
     [True, True, True, True, False]
+    >>> [hedging.spend(beside_siblings=True) for _ in range(5)]
+    [True, True, True, True, False]
     """
 
-    __slots__ = ("_earned", "_first_bytes", "_gaps", "_guesses", "_share", "_since_limit", "_stall_limit")
+    __slots__ = (
+        "_allowed",
+        "_earned",
+        "_first_bytes",
+        "_gaps",
+        "_guesses",
+        "_share",
+        "_since_limit",
+        "_slowest",
+        "_stall_limit",
+        "_waiting",
+        "blocks",
+        "first_byte_floor",
+        "stall_floor",
+    )
 
-    def __init__(self, share: float, first_byte_guess: float, stall_guess: float) -> None:
+    def __init__(
+        self,
+        share: float,
+        first_byte_guess: float,
+        stall_guess: float,
+        allowance: int = ALLOWANCE,
+        first_byte_floor: float = FIRST_BYTE_FLOOR,
+        stall_floor: float = STALL_FLOOR,
+    ) -> None:
+        self.blocks = 0
+        self.first_byte_floor = first_byte_floor
+        self.stall_floor = stall_floor
         self._share = share
         self._earned = 1.0 if share else 0.0  # the first slow request of a run is as bad as any other
-        self._guesses = (first_byte_guess, stall_guess)
+        self._allowed = allowance if share else 0
+        self._guesses = (max(first_byte_floor, first_byte_guess), max(stall_floor, stall_guess))
         self._first_bytes = Recent(memory=256)
+        self._slowest = 0.0
+        self._waiting = 0
         self._gaps = Recent(memory=4096)
-        self._stall_limit = stall_guess
+        self._stall_limit = self._guesses[1]
         self._since_limit = 0
+
+    @property
+    def never(self) -> bool:
+        """Whether no hedge is ever sent."""
+        return not self._share
 
     def requested(self) -> None:
         """A request was sent, other than a hedge."""
         self._earn(self._share)
 
+    def waits(self) -> None:
+        """A response is waited for, a hedge's too."""
+        self._waiting += 1
+
+    def waited(self) -> None:
+        """It is not any more, whatever came of it."""
+        self._waiting -= 1
+
     def first_byte(self, seconds: float) -> None:
         """A response began."""
         self._first_bytes.observe(seconds)
+        self._slowest = max(self._slowest, seconds)
 
     def block(self, seconds: float, nbytes: int) -> None:
         """A block of a body came, after so many seconds."""
         self._gaps.observe(seconds)
         self._earn(self._share * nbytes / EARNS)
+        self.blocks += 1
         self._since_limit += 1
-        if self._since_limit == 32:
+        if self._since_limit == 32 or self.blocks == FIRST_BLOCKS:
             self._since_limit = 0
-            self._stall_limit = max(STALL_FLOOR, 4.0 * self._gaps.quantile(0.99))
+            self._stall_limit = max(self.stall_floor, 4.0 * self._gaps.quantile(0.99))
+
+    def measured(self) -> bool:
+        """Whether enough responses began to say what late is: of all requests so far, those that wait included."""
+        answered = len(self._first_bytes)
+        return answered >= FEW or answered >= SIBLINGS * max(1, self._waiting)
 
     def first_byte_limit(self) -> float:
         """Seconds after which a response that has not begun is late."""
-        if len(self._first_bytes) < 8:
+        if not self.measured():
             return self._guesses[0]
-        return max(FIRST_BYTE_FLOOR, 2.0 * self._first_bytes.quantile(0.75))
+        usual = 2.0 * self._first_bytes.quantile(0.75) if len(self._first_bytes) >= 8 else 4.0 * self._slowest
+        return max(self.first_byte_floor, usual)
 
     def stall_limit(self) -> float:
         """Seconds after which a body that stands still is stalled."""
         return self._stall_limit
 
-    def spend(self) -> bool:
-        """Whether a hedge may be sent now; if so, it is paid for."""
-        if self._earned < 1.0:
-            return False
-        self._earned -= 1.0
-        return True
+    def flows_since(self, blocks: int) -> bool:
+        """Whether other bodies flow: enough blocks came since there were so many."""
+        return self.blocks - blocks >= FIRST_BLOCKS
+
+    def spend(self, *, beside_siblings: bool = False) -> bool:
+        """Whether a hedge may be sent now; if so, it is paid for.
+
+        Args:
+            beside_siblings: It is for what is late while others are not: then the allowance may pay for it.
+        """
+        if self._earned >= 1.0:
+            self._earned -= 1.0
+            return True
+        if beside_siblings and self._allowed:
+            self._allowed -= 1
+            return True
+        return False
 
     def _earn(self, amount: float) -> None:
         self._earned = min(SAVED, self._earned + amount)

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from streamrec.storage.resilience.faults import Cause, TransientError, give_up
+from streamrec.storage.resilience.hedging import ALLOWANCE, FIRST_BYTE_FLOOR, STALL_FLOOR
 from streamrec.storage.resilience.traffic import Traffic
 from streamrec.storage.telemetry.statistics import Tally
 
@@ -53,7 +54,11 @@ class RetryPolicy:
             begins. A wait that the server asks for and that does not fit in is not begun either.
         upload_rate: Bytes per second that an upload must reach at the least; sets the time limit of a part.
         hedge_share: Second requests, sent where the first is late by this run's own measure, as a share of all
-            requests, at the most; 0 sends none. See `storage.hedging`.
+            requests, at the most; 0 sends none. See `storage.resilience.hedging`.
+        hedge_allowance: Second requests that may be sent before any share was earned, for what is late beside its
+            siblings: a run of few requests earns none in time.
+        first_byte_floor: Seconds within which no response is late enough for a second request.
+        stall_floor: Seconds within which no body stands still for long enough for one.
     """
 
     attempts: int = 6
@@ -66,12 +71,20 @@ class RetryPolicy:
     budget: float = 45.0
     upload_rate: float = 256 * 1024
     hedge_share: float = 0.1
+    hedge_allowance: int = ALLOWANCE
+    first_byte_floor: float = FIRST_BYTE_FLOOR
+    stall_floor: float = STALL_FLOOR
 
     def __post_init__(self) -> None:
         if self.attempts < 1:
             raise ValueError(f"attempts is {self.attempts}; it counts the first one too, so pass 1 or more")
         if not 0.0 <= self.hedge_share <= 1.0:
             raise ValueError(f"hedge_share is {self.hedge_share}; it is a share of requests, from 0 to 1")
+        if self.hedge_allowance < 0:
+            raise ValueError(f"hedge_allowance is {self.hedge_allowance}; it counts requests, so pass 0 or more")
+        for name in ("first_byte_floor", "stall_floor"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it is a time in seconds, above 0")
 
     def request_timeout(self, nbytes: int = 0) -> float:
         """Seconds that one request may take until its response begins, with `nbytes` to send before."""

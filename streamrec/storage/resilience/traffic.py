@@ -38,16 +38,25 @@ class Traffic:
             limiter = self._limiters[bucket] = Limiter()
         return limiter
 
-    def affords(self, limiter: Limiter) -> bool:
-        """Whether a request more than are needed may be made now; if so, it is paid for."""
-        return limiter.pace.rate is None and self.hedging.spend()
+    def affords(self, limiter: Limiter, *, beside_siblings: bool = False, stalled: bool = False) -> bool:
+        """Whether a request more than are needed may be made now; if so, it is paid for.
 
-    def hedge(self, limiter: Limiter, tally: Tally) -> bool:
+        A store that throttles gets none, but for a body that stands still, and in its turn.
+        """
+        if limiter.pace.rate is not None and not (stalled and limiter.pace.delay(time.monotonic()) == 0.0):
+            return False
+        return self.hedging.spend(beside_siblings=beside_siblings)
+
+    def hedge(self, limiter: Limiter, tally: Tally, *, beside_siblings: bool = False, stalled: bool = False) -> bool:
         """Whether a second request may be sent now; if so, it is counted and paid for.
 
-        A store that throttles gets none.
+        Args:
+            limiter: Of the request's bucket.
+            tally: Where it is counted.
+            beside_siblings: Others are not late.
+            stalled: It is for a body that stands still, and not for a response that has not begun.
         """
-        if not self.affords(limiter):
+        if not self.affords(limiter, beside_siblings=beside_siblings, stalled=stalled):
             return False
         limiter.pace.sent(time.monotonic())
         tally.request()

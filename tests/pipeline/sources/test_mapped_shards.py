@@ -34,6 +34,12 @@ FEATURES = {"image": FixedLenFeature([], bytes), "label": FixedLenFeature([], np
 SHARDS, RECORDS = 5, 40 if THOROUGH else 16
 
 
+@pytest.fixture(autouse=True)
+def no_file_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is short is read as it is opened, and not mapped."""
+    monkeypatch.setattr("streamrec.storage.backends.local.backend.SHORT_BYTES", 0)
+
+
 @pytest.fixture
 def images(tmp_path: Path) -> list[str]:
     """Shards of long records, and one of none."""

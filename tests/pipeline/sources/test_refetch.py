@@ -21,7 +21,7 @@ from streamrec import (
 )
 from streamrec.pipeline.engine.iteration import digest_of
 from streamrec.pipeline.sources.shuffle.buffer import HeldElements
-from streamrec.pipeline.sources.shuffle.refetch import stretches
+from streamrec.shards import byte_runs
 from streamrec.testing.servers import Store
 
 IMAGES = [[b"%d.%d." % (shard, index) + b"x" * 100_000 for index in range(60)] for shard in range(4)]
@@ -71,7 +71,7 @@ def test_what_was_held_is_read_once(s3_store: Store, shards: list[list[bytes]]) 
     references = HeldElements.from_json(state["position"]["source"]["held"])
     order = np.argsort(references.numbers)
     assert references.sizes is not None
-    plan = stretches(references.numbers[order], references.sizes[order])
+    plan = byte_runs(references.numbers[order], references.sizes[order])
     found, nbytes, requests = read_again(dataset, state)
     assert found == expected[-held:]
     wanted = sum(len(record) + 16 for record in found)

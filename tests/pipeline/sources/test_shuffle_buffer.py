@@ -17,7 +17,7 @@ from streamrec.pipeline.elements.columns import Columns, window
 from streamrec.pipeline.sources.shuffle.buffer import HeldElements, ShuffleBuffer
 from streamrec.pipeline.sources.shuffle.buffer_index import END, START, TAG, Rows, ShuffleRule
 from streamrec.pipeline.sources.shuffle.buffer_store import BufferStore, spans_of
-from streamrec.pipeline.sources.shuffle.refetch import ByteRun, stretches
+from streamrec.shards import ByteRun, byte_runs
 from streamrec.testing.resuming import plain
 from streamrec.tfrecord import BUFFER_BITS, Scattered
 from tests.effort import draws
@@ -304,7 +304,7 @@ def test_places_of_the_input_are_known_for_each_round_of_the_buffer() -> None:
 def test_stretches_hold_all_and_little_more(offsets: list[tuple[int, int, int]], gap: int, most: int) -> None:
     wanted = sorted({(shard, offset): size for shard, offset, size in offsets}.items())
     references = np.array([(shard << 42) + offset for (shard, offset), _ in wanted], np.int64)
-    plan = stretches(references, np.array([size for _, size in wanted], np.int64), gap, most) if wanted else []
+    plan = byte_runs(references, np.array([size for _, size in wanted], np.int64), gap, most) if wanted else []
     assert [index for each in plan for index in range(each.first, each.last)] == list(range(len(wanted)))
     for stretch in plan:
         inside = wanted[stretch.first : stretch.last]
@@ -318,5 +318,5 @@ def test_stretches_hold_all_and_little_more(offsets: list[tuple[int, int, int]],
 
 def test_stretches_that_are_near_are_one() -> None:
     sizes = np.array([84, 84, 84])
-    assert stretches(np.array([0, 100, 200]), sizes) == [ByteRun(0, 0, 300, 0, 3)]
-    assert len(stretches(np.array([0, 100, 1 << 20]), sizes)) == 2
+    assert byte_runs(np.array([0, 100, 200]), sizes) == [ByteRun(0, 0, 300, 0, 3)]
+    assert len(byte_runs(np.array([0, 100, 1 << 20]), sizes)) == 2

@@ -18,7 +18,8 @@ from streamrec.errors import (
     StorageError,
     UnsupportedOperationError,
 )
-from streamrec.storage import ResumingStream, Storage
+from streamrec.storage import ResumingStream, Storage, Storages
+from streamrec.storage.backends.local.backend import SHORT_BYTES
 from tests.storage.contract import DATA, PART, Place, StorageTests, kill_while_writing, read_all
 
 
@@ -192,3 +193,32 @@ async def test_a_tilde_is_the_home_directory(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "~x").write_bytes(b"")
     monkeypatch.chdir(tmp_path)
     assert [record async for record in streamrec.TFRecordDataset("~x")] == []
+
+
+@pytest.mark.parametrize("size", [1, 100_000, SHORT_BYTES, SHORT_BYTES + 1])
+async def test_what_is_short_is_read_as_it_is_opened(tmp_path: Path, size: int) -> None:
+    """It stays what it was; a longer file that is cut off is noticed."""
+    path, data = tmp_path / "x", os.urandom(size)
+    path.write_bytes(data)
+    async with Storages() as storages:
+        storage = await storages.at(str(path))
+        stream = await storage.stream(str(path))
+        path.write_bytes(b"")
+        if size > SHORT_BYTES:
+            with pytest.raises(ObjectChangedError):
+                await read_all(stream)
+        else:
+            assert await read_all(stream) == data
+
+
+async def test_a_short_range_of_a_long_file(tmp_path: Path) -> None:
+    path, data = tmp_path / "x", os.urandom(3 * SHORT_BYTES)
+    path.write_bytes(data)
+    async with Storages() as storages:
+        storage = await storages.at(str(path))
+        version = (await storage.stat(str(path))).version
+        for start, end in ((0, 10), (5, SHORT_BYTES + 5), (len(data) - 7, len(data) + 100), (10, len(data))):
+            assert await storage.read_range(str(path), start, end, version) == data[start:end]
+        path.write_bytes(data[:-1])
+        with pytest.raises(ObjectChangedError):
+            await storage.read_range(str(path), 0, 10, version)

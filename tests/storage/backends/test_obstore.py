@@ -17,6 +17,7 @@ import pytest
 from streamrec import encode_records
 from streamrec.errors import MissingExtraError, NotFoundError, PermissionDeniedError, StorageError, ThrottledError
 from streamrec.storage import RetryPolicy, Storage, Storages
+from streamrec.storage.backends.obstore.chunk_sizes import MOST, ChunkSizes
 from streamrec.storage.backends.obstore.options import settings
 from streamrec.testing.faults import Faults
 from streamrec.testing.objectstore import ObjectStore
@@ -142,6 +143,34 @@ class TestS3(NotExclusiveTests):
             assert proxy.wait_idle()
             assert proxy.counters.requests == 2 * QUICK.attempts
 
+    async def test_a_body_that_breaks_again_and_again_makes_progress(self, s3_store: Store, path: str) -> None:
+        data = os.urandom(700_000)
+
+        def choose(request: Request) -> Fault | None:
+            return Fault(cut=60_000) if request.method == "GET" else None
+
+        async with OneByOne(s3_store.endpoint, choose) as proxy:
+            options = {**through_obstore(s3_store), "endpoint_url": proxy.url}
+            async with Storages(options, retry=replace(QUICK, hedge_share=0)) as storages:
+                storage = await storages.at(path)
+                await self.put(storage, path, data)
+                assert await read_all(await storage.stream(path)) == data
+
+    async def test_a_slow_body_gives_what_it_has_to_the_request_that_races_it(self, s3_store: Store, path: str) -> None:
+        data = os.urandom(700_000)
+
+        def choose(request: Request) -> Fault | None:
+            return Fault(stall=60_000) if request.method == "GET" and len(proxy.ranges()) < 3 else None
+
+        async with OneByOne(s3_store.endpoint, choose) as proxy:
+            options = {**through_obstore(s3_store), "endpoint_url": proxy.url}
+            policy = replace(QUICK, stall_timeout=5, hedge_share=1.0)
+            async with Storages(options, retry=policy) as storages:
+                storage = await storages.at(path)
+                await self.put(storage, path, data)
+                assert await read_all(await storage.stream(path)) == data
+        assert proxy.ranges()[:2] == ["", ""], "the second request is for all that the first one holds back"
+
     async def test_a_listing_is_tried_again_page_by_page(self, s3_store: Store, path: str) -> None:
         once = Faults(script=("unavailable", "unavailable"), first_byte=0, jitter=0)
         with FaultProxy(s3_store.endpoint, once) as proxy:
@@ -219,6 +248,35 @@ class TestGcsWriting:
         async with await storage.upload(path, part_size=PART) as upload:
             await upload.write(bytes(3 * PART))
             raise ZeroDivisionError
+
+
+def test_chunks_shrink_where_bodies_break_and_grow_as_they_get_further() -> None:
+    sizes, path = ChunkSizes(), "s3://b/k"
+    assert sizes.size(path, 0) == MOST
+    found = []
+    for given in (0, 40_000, 400_000, 8 << 20):
+        sizes.broke(path, given)
+        found.append(sizes.size(path, 0))
+    assert found == [1, 10_000, 100_000, MOST]
+    sizes.broke(path, 0)
+    assert sizes.size("s3://b/other", 0) == MOST, "another object's connections may flow"
+    sizes.ended(path)
+    assert sizes.size(path, 0) == MOST
+
+
+def test_a_second_request_for_bytes_that_are_waited_for_gathers_nothing() -> None:
+    sizes, path = ChunkSizes(), "s3://b/k"
+    sizes.waits(path, 500)
+    assert (sizes.size(path, 500), sizes.size(path, 501)) == (1, MOST)
+    sizes.came(path, 500)
+    assert sizes.size(path, 500) == MOST
+
+
+def test_what_is_remembered_of_objects_is_bounded() -> None:
+    sizes = ChunkSizes()
+    for index in range(3_000):
+        sizes.broke(f"s3://b/{index}", 0)
+    assert (sizes.size("s3://b/0", 0), sizes.size("s3://b/2999", 0)) == (MOST, 1)
 
 
 @pytest.mark.parametrize(

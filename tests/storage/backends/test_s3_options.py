@@ -26,6 +26,9 @@ from tests.storage.roundtrip import check
 
 CUSTOMER = {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": "0123456789abcdef0123456789abcdef"}
 OWNER = "123456789012"
+# Moto takes "key:signature" of the old signatures for a scope of the new ones where it has four slashes, which is one
+# request in a thousand, and answers 500. With six it never has.
+SLASHES = "a/key/of/moto/with/six/slashes"
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +62,7 @@ CASES: dict[str, dict[str, Any]] = {
     "expected owner": {"s3_additional_kwargs": {"ExpectedBucketOwner": OWNER}},
     "session token": {"token": "a-session-token"},
     "path addressing": {"config_kwargs": {"s3": {"addressing_style": "path"}}},
-    "signature s3": {"config_kwargs": {"signature_version": "s3"}},
+    "signature s3": {"key": SLASHES, "config_kwargs": {"signature_version": "s3"}},
     "signature s3v4": {"config_kwargs": {"signature_version": "s3v4"}},
     "retries": {"config_kwargs": {"retries": {"max_attempts": 3, "mode": "adaptive"}}},
     "user agent": {"config_kwargs": {"user_agent_extra": "tests/1", "connect_timeout": 5}},

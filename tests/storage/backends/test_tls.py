@@ -1,9 +1,12 @@
 """S3 over TLS, against a SeaweedFS that has a certificate: uploads without SHA-256, and bodies that land deciphered."""
 
 import asyncio
+import contextlib
+import itertools
 import os
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import NoReturn
 from uuid import uuid4
 
 import pytest
@@ -11,7 +14,8 @@ import pytest
 from streamrec import ShardWriter, StorageError, TFRecordDataset
 from streamrec.kernels import crc32c
 from streamrec.storage import Storage, Storages
-from streamrec.storage.backends.http import buffered_body
+from streamrec.storage.backends.fast_path import FastPath
+from streamrec.storage.backends.http import buffered_body, deciphering
 from streamrec.storage.uploads.checksums import encoded
 from streamrec.testing.servers import Store, seaweedfs
 from tests.storage.contract import QUICK, read_all
@@ -102,3 +106,100 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused_at_once(store: S
         with pytest.raises(StorageError, match="certificate was refused") as caught:
             await (await storages.at(path)).stream(path)
     assert caught.value.path == path
+
+
+@contextlib.asynccontextmanager
+async def relayed(store: Store, harm: Callable[[int, int, bytes], bytes | None]) -> AsyncIterator[dict[str, object]]:
+    """Options for the store through a relay of ciphered bytes.
+
+    Args:
+        store: Where they go.
+        harm: Gets a connection's number, how many bytes came through it from the server, and the next ones; gives
+            what is sent instead, or None to break the connection off.
+    """
+    numbers = itertools.count()
+    port = int(store.endpoint.rpartition(":")[2])
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int | None) -> None:
+        came = 0
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                changed = data if number is None else harm(number, came, data)
+                came += len(data)
+                if changed is None:
+                    break
+                writer.write(changed)
+                await writer.drain()
+        writer.close()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from_store, to_store = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(pump(reader, to_store, None), pump(from_store, writer, next(numbers)))
+        for end in (to_store, writer):
+            with contextlib.suppress(OSError):
+                await end.wait_closed()
+
+    tasks: list[asyncio.Task[None]] = []
+
+    def begun(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.append(asyncio.create_task(connected(reader, writer)))
+
+    server = await asyncio.start_server(begun, "127.0.0.1", 0)
+    try:
+        yield {**store.options, "endpoint_url": f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"}
+    finally:
+        server.close()
+        await asyncio.gather(*tasks)
+
+
+def flipped(data: bytes) -> bytes:
+    return data[:100] + bytes([data[100] ^ 1]) + data[101:]
+
+
+@pytest.mark.parametrize("how", ["a flipped bit", "a connection that ends"])
+async def test_damage_on_the_way_is_a_broken_body_that_is_gone_on_with(store: Store, path: str, how: str) -> None:
+    """No byte of a record of TLS that was changed is handed out."""
+    data = os.urandom(8 << 20)
+    async with Storages(store.options, retry=QUICK) as storages, await (await storages.at(path)).upload(path) as upload:
+        await upload.write(data)
+    harmed: list[int] = []
+
+    def harm(number: int, came: int, chunk: bytes) -> bytes | None:
+        if number > 1 or came < (2 << 20) or number in harmed or len(chunk) < 1_000:
+            return chunk
+        harmed.append(number)
+        return flipped(chunk) if how == "a flipped bit" else None
+
+    async with relayed(store, harm) as options, Storages(options, retry=QUICK) as storages:
+        stream = await (await storages.at(path)).stream(path)
+        assert await read_all(stream, 1 << 20) == data
+        assert harmed
+        assert stream.tally.counts().retries["broken"] >= 1
+        assert buffered_body.BUFFERED_BODIES.is_open(buffered_body.ALL), "what came is at fault, and not the way"
+
+
+@pytest.mark.parametrize("broken", ["looking", "reading"])
+async def test_where_asyncio_is_not_as_expected_the_client_reads(
+    store: Store, path: str, broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For good, said once, and counted; every byte comes."""
+    way = FastPath(f"receiving bodies, {broken}")
+    monkeypatch.setattr(buffered_body, "BUFFERED_BODIES", way)
+
+    def other(*_: object) -> NoReturn:
+        raise AttributeError("something of asyncio's is gone")
+
+    if broken == "looking":
+        monkeypatch.setattr(deciphering, "SSLProtocol", int)
+    else:
+        monkeypatch.setattr(deciphering.Deciphering, "read_on", other)
+    data = os.urandom(6 << 20)
+    async with Storages(store.options, retry=QUICK) as storages:
+        storage = await storages.at(path)
+        async with await storage.upload(path) as upload:
+            await upload.write(data)
+        for _ in range(3):
+            assert await read_all(await storage.stream(path), 1 << 20) == data
+    assert way.fallbacks == 1
+    assert not way.is_open(buffered_body.ALL)
+    assert len([line for line in caplog.messages if "client's own way is taken" in line]) == 1

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from streamrec import TFRecordDataset, encode_records
 from streamrec.storage import RetryPolicy, Storages
 from streamrec.storage.resilience.hedging import EARNS, FIRST_BYTE_FLOOR, SAVED, STALL_FLOOR, Hedging, Recent
+from streamrec.storage.resilience.traffic import Traffic
 from streamrec.testing.faults import NO_FAULTS, Faults, decide
 from streamrec.testing.objectstore import ObjectStore
 from tests.effort import thorough
@@ -126,9 +127,99 @@ def test_what_is_remembered_is_bounded(times: list[float], memory: int) -> None:
         assert len(recent) < memory
 
 
-def test_a_share_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="from 0 to 1"):
-        RetryPolicy(hedge_share=1.5)
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("hedge_share", 1.5, "from 0 to 1"),
+        ("hedge_allowance", -1, "0 or more"),
+        ("first_byte_floor", 0.0, "above 0"),
+        ("stall_floor", -0.5, "above 0"),
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused(field: str, value: float, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        RetryPolicy(**{field: value})  # type: ignore[arg-type]
+
+
+# A run's first second
+
+
+def asked(hedging: Hedging, requests: int, answered: int, seconds: float) -> None:
+    """So many requests are sent at once, and some of them were answered."""
+    for _ in range(requests):
+        hedging.requested()
+        hedging.waits()
+    for _ in range(answered):
+        hedging.waited()
+        hedging.first_byte(seconds)
+
+
+@pytest.mark.parametrize(
+    ("requests", "answered", "limit"),
+    [
+        (16, 15, FIRST_BYTE_FLOOR),  # twice 40 ms is less
+        (16, 12, FIRST_BYTE_FLOOR),
+        (16, 11, 1.5),  # more than a quarter of them wait: that is the store
+        (16, 0, 1.5),
+        (4, 3, 0.16),
+        (3, 2, 1.5),
+        (1, 0, 1.5),
+    ],
+)
+def test_siblings_that_were_answered_say_what_late_is(requests: int, answered: int, limit: float) -> None:
+    hedging = Hedging(0.1, 1.5, 2.0)
+    asked(hedging, requests, answered, 0.040)
+    assert hedging.first_byte_limit() == pytest.approx(limit, rel=0.01)
+    assert hedging.measured() is (limit < 1.5)
+
+
+def test_a_few_blocks_of_siblings_say_what_a_stall_is() -> None:
+    hedging = Hedging(0.1, 1.5, 2.0)
+    before = hedging.blocks
+    for _ in range(7):
+        hedging.block(0.02, 1 << 20)
+    assert (hedging.stall_limit(), hedging.flows_since(before)) == (2.0, False)
+    hedging.block(0.02, 1 << 20)
+    assert (hedging.stall_limit(), hedging.flows_since(before)) == (STALL_FLOOR, True)
+    assert not hedging.flows_since(hedging.blocks), "all bodies stand still: that is the network"
+
+
+def test_the_floors_and_the_allowance_are_the_policys() -> None:
+    hedging = Hedging(0.1, 1.5, 2.0, allowance=1, first_byte_floor=0.3, stall_floor=0.05)
+    asked(hedging, 16, 15, 0.010)
+    for _ in range(8):
+        hedging.block(0.001, 1 << 10)
+    assert (hedging.first_byte_limit(), hedging.stall_limit()) == (0.3, 0.05)
+    while hedging.spend():
+        pass
+    assert [hedging.spend(beside_siblings=True) for _ in range(2)] == [True, False]
+
+
+def test_the_allowance_is_for_what_is_late_beside_its_siblings() -> None:
+    hedging = Hedging(0.1, 1.5, 2.0)
+    assert hedging.spend(), "the first slow request of a run"
+    assert not hedging.spend(), "whether the store is slow everywhere nobody knows"
+    assert [hedging.spend(beside_siblings=True) for _ in range(5)] == [True, True, True, True, False]
+
+
+def test_no_share_no_allowance() -> None:
+    hedging = Hedging(0.0, 1.5, 2.0)
+    assert hedging.never
+    assert not hedging.spend(beside_siblings=True)
+
+
+def test_a_store_that_throttles_gets_second_requests_only_for_stalled_bodies_and_in_their_turn() -> None:
+    traffic = Traffic(hedging=Hedging(0.1, 1.5, 2.0))
+    limiter = traffic.limiter("s3://bucket/key")
+    limiter.pace.throttled(time.monotonic(), time.monotonic())
+    limiter.pace._next = 0.0
+    assert not traffic.hedge(limiter, traffic.tally)
+    assert not traffic.hedge(limiter, traffic.tally, beside_siblings=True)
+    assert traffic.hedge(limiter, traffic.tally, stalled=True)
+    assert not traffic.hedge(limiter, traffic.tally, beside_siblings=True, stalled=True), "it is another's turn"
+    limiter.pace._next = 0.0
+    assert not traffic.hedge(limiter, traffic.tally, stalled=True), "the share is spent"
+    assert traffic.hedge(limiter, traffic.tally, beside_siblings=True, stalled=True)
 
 
 # Over real HTTP
@@ -204,6 +295,24 @@ async def test_a_network_that_is_slow_everywhere_is_not_doubled(store: ObjectSto
     assert counts.requests <= 32 + counts.hedges
     seen = store.counters
     assert seen.requests + seen.in_flight == counts.requests, "the store counts an answer when it has been sent"
+
+
+@pytest.mark.parametrize("seed", [1, *thorough(2, 3)])
+def test_a_short_run_of_stalls_resets_and_refusals(store: ObjectStore, seed: int) -> None:
+    """It ends long before a time limit, though it has earned next to no second requests."""
+    store.faults = Faults(seed=seed, first_byte=0.01, jitter=0.01, rate=3e6, stall=0.15, reset=0.2, unavailable=0.1)
+    names = [f"shard-{index:02}" for index in range(16)]
+    first = [decide(store.faults, "read", f"bucket/{name}", 0).fault for name in names]
+    assert first.count("stall") >= 2
+    urls = [url(store, "s3", index) for index in range(16)]
+    dataset = TFRecordDataset(urls, storage_options=options(store, "s3"), num_parallel_reads=16)
+    with dataset.batch(256).iterate() as batches:
+        found = [record for frames in batches for record in frames]
+        counts = batches.stats().storage.backends["s3"]
+    assert sorted(found) == sorted(RECORDS * 16)
+    assert counts.retries["timed_out"] == 0
+    assert counts.hedges_won >= first.count("stall")
+    assert counts.requests <= 1.5 * (16 + sum(counts.retries.values())) + 4
 
 
 def test_a_dataset_in_slow_and_stalling_network(store: ObjectStore) -> None:

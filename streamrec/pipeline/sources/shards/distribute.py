@@ -19,14 +19,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from streamrec.errors import ManifestError, PositionMismatchError
-from streamrec.pipeline.elements.chunk import Chunk, Position, Positions
+from streamrec.pipeline.elements.chunk import Chunk, Position
 from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.engine.description import Chain, RunContext
 from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.session import OpenSource
+from streamrec.pipeline.sources.shards.positions import SharePositions
 from streamrec.pipeline.sources.shards.ranks import Rank, Reader, reader_here
 from streamrec.pipeline.sources.shards.source import Shards, read
-from streamrec.pipeline.sources.shuffle.record_locations import RecordLocations, places_of
 from streamrec.shards import Even, Portion, ReadOptions, assign_records, check_even, deal, even_count, sizes_of, told_by
 
 __all__ = ["Distribute", "is_dealt", "readers_lines"]
@@ -178,28 +178,9 @@ class Share:
         return Chunk(elements, positions, chunk.nbytes)
 
 
-@dataclass(frozen=True, slots=True)
-class SharePositions:
-    """Positions within a share: those of the source, whose share it is, and how many records came before."""
-
-    inner: Positions
-    share: Share
-    given: int
-
-    def places(self) -> RecordLocations | None:
-        """The places of the records in their portions, whose numbers stand for the shards'."""
-        return places_of(self.inner)
-
-    def at(self, index: int) -> Position:
-        position = self.inner.at(index)
-        skip = position.get("skip", 0)
-        source = {**position["source"], "share": self.share.whose, "given": self.given + index - skip}
-        return {"source": source, "skip": skip}
-
-
 def is_dealt(chain: Chain) -> bool:
     """Whether readers have shares of a chain, and do not each read all of it."""
-    return any(line.lstrip().startswith("Distribute(") for line in chain.lines())
+    return any(line.lstrip().startswith(("Distribute(", "GlobalShuffle(")) for line in chain.lines())
 
 
 def readers_lines(chain: Chain, within: RunContext) -> tuple[str, ...]:

@@ -120,7 +120,8 @@ class Interleave:
     def wanted(self, ahead: int) -> list[ShardQueue]:
         """The queues that should be fed, most urgent first: those in slots, and `ahead` of the shards after them."""
         for shard in range(self._next, min(self._next + ahead, self._shards)):
-            self.queues.setdefault(shard, ShardQueue(ShardMark(shard)))
+            if shard not in self.queues:
+                self.queues[shard] = ShardQueue(ShardMark(shard))
         return list(self.queues.values())
 
     def extend(self, shards: int) -> None:

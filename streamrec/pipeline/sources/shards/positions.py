@@ -8,17 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.pipeline.elements.chunk import Position
-from streamrec.pipeline.sources.shuffle.record_locations import RecordLocations, TakenRecords
+from streamrec.pipeline.elements.chunk import Position, Positions
+from streamrec.pipeline.sources.shuffle.record_locations import RecordLocations, TakenRecords, places_of
 from streamrec.shards import ShardPlace
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
-__all__ = ["BlockPositions", "InterleaveMark", "InterleaveSnapshot", "QueueMark", "ShardMark", "SourcePositions"]
+__all__ = [
+    "BlockPositions",
+    "InterleaveMark",
+    "InterleaveSnapshot",
+    "QueueMark",
+    "ShardMark",
+    "SharePositions",
+    "SourcePositions",
+]
 
 START = ShardPlace()
 
@@ -129,3 +137,30 @@ class BlockPositions(NamedTuple):
 
     def at(self, index: int) -> Position:
         return {"source": self.before.turn(self.shard, index).to_json(), "skip": 0}
+
+
+class Owner(Protocol):
+    """A share: what one reader reads."""
+
+    @property
+    def whose(self) -> list[Any]:
+        """What positions hold of it, as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharePositions:
+    """Positions within a share: those of the source, whose share it is, and how many records came before."""
+
+    inner: Positions
+    share: Owner
+    given: int
+
+    def places(self) -> RecordLocations | None:
+        """The places of the records in their portions, whose numbers stand for the shards'."""
+        return places_of(self.inner)
+
+    def at(self, index: int) -> Position:
+        position = self.inner.at(index)
+        skip = position.get("skip", 0)
+        source = {**position["source"], "share": self.share.whose, "given": self.given + index - skip}
+        return {"source": source, "skip": skip}

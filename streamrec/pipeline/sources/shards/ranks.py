@@ -17,7 +17,7 @@ from typing import Any
 
 from streamrec.arguments import integer
 
-__all__ = ["Rank", "Reader", "rank_here", "rank_of", "reader_here"]
+__all__ = ["Rank", "Reader", "rank_here", "rank_of", "reader_here", "worker_here"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +73,15 @@ def reader_here(rank: Rank | None = None) -> Reader:
         ValueError: `RANK` and `WORLD_SIZE` make no sense.
     """
     rank = rank or rank_here()
+    worker, workers = worker_here()
+    return Reader(rank.rank * workers + worker, rank.world_size * workers)
+
+
+def worker_here() -> tuple[int, int]:
+    """Which loader worker of a rank iterates here, from 0, and of how many; 0 of 1 where there are none."""
     torch = sys.modules.get("torch.utils.data")
     info = None if torch is None else torch.get_worker_info()
-    worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-    return Reader(rank.rank * workers + worker, rank.world_size * workers)
+    return (0, 1) if info is None else (info.id, info.num_workers)
 
 
 def rank_here(environ: Mapping[str, str] = os.environ, modules: Mapping[str, Any] = sys.modules) -> Rank:

@@ -33,7 +33,8 @@ from streamrec.pipeline.sources.shuffle.buffer_index import (
     ShuffleRule,
 )
 from streamrec.pipeline.sources.shuffle.buffer_store import BufferStore, spans_of
-from streamrec.pipeline.sources.shuffle.record_locations import OFFSET_BITS, RecordLocations, places_of
+from streamrec.pipeline.sources.shuffle.record_locations import RecordLocations, places_of
+from streamrec.shards import OFFSET_BITS
 from streamrec.tfrecord import BUFFER_BITS
 
 __all__ = ["NOTHING", "FixedPosition", "HeldElements", "ShuffleBuffer"]

@@ -16,14 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.pipeline.elements.chunk import Nested, Picked, Positions, Shifted, StageState
+from streamrec.shards import OFFSET_BITS
 from streamrec.tfrecord import HEADER_BYTES
 
-__all__ = ["OFFSET_BITS", "LocatedPositions", "RecordLocations", "RecordRun", "TakenRecords", "joined", "places_of"]
+__all__ = ["LocatedPositions", "RecordLocations", "RecordRun", "TakenRecords", "joined", "places_of"]
 
 Numbers = npt.NDArray[np.int64]
-
-OFFSET_BITS = 42
-"""A reference is `shard << OFFSET_BITS | offset`: shards of up to 4 TiB, and two million of them."""
 
 MOST_SHARDS = 1 << (63 - OFFSET_BITS)
 MOST_BYTES = 1 << 32

@@ -1,6 +1,6 @@
 """Refetching: records that a shuffle buffer held, fetched again by ranged reads from where they lie.
 
-`stretches` decides which bytes are read, without I/O; `Refetch` reads them, several at a time, and gives the records in
+`byte_runs` decides which bytes are read, without I/O; `Refetch` reads them, several at a time, and gives the records in
 the order of their references. A compressed shard cannot be read from the middle: it is read once, up to the last
 record that is wanted of it. Each record's CRC32C is verified again, and a shard that has another version is refused.
 """
@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import anyio
 import numpy as np
 import numpy.typing as npt
 
-from streamrec import kernels
 from streamrec.errors import CorruptRecordError, PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk, Position
 from streamrec.pipeline.elements.columns import compacted, joined
@@ -23,58 +22,16 @@ from streamrec.pipeline.engine.description import RunContext
 from streamrec.pipeline.engine.session import OpenSource
 from streamrec.pipeline.sources.shards.distribute import Distribute
 from streamrec.pipeline.sources.shards.source import Shards
-from streamrec.pipeline.sources.shuffle.record_locations import OFFSET_BITS, RecordLocations
-from streamrec.shards import ShardPlace, ShardReader
-from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, Frames, as_spans
+from streamrec.pipeline.sources.shuffle.record_locations import RecordLocations
+from streamrec.shards import OFFSET_BITS, RUN_BYTES, ByteRun, ShardPlace, ShardReader, byte_runs, first_difference
+from streamrec.tfrecord import HEADER_BYTES, Frames
 
-__all__ = ["ByteRun", "Refetch", "stretches"]
-
-GAP_BYTES = 256 << 10
-"""Records nearer to each other than this are read at once: a request costs more than these bytes."""
-
-STRETCH_BYTES = 8 << 20
-"""About how much is read by one request, so that several can be under way."""
+__all__ = ["Refetch"]
 
 PARALLEL = 16
 NOTHING = Frames.of(())
 
 Numbers = npt.NDArray[np.int64]
-
-
-class ByteRun(NamedTuple):
-    """Bytes of one shard, and which records they hold: `first` to `last` (exclusive) of those wanted."""
-
-    shard: int
-    start: int
-    end: int
-    first: int
-    last: int
-
-
-def stretches(references: Numbers, sizes: Numbers, gap: int = GAP_BYTES, most: int = STRETCH_BYTES) -> list[ByteRun]:
-    """Which bytes to read.
-
-    Args:
-        references: Those wanted, sorted.
-        sizes: Their payloads' bytes.
-        gap: So many bytes that nobody wants are read rather than asking twice.
-        most: A stretch ends behind so many bytes.
-
-    >>> stretches(np.array([0, 100, 5000]), np.array([84, 84, 84]), gap=1000)
-    [ByteRun(shard=0, start=0, end=200, first=0, last=2), ByteRun(shard=0, start=5000, end=5100, first=2, last=3)]
-    """
-    ends = references + sizes + (HEADER_BYTES + FOOTER_BYTES)
-    shards = references >> OFFSET_BITS
-    breaks = np.flatnonzero((references[1:] - ends[:-1] > gap) | (shards[1:] != shards[:-1])) + 1
-    found = []
-    for first, last in zip([0, *breaks.tolist()], [*breaks.tolist(), len(references)], strict=True):
-        while first < last:
-            stop = max(first + 1, int(np.searchsorted(references[first:last], references[first] + most)) + first)
-            shard, start = int(shards[first]), int(references[first])
-            origin = shard << OFFSET_BITS
-            found.append(ByteRun(shard, start - origin, int(ends[stop - 1]) - origin, first, stop))
-            first = stop
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +50,7 @@ class Refetch:
         plan = self._plan()
         if plan:
             await opened.listing.until(plan[-1].shard + 1)
-        most = max(within.budget // 2, STRETCH_BYTES)
+        most = max(within.budget // 2, RUN_BYTES)
         while plan:
             group = plan[: max(1, bisect_bytes(plan[:PARALLEL], most))]
             plan = plan[len(group) :]
@@ -103,7 +60,7 @@ class Refetch:
     def _plan(self) -> list[ByteRun]:
         """What is read, in order: of a compressed shard, one stretch."""
         plan: list[ByteRun] = []
-        for stretch in stretches(self.wanted.references, self.wanted.sizes):
+        for stretch in byte_runs(self.wanted.references, self.wanted.sizes):
             last = plan[-1] if plan else None
             if last is not None and last.shard == stretch.shard and self.wanted.shards[stretch.shard][1]:
                 plan[-1] = ByteRun(last.shard, last.start, stretch.end, last.first, stretch.last)
@@ -184,18 +141,14 @@ def verify(frames: Frames, path: str, first: int) -> None:
     Raises:
         CorruptRecordError: One differs; the buffer begins at byte `first` of the shard.
     """
-    around = frames.spans + np.array([-HEADER_BYTES, FOOTER_BYTES])
-    there, spans = kernels.gather([frames.buffer], None, around)
-    wanted = kernels.encode_frames(frames.buffer, frames.spans)
-    if memoryview(there) == memoryview(wanted):
+    bad = first_difference(frames)
+    if bad is None:
         return
-    bounds = enumerate(as_spans(spans).tolist())
-    index = next(i for i, (start, end) in bounds if memoryview(there)[start:end] != memoryview(wanted)[start:end])
     raise CorruptRecordError(
         "a record that a shuffle buffer held is not there any more as it was: its length or its CRC32C is another; "
         "start anew without the state",
         path,
-        first + int(around[index, 0]),
+        first + int(frames.spans[bad, 0]) - HEADER_BYTES,
     )
 
 

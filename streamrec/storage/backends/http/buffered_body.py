@@ -16,8 +16,9 @@ Rules:
   buffer at once, before the loop looks at its sockets again: to stop and to go on costs two dozen calls.
 - `readinto` returns when the buffer is full, or `LINGER` seconds after its first byte.
 - The kernel gathers: while much is still to come, it says so only when `GATHER` bytes are there (SO_RCVLOWAT), or as
-  many as are wanted if that is less. Over TLS what a body is short of may be here already and not deciphered yet, so
-  near its end nothing is gathered there.
+  many as are wanted if that is less.
+- Over TLS it is the transport below that is given this protocol, and the bytes are deciphered into the caller's buffer
+  (`deciphering.py`). What came and is not deciphered yet stays with OpenSSL.
 - Taking a body over is a fast path (`fast_path.py`): where it fails, aiohttp goes on as ever.
 - aiohttp may still switch the reading on: an earlier response of the same connection that was whole when the
   connection was given on, and is drained only now, does so. What comes then is kept for the next `readinto`,
@@ -33,6 +34,7 @@ from typing import Final
 import aiohttp
 
 from streamrec.storage.backends.fast_path import FastPath
+from streamrec.storage.backends.http.deciphering import Deciphering, taken_apart
 
 __all__ = ["BUFFERED_BODIES", "BufferedBody", "take_over"]
 
@@ -46,8 +48,8 @@ GATHER: Final = 1 << 20
 """So many bytes at a time: a turn of the event loop for fewer costs as much as receiving them. Ungathered, a paced
 connection gives 64 KiB."""
 
-DECIPHERING: Final = 512 << 10
-"""More than asyncio's TLS takes off a socket before it is deciphered."""
+RECORD_EXTRA: Final = 64
+"""More than what TLS adds to each of its records of 16 KiB."""
 
 LINGER: Final = 0.02
 """How long a buffer that is not full waits for more, in seconds."""
@@ -80,20 +82,41 @@ def _buffered(response: aiohttp.ClientResponse, remaining: int) -> BufferedBody 
     held = getattr(handler, "_tail", b"")
     if not isinstance(transport, asyncio.Transport) or handler is None or held or not transport.is_reading():
         return None
-    buffered = BufferedBody(transport, handler, remaining)
+    if transport.get_extra_info("sslcontext") is None:
+        buffered = BufferedBody(transport, handler, remaining)
+    else:
+        deciphering = taken_apart(transport)
+        if deciphering is None:
+            return None
+        transport.pause_reading()  # asyncio's own TLS reads no more
+        transport = deciphering.below
+        buffered = BufferedBody(transport, deciphering.protocol, remaining, deciphering)
     transport.pause_reading()
     transport.set_protocol(buffered)
     return buffered
 
 
 class BufferedBody(asyncio.BufferedProtocol):
-    """The receiving end; made by `take_over`."""
+    """The receiving end; made by `take_over`.
 
-    def __init__(self, transport: asyncio.Transport, handler: asyncio.BaseProtocol, remaining: int) -> None:
+    Args:
+        transport: What the bytes come through.
+        handler: Its protocol until now.
+        remaining: Bytes of the body that have not come yet.
+        deciphering: How they are deciphered; None where they come as they are.
+    """
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        handler: asyncio.BaseProtocol,
+        remaining: int,
+        deciphering: Deciphering | None = None,
+    ) -> None:
         self._transport = transport
         self._handler = handler
+        self._deciphering = deciphering
         self._socket = transport.get_extra_info("socket")
-        self._secure = transport.get_extra_info("sslcontext") is not None
         self._gathers = 1
         self._remaining = remaining
         self._loop = asyncio.get_running_loop()
@@ -116,7 +139,13 @@ class BufferedBody(asyncio.BufferedProtocol):
         if self._spilled:
             return self._take_spilled(buffer)
         self._target, self._filled = buffer[: self._remaining], 0
-        if self._failure is None:
+        if self._deciphering is not None:
+            self._filled = self._deciphering.read(self._target)
+        if self._filled == len(self._target):
+            self._target = None
+        elif self._failure is None:
+            if self._filled:
+                self._linger = self._loop.call_later(LINGER, self._wake)
             self._waiter = self._loop.create_future()
             self._gather()
             self._transport.resume_reading()
@@ -135,8 +164,11 @@ class BufferedBody(asyncio.BufferedProtocol):
         """Tells the kernel how much must be there before we hear of it."""
         if self._socket is None or self._target is None:
             return
-        sure = self._remaining - self._filled - (DECIPHERING if self._secure else 0)
-        count = max(1, min(GATHER, len(self._target) - self._filled, sure))
+        wanted, sure = len(self._target) - self._filled, self._remaining - self._filled
+        if self._deciphering is not None:
+            wanted += RECORD_EXTRA * (2 + wanted // (16 << 10))
+            sure -= self._deciphering.most_ciphered()
+        count = max(1, min(GATHER, wanted, sure))
         if count == self._gathers or self._gathers < count < GATHER:
             return
         try:
@@ -156,22 +188,50 @@ class BufferedBody(asyncio.BufferedProtocol):
         """Where the transport puts the next bytes."""
         if self._target is None:
             self._transport.pause_reading()
+        if self._deciphering is not None:
+            return self._deciphering.room()
+        if self._target is None:
             self._spill = memoryview(bytearray(SPILL))
             return self._spill
         return self._target[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have landed."""
-        if self._target is None:
+        if self._deciphering is not None:
+            nbytes = self._decipher(self._deciphering, nbytes)
+        elif self._target is None:
             self._spilled += self._spill[:nbytes]
+        if self._target is None:
             return
         self._filled += nbytes
         if self._filled == len(self._target):
             self._wake()
             return
         self._gather()
-        if self._linger is None:
+        if self._linger is None and self._filled:
             self._linger = self._loop.call_later(LINGER, self._wake)
+
+    def _decipher(self, deciphering: Deciphering, nbytes: int) -> int:
+        """Into the caller's buffer, where there is one; how many bytes came of it."""
+        try:
+            if self._target is None:
+                deciphering.came(nbytes)
+                return 0
+            return deciphering.read_on(nbytes, self._target[self._filled :])
+        except OSError as error:  # of the network, or of what came: those of TLS are such errors too
+            self._failure = error
+        except Exception as error:
+            BUFFERED_BODIES.leave(ALL, error)
+            self._failure = error
+        self._transport.abort()
+        self._wake()
+        return 0
+
+    def give_back(self) -> None:
+        """The connection's own protocol goes on with it, to close it."""
+        if self._deciphering is not None and self._failure is None:
+            self._failure = ConnectionAbortedError("the body was closed")
+            self._deciphering.give_back()
 
     def eof_received(self) -> bool:
         """The server ended the connection; the transport closes it."""
@@ -195,10 +255,7 @@ class BufferedBody(asyncio.BufferedProtocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
             self._let_go()
-            if self._secure:  # what is deciphered already would wait for the next bytes: only resuming asks for it
-                self._rest()
-            else:
-                self._loop.call_soon(self._rest)  # behind the caller's step, and before the loop looks at its sockets
+            self._loop.call_soon(self._rest)  # behind the caller's step, and before the loop looks at its sockets
 
     def _let_go(self) -> None:
         """The caller's buffer is its own again."""

@@ -15,7 +15,7 @@ import aiohttp
 
 from streamrec.errors import StorageError
 from streamrec.storage.backend import ObjectInfo
-from streamrec.storage.backends.http.buffered_body import BufferedBody, take_over
+from streamrec.storage.backends.http.buffered_body import take_over
 from streamrec.storage.resilience.faults import (
     Cause,
     TransientError,
@@ -74,14 +74,18 @@ class AiohttpBody:
         self._unseen = _plain_length(response)
         # what came with the head is taken now: once the connection is found broken, aiohttp gives nothing out any more
         self._left = _NOTHING if response.content.exception() else self._received()
-        self._buffered: BufferedBody | None = None
+        # and what comes from here on goes past aiohttp, where it can
+        self._buffered = None if response.content.exception() else take_over(response, self._unseen)
 
     async def readinto(self, buffer: memoryview) -> int:
         """Waits for the next bytes: those that aiohttp has already, then the rest by a BufferedBody where it can be."""
         with seam(self.info.path, self._start, self._end):
+            left = self._left
             if self._buffered is not None:
-                return await self._buffered.readinto(buffer)
-            left = self._left or self._received()
+                if not left:
+                    return await self._buffered.readinto(buffer)
+            elif not left:
+                left = self._received()
             if not left:
                 self._buffered = take_over(self._response, self._unseen)
                 if self._buffered is not None:
@@ -111,6 +115,8 @@ class AiohttpBody:
     async def aclose(self) -> None:
         """Closes the connection; a drained one went back to the pool before."""
         self._left = _NOTHING
+        if self._buffered is not None:
+            self._buffered.give_back()
         self._response.close()
 
 

@@ -4,7 +4,8 @@ What lies in the page cache is read at once, on the loop: Linux can be asked not
 copying a megabyte takes less than the hop to a thread. Many bodies take turns of the loop, so that what else
 is on it goes on between them. What is not in the cache is read in a thread, as much as the caller's buffer
 takes. A thread that reads cannot be stopped, so a cancelled `readinto` waits for it: nobody writes into a
-buffer that its owner believes to be free.
+buffer that its owner believes to be free. What is short is read in the thread that opens the file: of thousands of
+small shards, going to a thread and back is most of what each costs.
 
 Uploads go to a temporary name in the same directory (`temporary_files.py`) and are put in place by fsync, rename (or
 a hard link, which never replaces), fsync of the directory. A process that is killed leaves the temporary file,
@@ -18,13 +19,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import io
 import os
 import weakref
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from operator import methodcaller
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 from urllib.parse import quote, unquote, urlsplit
 
 import aiofiles
@@ -55,6 +57,9 @@ from streamrec.storage.resilience.shield import finish, in_thread, surely
 
 __all__ = ["LocalBackend", "connect"]
 
+SHORT_BYTES: Final = 256 << 10
+"""What is no longer than this is read while the file is opened."""
+
 
 async def connect(source: Source, policy: RetryPolicy) -> LocalBackend:
     """Needs nothing of the options: a local path has none."""
@@ -84,9 +89,15 @@ class LocalBackend:
         """Opens the file and stays with that one, even when its name moves to another."""
         local = local_path(path)
         with _seam(path, start, end):
-            if await asyncio.to_thread(is_special, local):
+            opened = await in_thread(partial(_open, local, start, end), undo=_close_opened)
+            if opened is None:
                 return await SpecialBody.open(path, local, start)
-            file = await finish(_open(local, start), undo=_close)
+            if isinstance(opened, _Short):
+                info = _info(path, opened.stat)
+                if version is not None and version != info.version:
+                    raise changed(path, start, end)
+                return _ShortBody(info, start, opened.data)
+            file = _wrapped(opened, start)
         info = _info(path, os.fstat(file.fileno()))
         if version is not None and version != info.version:
             await finish(_close(file))
@@ -170,6 +181,40 @@ class _LocalBody:
     async def aclose(self) -> None:
         """Closes the file."""
         await finish(_close(self._file))
+
+
+class _ShortBody:
+    """Bytes that were read when the file was opened. They are what it was then, whatever happens to it."""
+
+    keeps_time = True
+    splits = False
+
+    def __init__(self, info: ObjectInfo, start: int, data: bytes) -> None:
+        self.info = info
+        self._start = self._position = start
+        self._data = memoryview(data)
+
+    async def readinto(self, buffer: memoryview) -> int:
+        """Copies; never waits."""
+        rest = self._data[self._position - self._start :]
+        count = min(len(buffer), len(rest))
+        buffer[:count] = rest[:count]
+        self._position += count
+        return count
+
+    def views_safely(self) -> bool:
+        """Always."""
+        return True
+
+    async def view(self, start: int, end: int) -> memoryview:
+        """A part of it."""
+        return self._data[start - self._start : end - self._start]
+
+    def confirm(self, start: int) -> None:
+        """Nothing can have changed."""
+
+    async def aclose(self) -> None:
+        """The file is closed already."""
 
 
 class _LocalUpload:
@@ -285,8 +330,42 @@ def scheme_of(url: str) -> str:
     return next((scheme for scheme in ("file://", "local://") if url.startswith(scheme)), "")
 
 
-async def _open(path: Path, start: int) -> Any:
-    file = await in_thread(partial(open, path, "rb", buffering=0), undo=methodcaller("close"))
+@dataclass(frozen=True, slots=True)
+class _Short:
+    """What was asked for of a file, all of it, and what the file was."""
+
+    data: bytes
+    stat: os.stat_result
+
+
+def _open(path: Path, start: int, end: int | None) -> io.FileIO | _Short | None:
+    """Opens a plain file, or reads what was asked for where that is short. None for what is no plain file."""
+    if is_special(path):
+        return None
+    file = open(path, "rb", buffering=0)  # noqa: SIM115 - its caller closes it
+    try:
+        stat = os.fstat(file.fileno())
+        count = (stat.st_size if end is None else min(end, stat.st_size)) - start
+        if not 0 < count <= SHORT_BYTES:
+            return file
+        data = os.pread(file.fileno(), count, start)
+        after = os.fstat(file.fileno())
+        if len(data) < count or (stat.st_mtime_ns, stat.st_size) != (after.st_mtime_ns, after.st_size):
+            return file  # somebody writes to it: that is noticed where it is read
+    except BaseException:
+        file.close()
+        raise
+    file.close()
+    return _Short(data, stat)
+
+
+def _close_opened(opened: io.FileIO | _Short | None) -> None:
+    if isinstance(opened, io.FileIO):
+        opened.close()
+
+
+def _wrapped(file: io.FileIO, start: int) -> Any:
+    """The file as one of aiofiles, at a place."""
     file.seek(start)
     wrapped = aiofiles.threadpool.wrap(file, loop=asyncio.get_running_loop())
     weakref.finalize(wrapped, file.close).atexit = False  # a run that is dropped while its loop ends closes nothing

@@ -38,7 +38,9 @@ import obstore
 from obstore.store import GCSStore, S3Store
 
 from streamrec.errors import NotFoundError, StorageError, UnsupportedOperationError
+from streamrec.kernels.copying import copy_bytes
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
+from streamrec.storage.backends.obstore.chunk_sizes import ChunkSizes
 from streamrec.storage.backends.obstore.errors import PastTheEndError, seam
 from streamrec.storage.backends.obstore.options import Settings, settings, several_tries, single_try
 from streamrec.storage.backends.obstore.uploads import ObstoreUpload
@@ -56,13 +58,6 @@ Store = S3Store | GCSStore
 
 PAGE: Final = 1_000
 """Objects of a page of a listing: as many as one request brings."""
-
-CHUNK: Final = 1
-"""Bytes of a body that come out of obstore at once, at the least: with 1 it hands out what it has received.
-
-More would cost no less (its reads are large where the bytes come fast), and what it holds back to fill a
-chunk is lost when the connection breaks: a body that breaks again and again would make no progress.
-"""
 
 _IMPORTED_IN: Final = os.getpid()
 _GRACE: Final = 0.002
@@ -102,6 +97,7 @@ class ObstoreBackend:
         self._stores: dict[tuple[str, bool], Store] = {}
         self._listings: dict[str, ListStream[Sequence[ObjectMeta]]] = {}
         self._numbers = itertools.count()
+        self._chunks = ChunkSizes()
 
     async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
         """The next objects of a listing that goes on inside obstore; the token is its name here."""
@@ -147,7 +143,8 @@ class ObstoreBackend:
             raise
         except PastTheEndError:
             return await self._past_the_end(path, start, version)
-        return ObstoreBody(got.stream(min_chunk_size=CHUNK), info, start, end)
+        stream = got.stream(min_chunk_size=self._chunks.size(path, start))
+        return ObstoreBody(stream, info, start, end, self._chunks)
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
         """Sends nothing yet: an object of one part needs no multipart upload."""
@@ -224,31 +221,51 @@ class ObstoreBody:
     Args:
         stream: The stream.
         info: The object's size and version.
-        start: First byte, for errors.
+        start: First byte.
         end: One past the last byte, for errors.
+        chunks: Is told what becomes of it.
     """
 
-    __slots__ = ("_end", "_left", "_start", "_stream", "info")
+    __slots__ = ("_chunks", "_end", "_given", "_left", "_start", "_stream", "info")
 
     keeps_time = True  # its read_timeout is the policy's stall_timeout
     splits = True
 
-    def __init__(self, stream: BytesStream, info: ObjectInfo, start: int, end: int | None) -> None:
+    def __init__(self, stream: BytesStream, info: ObjectInfo, start: int, end: int | None, chunks: ChunkSizes) -> None:
         self.info = info
         self._stream: BytesStream | None = stream
         self._start = start
         self._end = end
+        self._chunks = chunks
+        self._given = 0
         self._left = memoryview(b"")
 
     async def readinto(self, buffer: memoryview) -> int:
         """Waits for the next chunk, where the one before is used up."""
         if not self._left and self._stream is not None:
-            with seam(self.info.path, self._start, self._end):
-                self._left = memoryview(await anext(self._stream, b""))
+            self._left = memoryview(await self._next_chunk(self._stream))
         count = min(len(self._left), len(buffer))
-        buffer[:count] = self._left[:count]
+        copy_bytes(buffer[:count], self._left[:count])
         self._left = self._left[count:]
         return count
+
+    async def _next_chunk(self, stream: BytesStream) -> bytes:
+        """Its bytes; none at the end."""
+        path, position = self.info.path, self._start + self._given
+        self._chunks.waits(path, position)
+        try:
+            with seam(path, self._start, self._end):
+                chunk = await anext(stream, b"")
+        except BaseException:
+            self._chunks.broke(path, self._given)
+            raise
+        finally:
+            self._chunks.came(path, position)
+        self._given += len(chunk)
+        ends = [end for end in (self._end, self.info.size) if end is not None]
+        if not chunk or (ends and self._start + self._given >= min(ends)):  # at its last byte nobody asks any more
+            self._chunks.ended(path)
+        return chunk
 
     async def aclose(self) -> None:
         """Drops the stream, and with it the connection."""

@@ -1,37 +1,11 @@
-/* Byte strings as an Arrow large_binary array, through the Arrow PyCapsule interface.
- *
- * The structs are Arrow's C data interface (arrow.apache.org/docs/format/CDataInterface.html), whose layout is
- * frozen. The strings are copied once, one after the other, as large_binary wants them.
+/* Byte strings as an Arrow large_binary array, through the Arrow PyCapsule interface: copied once, one after the
+ * other, as large_binary wants them.
  */
+#include "arrow/arrow.h"
 #include "native.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-struct ArrowSchema {
-    const char *format;
-    const char *name;
-    const char *metadata;
-    int64_t flags;
-    int64_t n_children;
-    struct ArrowSchema **children;
-    struct ArrowSchema *dictionary;
-    void (*release)(struct ArrowSchema *);
-    void *private_data;
-};
-
-struct ArrowArray {
-    int64_t length;
-    int64_t null_count;
-    int64_t offset;
-    int64_t n_buffers;
-    int64_t n_children;
-    const void **buffers;
-    struct ArrowArray **children;
-    struct ArrowArray *dictionary;
-    void (*release)(struct ArrowArray *);
-    void *private_data;
-};
 
 static void
 release_schema(struct ArrowSchema *schema)
@@ -48,26 +22,6 @@ release_array(struct ArrowArray *array)
     array->release = NULL;
 }
 
-static void
-schema_capsule_free(PyObject *capsule)
-{
-    struct ArrowSchema *schema = PyCapsule_GetPointer(capsule, "arrow_schema");
-    if (schema->release != NULL) {
-        schema->release(schema);
-    }
-    free(schema);
-}
-
-static void
-array_capsule_free(PyObject *capsule)
-{
-    struct ArrowArray *array = PyCapsule_GetPointer(capsule, "arrow_array");
-    if (array->release != NULL) {
-        array->release(array);
-    }
-    free(array);
-}
-
 static PyObject *
 schema_capsule(void)
 {
@@ -76,7 +30,7 @@ schema_capsule(void)
         return PyErr_NoMemory();
     }
     *schema = (struct ArrowSchema){.format = "Z", .name = "", .release = release_schema};
-    PyObject *capsule = PyCapsule_New(schema, "arrow_schema", schema_capsule_free);
+    PyObject *capsule = PyCapsule_New(schema, "arrow_schema", arrow_schema_free);
     if (capsule == NULL) {
         free(schema);
     }
@@ -97,7 +51,7 @@ array_capsule(int64_t *offsets, uint8_t *data, int64_t count)
         *array = (struct ArrowArray){.length = count, .n_buffers = 3, .buffers = buffers, .release = release_array};
         buffers[1] = offsets;
         buffers[2] = data;
-        capsule = PyCapsule_New(array, "arrow_array", array_capsule_free);
+        capsule = PyCapsule_New(array, "arrow_array", arrow_array_free);
     }
     if (capsule == NULL) {
         free(array);
@@ -176,7 +130,7 @@ binary(PyObject *Py_UNUSED(module), PyObject *args)
     return pair;
 }
 
-PyMethodDef decode_arrow_methods[] = {
+PyMethodDef arrow_binary_methods[] = {
     {"arrow_binary", binary, METH_VARARGS, binary_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -1,4 +1,4 @@
-"""torch: a Dataset as a `torch.utils.data.IterableDataset`, in one process or in the workers of a DataLoader.
+"""IterableDataset: a Dataset as a `torch.utils.data.IterableDataset`, in one process or in the workers of a DataLoader.
 
 Rules:
 - Each process that iterates runs the pipeline for itself. Where several do, `distribute` must deal the data to them:
@@ -7,26 +7,29 @@ Rules:
   a spawned worker has no process group; which worker it is, each finds out for itself.
 - The epoch lies in shared memory, so that `set_epoch` reaches workers that are kept (`persistent_workers`). Each
   iteration that begins without `set_epoch` is the next epoch.
-- A state is one reader's. `StatefulDataLoader` calls `state_dict` and `load_state_dict` in each worker.
+- A state is one reader's. `StatefulDataLoader` calls `state_dict` and `load_state_dict` in each worker. Of those of a
+  global shuffle, `job_state` makes one that any number of ranks and workers can go on from.
+- A state that is loaded before the workers are made is gone on from once by each of them: who has, lies in shared
+  memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch.utils import data
 
-from streamrec import BytesColumn, Dataset, DatasetIterator, Frames
+from streamrec import Dataset, DatasetIterator
 from streamrec.pipeline.engine.iteration import check_state
-from streamrec.pipeline.sources.shards.distribute import is_dealt
-from streamrec.pipeline.sources.shards.ranks import Rank, rank_here, reader_here
+from streamrec.pipeline.loading import check_dealt
+from streamrec.pipeline.sources.global_shuffle.job_state import job_state as job_state_of
+from streamrec.pipeline.sources.shards.ranks import Rank, rank_here, worker_here
+from streamrec.torch.tensors import to_tensors
 
-__all__ = ["IterableDataset", "to_tensors"]
+__all__ = ["IterableDataset", "job_state"]
 
 MOST_WORKERS = 4096
 
@@ -56,6 +59,7 @@ class IterableDataset(data.IterableDataset[Any]):
         self._rank: Rank | None = None
         self._first = shared(1)
         self._begun = shared(MOST_WORKERS)
+        self._loaded = shared(MOST_WORKERS)
         self._state: Mapping[str, Any] | None = None
         self._run: DatasetIterator[Any] | None = None
 
@@ -71,8 +75,10 @@ class IterableDataset(data.IterableDataset[Any]):
             ValueError: Others iterate beside this process, and the data is not dealt to them.
         """
         rank = self._dataset.options.rank or self._rank or rank_here()
-        self._check_dealt(rank)
-        state, self._state = self._state, None
+        check_dealt(self._dataset, rank)
+        state = self._state if self._loaded[worker_here()[0]] else None
+        self._state = None
+        self._loaded[worker_here()[0]] = 0
         if state is not None:
             check_state(state)
         epoch = self._epoch(state)
@@ -87,8 +93,14 @@ class IterableDataset(data.IterableDataset[Any]):
         return dict(self._state or {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next iteration in this process goes on where the state was saved; {} for the start."""
+        """The next iteration goes on where the state was saved; {} for the start.
+
+        Called in a process that makes workers, before it does, each of them goes on there; for a global shuffle, whose
+        states hold for any number of workers (see `job_state`).
+        """
         self._state = dict(state) or None
+        worker = data.get_worker_info()
+        self._loaded[slice(None) if worker is None else worker.id] = 1
         self._run = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -114,46 +126,30 @@ class IterableDataset(data.IterableDataset[Any]):
         self._begun[worker] = epoch + 1 - first
         return epoch
 
-    def _check_dealt(self, rank: Rank) -> None:
-        readers = reader_here(rank).readers
-        if readers > 1 and not is_dealt(self._dataset.chain):
-            raise ValueError(
-                f"{readers} processes (ranks times loader workers) would each read all of {self._dataset!r}: put "
-                ".distribute() right behind TFRecordDataset, or use one process"
-            )
+
+def job_state(state: Mapping[str, Any]) -> dict[str, Any]:
+    """One state of the whole job, of what a rank's `StatefulDataLoader.state_dict()` says, or an `IterableDataset`'s.
+
+    It is the same on all ranks after the same step, and any number of ranks and loader workers goes on from it:
+
+        shared = streamrec.torch.IterableDataset(dataset)       # whose dataset holds global_shuffle(...)
+        shared.load_state_dict(saved)                           # what job_state gave, in a job of any size
+        loader = StatefulDataLoader(shared, batch_size=None, num_workers=3)
+
+    Raises:
+        ValueError: It is no such state, or not of a global shuffle, or a stage has a state of its own.
+        PositionMismatchError: It was changed.
+    """
+    snapshot = state.get("_snapshot")
+    if snapshot is None:
+        return job_state_of([state.get("dataset_state", state)])
+    workers: Sequence[Mapping[str, Any]] = [
+        worker["dataset_state"] for worker in snapshot["_worker_snapshots"].values()
+    ]
+    return job_state_of([worker for worker in workers if worker], state["_steps_since_snapshot"])
 
 
 def shared(count: int) -> Any:
     """Zeros that all workers see, and may change."""
     numbers: Any = torch.zeros(count, dtype=torch.int64)  # share_memory_ has no types
     return numbers.share_memory_()
-
-
-def to_tensors(element: Any) -> Any:
-    """An element with its arrays and numbers as tensors, in dicts and tuples too.
-
-    An array that may be written to shares its memory with its tensor; any other is copied. `RaggedTensor` and
-    `SparseTensor` keep their kind, with tensors in it. Records (`Frames`) and byte strings become lists of `bytes`.
-    """
-    if isinstance(element, Mapping):
-        return {key: to_tensors(value) for key, value in element.items()}
-    if isinstance(element, tuple):
-        parts = [to_tensors(part) for part in element]
-        return type(element)(*parts) if hasattr(element, "_fields") else tuple(parts)
-    if isinstance(element, Frames):
-        return list(element)
-    if isinstance(element, BytesColumn):
-        return element.to_numpy().tolist()
-    if isinstance(element, np.ndarray | np.generic):
-        return to_tensor(np.asarray(element))
-    return element
-
-
-def to_tensor(array: npt.NDArray[Any]) -> Any:
-    """An array as a tensor: without a copy where it may be written to. Strings as lists."""
-    if array.dtype.kind in "OSU":
-        return array.tolist()
-    own = array if array.flags.writeable else array.copy()
-    if array.dtype.name == "bfloat16":  # of ml_dtypes; torch takes the bits
-        return torch.from_numpy(own.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(own)

@@ -1,0 +1,212 @@
+"""`streamrec index`: where each record lies, so that any of them can be read by itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import click
+import numpy as np
+
+import streamrec
+from streamrec.cli import options
+from streamrec.cli.output import format_bytes, format_number, plural, print_json, print_line
+from streamrec.cli.program import BAD_DATA
+from streamrec.cli.progress import progress
+from streamrec.cli.reading import map_concurrently, run, total_bytes
+from streamrec.cli.sources import find_records, storages_for
+from streamrec.cli.writing import refuse_existing
+from streamrec.shards import IndexReader, open_index
+from streamrec.storage import Storages
+
+__all__ = ["command"]
+
+ENDING = ".index"
+AT_A_TIME = 1 << 20
+"""Records of which the lengths are read at a time."""
+
+
+def parsed_part(_: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, int] | None:
+    """A part of the work, as 3/16.
+
+    Examples:
+        >>> parsed_part(None, None, "3/16"), parsed_part(None, None, None)
+        ((3, 16), None)
+    """
+    if text is None:
+        return None
+    found = re.fullmatch(r"([0-9]+)/([0-9]+)", text)
+    if not found or int(found[1]) >= int(found[2]):
+        raise click.BadParameter(f"{text!r} is no part: write 0/16 to 15/16", param=parameter)
+    return int(found[1]), int(found[2])
+
+
+@click.command(
+    "index",
+    epilog=options.examples(
+        "streamrec index 's3://bucket/train-*.tfrecord' s3://bucket/train.index",
+        "streamrec index --from-idx 'idx/*.idx' 'train-*.tfrecord' train.index",
+        "streamrec index --part 3/16 's3://bucket/train-*.tfrecord' s3://bucket/train.index",
+        "streamrec index --join 's3://bucket/train.index.part-*' s3://bucket/train.index",
+        "streamrec index --update train.index",
+        "streamrec index --check train.index",
+        "streamrec index --stat train.index",
+    ),
+)
+@click.argument("names", nargs=-1, required=True, metavar="[SOURCE...] INDEX")
+@click.option("--from-idx", metavar="PATTERN", help="The files of tfrecord2idx, one for each shard, in the same order.")
+@click.option("--part", callback=parsed_part, metavar="I/N", help="Index the I-th of N parts of the shards, from 0.")
+@click.option("--join", is_flag=True, help="Make one index of the parts that SOURCE names.")
+@click.option("--update", is_flag=True, help="Read only shards that changed since; without SOURCE those it names.")
+@click.option("--check", is_flag=True, help="Tell which shards changed since INDEX was written.")
+@click.option("--stat", is_flag=True, help="Tell what INDEX holds.")
+@click.option("--resume", metavar="FILE", help="A local file that notes what is done; a later run goes on from it.")
+@click.option("--overwrite", is_flag=True, help="Replace what is there.")
+@options.as_json
+@options.storage_options
+def command(
+    names: Sequence[str],
+    from_idx: str | None,
+    part: tuple[int, int] | None,
+    join: bool,
+    update: bool,
+    check: bool,
+    stat: bool,
+    resume: str | None,
+    overwrite: bool,
+    as_json: bool,
+    storage_options: Mapping[str, Any],
+) -> int:
+    """Writes INDEX (a name that ends in .index): what a manifest says, and where each record lies.
+
+    Shards in a store are read once; of shards on a local disk only the headers are read. Compressed shards have no
+    index. `streamrec cat --records` and RecordSource read any record with it.
+    """
+    *sources, index = names
+    if not index.endswith(ENDING):
+        raise click.UsageError(f"{index} is the last name, so it is the index, and its name must end in {ENDING}")
+    if check + stat + join + update + (part is not None) > 1:
+        raise click.UsageError("--check, --stat, --join, --update and --part exclude each other")
+    if bool(sources) == (check or stat) and not update:
+        advice = "INDEX alone" if sources else "the shards, and INDEX behind them"
+        raise click.UsageError(f"write {advice}: see streamrec index --help")
+    if check:
+        return run(check_index(index, as_json, storage_options))
+    if stat:
+        return run(print_stat(index, as_json, storage_options))
+    wanted = Wanted(tuple(sources), index, from_idx, part, join, update, resume, overwrite or update)
+    found = run(build(wanted, storage_options))
+    if as_json:
+        print_json({"index": found.path, "records": len(found), "shards": len(found.shards), "digest": found.digest})
+    else:
+        print_line(f"{found.path}: {plural(len(found), 'record')} in {plural(len(found.shards), 'shard')}")
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be written; see the command's options."""
+
+    sources: tuple[str, ...]
+    index: str
+    from_idx: str | None
+    part: tuple[int, int] | None
+    join: bool
+    update: bool
+    resume: str | None
+    overwrite: bool
+
+
+async def build(wanted: Wanted, storage_options: Mapping[str, Any]) -> streamrec.Index:
+    """Writes an index."""
+    target = wanted.index if wanted.part is None else streamrec.shards.part_of(wanted.index, *wanted.part)
+    async with storages_for(storage_options) as storages:
+        if not wanted.overwrite:
+            await refuse_existing(storages, [target])
+        if wanted.join:
+            return await streamrec.join_index(list(wanted.sources), wanted.index, storage_options=storage_options)
+        shards = await find_records(storages, wanted.sources or [wanted.index])
+    paths = [shard.path for shard in shards]
+    with progress("indexing", total_bytes(shards)) as meter:
+        return await streamrec.write_index(
+            paths,
+            wanted.index,
+            idx_files=wanted.from_idx,
+            part=wanted.part,
+            update=wanted.update,
+            resume=wanted.resume,
+            on_shard=lambda shard: meter.add(shard.bytes),
+            storage_options=storage_options,
+        )
+
+
+async def check_index(index: str, as_json: bool, storage_options: Mapping[str, Any]) -> int:
+    """Compares each shard's size and version with what the index says."""
+    async with storages_for(storage_options) as storages:
+        found = await open_index(await storages.at(index), index)
+        differing = [each for each in await map_concurrently(partial(differs, storages), found.shards, 16) if each]
+    if as_json:
+        print_json({"ok": not differing, "shards": len(found.shards), "changed": [asdict(each) for each in differing]})
+    else:
+        for each in differing:
+            print_line(f"{each.path}: {each.how}")
+        state = f"{len(differing):,} changed: streamrec index --update {index}" if differing else "all as it says"
+        print_line(f"{index}: {plural(len(found.shards), 'shard')}, {state}")
+    return BAD_DATA if differing else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A shard that is not what the index says, and how."""
+
+    path: str
+    how: str
+
+
+async def differs(storages: Storages, shard: streamrec.ShardInfo) -> Difference | None:
+    try:
+        about = await (await storages.at(shard.path)).stat(shard.path)
+    except streamrec.NotFoundError:
+        return Difference(shard.path, "it is not there")
+    if about.size != shard.bytes:
+        return Difference(shard.path, f"{format_number(about.size)} bytes where the index says {shard.bytes:,}")
+    if shard.version is not None and about.version != shard.version:
+        return Difference(shard.path, "another version than the index says: it was written since, or it is a copy")
+    return None
+
+
+async def print_stat(index: str, as_json: bool, storage_options: Mapping[str, Any]) -> int:
+    """What an index holds."""
+    async with storages_for(storage_options) as storages:
+        storage = await storages.at(index)
+        found = await open_index(storage, index)
+        size = (await storage.stat(index)).size or 0
+        reader = IndexReader(storage, found)
+        least, most, total = [], [], 0
+        for first in range(0, len(found), AT_A_TIME):
+            lengths = await reader.lengths(first, min(first + AT_A_TIME, len(found)))
+            least.append(int(np.min(lengths)))
+            most.append(int(np.max(lengths)))
+            total += int(np.sum(lengths))
+    mean = total / len(found) if len(found) else None
+    values = {
+        "records": len(found),
+        "shards": len(found.shards),
+        "bytes": found.nbytes,
+        "shortest": min(least, default=None),
+        "mean": mean,
+        "longest": max(most, default=None),
+        "index_bytes": size,
+        "digest": found.digest,
+    }
+    if as_json:
+        print_json(values)
+        return 0
+    print_line(f"{plural(len(found), 'record')} in {plural(len(found.shards), 'shard')}, {format_bytes(found.nbytes)}")
+    if mean is not None:
+        print_line(f"lengths: {min(least):,} to {max(most):,} bytes, {mean:,.1f} on average")
+        print_line(f"the index: {format_bytes(size)}, {size / len(found):.2f} bytes a record; digest {found.digest}")
+    return 0

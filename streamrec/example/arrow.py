@@ -1,0 +1,167 @@
+"""Columns as Arrow arrays, without a copy where the layouts agree, and without pyarrow.
+
+A column becomes a description of an Arrow array (`kernels.arrow_array` says how it looks), by the layouts of
+arrow.apache.org/docs/format/Columnar.html:
+
+- Numbers of shape [n]: a primitive array over the same memory. bool is copied, to bits.
+- Numbers of shape [n, k]: a fixed-size list of k values.
+- Strings: large_binary. They are copied together, unless they lie back to back.
+- A RaggedTensor: for each ragged dimension a list (int32 splits) or large list (int64 splits) over the same memory.
+- A SparseTensor of two dimensions, which a VarLenFeature gives: a large list, whose offsets are counted.
+- A dict: a struct of its columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from streamrec import kernels
+from streamrec.errors import FeatureError
+from streamrec.example.columns import BytesColumn, RaggedTensor, SparseTensor
+
+__all__ = ["ArrowBatch", "Described", "described_column"]
+
+Described: TypeAlias = "tuple[str, str, int, tuple[Any, ...], tuple[Any, ...]]"
+"""An Arrow array: format, name, length, buffers, children."""
+
+FORMATS: Final = {
+    "int8": "c",
+    "uint8": "C",
+    "int16": "s",
+    "uint16": "S",
+    "int32": "i",
+    "uint32": "I",
+    "int64": "l",
+    "uint64": "L",
+    "float16": "e",
+    "float32": "f",
+    "float64": "g",
+}
+"""Arrow's format strings of NumPy's dtypes."""
+
+
+class ArrowBatch:
+    """A batch of columns that speaks the Arrow PyCapsule interface, as a struct or record batch.
+
+    `pyarrow.record_batch(ArrowBatch(columns))`, `polars.DataFrame(ArrowBatch(columns))` and the like take it; they need
+    no other package, and numbers are not copied.
+
+    Args:
+        columns: What `parse_example` gives: a dict of arrays, BytesColumns, ragged and sparse tensors.
+
+    Raises:
+        FeatureError: A column has no counterpart in Arrow, or columns have different lengths; the message says which.
+
+    Examples:
+        >>> import pyarrow
+        >>> batch = pyarrow.record_batch(ArrowBatch({"label": np.array([3, 4]), "name": np.array([b"a", b"b"])}))
+        >>> batch["label"].to_pylist(), batch["name"].to_pylist()
+        ([3, 4], [b'a', b'b'])
+    """
+
+    def __init__(self, columns: Mapping[str, Any]) -> None:
+        self._described = described_column("", dict(columns))
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        """The capsules `arrow_schema` and `arrow_array`. `requested_schema` is not heeded, as the interface allows."""
+        return kernels.arrow_array(self._described)
+
+
+def described_column(name: str, column: Any) -> Described:
+    """The description of a column.
+
+    Raises:
+        FeatureError: It has no counterpart in Arrow.
+    """
+    if isinstance(column, Mapping):
+        return _struct(name, [described_column(part, values) for part, values in column.items()])
+    if isinstance(column, RaggedTensor):
+        return _ragged(name, column)
+    if isinstance(column, SparseTensor):
+        return _sparse(name, column)
+    if hasattr(column, "spans"):  # Frames, or a BytesColumn
+        return _fixed(name, _strings, column.shape if isinstance(column, BytesColumn) else (len(column),), column)
+    array = np.asarray(column)
+    if array.dtype.kind == "S":  # strings of at most so many bytes, of which NumPy drops the zeros at the end
+        array = array.astype(object)
+    if array.dtype == object:
+        return _fixed(name, _strings, array.shape, _column_of(name, array))
+    if array.dtype == bool:
+        return _fixed(name, _bits, array.shape, array)
+    if array.dtype.name not in FORMATS:
+        raise FeatureError(
+            f"a column of dtype {array.dtype} has no counterpart in Arrow: leave it out, or cast it", name
+        )
+    return _fixed(name, _numbers, array.shape, array)
+
+
+def _struct(name: str, children: list[Described]) -> Described:
+    lengths = {child[2] for child in children}
+    if len(lengths) > 1:
+        told = ", ".join(f"{child[1]}: {child[2]:,}" for child in children)
+        raise FeatureError(f"columns of one batch have different numbers of rows ({told})", name or None)
+    return ("+s", name, lengths.pop() if lengths else 0, (None,), tuple(children))
+
+
+def _fixed(name: str, flat: Any, shape: tuple[int, ...], values: Any) -> Described:
+    """Fixed-size lists for all dimensions behind the first."""
+    if not shape:
+        raise FeatureError("a single value is no column: batch it first", name)
+    if len(shape) == 1:
+        described: Described = flat(name, shape[0], values)
+        return described
+    inner = _fixed("item", flat, (shape[0] * shape[1], *shape[2:]), values)
+    return (f"+w:{shape[1]}", name, shape[0], (None,), (inner,))
+
+
+def _numbers(name: str, count: int, array: npt.NDArray[Any]) -> Described:
+    return (FORMATS[array.dtype.name], name, count, (None, np.ascontiguousarray(array)), ())
+
+
+def _bits(name: str, count: int, array: npt.NDArray[Any]) -> Described:
+    return ("b", name, count, (None, np.packbits(array.reshape(-1), bitorder="little")), ())
+
+
+def _strings(name: str, count: int, strings: Any) -> Described:
+    """large_binary: offsets and bytes back to back."""
+    spans = strings.spans.reshape(-1, 2)
+    if (spans[1:, 0] != spans[:-1, 1]).any():
+        strings = strings.compact()
+        spans = strings.spans.reshape(-1, 2)
+    offsets = np.append(spans[:, 0], spans[-1:, 1] if count else 0)
+    return ("Z", name, count, (None, offsets, strings.buffer), ())
+
+
+def _column_of(name: str, array: npt.NDArray[Any]) -> BytesColumn:
+    """An object array of bytes as a column."""
+    strings = array.reshape(-1).tolist()
+    if not all(isinstance(string, bytes) for string in strings):
+        raise FeatureError("an object array has no counterpart in Arrow unless it is of bytes", name)
+    ends = np.cumsum([len(string) for string in strings], dtype=np.int64)
+    starts = np.concatenate([np.zeros(1, np.int64), ends])[:-1] if len(ends) else ends
+    return BytesColumn(b"".join(strings), np.stack([starts, ends], axis=-1).reshape(*array.shape, 2))
+
+
+def _ragged(name: str, column: RaggedTensor) -> Described:
+    inner = described_column("item", column.flat_values)
+    for depth, splits in reversed(list(enumerate(column.nested_row_splits))):
+        wide = splits.dtype == np.int64
+        splits = np.ascontiguousarray(splits, np.int64 if wide else np.int32)
+        inner = ("+L" if wide else "+l", "item" if depth else name, len(splits) - 1, (None, splits), (inner,))
+    return inner
+
+
+def _sparse(name: str, column: SparseTensor) -> Described:
+    if len(column.dense_shape) != 2:
+        raise FeatureError(
+            f"a sparse column of {len(column.dense_shape)} dimensions has no counterpart in Arrow: parse it with a "
+            "RaggedFeature",
+            name,
+        )
+    rows = int(column.dense_shape[0])
+    lengths = np.bincount(column.indices[:, 0], minlength=rows)
+    return _ragged(name, RaggedTensor(column.values, (np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),)))

@@ -1,0 +1,130 @@
+"""grain: a Dataset as Grain's `IterDataset`, whose iterator has `get_state` and `set_state`.
+
+    records = streamrec.TFRecordDataset("s3://b/train-*").distribute().parse_example(features)
+    batches = streamrec.grain.IterDataset(records).map(augment).batch(256)
+
+Rules:
+- Each iterator of an IterDataset gives the same elements, as Grain has it: those of one epoch. Several epochs, each
+  shuffled anew, are `dataset.repeat(n)` of streamrec.
+- `mp_prefetch` tells each worker process its slice; `distribute` then deals it its part of the shards.
+- A state is one string, so that all states have the same structure.
+
+Needs `pip install 'streamrec[grain]'`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import grain
+
+from streamrec import Dataset, DatasetIterator, PositionMismatchError
+from streamrec.pipeline.loading import check_dealt
+from streamrec.pipeline.sources.shards.ranks import Rank, rank_here
+
+__all__ = ["IterDataset"]
+
+KEY = "streamrec"
+
+
+class IterDataset(grain.IterDataset):  # type: ignore[misc, type-arg, unused-ignore]
+    """A Dataset as the source of a Grain pipeline.
+
+    Args:
+        dataset: What is read. Where there are several processes, or workers of `mp_prefetch`, it must hold
+            `distribute`. The rank of this process is looked up now, and goes to its workers.
+
+    Examples:
+        >>> numbers = IterDataset(Dataset.range(5)).map(int)
+        >>> elements = iter(numbers)
+        >>> next(elements), next(elements)
+        (0, 1)
+        >>> state = elements.get_state()
+        >>> list(elements)
+        [2, 3, 4]
+        >>> elements.set_state(state)
+        >>> next(elements)
+        2
+    """
+
+    def __init__(self, dataset: Dataset[Any]) -> None:
+        super().__init__()
+        self._dataset = dataset
+        self._of = dataset.options.rank or rank_here()
+
+    def __iter__(self) -> Any:
+        """An iterator from the start of the epoch.
+
+        Raises:
+            ValueError: Several processes iterate, and the data is not dealt to them.
+        """
+        check_dealt(self._dataset, self._of)
+        dataset = self._dataset.with_rank(self._of.rank, self._of.world_size)
+        return Iterator(dataset)
+
+    def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
+        """Grain's call in each worker of `mp_prefetch`: this is worker `sl.start` of `sl.step`."""
+        worker, workers = sl.start or 0, sl.step or 1
+        self._of = Rank(self._of.rank * workers + worker, self._of.world_size * workers)
+
+    def __str__(self) -> str:
+        return f"streamrec.grain.IterDataset({self._dataset!r})"
+
+
+class Iterator(grain.DatasetIterator):  # type: ignore[misc, type-arg, unused-ignore]
+    """An iteration, which begins when something is asked of it."""
+
+    def __init__(self, dataset: Dataset[Any]) -> None:
+        super().__init__()
+        self._dataset = dataset
+        self._run: DatasetIterator[Any] | None = None
+
+    def __next__(self) -> Any:
+        """The next element.
+
+        Raises:
+            ValueError: It was closed.
+            StreamrecError: What went wrong with the data, behind all elements before it.
+        """
+        if self._closed:
+            raise ValueError("this iterator was closed; make a new one of its dataset")
+        return next(self._begun())
+
+    def get_state(self) -> dict[str, Any]:
+        """Where the next element comes from, as one string of JSON under one key."""
+        return {KEY: json.dumps(self._begun().state_dict())}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Goes on where a state was saved.
+
+        Raises:
+            PositionMismatchError: It is no state, or was saved by another pipeline.
+        """
+        if not isinstance(state, dict) or KEY not in state:
+            raise PositionMismatchError(f"a state of this iterator has the key {KEY!r}: pass what get_state() gave")
+        self._end()
+        self._run = self._fresh().iterate(json.loads(state[KEY]))
+
+    def start_prefetch(self) -> None:
+        """Begins to read."""
+        self._begun()
+
+    def close(self) -> None:
+        """Ends the reading: when this returns, no connection of it is left."""
+        super().close()
+        self._end()
+
+    def _begun(self) -> DatasetIterator[Any]:
+        if self._run is None:
+            self._run = self._fresh().iterate()
+        return self._run
+
+    def _fresh(self) -> Dataset[Any]:
+        """The dataset before its first iteration: iterating it again would be the next epoch."""
+        return self._dataset.with_epoch(self._dataset.options.epoch)
+
+    def _end(self) -> None:
+        run, self._run = self._run, None
+        if run is not None:
+            run.close()

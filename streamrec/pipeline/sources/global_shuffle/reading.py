@@ -1,0 +1,244 @@
+"""Reading in a global order: far ahead, by ranges, within a budget.
+
+`BlockReading` fetches the parts of blocks in the order in which its lanes need them, holds those of the windows, and
+gathers the records of each run of positions from them. `ExactReading` fetches runs of positions, as many ahead as there
+is room for; what lies near each other in a shard is one request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from heapq import heapify, heappop, heapreplace
+from typing import Protocol
+
+import numpy as np
+from anyio.abc import TaskGroup
+
+from streamrec import kernels
+from streamrec.pipeline.engine.threads import Threads
+from streamrec.pipeline.sources.global_shuffle.fetch_ahead import FetchAhead
+from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, ExactOrder
+from streamrec.pipeline.sources.global_shuffle.permutation import Numbers
+from streamrec.pipeline.sources.global_shuffle.window import Round, Window
+from streamrec.tfrecord import BUFFER_BITS, Frames, as_spans
+
+__all__ = ["BlockReading", "ExactReading", "Reading", "Records"]
+
+PARALLEL_BLOCKS = 32
+"""Requests for blocks that are under way at the most: at 60 MB/s each, 4 MiB take two first-byte latencies."""
+
+PARALLEL_RUNS = 3
+"""Runs of positions likewise; each is many requests."""
+
+Part = tuple[int, int]
+"""A lane, and the number of a part of it."""
+
+
+class Records(Protocol):
+    """The records of a data set, by number."""
+
+    async def run(self, first: int, last: int) -> Frames:
+        """Records first to last (exclusive) of one shard, by one request."""
+
+    async def some(self, numbers: Numbers) -> Frames:
+        """Any records, in this order."""
+
+
+class Reading(Protocol):
+    """What gives records by positions that grow from call to call, save within a call."""
+
+    async def take(self, positions: Numbers) -> Frames:
+        """The records at the next positions."""
+
+
+class ExactReading:
+    """Records of an exact order.
+
+    Args:
+        order: Which record comes when.
+        records: Where they come from.
+        runs: The positions that are taken, call by call.
+        tasks: Where requests run.
+        mean_bytes: Of a record.
+        limit: How many bytes may be held.
+    """
+
+    def __init__(
+        self,
+        order: ExactOrder,
+        records: Records,
+        runs: Iterator[Numbers],
+        tasks: TaskGroup,
+        mean_bytes: float,
+        limit: int,
+    ) -> None:
+        self._order = order
+        self._records = records
+        wanted = ((positions.tobytes(), int(len(positions) * mean_bytes) + 1) for positions in runs)
+        self._ahead: FetchAhead[bytes] = FetchAhead(tasks, self._fetch, wanted, limit, PARALLEL_RUNS)
+
+    async def take(self, positions: Numbers) -> Frames:
+        """The records at the next run of positions."""
+        found = await self._ahead.get()
+        assert found is not None
+        assert found[0] == positions.tobytes()
+        self._ahead.release(found[1])
+        return found[1]
+
+    async def _fetch(self, positions: bytes) -> Frames:
+        return await self._records.some(self._order.records(np.frombuffer(positions, np.int64)))
+
+
+class Lane:
+    """One lane while it is read.
+
+    Attributes:
+        window: Its order.
+        held: The parts that are there.
+        begun: The round in which it begins.
+        held_until: The parts before this one are there, or over.
+        round: The round that is read.
+        rows: Of each of the round's records where it lies, as `kernels.pick` takes it; buffers are the round's parts.
+    """
+
+    def __init__(self, window: Window, first: int) -> None:
+        self.window = window
+        self.held: dict[int, Frames] = {}
+        self.begun = self.held_until = window.round_of(first)
+        self.round: Round | None = None
+        self.rows = NO_ROWS
+
+    def advance(self) -> list[Frames]:
+        """Goes on to the next round; gives the parts that no round needs any more. Its rows are to be found yet."""
+        self.round = self.window.round(self.begun if self.round is None else self.round.number + 1)
+        self.rows = NO_ROWS
+        gone = [part for part in self.held if self.window.last_round(part) < self.round.number]
+        return [self.held.pop(part) for part in gone]
+
+    def find(self, current: Round) -> None:
+        """Finds the rows of a round whose parts are all there."""
+        counts = self.window.parts.counts[current.number : self.window.parts_until(current.number)]
+        which = current.parts - current.number
+        spans = np.concatenate([frames.spans for frames in self.buffers(current)])
+        self.rows = np.zeros((len(which), 4), np.int64)
+        self.rows[:, :2] = spans[(np.cumsum(counts) - counts)[which] + current.offsets]
+        self.rows[:, 2] = which << BUFFER_BITS
+
+    def buffers(self, current: Round) -> list[Frames]:
+        """The parts of a round."""
+        return [self.held[part] for part in range(current.number, self.window.parts_until(current.number))]
+
+    def needs(self) -> Iterator[tuple[int, int]]:
+        """The parts from the first round on, in order: of each the lane's record before which it is needed."""
+        window = self.window
+        for part in range(self.begun, len(window.parts)):
+            number = window.first_round(part)
+            yield part, window.begin(number) if number > self.begun else 0
+
+
+NO_ROWS = np.zeros((0, 4), np.int64)
+
+
+class BlockReading:
+    """Records of an order of blocks.
+
+    Args:
+        order: Which record comes when.
+        records: Where they come from.
+        lanes: Of each lane that is read, the number of its first record that is.
+        tasks: Where requests run.
+        mean_bytes: Of a record.
+        limit: How many bytes may be held.
+        threads: Where records are copied.
+    """
+
+    def __init__(
+        self,
+        order: BlockOrder,
+        records: Records,
+        lanes: dict[int, int],
+        tasks: TaskGroup,
+        mean_bytes: float,
+        limit: int,
+        threads: Threads,
+    ) -> None:
+        self._order = order
+        self._records = records
+        self._mean_bytes = mean_bytes
+        self._threads = threads
+        windows = {number: order.lane(number) for number in lanes}
+        self._lanes = {number: Lane(windows[number], first) for number, first in lanes.items()}
+        self._ahead: FetchAhead[Part] = FetchAhead(tasks, self._fetch, self._wanted(), limit, PARALLEL_BLOCKS)
+
+    async def take(self, positions: Numbers) -> Frames:
+        """The records at these positions."""
+        rows = np.empty((len(positions), 4), np.int64)
+        buffers: list[Frames] = []
+        lanes, indices = self._order.locate(positions)
+        order = np.argsort(lanes, kind="stable")
+        first = 0
+        for number, count in enumerate(np.bincount(lanes).tolist()):
+            if count:
+                mine = order[first : first + count]
+                await self._place(self._lanes[number], indices[mine], mine, rows, buffers)
+                first += count
+        held = [frames.buffer for frames in buffers]
+        buffer, spans = await self._threads.run(partial(kernels.pick, held, rows))
+        return Frames(buffer, as_spans(spans))
+
+    async def _place(self, lane: Lane, indices: Numbers, at: Numbers, rows: Numbers, buffers: list[Frames]) -> None:
+        """Says where the records of one lane lie: rows of those at `at`, and buffers that they lie in."""
+        done = 0
+        while done < len(indices):
+            current = await self._round_of(lane, int(indices[done]))
+            last = int(np.searchsorted(indices, current.last))
+            found = lane.rows[indices[done:last] - current.first]
+            found[:, 2] += len(buffers) << BUFFER_BITS
+            rows[at[done:last]] = found
+            buffers += lane.buffers(current)
+            done = last
+
+    async def _round_of(self, lane: Lane, index: int) -> Round:
+        """The round of a lane's record, whose rows are found; those before it are over."""
+        while lane.round is None or index >= lane.round.last:
+            for frames in lane.advance():
+                self._ahead.release(frames)
+        if not len(lane.rows):
+            await self._hold(lane, lane.window.parts_until(lane.round.number))
+            lane.find(lane.round)
+        return lane.round
+
+    async def _hold(self, lane: Lane, until: int) -> None:
+        """Waits until all parts up to one are there that are not over."""
+        while lane.held_until < until:
+            found = await self._ahead.get()
+            assert found is not None
+            (number, part), frames = found
+            other = self._lanes[number]
+            other.held[part] = frames
+            other.held_until = part + 1
+
+    def _wanted(self) -> Iterator[tuple[Part, int]]:
+        """The parts of all lanes, in the order in which positions need them, and about how large they are."""
+        waiting = []
+        for number, lane in self._lanes.items():
+            needs = lane.needs()
+            if (first := next(needs, None)) is not None:
+                waiting.append((self._order.position(number, first[1]), number, first[0], needs))
+        heapify(waiting)
+        while waiting:
+            _, number, part, needs = waiting[0]
+            count = int(self._lanes[number].window.parts.counts[part])
+            yield (number, part), int(count * self._mean_bytes) + 1
+            following = next(needs, None)
+            if following is None:
+                heappop(waiting)
+            else:
+                heapreplace(waiting, (self._order.position(number, following[1]), number, following[0], needs))
+
+    async def _fetch(self, key: Part) -> Frames:
+        number, part = key
+        parts = self._lanes[number].window.parts
+        first = int(parts.starts[part])
+        return await self._records.run(first, first + int(parts.counts[part]))

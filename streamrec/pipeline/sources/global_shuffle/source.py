@@ -1,0 +1,278 @@
+"""GlobalShuffle: all records of a data set in an order of seed, epoch and index, for any number of ranks and workers.
+
+Rules:
+- Who reads is looked up where and when the pipeline runs, as `distribute` does.
+- A state is the position at which the next global batch begins, and the digest of the index: the same on all ranks. Any
+  number of ranks can go on there. Only where a rank has several loader workers, each has a state of its own, which says
+  where all of them began; the least of their positions is that of the job.
+- Positions of a step are taken in order of the rank's slots. Steps that are filled up are fetched record by record.
+- Of blocks, a rank reads those of its own lanes alone. Each of its loader workers reads all of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from math import gcd
+from typing import Any, Literal
+
+import numpy as np
+
+from streamrec.errors import PositionMismatchError
+from streamrec.pipeline.elements.chunk import Batches, Chunk, Position
+from streamrec.pipeline.engine.background_tasks import background
+from streamrec.pipeline.engine.description import RunContext, derived
+from streamrec.pipeline.engine.epochs import SEED_BITS, Memo
+from streamrec.pipeline.engine.session import StoreOptions
+from streamrec.pipeline.sources.global_shuffle.blocks import blocks_of
+from streamrec.pipeline.sources.global_shuffle.opening import IndexedRecords, opened
+from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, ExactOrder, lanes_for
+from streamrec.pipeline.sources.global_shuffle.permutation import Numbers
+from streamrec.pipeline.sources.global_shuffle.reading import BlockReading, ExactReading, Reading
+from streamrec.pipeline.sources.global_shuffle.steps import Steps
+from streamrec.pipeline.sources.shards.ranks import Rank, rank_here, worker_here
+from streamrec.pipeline.sources.shards.source import Shards
+from streamrec.shards import Even, check_even
+
+__all__ = ["BLOCK_BYTES", "WINDOW_BYTES", "GlobalShuffle", "Quality", "checked"]
+
+Quality = Literal["exact", "blocks"]
+
+BLOCK_BYTES = 4 << 20
+"""About how large a block is: of the time that it takes at 60 MB/s, a third is spent waiting for the first byte."""
+
+WINDOW_BYTES = 128 << 20
+"""How many bytes of blocks all ranks together mix at a time."""
+
+EXACT_BYTES = 64 << 10
+"""Where records are so large on average, and nobody said how they are shuffled, it is exactly."""
+
+CHUNK_BYTES = 8 << 20
+"""About how much is gathered at a time."""
+
+AHEAD_BLOCKS = 24
+"""So many blocks are fetched ahead at the most: what fills the wire."""
+
+CHUNK_SHARE = 8
+"""No more than this part of the budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalShuffle:
+    """All records that an index knows, in random order, or a rank's share of each global batch of them.
+
+    Args:
+        shards: Where they lie.
+        seed: Which order.
+        index: The URL of the index.
+        batch: The global batch size; None for single records.
+        even, quality, block_bytes, window_bytes, lanes: See `Dataset.global_shuffle`.
+        rank: Which rank reads; None to look where the pipeline runs.
+    """
+
+    shards: Shards
+    seed: int
+    index: str
+    batch: int | None = None
+    even: Even | None = None
+    quality: Quality | None = None
+    block_bytes: int = BLOCK_BYTES
+    window_bytes: int = WINDOW_BYTES
+    lanes: int | None = None
+    rank: Rank | None = None
+    memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
+
+    def lines(self) -> Iterator[str]:
+        yield from self.shards.lines()
+        yield (
+            f"GlobalShuffle(seed={self.seed}, batch={self.batch}, even={self.even!r}, quality={self.quality!r}, "
+            f"block_bytes={self.block_bytes}, window_bytes={self.window_bytes}, lanes={self.lanes})"
+        )
+
+    @property
+    def shared_seed(self) -> int:
+        """What chance elsewhere in the pipeline comes from where no seed was given: the same on all ranks."""
+        return derived(self.seed) >> (64 - SEED_BITS)
+
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+        stores = StoreOptions(self.shards.storage_options, self.shards.filesystem, self.shards.retry)
+        source = await within.session.open(self, stores, 0, self.shards.filenames, self.memo)
+        records = await opened(source, self.index, self.shards.options, self.memo)
+        rank = self.rank or within.rank or rank_here()
+        steps = resumed(self._steps(len(records), rank), state, records.digest)
+        first = steps.next_own(0 if state is None else (state["position"] - steps.base) // steps.batch)
+        plan = Plan(steps, first, max(1, self._chunk_bytes(within) // max(1, int(steps.share * records.mean_bytes))))
+        async with background() as tasks:
+            reading = self._reading(plan, records, tasks, within)
+            for step, positions in plan.runs():
+                whole = step < steps.whole
+                if whole or steps.even is None:
+                    frames = await reading.take(positions.ravel())
+                else:
+                    frames = await records.some(self._order(records, within.epoch).records(positions.ravel()))
+                elements = frames if self.batch is None else Batches(frames, positions.shape[1])
+                yield Chunk.weighed(elements, StepPositions(steps, step, records.digest))
+
+    def _steps(self, total: int, rank: Rank) -> Steps:
+        """The steps of this reader from the start.
+
+        Raises:
+            ValueError: The ranks cannot share a global batch evenly.
+        """
+        batch = rank.world_size if self.batch is None else self.batch
+        if batch % rank.world_size:
+            raise ValueError(
+                f"global_batch_size={batch} cannot be divided by {rank.world_size} ranks: choose a multiple of each "
+                "number of ranks that the job will run with"
+            )
+        worker, workers = worker_here()
+        return Steps(total, batch, self.even, rank.rank, rank.world_size, worker, workers)
+
+    def _order(self, records: IndexedRecords, epoch: int) -> BlockOrder | ExactOrder:
+        """The order of an epoch."""
+        exact = records.mean_bytes >= EXACT_BYTES if self.quality is None else self.quality == "exact"
+        if exact:
+            return ExactOrder(len(records), self.seed, epoch)
+        lanes = self.lanes or lanes_for(self.batch or MANY)
+        window = max(1, self.window_bytes // self.block_bytes // lanes)
+        blocks = blocks_of(records.counts, records.sizes, self.block_bytes)
+        return BlockOrder(blocks, self.seed, epoch, self.batch or lanes, lanes, window)
+
+    def _reading(self, plan: Plan, records: IndexedRecords, tasks: Any, within: RunContext) -> Reading:
+        """What reads this reader's records.
+
+        Raises:
+            ValueError: The memory budget does not hold its windows.
+        """
+        order, limit = self._order(records, within.epoch), within.budget - 2 * self._chunk_bytes(within)
+        if isinstance(order, ExactOrder):
+            runs = (positions.ravel() for step, positions in plan.natural())
+            return ExactReading(order, records, runs, tasks, records.mean_bytes, limit)
+        lanes = plan.lanes(order)
+        needed = len(lanes) * order.window * self.block_bytes
+        if min(needed, records.nbytes) > limit:
+            raise ValueError(
+                f"the windows of {len(lanes)} lanes that this rank reads need {needed:,} bytes, and {limit:,} of the "
+                "memory budget are left for them: pass a larger with_options(memory_budget=...), or a smaller "
+                "window_bytes, which changes the order"
+            )
+        most = needed + AHEAD_BLOCKS * self.block_bytes
+        return BlockReading(order, records, lanes, tasks, records.mean_bytes, min(limit, most), within.session.threads)
+
+    @staticmethod
+    def _chunk_bytes(within: RunContext) -> int:
+        return max(1, min(CHUNK_BYTES, within.budget // CHUNK_SHARE))
+
+
+def checked(source: GlobalShuffle) -> GlobalShuffle:
+    """The same.
+
+    Raises:
+        ValueError: An argument is none of those that are known, or lanes do not divide the global batch size.
+    """
+    check_even(source.even)
+    if source.quality not in (None, "exact", "blocks"):
+        raise ValueError(f"quality={source.quality!r} must be 'exact', 'blocks' or None")
+    if source.lanes is not None and (source.batch or source.lanes) % source.lanes:
+        raise ValueError(f"lanes={source.lanes} must divide global_batch_size={source.batch}")
+    if source.shards.options.compression_type:
+        raise ValueError(
+            f"compression_type={source.shards.options.compression_type!r}: records of compressed shards cannot be read "
+            "by number; write them without compression: streamrec reshard"
+        )
+    return source
+
+
+MANY = 24
+"""Positions that are dealt to lanes at a time where there is no global batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a reader takes, from one step on.
+
+    Args:
+        steps: Its steps.
+        first: The first of them that it takes.
+        many: How many it takes at a time.
+    """
+
+    steps: Steps
+    first: int
+    many: int
+
+    def runs(self) -> Iterator[tuple[int, Numbers]]:
+        """Of so many steps at a time the number of the first, and their positions: int64 [steps, slots]."""
+        steps, step = self.steps, self.first
+        while step < steps.count:
+            positions = steps.run(step, self.many) if step < steps.whole else steps.positions(step)[None, :]
+            if positions.size:
+                yield step, positions
+            step += len(positions) * steps.workers
+
+    def natural(self) -> Iterator[tuple[int, Numbers]]:
+        """The same without a step that is filled up."""
+        for step, positions in self.runs():
+            if step < self.steps.whole or self.steps.even is None:
+                yield step, positions
+
+    def lanes(self, order: BlockOrder) -> dict[int, int]:
+        """The lanes that it reads, and the number of the first record that it takes of each."""
+        steps = self.steps
+        if self.first >= steps.count:
+            return {}
+        many = order.unit // gcd(order.unit, steps.batch * steps.workers)
+        ahead = self.first + np.arange(many) * steps.workers
+        positions = (steps.position(0) + ahead[:, None] * steps.batch + steps.slots).ravel()
+        lanes, indices = order.locate(positions[positions < steps.total])
+        return {int(lane): int(indices[lanes == lane].min()) for lane in np.unique(lanes)}
+
+
+@dataclass(frozen=True, slots=True)
+class StepPositions:
+    """Positions of elements of which each is a step.
+
+    Args:
+        steps: Whose they are.
+        first: The first one's.
+        digest: The index's.
+    """
+
+    steps: Steps
+    first: int
+    digest: str
+
+    def at(self, index: int) -> Position:
+        steps = self.steps
+        state: dict[str, Any] = {
+            "position": steps.position(self.first + index * steps.workers),
+            "index": self.digest,
+        }
+        if steps.workers > 1:
+            state |= {"began": steps.base, "batch": steps.batch, "worker": [steps.worker, steps.workers]}
+        return {"source": state}
+
+
+def resumed(steps: Steps, state: Mapping[str, Any] | None, digest: str) -> Steps:
+    """A reader's steps from where a state stands.
+
+    Raises:
+        PositionMismatchError: It was saved with another index, or by another loader worker.
+    """
+    if state is None:
+        return steps
+    if state["index"] != digest:
+        raise PositionMismatchError(
+            f"this state was saved with an index of digest {state['index']}, and this one has {digest}: the data set "
+            "is another, or was changed; resume with the index that it was saved with, or start anew without the state"
+        )
+    whose = state.get("worker")
+    if whose is None:
+        return replace(steps, base=int(state["position"]))
+    if whose != [steps.worker, steps.workers]:
+        raise PositionMismatchError(
+            f"this state is that of loader worker {whose[0]} of {whose[1]}, and this is {steps.worker} of "
+            f"{steps.workers}: streamrec.torch.job_state(loader.state_dict()) makes of the states of all workers one "
+            "that any number of ranks and workers can resume from"
+        )
+    return replace(steps, base=int(state["began"]))

@@ -1,0 +1,282 @@
+"""An index: what a manifest says of a data set, and the length of each record. Pure; others read and write it.
+
+One object, all numbers little-endian:
+
+    head      8 bytes     MAGIC
+    lengths               the packed lengths of all records, shard after shard (see `tfrecord.lengths`)
+    shards    JSON        {"format": "streamrec index", "version": 1, "pattern": ..., "compression_type": "",
+                           "shards": {"name": [...], "records": [...], "bytes": [...], "crc32c": [...],
+                                      "object_version": [...]}}
+    blocks                the table of blocks of all shards, 21 bytes for each 1,024 records
+    foot      44 bytes    FOOT: version of the format, size of `lengths`, `shards` and `blocks`, CRC32C of `shards` and
+                          `blocks`, CRC32C of the foot before it, MAGIC
+
+- Opening an index takes its end: the foot, the shards and the table of blocks: about 100 bytes a shard and 0.02 bytes
+  a record. 10^9 records are 21 MB. The lengths are read by ranges, block by block; each block has its CRC32C.
+- `name` and `pattern` are relative to the directory of the index, as in a manifest. `bytes` and `crc32c` are those of
+  the whole shard; `crc32c` is null where nobody has read the whole shard. `object_version` is what the store calls this
+  version of the shard, or null.
+- `digest` is that of names, numbers of records, sizes and the table of blocks (which holds a CRC32C of each block of
+  lengths). Copies of a data set have the same digest, wherever they lie.
+- A `version` that a reader does not know is to be refused. Members of the JSON that it does not know are ignored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from streamrec import kernels
+from streamrec.errors import ManifestError
+from streamrec.shards.manifests.manifest import Manifest, Marks, ShardInfo, absolute, relative
+from streamrec.tfrecord import BLOCK, BLOCK_RECORDS, CompressionType, check_compression_type, packed_sizes
+
+__all__ = ["FOOT_BYTES", "MAGIC", "Foot", "Index", "encode_end", "read_end", "read_foot"]
+
+MAGIC: Final = b"srec-idx"
+FORMAT: Final = "streamrec index"
+VERSION: Final = 1
+
+FOOT: Final = struct.Struct("<IQQQI")
+FOOT_CRC: Final = struct.Struct("<I")
+FOOT_BYTES: Final = FOOT.size + FOOT_CRC.size + len(MAGIC)
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Index:
+    """What is known of a data set without reading the records' lengths.
+
+    Attributes:
+        path: The URL of the index.
+        pattern: The URL of the shards, with `{shard}` where their number goes; or of the first one.
+        compression_type: "": an index is of shards that are not compressed.
+        shards: The shards, in order, with their full URLs.
+        blocks: The table of blocks of all shards, one after the other: [n] of `tfrecord.lengths.BLOCK`.
+        version: What the store calls this version of the index; None where it does not tell.
+        digest: 32 hexadecimal digits that tell this data set from others; the same for its copies.
+    """
+
+    path: str
+    pattern: str
+    compression_type: CompressionType
+    shards: tuple[ShardInfo, ...]
+    blocks: npt.NDArray[Any]
+    version: str | None = None
+
+    def __len__(self) -> int:
+        """How many records there are."""
+        return int(self.first_records[-1])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all shards."""
+        return sum(shard.bytes for shard in self.shards)
+
+    @property
+    def manifest(self) -> Manifest:
+        """The same as a manifest; the marks of a shard are where its blocks begin."""
+        shards = tuple(replace(shard, marks=self._marks(number)) for number, shard in enumerate(self.shards))
+        return Manifest(self.path, self.pattern, self.compression_type, shards)
+
+    def _marks(self, number: int) -> tuple[tuple[int, int], ...]:
+        first, last = self.first_blocks[number : number + 2].tolist()
+        marks = Marks()
+        for block, byte in enumerate(self.block_offsets[first:last].tolist()):
+            marks.pass_by(block * BLOCK_RECORDS, byte)
+        return marks.all()
+
+    @cached_property
+    def first_records(self) -> Numbers:
+        """The number of each shard's first record, [shards + 1]; the last one is the number of records."""
+        return cumulative([shard.records for shard in self.shards])
+
+    @cached_property
+    def first_blocks(self) -> Numbers:
+        """The number of each shard's first block, [shards + 1]."""
+        return cumulative([-(-shard.records // BLOCK_RECORDS) for shard in self.shards])
+
+    @cached_property
+    def block_counts(self) -> Numbers:
+        """How many records each block holds, [blocks]."""
+        counts = np.full(len(self.blocks), BLOCK_RECORDS, np.int64)
+        records = np.diff(self.first_records)
+        filled = records > 0
+        counts[self.first_blocks[1:][filled] - 1] = (records[filled] - 1) % BLOCK_RECORDS + 1
+        return counts
+
+    @cached_property
+    def block_places(self) -> Numbers:
+        """Where each packed block begins in the index, in bytes, [blocks + 1]; the last one is where they end."""
+        return cumulative(packed_sizes(self.blocks, self.block_counts)) + len(MAGIC)
+
+    @cached_property
+    def block_offsets(self) -> Numbers:
+        """Where the frame of each block's first record begins in its shard, in bytes, [blocks]."""
+        offsets = np.zeros(len(self.blocks), np.int64)
+        offsets[1:] = self.blocks["end"][:-1]
+        starts = self.first_blocks[:-1]
+        offsets[starts[starts < len(offsets)]] = 0
+        return offsets
+
+    @cached_property
+    def digest(self) -> str:
+        """See the attributes."""
+        names = [[relative(self.path, shard.path), shard.records, shard.bytes] for shard in self.shards]
+        state = hashlib.sha256(json.dumps(names).encode())
+        state.update(self.blocks.tobytes())
+        return state.hexdigest()[:32]
+
+    def shard_of(self, records: Numbers) -> Numbers:
+        """The number of the shard that holds each of these records."""
+        return np.searchsorted(self.first_records, records, "right") - 1
+
+    def block_of(self, records: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+        """Of each of these records: its shard, its block, and its place in the block."""
+        shards = self.shard_of(records)
+        within = records - self.first_records[shards]
+        return shards, self.first_blocks[shards] + within // BLOCK_RECORDS, within % BLOCK_RECORDS
+
+
+@dataclass(frozen=True, slots=True)
+class Foot:
+    """Where the parts of an index lie.
+
+    Attributes:
+        lengths: Bytes of the packed lengths.
+        shards: Bytes of the table of shards.
+        blocks: Bytes of the table of blocks.
+        crc: The CRC32C of both tables.
+    """
+
+    lengths: int
+    shards: int
+    blocks: int
+    crc: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole index."""
+        return len(MAGIC) + self.lengths + self.end_bytes
+
+    @property
+    def end_bytes(self) -> int:
+        """Bytes of all that is read to open it."""
+        return self.shards + self.blocks + FOOT_BYTES
+
+
+def encode_end(index: Index) -> bytes:
+    """What stands behind the packed lengths.
+
+    Examples:
+        >>> shard = ShardInfo("s3://b/x/train-0", records=0, bytes=0, crc32c=0)
+        >>> index = Index("s3://b/x/i.index", "s3://b/x/train-{shard}", "", (shard,), np.empty(0, BLOCK))
+        >>> end = encode_end(index)
+        >>> read_end(index.path, read_foot(index.path, end, 8 + len(end)), end).shards == (shard,)
+        True
+    """
+    head = {
+        "format": FORMAT,
+        "version": VERSION,
+        "pattern": relative(index.path, index.pattern),
+        "compression_type": index.compression_type,
+        "shards": {
+            "name": [relative(index.path, shard.path) for shard in index.shards],
+            "records": [shard.records for shard in index.shards],
+            "bytes": [shard.bytes for shard in index.shards],
+            "crc32c": [None if shard.crc32c is None else f"{shard.crc32c:08x}" for shard in index.shards],
+            "object_version": [shard.version for shard in index.shards],
+        },
+    }
+    shards, blocks = json.dumps(head).encode(), index.blocks.tobytes()
+    lengths = int(index.block_places[-1]) - len(MAGIC)
+    foot = FOOT.pack(VERSION, lengths, len(shards), len(blocks), kernels.crc32c(blocks, kernels.crc32c(shards)))
+    return shards + blocks + foot + FOOT_CRC.pack(kernels.crc32c(foot)) + MAGIC
+
+
+def read_foot(path: str, data: bytes, size: int) -> Foot:
+    """Reads the foot of an index.
+
+    Args:
+        path: Its URL.
+        data: Its end, FOOT_BYTES at least, or all of it.
+        size: Its size in bytes.
+
+    Raises:
+        ManifestError: It is no index, it is cut off or damaged, or it is of a newer version.
+    """
+    foot = data[-FOOT_BYTES:]
+    if len(foot) < FOOT_BYTES or not foot.endswith(MAGIC):
+        raise ManifestError(
+            f"{path}: this index does not end as one does, so it is cut off, or it is no index: pass the URL of an "
+            f"index, or write it again: streamrec index SHARDS {path}"
+        )
+    (crc,) = FOOT_CRC.unpack_from(foot, FOOT.size)
+    if kernels.crc32c(foot[: FOOT.size]) != crc:
+        raise damaged(path, "the CRC32C of its foot is wrong")
+    version, lengths, shards, blocks, tables = FOOT.unpack_from(foot)
+    if version != VERSION:
+        raise ManifestError(f"{path}: an index of version {version}, where {VERSION} was wanted: update streamrec")
+    found = Foot(lengths, shards, blocks, tables)
+    if found.size != size:
+        raise damaged(path, f"it has {size:,} bytes where its foot says {found.size:,}")
+    return found
+
+
+def read_end(path: str, foot: Foot, data: bytes, version: str | None = None) -> Index:
+    """Reads the tables of an index.
+
+    Args:
+        path: Its URL, which names are relative to.
+        foot: Its foot.
+        data: Its last `foot.end_bytes` bytes, or more.
+        version: What the store calls this version of the index.
+
+    Raises:
+        ManifestError: It is damaged.
+    """
+    end = len(data) - FOOT_BYTES
+    tables = data[end - foot.blocks - foot.shards : end]
+    if kernels.crc32c(tables) != foot.crc:
+        raise damaged(path, "the CRC32C of its tables is wrong")
+    try:
+        found = json.loads(tables[: foot.shards])
+        shards = tuple(shards_of(path, found["shards"]))
+        compression = check_compression_type(found["compression_type"]) or ""
+        blocks = np.frombuffer(tables[foot.shards :], BLOCK)
+        index = Index(path, absolute(path, found["pattern"]), compression, shards, blocks, version)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise damaged(path, repr(error)) from error
+    if index.first_blocks[-1] != len(blocks) or index.block_places[-1] != len(MAGIC) + foot.lengths:
+        raise damaged(path, "its tables do not fit each other")
+    return index
+
+
+def shards_of(path: str, columns: Mapping[str, Sequence[Any]]) -> list[ShardInfo]:
+    """The shards that an index at `path` names."""
+    names = ("name", "records", "bytes", "crc32c", "object_version")
+    return [
+        ShardInfo(absolute(path, name), records, size, None if crc is None else int(crc, 16), version=version)
+        for name, records, size, crc, version in zip(*(columns[name] for name in names), strict=True)
+    ]
+
+
+def damaged(path: str, how: str) -> ManifestError:
+    """The error for an index that is not as it was written."""
+    return ManifestError(f"{path}: this index is damaged ({how}): write it again: streamrec index SHARDS {path}")
+
+
+def cumulative(values: Sequence[int] | Numbers) -> Numbers:
+    """0, and the sum of the first 1, 2, ... values."""
+    sums = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(np.asarray(values, np.int64), out=sums[1:])
+    return sums

@@ -1,0 +1,218 @@
+"""RecordSource: an indexed data set as a sequence of records."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+import os
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Self, SupportsIndex, overload
+
+import numpy as np
+import numpy.typing as npt
+from fsspec import AbstractFileSystem
+
+from streamrec import bridge
+from streamrec.arguments import described, flag, integer
+from streamrec.shards.index.index import Index, Numbers
+from streamrec.shards.index.reader import CACHE_BYTES, IndexReader, Places, open_index
+from streamrec.shards.random_access.fetcher import PARALLEL, RecordFetcher
+from streamrec.shards.random_access.sessions import Sessions
+from streamrec.storage import RetryPolicy, Storages, check_source, located
+from streamrec.tfrecord import Frames
+
+__all__ = ["RecordSource"]
+
+ITERATED_BYTES: Final = 16 << 20
+"""About how much is fetched at a time where somebody iterates."""
+
+
+class RecordSource:
+    """Any record of a data set at once, by its number.
+
+    A record's number counts from 0 through all shards, in the order of the index. Every call fetches what it asks for
+    by ranged reads: those that lie near each other together, the others at the same time. So ask for many at once:
+    `source[a:b]`, `source.__getitems__([...])`, `await source.get([...])`.
+
+    It is a map-style dataset for `torch.utils.data.DataLoader` (which asks for a batch by one call) and a source for
+    `grain.MapDataset.source`. It can be pickled, and used after a fork; each process opens its own connections. Any
+    number of threads, and of tasks of any event loops, may share it.
+
+    Examples:
+        >>> import streamrec
+        >>> with streamrec.TFRecordWriter("memory://doc/cats.tfrecord") as writer:
+        ...     for number in range(5):
+        ...         writer.write(b"cat %d" % number)
+        >>> index = streamrec.write_index_sync("memory://doc/cats.tfrecord", "memory://doc/cats.index")
+        >>> source = streamrec.RecordSource("memory://doc/cats.index")
+        >>> len(source), source[3], source[-1], list(source[:2])
+        (5, b'cat 3', b'cat 4', [b'cat 0', b'cat 1'])
+        >>> list(source.__getitems__([4, 0, 4]))
+        [b'cat 4', b'cat 0', b'cat 4']
+
+    Args:
+        index: The URL of the index; see `write_index` and `ShardWriter`. It is opened at once: in an event loop, take
+            `await RecordSource.open(...)`, which does not block.
+        verify: Check each record's length and CRC32C.
+        parallel: Requests under way for one call, at the most.
+        cache_bytes: How much of the index is kept in memory, in bytes; a record takes about 2.
+        storage_options: Passed to the fsspec filesystem (credentials, endpoint).
+        filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
+        retry: What happens when the network fails; see RetryPolicy.
+
+    Attributes:
+        index: What the index says of the data set: its shards, their sizes and versions.
+
+    Raises:
+        NotFoundError: There is no such index.
+        ManifestError: What is there is no index, it is cut off or damaged, or of a newer version.
+        StorageError: The store failed, and retrying did not help.
+    """
+
+    def __init__(
+        self,
+        index: str | os.PathLike[str],
+        *,
+        verify: bool = True,
+        parallel: int = PARALLEL,
+        cache_bytes: int = CACHE_BYTES,
+        storage_options: Mapping[str, Any] | None = None,
+        filesystem: AbstractFileSystem | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        check_source(storage_options, filesystem)
+        verify = flag("verify", verify)
+        parallel, cache = integer("parallel", parallel, 1), integer("cache_bytes", cache_bytes, 0)
+        storages = partial(Storages, storage_options, filesystem=filesystem, retry=retry or RetryPolicy())
+        self.index: Index = bridge.run(index_at, storages, located(os.fspath(index), filesystem))
+        self._open = partial(fetcher_over, storages, self.index, verify=verify, parallel=parallel, cache_bytes=cache)
+        self._sessions = Sessions(self._open)
+
+    @classmethod
+    async def open(cls, index: str | os.PathLike[str], **arguments: Any) -> Self:
+        """The same for async code: the event loop goes on while the index is opened. Arguments as for the class."""
+        return await asyncio.to_thread(partial(cls, index, **arguments))
+
+    def __len__(self) -> int:
+        """How many records there are."""
+        return len(self.index)
+
+    @overload
+    def __getitem__(self, number: SupportsIndex) -> bytes: ...
+    @overload
+    def __getitem__(self, number: slice) -> Frames: ...
+    def __getitem__(self, number: SupportsIndex | slice) -> bytes | Frames:
+        """One record, or those of a slice; negative numbers count from the end.
+
+        Raises:
+            IndexError: There is no such record.
+            As `get`.
+        """
+        if isinstance(number, slice):
+            return self.__getitems__(np.arange(*number.indices(len(self))))
+        try:
+            wanted = operator.index(number)
+        except TypeError:
+            raise TypeError(
+                f"a record's number is {described(number)}: it must be a whole number or a slice; for several numbers "
+                "write source.__getitems__([...])"
+            ) from None
+        return self.__getitems__([wanted])[0]
+
+    def __getitems__(self, numbers: npt.ArrayLike) -> Frames:
+        """The records with these numbers, in this order, fetched by one call. Arguments and errors as for `get`."""
+        return bridge.run(self.get, numbers)
+
+    def _getitems(self, numbers: Sequence[int]) -> list[bytes]:
+        """What Grain calls for a batch (its `SupportsBatchedReadRandomAccessDataSource`)."""
+        return list(self.__getitems__(numbers))
+
+    async def get(self, numbers: npt.ArrayLike) -> Frames:
+        """The records with these numbers, in this order.
+
+        Args:
+            numbers: Whole numbers: a list, or an array. Negative ones count from the end; one that stands there twice
+                comes twice.
+
+        Returns:
+            The records, as Frames.
+
+        Raises:
+            IndexError: There is no such record. Nothing was fetched.
+            ObjectChangedError: A shard, or the index, was written since; the message says what to run.
+            NotFoundError: A shard is gone.
+            CorruptRecordError: A record is damaged.
+            ManifestError: The index is damaged.
+            StorageError: The store failed, and retrying did not help.
+        """
+        wanted = in_bounds(numbers, len(self))
+        return await (await self._sessions.here()).fetch(wanted)
+
+    async def places(self, numbers: npt.ArrayLike) -> Places:
+        """Where the records with these numbers lie: shards, byte offsets in them, and lengths.
+
+        Arguments and errors as for `get`; no shard is read.
+        """
+        wanted = in_bounds(numbers, len(self))
+        return await (await self._sessions.here()).reader.places(wanted)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """All records in order, some MiB at a time. A `TFRecordDataset` streams them faster."""
+        step = max(1, ITERATED_BYTES * len(self) // max(1, self.index.nbytes))
+        for first in range(0, len(self), step):
+            yield from self[first : first + step]
+
+    def close(self) -> None:
+        """Frees the connections of sync callers. The source can still be used: the next call opens them again."""
+        bridge.run(self._sessions.close)
+
+    async def aclose(self) -> None:
+        """Frees the connections that calls on the running event loop have opened."""
+        await self._sessions.close()
+
+    def __repr__(self) -> str:
+        return f"RecordSource({self.index.path!r}: {len(self):,} records in {len(self.index.shards):,} shards)"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_sessions"}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._sessions = Sessions(self._open)
+
+
+async def index_at(storages: Callable[[], Storages], url: str) -> Index:
+    """Reads the tables of an index."""
+    async with storages() as opened:
+        return await open_index(await opened.at(url), url)
+
+
+async def fetcher_over(
+    storages: Callable[[], Storages], index: Index, *, verify: bool, parallel: int, cache_bytes: int
+) -> AsyncGenerator[RecordFetcher]:
+    """Opens what fetches records; closes it when the generator is closed."""
+    async with storages() as opened:
+        reader = IndexReader(await opened.at(index.path), index, cache_bytes)
+        yield RecordFetcher(opened, reader, verify=verify, parallel=parallel)
+
+
+def in_bounds(numbers: npt.ArrayLike, count: int) -> Numbers:
+    """Record numbers as int64 [n], from 0 on.
+
+    Raises:
+        TypeError: They are no whole numbers.
+        IndexError: One is not that of a record.
+
+    Examples:
+        >>> in_bounds([0, -1], 10).tolist()
+        [0, 9]
+    """
+    found = np.asarray(numbers)
+    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+        raise TypeError(f"the numbers are {described(numbers)}: they must be a list or an array of whole numbers")
+    wanted = found.astype(np.int64)
+    outside = (wanted >= count) | (wanted < -count)
+    if outside.any():
+        raise IndexError(f"record {int(wanted[outside][0]):,} of {count:,}: there is no such record")
+    return np.where(wanted < 0, wanted + count, wanted)

@@ -1,0 +1,167 @@
+"""Lengths of records, packed: what an index holds for each record. No I/O.
+
+The lengths of a shard are cut into blocks of BLOCK_RECORDS; the last block may be shorter. A block stores each length
+as `length - base`, in `width` bits, where `base` is the block's shortest length. The bits of a block follow one
+another, the lowest bit first (as in Parquet's bit packing), and a block ends at a whole byte. A row of the table of
+blocks (BLOCK) says how a block is packed and where it lies:
+
+- `base`: the shortest length in the block, in bytes;
+- `end`: where the frame of the block's last record ends in the shard, in bytes;
+- `crc`: the CRC32C of the packed block, as it is stored;
+- `width`: bits of a packed length, 0 to MOST_BITS.
+
+So a block is decoded alone: the first record's frame begins at the `end` of the block before it, or at 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from streamrec import kernels
+from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES
+
+__all__ = ["BLOCK", "BLOCK_RECORDS", "LengthPacker", "PackedLengths", "packed_sizes", "unpack"]
+
+BLOCK_RECORDS: Final = 1024
+MOST_BITS: Final = 57
+"""A packed length is read as eight bytes that begin where its first bit is: up to seven bits before it are not its."""
+
+BLOCK: Final = np.dtype([("base", "<i8"), ("end", "<i8"), ("crc", "<u4"), ("width", "u1")])
+"""A row of the table of blocks: 21 bytes."""
+
+FRAME_BYTES: Final = HEADER_BYTES + FOOTER_BYTES
+
+Lengths = npt.NDArray[np.int64]
+Blocks = npt.NDArray[Any]
+"""Rows of BLOCK."""
+
+
+@dataclass(frozen=True, eq=False)
+class PackedLengths:
+    """The lengths of a shard's records.
+
+    Attributes:
+        data: The packed blocks, one after the other.
+        blocks: The table of blocks, [n] of BLOCK.
+        records: How many lengths there are.
+    """
+
+    data: bytes
+    blocks: Blocks
+    records: int
+
+    @property
+    def end(self) -> int:
+        """Where the last frame ends in the shard: the shard's size, where nothing follows its records."""
+        return int(self.blocks["end"][-1]) if len(self.blocks) else 0
+
+
+class LengthPacker:
+    """Packs the lengths of a shard's records as they come.
+
+    Examples:
+        >>> packer = LengthPacker()
+        >>> packer.add(np.array([100, 101, 103]))
+        >>> packed = packer.finish()
+        >>> packed.data.hex(), packed.blocks["base"].tolist(), packed.blocks["width"].tolist(), packed.end
+        ('34', [100], [2], 352)
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[Lengths] = []
+        self._waiting_records = 0
+        self._data: list[bytes] = []
+        self._blocks: list[tuple[int, int, int, int]] = []
+        self._records = 0
+        self._end = 0
+
+    def add(self, lengths: Lengths) -> None:
+        """Takes the lengths of the next records, in bytes of their payloads."""
+        self._waiting.append(np.asarray(lengths, np.int64))
+        self._waiting_records += len(lengths)
+        if self._waiting_records >= BLOCK_RECORDS:
+            self._pack(self._waiting_records // BLOCK_RECORDS * BLOCK_RECORDS)
+
+    def finish(self) -> PackedLengths:
+        """All that was added."""
+        self._pack(self._waiting_records)
+        return PackedLengths(b"".join(self._data), np.array(self._blocks, BLOCK), self._records)
+
+    def _pack(self, records: int) -> None:
+        waiting = np.concatenate(self._waiting) if self._waiting else np.empty(0, np.int64)
+        self._waiting = [waiting[records:].copy()]
+        self._waiting_records -= records
+        self._records += records
+        for first in range(0, records, BLOCK_RECORDS):
+            self._pack_block(waiting[first : min(first + BLOCK_RECORDS, records)])
+
+    def _pack_block(self, lengths: Lengths) -> None:
+        base = int(lengths.min())
+        rest = (lengths - base).astype(np.uint64)
+        width = int(rest.max()).bit_length()
+        if base < 0 or width > MOST_BITS:
+            raise ValueError(f"lengths from {base} on, {width} bits apart: a length is 0 to 2**{MOST_BITS} bytes")
+        self._end += int(lengths.sum()) + FRAME_BYTES * len(lengths)
+        data = pack(rest, width)
+        self._data.append(data)
+        self._blocks.append((base, self._end, kernels.crc32c(data), width))
+
+
+def pack(values: npt.NDArray[np.uint64], width: int) -> bytes:
+    """Numbers below 2**width, one after the other, the lowest bit first."""
+    bits = (values[:, np.newaxis] >> np.arange(width, dtype=np.uint64)) & np.uint64(1)
+    return np.packbits(bits.astype(np.uint8), bitorder="little").tobytes()
+
+
+def packed_sizes(blocks: Blocks, counts: Lengths) -> Lengths:
+    """Bytes of each packed block, where it holds so many lengths."""
+    sizes: Lengths = (counts * blocks["width"] + 7) // 8
+    return sizes
+
+
+def unpack(data: Sequence[bytes], blocks: Blocks, counts: Lengths) -> Lengths:
+    """The lengths of several blocks, one after the other.
+
+    Args:
+        data: The packed blocks, in the order of `blocks`; each piece holds one or more whole ones.
+        blocks: Their rows of the table.
+        counts: How many lengths each holds.
+
+    Examples:
+        >>> packer = LengthPacker()
+        >>> packer.add(np.array([100, 101, 103]))
+        >>> packed = packer.finish()
+        >>> unpack([packed.data], packed.blocks, np.array([3])).tolist()
+        [100, 101, 103]
+    """
+    padded = b"".join([*data, b"\0" * 8])
+    words = np.ndarray((len(padded) - 7,), "<u8", padded, strides=(1,))
+    lengths = np.empty(int(counts.sum()), np.int64)
+    at = first = 0
+    rows = zip(blocks["base"].tolist(), blocks["width"].tolist(), counts.tolist(), strict=True)
+    for base, width, count in rows:
+        if width:
+            size = (count * width + 7) // 8
+            begins, shifts, mask = places_of(width)
+            found = words[at : at + size][begins[:count]]
+            found >>= shifts[:count]
+            found &= mask
+            at += size
+            np.add(found.view(np.int64), base, out=lengths[first : first + count])
+        else:
+            lengths[first : first + count] = base
+        first += count
+    return lengths
+
+
+@cache
+def places_of(width: int) -> tuple[Lengths, npt.NDArray[np.uint64], np.uint64]:
+    """Of the lengths in a block: the byte in which each begins, the bits before it in that byte, and its mask."""
+    bits = np.arange(BLOCK_RECORDS) * width
+    return bits >> 3, (bits & 7).astype(np.uint64), np.uint64((1 << width) - 1)

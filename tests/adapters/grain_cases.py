@@ -1,0 +1,117 @@
+"""streamrec.grain; `test_jax.py` runs these tests in a process of their own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import grain
+import numpy as np
+import pytest
+from absl import flags
+
+from streamrec import (
+    CorruptRecordError,
+    Dataset,
+    FixedLenFeature,
+    PositionMismatchError,
+    TFRecordDataset,
+    encode_example,
+    encode_records,
+)
+from streamrec.grain import IterDataset
+
+flags.FLAGS.mark_as_parsed()  # Grain asks for flags of absl, which a program reads from its command line
+
+FEATURES = {"id": FixedLenFeature((), np.int64)}
+
+
+def examples(path: Path, count: int) -> str:
+    path.write_bytes(encode_records([encode_example({"id": number}) for number in range(count)]))
+    return str(path)
+
+
+def rows(name: str) -> Dataset[Any]:
+    return TFRecordDataset(name).distribute().shuffle(10, seed=3).batch(4).parse_example(FEATURES).unbatch()
+
+
+def doubled(row: Any) -> Any:
+    return {"id": row["id"] * 2}
+
+
+def batches_of(dataset: Dataset[Any]) -> Any:
+    return IterDataset(dataset).map(doubled).batch(3)
+
+
+def ids(batches: Any) -> list[int]:
+    return [number for batch in batches for number in batch["id"].tolist()]
+
+
+def test_a_state_at_every_step(tmp_path: Path) -> None:
+    dataset = rows(examples(tmp_path / "a", 25))
+    whole = ids(batches_of(dataset))
+    assert sorted(whole) == list(range(0, 50, 2))
+    first, before = iter(batches_of(dataset)), []
+    start = json.loads(json.dumps(first.get_state()))
+    for batch in first:
+        before += batch["id"].tolist()
+        again = iter(batches_of(dataset))
+        next(again)  # elsewhere
+        again.set_state(json.loads(json.dumps(first.get_state())))
+        assert before + ids(again) == whole
+    first.set_state(start)
+    assert ids(first) == whole
+
+
+def test_each_iterator_gives_the_same() -> None:
+    dataset = IterDataset(Dataset.range(20).shuffle(20))
+    assert list(dataset) == list(dataset)
+    assert "Shuffle" in str(dataset)
+
+
+def test_epochs_are_the_datasets() -> None:
+    twice = list(IterDataset(Dataset.range(20).shuffle(20).repeat(2)))
+    assert sorted(twice[:20]) == sorted(twice[20:]) == list(range(20))
+    assert twice[:20] != twice[20:]
+
+
+def test_worker_processes(tmp_path: Path) -> None:
+    name = examples(tmp_path / "a", 40)
+    whole = ids(batches_of(rows(name)).mp_prefetch(grain.MultiprocessingOptions(num_workers=2)))
+    assert sorted(whole) == list(range(0, 80, 2))
+    elements = iter(batches_of(rows(name)).mp_prefetch(grain.MultiprocessingOptions(num_workers=2)))
+    before = [number for _ in range(3) for number in next(elements)["id"].tolist()]
+    state = elements.get_state()
+    elements.close()
+    again = iter(batches_of(rows(name)).mp_prefetch(grain.MultiprocessingOptions(num_workers=2)))
+    again.set_state(state)
+    assert before + ids(again) == whole
+    again.close()
+
+
+def test_a_dataset_that_is_not_dealt_is_refused_to_many(tmp_path: Path) -> None:
+    dataset = IterDataset(TFRecordDataset(examples(tmp_path / "a", 4)))
+    dataset.set_slice(slice(1, None, 2))
+    with pytest.raises(ValueError, match=r"2 processes .* would each read all"):
+        iter(dataset)
+    dealt = IterDataset(TFRecordDataset(examples(tmp_path / "a", 4)).distribute().with_rank(1, 2))
+    dealt.set_slice(slice(1, None, 2))
+    assert len(list(dealt)) == 1
+
+
+def test_errors(tmp_path: Path) -> None:
+    data = bytearray(encode_records([b"%04d" % number for number in range(20)]))
+    data[20 * 12 + 13] ^= 1
+    (tmp_path / "a").write_bytes(data)
+    elements, seen = iter(IterDataset(TFRecordDataset(str(tmp_path / "a")))), []
+    with pytest.raises(CorruptRecordError, match="a, record 12"):
+        for record in elements:
+            seen.append(record)
+    assert len(seen) == 12
+    with pytest.raises(PositionMismatchError, match="has the key 'streamrec'"):
+        elements.set_state({"step": 1})
+    elements.close()
+    elements.close()
+    with pytest.raises(ValueError, match="was closed"):
+        next(elements)

@@ -1,0 +1,143 @@
+"""streamrec.jax on eight devices of the CPU; `test_jax.py` runs these tests in a process of their own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from streamrec import (
+    CorruptRecordError,
+    Dataset,
+    FeatureError,
+    FixedLenFeature,
+    PositionMismatchError,
+    TFRecordDataset,
+    VarLenFeature,
+    encode_example,
+    encode_records,
+)
+from streamrec.jax import Loader, rank_among
+
+FEATURES = {"id": FixedLenFeature((), np.int64), "pair": FixedLenFeature((2,), np.float32)}
+ROWS = NamedSharding(jax.make_mesh((8,), ("data",)), PartitionSpec("data"))
+
+
+def examples(path: Path, count: int) -> str:
+    path.write_bytes(encode_records([encode_example({"id": n, "pair": [n / 2, n / 4]}) for n in range(count)]))
+    return str(path)
+
+
+def test_batches_are_global_arrays(tmp_path: Path) -> None:
+    dataset = TFRecordDataset(examples(tmp_path / "a", 48)).batch(16).parse_example(FEATURES)
+    batches = list(Loader(dataset, ROWS))
+    assert len(batches) == 3
+    for number, batch in enumerate(batches):
+        assert isinstance(batch["id"], jax.Array)
+        assert batch["pair"].shape == (16, 2)
+        assert batch["pair"].sharding == ROWS
+        assert [shard.data.shape for shard in batch["pair"].addressable_shards] == [(2, 2)] * 8
+        assert batch["id"].tolist() == list(range(16 * number, 16 * number + 16))
+    step = jax.jit(lambda batch: (batch["pair"].sum(axis=1) * batch["id"]).sum())
+    assert float(step(batches[0])) == sum(0.75 * n * n for n in range(16))
+
+
+def test_a_sharding_for_each_column(tmp_path: Path) -> None:
+    mesh = jax.make_mesh((4, 2), ("data", "model"))
+    both, rows = (NamedSharding(mesh, PartitionSpec(*names)) for names in (("data", "model"), ("data",)))
+    dataset = TFRecordDataset(examples(tmp_path / "a", 8)).batch(8).parse_example(FEATURES)
+    [batch] = Loader(dataset, {"pair": both, "id": rows})
+    assert {shard.data.shape for shard in batch["pair"].addressable_shards} == {(2, 1)}
+    assert {shard.data.shape for shard in batch["id"].addressable_shards} == {(2,)}
+    with pytest.raises(ValueError, match=r"column 'id' has no sharding; there are those of \['pair'\]"):
+        next(iter(Loader(dataset, {"pair": both})))
+
+
+def test_without_a_sharding() -> None:
+    rows = [{"n": np.array([number]), "name": np.array([b"x"], object)} for number in range(3)]
+    batches = list(Loader(Dataset.from_generator(lambda: rows), prefetch=0))
+    assert [int(batch["n"][0]) for batch in batches] == [0, 1, 2]
+    assert batches[0]["name"] == [b"x"]
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+def test_a_state_at_every_step(tmp_path: Path, prefetch: int) -> None:
+    dataset = TFRecordDataset(examples(tmp_path / "a", 80)).distribute().shuffle(20, seed=2)
+    dataset = dataset.batch(8).parse_example(FEATURES)
+
+    def ids(batches: Any) -> list[int]:
+        return [number for batch in batches for number in batch["id"].tolist()]
+
+    whole = ids(Loader(dataset, ROWS))
+    first, before = Loader(dataset, ROWS, prefetch=prefetch), []
+    assert first.state_dict() == {}
+    for batch in first:
+        before += batch["id"].tolist()
+        again = Loader(dataset, ROWS, prefetch=prefetch)
+        again.load_state_dict(json.loads(json.dumps(first.state_dict())))
+        assert before + ids(again) == whole
+    second = ids(first)
+    assert second != whole
+    first.set_epoch(0)
+    assert ids(first) == whole
+    with pytest.raises(PositionMismatchError):
+        first.load_state_dict({"step": 1})
+
+
+def test_integers_that_do_not_fit_are_an_error() -> None:
+    dataset = Dataset.range(3).map(lambda n: {"id": np.full(8, 2**31 - 2 + n)})
+    seen = []
+    with pytest.raises(OverflowError, match=r"column 'id': values from 2,147,483,648 .* do not fit the int32"):
+        for batch in Loader(dataset, ROWS):
+            seen.append(batch["id"].tolist()[0])
+    assert seen == [2**31 - 2, 2**31 - 1]
+    with jax.enable_x64(True):
+        assert [batch["id"].tolist()[0] for batch in Loader(dataset, ROWS)] == [2**31 - 2, 2**31 - 1, 2**31]
+
+
+def test_what_cannot_be_divided_is_an_error(tmp_path: Path) -> None:
+    dataset = TFRecordDataset(examples(tmp_path / "a", 21)).batch(16).parse_example(FEATURES)
+    seen = []
+    with pytest.raises(ValueError, match=r"column 'id': an array of shape \[5\] .*drop_remainder=True"):
+        for batch in Loader(dataset, ROWS):
+            seen += batch["id"].tolist()
+    assert seen == list(range(16))
+    ragged = TFRecordDataset(examples(tmp_path / "a", 8)).batch(8).parse_example({"pair": VarLenFeature(np.float32)})
+    with pytest.raises(ValueError, match="column 'pair': a SparseTensor cannot be divided"):
+        list(Loader(ragged, ROWS))
+
+
+def test_bfloat16() -> None:
+    [batch] = Loader(Dataset.range(1).map(lambda _: np.full((8, 3), 1.5, ml_dtypes.bfloat16)), ROWS)
+    assert batch.dtype == jax.numpy.bfloat16
+    assert float(batch.sum()) == 36
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    data = bytearray(encode_records([encode_example({"id": n, "pair": [0.0, 0.0]}) for n in range(64)]))
+    data[len(data) // 2] ^= 1
+    (tmp_path / "damaged").write_bytes(data)
+    seen = []
+    with pytest.raises(CorruptRecordError, match=r"damaged, record 32"):
+        for batch in Loader(TFRecordDataset(str(tmp_path / "damaged")).batch(8).parse_example(FEATURES), ROWS):
+            seen += batch["id"].tolist()
+    assert seen == list(range(32))
+    features = {**FEATURES, "label": FixedLenFeature((), np.int64)}
+    dataset = TFRecordDataset(examples(tmp_path / "good", 8)).batch(8).parse_example(features)
+    with pytest.raises(FeatureError, match="label") as told:
+        list(Loader(dataset, ROWS))
+    assert told.value.feature == "label"
+    assert f"{tmp_path / 'good'}, record 0" in told.value.__notes__[0]
+
+
+def test_ranks() -> None:
+    assert [rank_among({0: {(0, 4)}, 1: {(4, 8)}}, process).rank for process in (0, 1)] == [0, 1]
+    assert rank_among({0: {(0, 4)}, 1: {(0, 4)}}, 1).world_size == 1
+    with pytest.raises(ValueError, match="share some of their rows and not all"):
+        rank_among({0: {(0, 2), (2, 4)}, 1: {(2, 4), (4, 6)}}, 0)

@@ -1,0 +1,107 @@
+"""RecordSource where others want a map-style dataset: torch's DataLoader and Grain, in one process and in workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamrec import RecordSource, encode_records, write_index_sync
+
+torch = pytest.importorskip("torch")
+grain = pytest.importorskip("grain")
+
+from absl import flags  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
+
+pytestmark = [
+    pytest.mark.peer,
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than there are cores
+    pytest.mark.filterwarnings("ignore:.*is multi-threaded, use of fork"),  # Python 3.12 says so of any DataLoader
+]
+
+RECORDS = [b"%d" % number for number in range(200)]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> RecordSource:
+    for shard in range(4):
+        (tmp_path / f"s-{shard}").write_bytes(encode_records(RECORDS[shard * 50 : (shard + 1) * 50]))
+    write_index_sync(f"{tmp_path}/s-*", f"{tmp_path}/x.index")
+    return RecordSource(f"{tmp_path}/x.index")
+
+
+def as_numbers(records: Sequence[bytes]) -> Any:
+    """A collate function; it is pickled for workers that are spawned."""
+    return torch.tensor([int(record) for record in records])
+
+
+class Counted(RecordSource):
+    """Counts its calls."""
+
+    calls = 0
+
+    def __getitems__(self, numbers: Any) -> Any:
+        Counted.calls += 1
+        return super().__getitems__(numbers)
+
+
+@pytest.mark.parametrize(("workers", "method"), [(0, None), (2, "fork"), (2, "spawn")])
+def test_torch_loads_each_record_once(source: RecordSource, workers: int, method: str | None) -> None:
+    assert source[0] == RECORDS[0]  # the parent has used it before workers are forked
+    generator = torch.Generator().manual_seed(7)
+    loader: Any = DataLoader(
+        source,  # type: ignore[arg-type]
+        batch_size=16,
+        shuffle=True,
+        generator=generator,
+        collate_fn=as_numbers,
+        num_workers=workers,
+        multiprocessing_context=method,
+    )
+    batches = list(loader)
+    assert [len(batch) for batch in batches] == [16] * 12 + [8]
+    found = [int(number) for batch in batches for number in batch]
+    assert sorted(found) == list(range(200))
+    assert found != sorted(found)
+
+
+def test_torch_makes_a_batch_one_call(source: RecordSource) -> None:
+    counted = Counted(source.index.path)
+    Counted.calls = 0
+    batches = list(DataLoader(counted, batch_size=50, collate_fn=list))  # type: ignore[arg-type]
+    assert [record for batch in batches for record in batch] == RECORDS
+    assert Counted.calls == 4
+
+
+def test_torch_collates_bytes_by_itself(source: RecordSource) -> None:
+    first = next(iter(DataLoader(source, batch_size=3)))  # type: ignore[arg-type]
+    assert list(first) == RECORDS[:3]
+
+
+def test_grain_takes_it_as_a_source(source: RecordSource) -> None:
+    dataset = grain.MapDataset.source(source).shuffle(seed=3).map(int)
+    assert len(dataset) == 200
+    assert sorted(dataset[number] for number in range(200)) == list(range(200))
+    batches = dataset.batch(8).to_iter_dataset(grain.ReadOptions(num_threads=4, prefetch_buffer_size=16))
+    found = [int(number) for batch in batches for number in batch]
+    assert sorted(found) == list(range(200))
+    assert [int(number) for batch in batches for number in batch] == found
+
+
+def test_grains_batched_reads_are_one_call(source: RecordSource) -> None:
+    """Grain makes them where its experiment of batch pushdown is on."""
+    counted = Counted(source.index.path)
+    Counted.calls = 0
+    assert grain.MapDataset.source(counted)._getitems([5, 150, 7]) == [RECORDS[5], RECORDS[150], RECORDS[7]]
+    assert Counted.calls == 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_grains_data_loader(source: RecordSource, workers: int) -> None:
+    flags.FLAGS(["test"])  # Grain's workers ask for flags, which a program of absl has parsed
+    sampler = grain.samplers.IndexSampler(len(source), shuffle=True, seed=1, num_epochs=1)
+    loader = grain.DataLoader(data_source=source, sampler=sampler, worker_count=workers)
+    assert sorted(loader) == sorted(RECORDS)

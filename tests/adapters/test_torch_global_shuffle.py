@@ -1,0 +1,109 @@
+"""A global shuffle in PyTorch: loader workers, StatefulDataLoader, and jobs that go on with others."""
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+import streamrec.torch
+from tests.pipeline.sources.global_shuffle.indexed import Indexed, indexed, numbered
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of torchdata, on the number of workers
+
+BATCH = 12
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Indexed:
+    return indexed(tmp_path_factory.mktemp("data"), numbered([90, 0, 110, 33, 5]))
+
+
+def shared(data: Indexed, rank: int, world_size: int, **told: Any) -> streamrec.torch.IterableDataset:
+    told = {"quality": "blocks", "global_batch_size": BATCH, **told}
+    return streamrec.torch.IterableDataset(data.shuffled(**told, rank=rank, world_size=world_size))
+
+
+def loader(dataset: Any, workers: int) -> StatefulDataLoader[Any]:
+    return StatefulDataLoader(dataset, batch_size=None, num_workers=workers)
+
+
+def alone(data: Indexed, epoch: int = 0) -> list[list[bytes]]:
+    told = {"quality": "blocks", "global_batch_size": BATCH}
+    return [list(frames) for frames in data.shuffled(**told, rank=0, world_size=1).with_epoch(epoch)]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_workers_do_not_change_the_batches(data: Indexed, workers: int) -> None:
+    """Nor do ranks: each has its slots of each global batch; the next iteration is the next epoch."""
+    ranks = [DataLoader(shared(data, rank, 2), batch_size=None, num_workers=workers) for rank in range(2)]
+    for epoch in range(2):
+        first, second = (list(rank) for rank in ranks)
+        second += [[]] * (len(first) - len(second))
+        assert [one + two for one, two in zip(first, second, strict=True)] == alone(data, epoch)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_resumes(data: Indexed, workers: int) -> None:
+    """With its own state, after any step, also where several workers have gone different ways."""
+    whole = alone(data)
+    for step in (1, 5, 6):
+        begun = loader(shared(data, 0, 1), workers)
+        steps: Iterator[Any] = iter(begun)
+        assert list(islice(steps, step)) == whole[:step]
+        state = json.loads(json.dumps(begun.state_dict()))
+        resumed = loader(shared(data, 0, 1), workers)
+        resumed.load_state_dict(state)
+        assert list(resumed) == whole[step:]
+
+
+@pytest.mark.parametrize(("workers", "ranks", "others"), [(2, 3, 0), (0, 4, 2), (3, 2, 2)])
+def test_a_job_goes_on_with_other_ranks_and_workers(data: Indexed, workers: int, ranks: int, others: int) -> None:
+    """Its state is one, the same on all ranks; the epoch after it is a whole one."""
+    whole, step = alone(data), 5
+    states = []
+    for rank in range(2):
+        begun = loader(shared(data, rank, 2), workers)
+        steps: Iterator[Any] = iter(begun)
+        list(islice(steps, step))
+        states.append(streamrec.torch.job_state(begun.state_dict()))
+    assert states[0] == states[1]
+    parts, following = [], []
+    for rank in range(ranks):
+        dataset = shared(data, rank, ranks)
+        dataset.load_state_dict(json.loads(json.dumps(states[0])))
+        resumed = loader(dataset, others)
+        parts.append(list(resumed))
+        following.append(list(resumed))
+    for found, wanted in ((parts, whole[step:]), (following, alone(data, 1))):
+        longest = max(map(len, found))
+        steps_of = [[part[index] for part in found if index < len(part)] for index in range(longest)]
+        assert [[record for one in each for record in one] for each in steps_of] == wanted
+
+
+def test_states_of_other_workers_are_refused(data: Indexed) -> None:
+    """And the error says what makes one of them that anybody can resume from."""
+    begun = loader(shared(data, 0, 1), 2)
+    steps: Iterator[Any] = iter(begun)
+    next(steps)
+    workers = begun.state_dict()["_snapshot"]["_worker_snapshots"]
+    dataset = shared(data, 0, 1)
+    dataset.load_state_dict(workers["worker_0"]["dataset_state"])
+    with pytest.raises(streamrec.PositionMismatchError, match="job_state"):
+        list(dataset)
+
+
+def test_what_is_no_state_of_a_job(data: Indexed, tmp_path: Path) -> None:
+    """Stages that count, and pipelines without a global shuffle."""
+    counting = streamrec.torch.IterableDataset(data.shuffled(rank=0, world_size=1).take(9))
+    next(iter(counting))
+    with pytest.raises(ValueError, match="counts elements"):
+        streamrec.torch.job_state(counting.state_dict())
+    plain = streamrec.torch.IterableDataset(streamrec.TFRecordDataset(data.pattern))
+    next(iter(plain))
+    with pytest.raises(ValueError, match="no state of a global shuffle"):
+        streamrec.torch.job_state(plain.state_dict())

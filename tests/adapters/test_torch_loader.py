@@ -1,0 +1,250 @@
+"""streamrec.torch.Loader: tensors on a device without worker processes; and the staging, with a device that is late."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamrec import (
+    CorruptRecordError,
+    Dataset,
+    FixedLenFeature,
+    Frames,
+    PositionMismatchError,
+    RaggedTensor,
+    TFRecordDataset,
+    VarLenFeature,
+    encode_example,
+    encode_records,
+)
+from streamrec.pipeline.loading import Epochs
+from streamrec.pipeline.sources.shards.ranks import Rank, rank_here
+
+torch = pytest.importorskip("torch")
+
+from streamrec.torch import Loader  # noqa: E402
+from streamrec.torch.staging import Staging  # noqa: E402
+
+pytestmark = pytest.mark.peer
+
+FEATURES = {"id": FixedLenFeature((), np.int64), "name": FixedLenFeature((), bytes), "seen": VarLenFeature(np.float32)}
+
+
+def examples(path: Path, count: int, first: int = 0) -> str:
+    rows = [
+        encode_example({"id": number, "name": b"n%d" % number, "seen": [number / 2] * (number % 3)})
+        for number in range(first, first + count)
+    ]
+    path.write_bytes(encode_records(rows))
+    return str(path)
+
+
+def ids(batches: Any) -> list[int]:
+    return [number for batch in batches for number in batch["id"].tolist()]
+
+
+class LateStream:
+    """A device that copies nothing before somebody waits for it: memory that is used too soon shows in what arrives."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[Any, Any]] = []
+        self.done = 0
+        self.buffers = 0
+
+    def pinned(self, nbytes: int) -> Any:
+        self.buffers += 1
+        return torch.full((nbytes,), 0xEE, dtype=torch.uint8)
+
+    def copy(self, source: Any) -> Any:
+        target = torch.zeros_like(source)
+        self.begun.append((target, source))
+        return target
+
+    def record(self) -> Any:
+        return LateEvent(self, len(self.begun))
+
+    def hand_over(self, tensors: list[Any], event: Any) -> None:
+        event.synchronize()
+        assert all(any(tensor is target for target, _ in self.begun[: self.done]) for tensor in tensors)
+
+
+class LateEvent:
+    def __init__(self, stream: LateStream, behind: int) -> None:
+        self.stream, self.behind = stream, behind
+
+    def query(self) -> bool:
+        return self.stream.done >= self.behind
+
+    def synchronize(self) -> None:
+        for target, source in self.stream.begun[self.stream.done : self.behind]:
+            target.copy_(source)
+        self.stream.done = max(self.stream.done, self.behind)
+
+
+def test_columns_become_tensors_without_a_copy(tmp_path: Path) -> None:
+    given: list[Any] = []
+
+    def kept(batch: Any) -> Any:
+        given.append(batch)
+        return batch
+
+    dataset = TFRecordDataset(examples(tmp_path / "a", 5)).batch(3).parse_example(FEATURES).map(kept)
+    batches = list(Loader(dataset))
+    assert [batch["id"].tolist() for batch in batches] == [[0, 1, 2], [3, 4]]
+    assert batches[1]["name"] == [b"n3", b"n4"]
+    assert torch.equal(batches[0]["seen"].values, torch.tensor([0.5, 1.0, 1.0]))
+    for batch, arrays in zip(batches, given, strict=True):
+        assert batch["id"].data_ptr() == arrays["id"].ctypes.data
+        assert batch["seen"].values.data_ptr() == arrays["seen"].values.ctypes.data
+
+
+def test_layouts_and_dtypes_that_torch_does_not_take_are_copied() -> None:
+    types = pytest.importorskip("ml_dtypes")
+    arrays = {
+        "bfloat16": np.array([1.5, -2.0], types.bfloat16),
+        "float8": np.array([1.5, -2.0], types.float8_e5m2),
+        "backwards": np.arange(4)[::-1],
+        "big_endian": np.arange(4).astype(">i4"),
+        "read_only": np.broadcast_to(np.float32(1), (2, 2)),
+    }
+    [loaded] = Loader(Dataset.from_tensor_slices([0]).map(lambda _: arrays))
+    assert loaded["bfloat16"].dtype == torch.bfloat16
+    assert loaded["float8"].dtype == torch.float8_e5m2
+    assert loaded["bfloat16"].float().tolist() == loaded["float8"].float().tolist() == [1.5, -2.0]
+    assert loaded["backwards"].tolist() == [3, 2, 1, 0]
+    assert loaded["big_endian"].tolist() == [0, 1, 2, 3]
+    assert loaded["read_only"].tolist() == [[1, 1], [1, 1]]
+
+
+def test_a_state_at_every_step(tmp_path: Path) -> None:
+    names = [examples(tmp_path / f"{shard}", 9 + shard, 100 * shard) for shard in range(3)]
+    dataset = TFRecordDataset(names, num_parallel_reads=2).distribute().shuffle(7, seed=1).batch(4)
+    dataset = dataset.parse_example(FEATURES)
+    whole = ids(Loader(dataset))
+    assert sorted(whole) == sorted(100 * shard + number for shard in range(3) for number in range(9 + shard))
+    first = Loader(dataset)
+    assert first.state_dict() == {}
+    second_epoch = ids(first) and ids(first)
+    assert second_epoch != whole
+    first.set_epoch(0)
+    before: list[int] = []
+    for batch in first:
+        before += batch["id"].tolist()
+        again = Loader(dataset)
+        again.load_state_dict(json.loads(json.dumps(first.state_dict())))
+        assert before + ids(again) == whole
+        assert ids(again) == second_epoch
+    assert before == whole
+
+
+def test_a_state_that_is_none_is_refused() -> None:
+    loader = Loader(Dataset.range(3))
+    with pytest.raises(PositionMismatchError, match="is no state"):
+        loader.load_state_dict({"step": 3})
+    loader.load_state_dict({})
+    assert len(list(loader)) == 3
+
+
+def test_leaving_the_loop_ends_the_run_and_keeps_the_state() -> None:
+    loader = Loader(Dataset.range(10**9))
+    for number in loader:
+        if number == 5:
+            break
+    resumed = Loader(Dataset.range(10**9))
+    resumed.load_state_dict(loader.state_dict())
+    assert int(next(iter(resumed))) == 6
+
+
+def test_the_records_before_damage_come_first(tmp_path: Path) -> None:
+    data = bytearray(encode_records([b"%04d" % number for number in range(100)]))
+    data[20 * 60 + 13] ^= 1
+    (tmp_path / "a").write_bytes(data)
+    seen: list[bytes] = []
+    with pytest.raises(CorruptRecordError, match="record 60") as told:
+        for batch in Loader(TFRecordDataset(str(tmp_path / "a")).batch(7)):
+            seen += batch
+    assert (told.value.path, told.value.record) == (str(tmp_path / "a"), 60)
+    assert len(seen) >= 56
+
+
+def test_ranks(tmp_path: Path) -> None:
+    name = examples(tmp_path / "a", 30)
+    whole = TFRecordDataset(name).batch(4).parse_example(FEATURES)
+    with pytest.raises(ValueError, match=r"2 processes .* would each read all"):
+        iter(Loader(whole.with_rank(0, 2)))
+    dealt = TFRecordDataset(name).distribute().batch(4).parse_example(FEATURES)
+    assert sorted(ids(Loader(dealt.with_rank(0, 2))) + ids(Loader(dealt.with_rank(1, 2)))) == list(range(30))
+
+
+def test_devices() -> None:
+    [moved] = Loader(Dataset.from_tensor_slices(np.arange(6).reshape(1, 6)), device="meta")
+    assert moved.device.type == "meta"
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="torch finds 0 CUDA devices here; device='cpu' works anywhere"):
+            Loader(Dataset.range(1), device="cuda")
+    with pytest.raises(ValueError, match="prefetch is -1"):
+        Loader(Dataset.range(1), prefetch=-1)
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_staging_gives_what_there_is(ahead: int) -> None:
+    types = pytest.importorskip("ml_dtypes")
+
+    def batch(number: int) -> Any:
+        rows = number % 4
+        return {
+            "id": np.full((rows, 2), number),
+            "half": np.full(rows, number % 100, types.bfloat16),
+            "flag": np.bool_(number % 2),
+            "name": np.array([b"x"], object),
+            "ragged": RaggedTensor(np.arange(number % 5, dtype=">f4"), (np.array([0, number % 5]),)),
+            "records": Frames.of([b"r%d" % number]),
+        }
+
+    stream = LateStream()
+    staging = Staging(stream, ahead + 1)
+    loaded: Epochs[Any] = Epochs(Dataset.range(50).map(batch), staging.move, staging.deliver, ahead, rank_here)
+    for _ in range(2):
+        elements = list(loaded)
+        assert len(elements) == 50
+        for number, element in enumerate(elements):
+            assert element["id"].tolist() == [[number, number]] * (number % 4)
+            assert element["half"].dtype == torch.bfloat16
+            assert element["half"].tolist() == [number % 100] * (number % 4)
+            assert element["flag"].item() == bool(number % 2)
+            assert element["name"] == [b"x"]
+            assert element["ragged"].flat_values.tolist() == list(range(number % 5))
+            assert element["records"] == [b"r%d" % number]
+    columns = 5
+    assert stream.buffers <= columns * (ahead + 1) * 4  # each grows to 3 rows and 4 values, and is used again
+    assert len(stream.begun) == 2 * 50 * columns
+    assert 0 < staging.pinned_bytes < 1000
+
+
+def test_states_of_what_is_moved_ahead() -> None:
+    staging = Staging(LateStream(), 4)
+
+    def loader() -> Epochs[Any]:
+        return Epochs(Dataset.range(20).batch(2), staging.move, staging.deliver, 3, lambda: Rank(0, 1))
+
+    first, before = loader(), []
+    for batch in first:
+        before += batch.tolist()
+        again = loader()
+        again.load_state_dict(first.state_dict())
+        assert before + [number for rest in again for number in rest.tolist()] == list(range(20))
+
+
+def test_a_batch_that_cannot_be_moved_comes_behind_those_before_it() -> None:
+    staging = Staging(LateStream(), 4)
+    times = Dataset.range(6).map(lambda number: {"t": np.datetime64("2026-01-01") if number == 4 else number})
+    loaded: Epochs[Any] = Epochs(times, staging.move, staging.deliver, 3, rank_here)
+    seen = []
+    with pytest.raises(TypeError, match="column 't': torch has no dtype datetime64"):
+        for element in loaded:
+            seen.append(int(element["t"]))
+    assert seen == [0, 1, 2, 3]

@@ -1,0 +1,107 @@
+"""index and cat --records."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import streamrec
+from tests.cli.conftest import Bucket, Done, examples, place, run
+
+Call = Callable[..., Done]
+
+
+def test_index_check_stat_and_records(shard: Path, tmp_path: Path, called: Call) -> None:
+    second = shard.with_name("train-1.tfrecord")
+    second.write_bytes(streamrec.encode_records(examples(300)[240:]))
+    index = shard.with_name("train.index")
+    done = run("index", shard.parent, index)
+    assert (done.code, done.out) == (0, f"{index}: 300 records in 2 shards\n")
+    found = called("index", "--stat", "--json", index).json
+    assert (found["records"], found["shards"]) == (300, 2)
+    assert found["bytes"] == shard.stat().st_size + second.stat().st_size
+    assert found["shortest"] <= found["mean"] <= found["longest"]
+    assert found["digest"] in called("index", "--stat", index).out
+    assert called("index", "--check", index).out == f"{index}: 2 shards, all as it says\n"
+    rows = examples(300)
+    raw = run("cat", "--records", "241,-1,3,3", "--as", "raw", index).out
+    assert raw.encode("utf-8", "surrogateescape") == rows[241] + rows[299] + rows[3] + rows[3]
+    text = called("cat", "--records", "3,241", index).out
+    assert f"{shard}, record 3, byte {place(shard, 3):,}: {len(rows[3]):,} bytes" in text
+    assert f"{second}, record 1, byte {len(rows[240]) + 16:,}: {len(rows[241]):,} bytes" in text
+    labels = called("cat", "--json", "--features", "label", "--records", "7,242,0", index).out
+    assert len(labels.splitlines()) == 3
+    assert labels == called("cat", "--json", "--features", "label", "--records", "7,242,0,1", "-n", "3", index).out
+
+
+def test_an_index_is_a_source(shard: Path, called: Call) -> None:
+    """As a manifest is: count believes it, verify compares, and a directory does not take it for a shard."""
+    index = shard.with_name("x.index")
+    called("index", shard, index)
+    assert called("count", index).out == "240\n"
+    assert called("count", shard.parent).out == "240\n"
+    assert called("verify", index).code == 0
+    shard.write_bytes(streamrec.encode_records(examples(241)))
+    assert called("verify", index).code == 1
+    done = called("index", "--check", "--json", index)
+    assert (done.code, done.json["ok"], done.json["changed"][0]["path"]) == (1, False, str(shard))
+    done = called("cat", "--records", "0", index)
+    assert done.code == 3
+    assert f"streamrec index --update {index}" in done.err
+    assert called("index", "--update", index).out == f"{index}: 241 records in 1 shard\n"
+    assert called("index", "--check", index).code == 0
+    shard.unlink()
+    assert "it is not there" in called("index", "--check", index).out
+
+
+def test_parts_and_idx_files(shard: Path, tmp_path: Path, called: Call) -> None:
+    called("reshard", "--shards", "5", shard, f"{tmp_path}/new/")
+    names = f"{tmp_path}/new/*.tfrecord"
+    for part in ("0/3", "1/3", "2/3"):
+        assert called("index", "--part", part, names, f"{tmp_path}/x.index").code == 0
+    assert called("index", "--join", f"{tmp_path}/x.index.part-*", f"{tmp_path}/x.index").code == 0
+    (tmp_path / "idx").mkdir()
+    for path in (tmp_path / "new").glob("*.tfrecord"):
+        frames = streamrec.Framer().feed(path.read_bytes())
+        lines = [f"{frames.offset(number)} {len(record) + 16}\n" for number, record in enumerate(frames)]
+        (tmp_path / "idx" / f"{path.name}.idx").write_text("".join(lines))
+    done = called("index", "--json", "--from-idx", f"{tmp_path}/idx/*.idx", names, f"{tmp_path}/y.index")
+    assert done.json["digest"] == called("index", "--stat", "--json", f"{tmp_path}/x.index").json["digest"]
+
+
+def test_what_is_typed_wrong(shard: Path, tmp_path: Path, called: Call) -> None:
+    index = f"{tmp_path}/x.index"
+    wrong: list[tuple[tuple[str | Path, ...], str]] = [
+        ((shard,), "its name must end in .index"),
+        ((index,), "write the shards, and INDEX behind them"),
+        (("--check", shard, index), "write INDEX alone"),
+        (("--check", "--stat", index), "exclude each other"),
+        (("--part", "3/3", shard, index), "is no part"),
+    ]
+    for arguments, message in wrong:
+        done = called("index", *arguments)
+        assert done.code == 2
+        assert message in done.err
+    called("index", shard, index)
+    assert "is there already" in called("index", shard, index).err
+    assert called("index", "--overwrite", shard, index).code == 0
+    wrong = [
+        (("--records", "0", shard), "--records needs one index"),
+        (("--records", "x", index), "are no numbers"),
+        (("--records", "240", index), "record 240 of 240: there is no such record"),
+        (("--records", "0", "--from-record", "1", index), "leave out --from-record"),
+    ]
+    for arguments, message in wrong:
+        done = called("cat", *arguments)
+        assert done.code == 2
+        assert message in done.err
+    (tmp_path / "gz.tfrecord").write_bytes(b"\x1f\x8b" + bytes(40))
+    done = called("index", f"{tmp_path}/gz.tfrecord", f"{tmp_path}/gz.index")
+    assert (done.code, "streamrec reshard" in done.err) == (1, True)
+
+
+def test_in_a_store(shard: Path, bucket: Bucket) -> None:
+    assert run("reshard", "--shards", "3", shard, f"{bucket.url}", *bucket.options).code == 0
+    index = f"{bucket.url}train.index"
+    assert run("index", f"{bucket.url}*.tfrecord", index, *bucket.options).code == 0
+    assert run("index", "--check", index, *bucket.options).code == 0
+    done = run("cat", "--records", "239,0", "--json", "--features", "label", index, *bucket.options)
+    assert (done.code, len(done.out.splitlines())) == (0, 2)

@@ -1,0 +1,181 @@
+"""Columns through the Arrow PyCapsule interface: to pyarrow, Polars and DuckDB, without a copy where layouts agree."""
+
+import gc
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamrec import (
+    ArrowBatch,
+    BytesColumn,
+    Dataset,
+    FeatureError,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+    RaggedTensor,
+    SparseTensor,
+    TFRecordDataset,
+    VarLenFeature,
+    encode_example,
+    encode_records,
+    parse_example,
+)
+
+FEATURES = {
+    "number": FixedLenFeature([], np.int64),
+    "pair": FixedLenFeature([2], np.float32),
+    "name": FixedLenFeature([], bytes),
+    "ragged": RaggedFeature(np.int64),
+    "wide": RaggedFeature(np.float32, row_splits_dtype=np.int64),
+    "sparse": VarLenFeature(bytes),
+}
+
+
+def example(index: int) -> dict[str, Any]:
+    return {
+        "number": index,
+        "pair": [float(index), 0.5],
+        "name": b"n%d" % index,
+        "ragged": list(range(index % 4)),
+        "wide": [0.25] * (index % 3),
+        "sparse": [b"s"] * (index % 2),
+    }
+
+
+@given(count=st.integers(0, 20), string_columns=st.booleans())
+def test_every_kind_of_column_gives_its_rows(count: int, string_columns: bool) -> None:
+    rows = [example(index) for index in range(count)]
+    columns = parse_example([encode_example(row) for row in rows], FEATURES, string_columns=string_columns)
+    batch = pa.record_batch(ArrowBatch(columns))
+    batch.validate(full=True)
+    assert batch.to_pylist() == rows
+
+
+def test_numbers_are_not_copied() -> None:
+    columns = parse_example([encode_example(example(index)) for index in range(9)], FEATURES)
+    batch = pa.record_batch(ArrowBatch(columns))
+    assert batch["number"].buffers()[1].address == columns["number"].ctypes.data
+    assert batch["ragged"].values.buffers()[1].address == columns["ragged"].flat_values.ctypes.data
+
+
+def test_strings_back_to_back_are_not_copied() -> None:
+    data = b"onetwothree"
+    column = BytesColumn(data, np.array([[3, 6], [6, 11]]))
+    array = pa.record_batch(ArrowBatch({"s": column}))["s"]
+    assert array.to_pylist() == [b"two", b"three"]
+    assert array.buffers()[2].address == np.frombuffer(data, np.uint8).ctypes.data
+
+
+def test_memory_outlives_the_columns_and_is_given_back_in_any_thread() -> None:
+    freed = threading.Event()
+    array = np.arange(1000)
+    weakref.finalize(array, freed.set)
+    batches = [pa.record_batch(ArrowBatch({"x": array}))]
+    del array
+    gc.collect()
+    assert not freed.is_set()
+    assert batches[0]["x"].to_pylist() == list(range(1000))
+    thread = threading.Thread(target=batches.clear)
+    thread.start()
+    thread.join()
+    gc.collect()
+    assert freed.is_set()
+
+
+def test_shapes_and_dtypes() -> None:
+    columns = {
+        "flags": np.array([True, False, True]),
+        "cube": np.arange(12, dtype=np.int16).reshape(3, 2, 2),
+        "halves": np.array([1, 2, 3], np.float16),
+        "strings": np.array([[b"a", b"b"], [b"c", b"d"], [b"", b"f"]], object),
+        "nested": RaggedTensor(np.arange(6).reshape(3, 2), (np.array([0, 1, 1, 2]), np.array([0, 2, 3]))),
+    }
+    batch = pa.record_batch(ArrowBatch(columns))
+    batch.validate(full=True)
+    assert batch.to_pydict() == {
+        "flags": [True, False, True],
+        "cube": columns["cube"].tolist(),
+        "halves": [1, 2, 3],
+        "strings": [[b"a", b"b"], [b"c", b"d"], [b"", b"f"]],
+        "nested": [[[[0, 1], [2, 3]]], [], [[[4, 5]]]],
+    }
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"a": np.zeros(2), "b": np.zeros(3)}, "different numbers of rows (a: 2, b: 3)"),
+        ({"a": np.zeros(2, complex)}, "dtype complex128 has no counterpart"),
+        ({"a": np.array([1, "x"], object)}, "unless it is of bytes"),
+        ({"a": np.int64(3)}, "batch it first"),
+        ({"a": SparseTensor(np.zeros((1, 3), np.int64), np.ones(1), np.array([1, 1, 1]))}, "RaggedFeature"),
+    ],
+)
+def test_what_arrow_has_not_is_said(columns: dict[str, Any], message: str) -> None:
+    with pytest.raises(FeatureError, match=message.replace("(", r"\(").replace(")", r"\)")):
+        ArrowBatch(columns)
+
+
+def shard(folder: Path, count: int = 100) -> str:
+    path = folder / "x.tfrecord"
+    path.write_bytes(encode_records([encode_example(example(index)) for index in range(count)]))
+    return str(path)
+
+
+def test_a_dataset_is_a_table(tmp_path: Path) -> None:
+    dataset = TFRecordDataset(shard(tmp_path)).batch(7).parse_example(FEATURES)
+    table = pa.table(dataset)
+    assert table.to_pylist() == [example(index) for index in range(100)]
+    assert [len(batch) for batch in dataset.to_arrow()] == [7] * 14 + [2]
+
+
+@pytest.mark.peer
+def test_polars_and_duckdb_take_a_dataset(tmp_path: Path) -> None:
+    duckdb, polars = pytest.importorskip("duckdb"), pytest.importorskip("polars")
+    dataset = TFRecordDataset(shard(tmp_path)).batch(10).parse_example(FEATURES)
+    assert polars.DataFrame(dataset)["number"].sum() == 4950
+    reader = dataset.to_arrow()
+    assert duckdb.from_arrow(reader).aggregate("sum(number), count(name)").fetchall() == [(4950, 100)]
+
+
+def test_records_are_one_column(tmp_path: Path) -> None:
+    table = pa.table(TFRecordDataset(shard(tmp_path, 5)).batch(2))
+    assert table["record"].to_pylist() == [encode_example(example(index)) for index in range(5)]
+
+
+def test_a_dataset_without_elements_has_the_schema_of_its_features(tmp_path: Path) -> None:
+    whole, nothing = (
+        pa.table(TFRecordDataset(shard(tmp_path, count)).batch(7).parse_example(FEATURES)) for count in (9, 0)
+    )
+    assert nothing.num_rows == 0
+    assert nothing.schema == whole.schema
+
+
+def test_damage_comes_out_of_arrow_with_its_place(tmp_path: Path) -> None:
+    path = Path(shard(tmp_path))
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)
+    reader = TFRecordDataset(str(path)).batch(10).parse_example(FEATURES).to_arrow()
+    with pytest.raises(OSError, match=r"CorruptRecordError: .*x\.tfrecord, record 99, byte"):
+        reader.read_all()
+
+
+def test_batches_of_another_shape_are_refused(tmp_path: Path) -> None:
+    features = {"ragged": FixedLenSequenceFeature([], np.int64, allow_missing=True)}
+    dataset = TFRecordDataset(shard(tmp_path, 4)).batch(2).parse_example(features)
+    with pytest.raises(OSError, match="column 'ragged' is \\+w:3 in Arrow's words, and was \\+w:1"):
+        pa.table(dataset)
+
+
+def test_elements_that_are_no_batches_are_refused() -> None:
+    with pytest.raises(TypeError, match="call batch"):
+        Dataset.range(5).to_arrow()

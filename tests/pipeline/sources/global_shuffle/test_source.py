@@ -1,0 +1,250 @@
+"""global_shuffle: what comes, for any number of ranks, and where a state goes on."""
+
+import json
+from functools import partial
+from itertools import islice
+from math import lcm
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import streamrec
+from streamrec.errors import CorruptRecordError, ManifestError, PositionMismatchError
+from streamrec.pipeline.engine.file_names import sketch
+from streamrec.pipeline.engine.iteration import digest_of
+from streamrec.pipeline.sources.global_shuffle import source
+from tests.effort import few
+from tests.pipeline.sources.global_shuffle.indexed import Indexed, indexed, numbered
+
+COUNTS = [90, 0, 200, 33, 5]
+QUALITIES = ["exact", "blocks"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Indexed:
+    return indexed(tmp_path_factory.mktemp("data"), numbered(COUNTS))
+
+
+def everything() -> list[bytes]:
+    return sorted(record for shard in numbered(COUNTS) for record in shard)
+
+
+def together(parts: list[list[list[bytes]]]) -> list[list[bytes]]:
+    """The global batches of all ranks' batches."""
+    longest = max(map(len, parts))
+    return [[record for part in parts if step < len(part) for record in part[step]] for step in range(longest)]
+
+
+def batches(dataset: streamrec.Dataset[Any], state: dict[str, Any] | None = None) -> list[list[bytes]]:
+    return [list(frames) for frames in dataset.iterate(state)]
+
+
+@pytest.mark.parametrize("quality", QUALITIES)
+def test_each_record_once_and_another_order_each_epoch(data: Indexed, quality: str) -> None:
+    """Iterating again is the next epoch; the same epoch is the same order."""
+    dataset = data.shuffled(quality=quality)
+    first, second = list(dataset), list(dataset)
+    assert sorted(first) == sorted(second) == everything()
+    assert first != second
+    assert list(data.shuffled(quality=quality).with_epoch(1)) == second
+    assert list(data.shuffled(quality=quality).repeat(2)) == first + second
+    assert list(data.shuffled(seed=8, quality=quality)) != first
+
+
+@pytest.mark.parametrize("quality", QUALITIES)
+def test_a_state_after_each_element(data: Indexed, quality: str) -> None:
+    """Of single records, and of batches: what follows is what would have come."""
+    for dataset in (data.shuffled(quality=quality), data.shuffled(quality=quality, global_batch_size=23)):
+        whole = [element if isinstance(element, bytes) else list(element) for element in dataset.with_epoch(0)]
+        run = dataset.with_epoch(0).iterate()
+        for taken in range(len(whole)):
+            state = json.loads(json.dumps(run.state_dict()))
+            if taken % 17 == 0:
+                rest = [e if isinstance(e, bytes) else list(e) for e in islice(dataset.iterate(state), 30)]
+                assert rest == whole[taken : taken + 30]
+            next(run)
+        assert list(dataset.iterate(run.state_dict())) == []
+        run.close()
+
+
+def test_a_state_is_small_and_the_same_on_all_ranks(data: Indexed) -> None:
+    """Seed, epoch, position and digest of the index; whatever stages stand behind."""
+
+    def state(rank: int, quality: str) -> dict[str, Any]:
+        dataset = data.shuffled(quality=quality, global_batch_size=24, rank=rank, world_size=8)
+        with dataset.map(len).shuffle(2).prefetch(2).iterate() as run:
+            next(run)
+            return run.state_dict()
+
+    def plain(rank: int, quality: str) -> str:
+        dataset = data.shuffled(quality=quality, global_batch_size=24, rank=rank, world_size=8)
+        with dataset.map(len).prefetch(2).iterate() as run:
+            list(islice(run, 3))
+            return json.dumps(run.state_dict(), sort_keys=True)
+
+    for quality in QUALITIES:
+        assert len({plain(rank, quality) for rank in range(8)}) == 1
+        assert len(plain(0, quality)) < 1000
+        assert state(0, quality)["position"]["seed"] == state(1, quality)["position"]["seed"]
+
+
+@pytest.mark.parametrize("number", range(few(300)))
+def test_any_job(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A random job: the union of its ranks, its global batches, and how it goes on with other ranks and workers."""
+    chance = Random(number)
+    counts = [chance.choice([0, 1, chance.randint(2, 90)]) for _ in range(chance.randint(1, 6))]
+    shards = numbered(counts, chance.choice([1, 30, 200]))
+    data, total = indexed(tmp_path, shards), sum(counts)
+    sizes = [chance.randint(1, 16) for _ in range(3)]
+    unit = lcm(*sizes)
+    batch = unit * chance.randint(1, max(1, 40 // unit))
+    told: dict[str, Any] = {
+        "seed": chance.randint(0, 99),
+        "quality": chance.choice(QUALITIES),
+        "global_batch_size": batch,
+        "even": chance.choice([None, None, "drop", "pad", "cycle"]),
+        "block_bytes": chance.randint(1, 3000),
+        "window_bytes": chance.randint(1, 9000),
+        "lanes": chance.choice([None, 1, batch, sizes[0]]),
+    }
+    epoch = chance.randint(0, 3)
+
+    def ranks(size: int, workers: int, state: dict[str, Any] | None = None) -> list[list[list[bytes]]]:
+        """What each rank's loader gives: of its workers in turn, until one has no more."""
+        found = []
+        for rank in range(size):
+            dataset = data.shuffled(**told, rank=rank, world_size=size)
+            parts = []
+            for worker in range(max(1, workers)):
+                here = worker, max(1, workers)
+                monkeypatch.setattr(source, "worker_here", partial(tuple, here))
+                parts.append(batches(dataset.with_epoch(epoch), state))
+            monkeypatch.undo()
+            found.append([part[i] for i in range(len(parts[0])) for part in parts if i < len(part)])
+        return found
+
+    whole = batches(data.shuffled(**told, rank=0, world_size=1).with_epoch(epoch))
+    found = sorted(record for batch in whole for record in batch)
+    wanted = sorted(record for shard in shards for record in shard)
+    if told["even"] is None:
+        assert found == wanted
+    elif told["even"] == "drop":
+        assert len(found) == len(set(found)) == total // batch * batch
+    else:
+        assert set(found) == set(wanted)
+        assert len(found) == -(-total // batch) * batch
+    assert together(ranks(sizes[0], chance.randint(0, 4))) == whole
+    step = chance.randint(0, len(whole))
+    runs = [
+        data.shuffled(**told, rank=rank, world_size=sizes[1]).with_epoch(epoch).iterate() for rank in range(sizes[1])
+    ]
+    for run in runs:
+        list(islice(run, step))
+    states = [run.state_dict() for run in runs]
+    for run in runs:
+        run.close()
+    assert together([*ranks(sizes[2], chance.randint(0, 4), states[0]), []]) == whole[step:]
+    if step < len(whole):
+        assert states.count(states[0]) == len(states)
+
+
+def test_single_records_go_on_with_other_ranks(data: Indexed) -> None:
+    """Without a global batch size each rank has one record a step."""
+    for quality in QUALITIES:
+        whole = list(data.shuffled(quality=quality))
+
+        def rank(number: int, size: int, quality: str = quality) -> streamrec.Dataset[Any]:
+            return data.shuffled(quality=quality, rank=number, world_size=size).with_epoch(0)
+
+        parts = [list(rank(number, 4)) for number in range(4)]
+        assert [parts[index % 4][index // 4] for index in range(len(whole))] == whole
+        with rank(1, 4).iterate() as run:
+            list(islice(run, 15))
+            state = run.state_dict()
+        rest = [list(rank(number, 7).iterate(state)) for number in range(7)]
+        assert [rest[index % 7][index // 7] for index in range(len(whole) - 60)] == whole[60:]
+
+
+@pytest.mark.parametrize("quality", QUALITIES)
+def test_stages_behind_it_take_batches(data: Indexed, quality: str) -> None:
+    """Elements are batches, which map, unbatch and rebatch take as any others."""
+    dataset = data.shuffled(quality=quality, global_batch_size=24)
+    assert [len(frames) for frames in dataset] == [24] * 13 + [16]
+    records = list(dataset.with_epoch(0).unbatch())
+    assert sorted(records) == everything()
+    assert next(list(frames) for frames in dataset.with_epoch(0).rebatch(7)) == records[:7]
+
+
+def test_a_changed_index_and_a_tampered_state(data: Indexed, tmp_path: Path) -> None:
+    """One clear error each."""
+    with data.shuffled().iterate() as run:
+        next(run)
+        state = run.state_dict()
+    other = indexed(tmp_path, numbered([9, 9]))
+    with pytest.raises(PositionMismatchError, match="another pipeline"):
+        next(other.shuffled().iterate(state))
+    folder = Path(data.pattern).parent
+    shards = numbered(COUNTS)
+    moved = indexed(tmp_path, [shards[0], shards[1], shards[2], shards[4], shards[3]])
+    renamed = json.loads(json.dumps(state).replace(str(folder), str(tmp_path)))
+    del renamed["digest"]
+    renamed["names"] = [sketch((moved.pattern,))]
+    renamed["digest"] = digest_of(renamed)
+    with pytest.raises(PositionMismatchError, match="index of digest"):
+        next(moved.shuffled().iterate(renamed))
+    state["position"]["source"]["position"] += 1
+    with pytest.raises(PositionMismatchError, match="not as it was saved"):
+        next(data.shuffled().iterate(state))
+
+
+def test_an_index_of_other_shards(data: Indexed, tmp_path: Path) -> None:
+    """It says which shard it does not know."""
+    other = indexed(tmp_path, numbered([9, 9]))
+    dataset = streamrec.TFRecordDataset(data.pattern).global_shuffle(1, index=other.url)
+    with pytest.raises(ManifestError, match=r"does not know .*000.tfrecord"):
+        list(dataset)
+
+
+@pytest.mark.parametrize("quality", QUALITIES)
+def test_what_came_before_damage_comes(tmp_path: Path, quality: str) -> None:
+    """The error names the shard and the record; elements before it in the order are given."""
+    whole = list(indexed(tmp_path, numbered([50, 50])).shuffled(quality=quality))
+    path = tmp_path / "001.tfrecord"
+    content = bytearray(path.read_bytes())
+    content[content.index(b"1.30.")] ^= 1
+    path.write_bytes(content)
+    data = Indexed(str(tmp_path / "*.tfrecord"), str(tmp_path / "train.index"))
+    streamrec.write_index_sync(data.pattern, data.url, update=False)  # from headers alone: it does not see the damage
+    found: list[bytes] = []
+    with pytest.raises(CorruptRecordError, match=r"001\.tfrecord"):
+        for record in data.shuffled(quality=quality):
+            found.append(record)
+    assert found == whole[: len(found)]
+
+
+def test_a_shard_that_was_written_since(tmp_path: Path) -> None:
+    """It is refused, whatever it holds."""
+    data = indexed(tmp_path, numbered([50, 50]))
+    (tmp_path / "001.tfrecord").write_bytes(streamrec.encode_records(numbered([50, 50])[1][:-1]))
+    with pytest.raises(streamrec.ObjectChangedError, match=r"001\.tfrecord.*index --update"):
+        list(data.shuffled())
+
+
+def test_arguments(data: Indexed) -> None:
+    """What cannot be is refused where it is said, or, of ranks and memory, when it runs."""
+    with pytest.raises(ValueError, match="right behind"):
+        streamrec.TFRecordDataset(data.pattern).batch(2).global_shuffle(1, index=data.url)
+    with pytest.raises(ValueError, match="quality='best'"):
+        data.shuffled(quality="best")
+    with pytest.raises(ValueError, match="lanes=5 must divide"):
+        data.shuffled(lanes=5, global_batch_size=12)
+    with pytest.raises(ValueError, match="even='odd'"):
+        data.shuffled(even="odd")
+    with pytest.raises(ValueError, match="cannot be divided by 5 ranks"):
+        list(data.shuffled(global_batch_size=12, rank=0, world_size=5))
+    with pytest.raises(ValueError, match="memory_budget"):
+        list(data.shuffled(quality="blocks", window_bytes=1 << 40).with_options(memory_budget=5000))
+    with pytest.raises(ValueError, match="compress"):
+        streamrec.TFRecordDataset(data.pattern, "GZIP").global_shuffle(1, index=data.url)

@@ -1,0 +1,123 @@
+"""The index as an object: what is written is read; it is small, checked, and tells one data set from another."""
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamrec import Index, ManifestError, ShardInfo
+from streamrec.shards import IndexReader, open_index
+from streamrec.shards.index.encoder import IndexedShard, decode_index, encode_index
+from streamrec.shards.index.index import FOOT_BYTES, MAGIC, read_end, read_foot
+from streamrec.storage import Storages
+from streamrec.tfrecord import LengthPacker
+
+lengths_of_shards = st.lists(
+    st.tuples(st.lists(st.integers(0, 100_000), max_size=12), st.sampled_from([0, 1, 100, 400])), max_size=5
+)
+
+
+def shard(number: int, lengths: Any, folder: str = "s3://b/d", **more: Any) -> IndexedShard:
+    packer = LengthPacker()
+    packer.add(np.asarray(lengths, np.int64))
+    packed = packer.finish()
+    info = ShardInfo(f"{folder}/s-{number}", packed.records, packed.end, number, version=f"v{number}")
+    return IndexedShard(replace(info, **more), packed)
+
+
+def parsed(path: str, data: bytes) -> Index:
+    return read_end(path, read_foot(path, data, len(data)), data)
+
+
+@settings(max_examples=60, deadline=None)
+@given(lengths_of_shards, st.randoms(use_true_random=False))
+async def test_what_is_written_is_read(shards: list[tuple[list[int], int]], random: Any) -> None:
+    """Lengths of any range of records, and the places of any records, from an index in a store."""
+    lengths = [part * repeats for part, repeats in shards]
+    written = [shard(number, part) for number, part in enumerate(lengths)]
+    url = "memory://index-read/x.index"
+    everything = [length for part in lengths for length in part]
+    wanted_places = [
+        (number, sum(part[:i]) + 16 * i, length) for number, part in enumerate(lengths) for i, length in enumerate(part)
+    ]
+    async with Storages() as storages:
+        storage = await storages.at(url)
+        async with await storage.upload(url) as upload:
+            await upload.write(encode_index(url, written))
+        index = await open_index(storage, url)
+        reader = IndexReader(storage, index, cache_bytes=random.choice([0, 1000, 1 << 20]))
+        assert index.shards == tuple(one.info for one in written)
+        assert [one.version for one in index.shards] == [one.info.version for one in written]
+        assert len(index) == len(everything)
+        first = random.randint(0, len(everything))
+        last = random.randint(first, len(everything))
+        assert (await reader.lengths(first, last)).tolist() == everything[first:last]
+        records = [random.randrange(len(everything)) for _ in range(20)] if everything else []
+        places = await reader.places(np.array(records, np.int64))
+        assert [tuple(map(int, place)) for place in zip(*places, strict=True)] == [wanted_places[i] for i in records]
+        for one, two in zip(decode_index(url, encode_index(url, written)), written, strict=True):
+            assert (one.info, one.lengths.data) == (two.info, two.lengths.data)
+
+
+def test_the_digest_is_that_of_the_data_set() -> None:
+    data = encode_index("s3://b/d/x.index", [shard(0, [1, 2]), shard(1, [3])])
+    index = parsed("s3://b/d/x.index", data)
+    copied = [shard(0, [1, 2], "gs://c/e", version="w"), shard(1, [3], "gs://c/e", crc32c=None)]
+    assert parsed("gs://c/e/x.index", encode_index("gs://c/e/x.index", copied)).digest == index.digest
+    assert parsed("gs://c/e/x.index", data).shards[1].path == "gs://c/e/s-1"  # moved with its shards
+    for other in (
+        [shard(0, [2, 1]), shard(1, [3])],
+        [shard(0, [1, 2]), shard(2, [3])],
+        [shard(1, [3]), shard(0, [1, 2])],
+        [shard(0, [1, 2])],
+    ):
+        assert parsed("s3://b/d/x.index", encode_index("s3://b/d/x.index", other)).digest != index.digest
+    assert pickle.loads(pickle.dumps(index)).digest == index.digest
+
+
+@pytest.mark.parametrize("damage", ["cut", "head cut", "empty", "no index", "foot", "tables", "size", "version"])
+async def test_a_damaged_index_is_one_clear_error(tmp_path: Path, damage: str) -> None:
+    data = encode_index(f"{tmp_path}/x.index", [shard(0, range(3000)), shard(1, [3])])
+    flip = {"foot": len(data) - FOOT_BYTES + 8, "tables": len(data) - FOOT_BYTES - 5, "version": len(data) - FOOT_BYTES}
+    broken = {
+        "cut": data[:-20],
+        "head cut": data[20:],
+        "empty": b"",
+        "no index": b"no index at all" * 1000,
+        "size": data[:100] + data[108:],
+    }
+    if damage in flip:
+        broken[damage] = data[: flip[damage]] + bytes([data[flip[damage]] ^ 1]) + data[flip[damage] + 1 :]
+    path = tmp_path / "x.index"
+    path.write_bytes(broken[damage])
+    async with Storages() as storages:
+        with pytest.raises(ManifestError, match=r"x\.index: this index") as caught:
+            await open_index(await storages.at(str(path)), str(path))
+    assert "write it again" in str(caught.value)
+
+
+async def test_damaged_lengths_are_found_when_they_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.index"
+    data = bytearray(encode_index(str(path), [shard(0, np.arange(5000) % 999)]))
+    data[len(MAGIC) + 2000] ^= 1
+    path.write_bytes(data)
+    async with Storages() as storages:
+        storage = await storages.at(str(path))
+        reader = IndexReader(storage, await open_index(storage, str(path)))
+        assert (await reader.lengths(4000, 5000)).tolist() == [number % 999 for number in range(4000, 5000)]
+        with pytest.raises(ManifestError, match="the CRC32C of the lengths at byte"):
+            await reader.lengths(1500, 1600)
+        with pytest.raises(IndexError, match="records 4,999 to 5,001 of 5,000"):
+            await reader.lengths(4999, 5001)
+
+
+def test_it_takes_at_most_three_bytes_a_record() -> None:
+    """Of records of similar lengths: 110 kB, give or take a half, 2,000 a shard."""
+    random = np.random.default_rng(3)
+    shards = [shard(number, random.integers(55_000, 165_000, 2_000)) for number in range(50)]
+    assert len(encode_index("s3://b/d/x.index", shards)) <= 3 * 2_000 * 50

@@ -1,0 +1,242 @@
+"""write_index: the same index, whatever it is made from, by how many, and however often it was interrupted."""
+
+import gzip
+from collections.abc import Sequence
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+
+from streamrec import (
+    CorruptRecordError,
+    Index,
+    ManifestError,
+    NotFoundError,
+    RecordSource,
+    ShardInfo,
+    TruncatedShardError,
+    encode_records,
+    join_index,
+    join_index_sync,
+    write_index,
+    write_index_sync,
+)
+from streamrec.shards import part_of
+
+COUNTS = [1500, 0, 3, 2048]
+
+
+def records_of(counts: Sequence[int], largest: int = 900) -> list[list[bytes]]:
+    random = np.random.default_rng(7)
+    return [[random.bytes(int(size)) for size in random.integers(0, largest, count)] for count in counts]
+
+
+RECORDS = records_of(COUNTS)
+ALL = [record for part in RECORDS for record in part]
+
+
+def write(folder: Path | str, records: Sequence[Sequence[bytes]] = RECORDS) -> str:
+    for number, part in enumerate(records):
+        with fsspec.open(f"{folder}/s-{number}", "wb") as file:
+            file.write(encode_records(part))
+    return f"{folder}/s-*"
+
+
+def all_of(index: str) -> list[bytes]:
+    return list(RecordSource(index)[:])
+
+
+async def test_from_headers_and_from_all_bytes(tmp_path: Path) -> None:
+    """Local shards are not read, so nobody knows their CRC32C; else the index is the same."""
+    on_disk = await write_index(write(tmp_path), f"{tmp_path}/x.index")
+    in_store = await write_index(write("memory://write-index"), "memory://write-index/x.index")
+    assert [shard.crc32c for shard in on_disk.shards] == [None] * 4
+    assert all(shard.crc32c is not None and shard.version for shard in in_store.shards)
+    assert on_disk.digest == in_store.digest
+    assert len(on_disk) == len(ALL)
+    assert [shard.records for shard in on_disk.shards] == COUNTS
+    source = await RecordSource.open(f"{tmp_path}/x.index")
+    assert list(await source.get(range(len(ALL)))) == ALL
+
+
+@pytest.mark.parametrize("sizes", [[20_000] * 40, [5] * 9 + [200_000] * 9 + [3] * 20_000, [1 << 21] * 3, [0] * 5])
+def test_headers_of_short_and_long_records(tmp_path: Path, sizes: list[int]) -> None:
+    """Long records are passed over one by one, short ones read together."""
+    records = [[bytes([number % 251]) * size for number, size in enumerate(sizes)]]
+    index = write_index_sync(write(tmp_path, records), f"{tmp_path}/x.index")
+    assert (len(index), index.shards[0].bytes) == (len(sizes), sum(sizes) + 16 * len(sizes))
+    assert all_of(f"{tmp_path}/x.index") == records[0]
+
+
+@pytest.mark.parametrize("where", ["disk", "memory"])
+@pytest.mark.parametrize("size", [100, 50_000])
+def test_damaged_shards_have_no_index(tmp_path: Path, where: str, size: int) -> None:
+    folder = str(tmp_path) if where == "disk" else f"memory://write-damaged-{size}"
+    data = encode_records([bytes(size)] * 50)
+    damaged = 40 * (size + 16)
+    for name, broken, error in (
+        ("cut", data[:-5], TruncatedShardError),
+        ("header cut", data[: damaged + 5], TruncatedShardError),
+        ("length", data[:damaged] + b"\x01" + data[damaged + 1 :], CorruptRecordError),
+    ):
+        with fsspec.open(f"{folder}/{name}/s", "wb") as file:
+            file.write(broken)
+        with pytest.raises(error) as caught:
+            write_index_sync(f"{folder}/{name}/s", f"{folder}/{name}/x.index")
+        assert caught.value.path is not None
+        assert caught.value.path.endswith(f"{name}/s")
+        assert caught.value.offset == (damaged if name != "cut" else 49 * (size + 16))
+        with pytest.raises(NotFoundError):
+            RecordSource(f"{folder}/{name}/x.index")
+
+
+@pytest.mark.parametrize("where", ["disk", "memory"])
+def test_compressed_shards_are_refused_with_the_way_out(tmp_path: Path, where: str) -> None:
+    folder = str(tmp_path) if where == "disk" else "memory://write-compressed"
+    with fsspec.open(f"{folder}/s", "wb") as file:
+        file.write(gzip.compress(encode_records(ALL)))
+    with pytest.raises(ManifestError, match=r"compressed \(GZIP\).*streamrec reshard"):
+        write_index_sync(f"{folder}/s", f"{folder}/x.index")
+
+
+@pytest.mark.parametrize("parts", [1, 3, 7])
+def test_many_processes_take_a_part_each(parts: int) -> None:
+    folder = f"memory://write-parts-{parts}"
+    whole = write_index_sync(write(folder), f"{folder}/whole.index")
+    for number in reversed(range(parts)):
+        write_index_sync(f"{folder}/s-*", f"{folder}/x.index", part=(number, parts))
+    joined = join_index_sync(f"{folder}/x.index.part-*", f"{folder}/x.index")
+    assert joined.digest == whole.digest
+    assert joined.shards == whole.shards
+    assert all_of(f"{folder}/x.index") == ALL
+
+
+async def test_a_missing_part_is_named() -> None:
+    folder = "memory://write-missing-part"
+    names = write(folder)
+    for number in (0, 2):
+        await write_index(names, f"{folder}/x.index", part=(number, 3))
+    with pytest.raises(ManifestError, match="missing: 1: write them with write_index"):
+        await join_index(f"{folder}/x.index.part-*", f"{folder}/x.index")
+    for part in ((3, 3), (-1, 3), (0, 0)):
+        with pytest.raises(ValueError, match="part"):
+            await write_index(names, f"{folder}/x.index", part=part)
+    assert part_of("x", 2, 3) == "x.part-00002-of-00003"
+
+
+def test_an_interrupted_pass_goes_on(tmp_path: Path) -> None:
+    """What is done stays done, also where the last write was cut off; a shard that changed since is read again."""
+    names, notes = write(tmp_path), tmp_path / "notes"
+
+    def run(fails_at: int | None) -> tuple[Index | None, list[str]]:
+        done: list[str] = []
+
+        def note(shard: ShardInfo) -> None:
+            done.append(shard.path[-1])
+            if len(done) == fails_at:
+                raise InterruptedError
+
+        try:
+            index = write_index_sync(names, f"{tmp_path}/x.index", resume=notes, on_shard=note, parallel=1)
+        except InterruptedError:
+            return None, done
+        return index, done
+
+    assert run(fails_at=3) == (None, ["0", "1", "2"])
+    assert notes.exists()
+    notes.write_bytes(notes.read_bytes()[:-3])
+    (tmp_path / "s-1").write_bytes(encode_records([b"new"]))
+    index, done = run(fails_at=None)
+    assert done == ["0", "1", "2", "3"]
+    assert index is not None
+    assert [shard.records for shard in index.shards] == [1500, 1, 3, 2048]
+    assert not notes.exists()
+    assert all_of(f"{tmp_path}/x.index") == [*RECORDS[0], b"new", *RECORDS[2], *RECORDS[3]]
+
+
+def test_an_update_reads_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names, url = write(tmp_path), f"{tmp_path}/x.index"
+    write_index_sync(names, url)
+    (tmp_path / "s-2").write_bytes(encode_records([b"new", b"newer"]))
+    write(tmp_path / "more", [[b"more"]])
+    read: list[str] = []
+    original = write_index_sync.__globals__["Survey"]._scan
+
+    async def scan(self: object, path: str, idx: str | None) -> object:
+        read.append(Path(path).name)
+        return await original(self, path, idx)
+
+    monkeypatch.setattr("streamrec.shards.index.survey.Survey._scan", scan)
+    index = write_index_sync([names, f"{tmp_path}/more/s-0"], url, update=True)
+    assert sorted(read) == ["s-0", "s-2"]
+    assert [shard.records for shard in index.shards] == [1500, 0, 2, 2048, 1]
+    assert all_of(url) == [*RECORDS[0], b"new", b"newer", *RECORDS[3], b"more"]
+
+
+def idx_of(records: Sequence[bytes]) -> bytes:
+    """What tfrecord2idx writes."""
+    at, lines = 0, []
+    for record in records:
+        lines.append(f"{at} {len(record) + 16}\n")
+        at += len(record) + 16
+    return "".join(lines).encode()
+
+
+def test_from_the_files_of_tfrecord2idx() -> None:
+    folder = "memory://write-idx"
+    whole = write_index_sync(write(folder), f"{folder}/whole.index")
+    for number, part in enumerate(RECORDS):
+        with fsspec.open(f"{folder}/idx/s-{number}.idx", "wb") as file:
+            file.write(idx_of(part))
+    index = write_index_sync(f"{folder}/s-*", f"{folder}/x.index", idx_files=f"{folder}/idx/*.idx")
+    assert index.digest == whole.digest
+    assert [shard.crc32c for shard in index.shards] == [None] * 4
+    assert all_of(f"{folder}/x.index") == ALL
+
+
+@pytest.mark.parametrize(
+    ("idx", "message"),
+    [
+        (b"not numbers\n", "no file of tfrecord2idx"),
+        (b"0 19\n19\n", "no file of tfrecord2idx"),
+        (b"0 19\n20 19\n", "line 2: a frame at byte 20 of 19 bytes, where the one before ends at byte 19"),
+        (b"0 19\n", "the last record ends at byte 19"),
+        (b"0 18\n18 20\n", "has no record of 4 bytes at byte 18"),
+        (b"0 38\n", "has no record of 22 bytes at byte 0"),
+        (b"", "the last record ends at byte 0"),
+    ],
+)
+def test_idx_files_of_other_shards_are_refused(tmp_path: Path, idx: bytes, message: str) -> None:
+    names = write(tmp_path, [[b"cat", b"dog"]])
+    (tmp_path / "x.idx").write_bytes(idx)
+    with pytest.raises(ManifestError, match=message):
+        write_index_sync(names, f"{tmp_path}/x.index", idx_files=f"{tmp_path}/x.idx")
+
+
+def test_as_many_idx_files_as_shards(tmp_path: Path) -> None:
+    (tmp_path / "x.idx").write_bytes(b"")
+    with pytest.raises(ManifestError, match=r"4 shards and 1 \.idx files"):
+        write_index_sync(write(tmp_path), f"{tmp_path}/x.index", idx_files=f"{tmp_path}/x.idx")
+
+
+def test_names_are_relative_to_the_index_or_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shards below the directory of the index move with it; others are found from wherever."""
+    monkeypatch.chdir(tmp_path)
+    write("below")
+    for index in ("x.index", "elsewhere/x.index"):
+        write_index_sync("below/s-*", index)
+        assert all_of(index) == ALL
+    Path("x.index").rename("moved.index")
+    (tmp_path / "new").mkdir()
+    Path("below").rename("new/below")
+    Path("moved.index").rename("new/x.index")
+    # the files are the same ones, so their versions are too
+    assert all_of("new/x.index") == ALL
+
+
+async def test_overwrite(tmp_path: Path) -> None:
+    names = write(tmp_path)
+    await write_index(names, f"{tmp_path}/x.index")
+    with pytest.raises(FileExistsError):
+        await write_index(names, f"{tmp_path}/x.index", overwrite=False)

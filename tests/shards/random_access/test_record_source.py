@@ -1,0 +1,260 @@
+"""RecordSource: a sequence of records, for sync and async callers, threads, forks and pickles; few requests."""
+
+import asyncio
+import multiprocessing
+import pickle
+import random
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamrec import (
+    CorruptRecordError,
+    Frames,
+    NotFoundError,
+    ObjectChangedError,
+    RecordSource,
+    RetryPolicy,
+    encode_records,
+    write_index_sync,
+)
+from streamrec.testing.faults import NO_FAULTS, Faults
+from streamrec.testing.objectstore import ObjectStore
+
+COUNTS = [1500, 0, 3, 2048, 40]
+
+
+def records_of(counts: list[int]) -> list[list[bytes]]:
+    rng = np.random.default_rng(11)
+    return [[rng.bytes(int(size)) for size in rng.integers(0, 600, count)] for count in counts]
+
+
+RECORDS = records_of(COUNTS)
+ALL = [record for part in RECORDS for record in part]
+
+
+def build(folder: Path) -> str:
+    for number, part in enumerate(RECORDS):
+        (folder / f"s-{number}").write_bytes(encode_records(part))
+    write_index_sync(f"{folder}/s-*", f"{folder}/x.index")
+    return f"{folder}/x.index"
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return build(tmp_path_factory.mktemp("source"))
+
+
+@pytest.fixture(scope="module")
+def source(index: str) -> RecordSource:
+    return RecordSource(index)
+
+
+def test_it_is_a_sequence(source: RecordSource) -> None:
+    assert len(source) == len(ALL)
+    assert (source[0], source[-1], source[np.int64(1502)]) == (ALL[0], ALL[-1], ALL[1502])
+    assert list(source) == ALL
+    assert "RecordSource(" in repr(source)
+    assert f"{len(ALL):,} records in 5 shards" in repr(source)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.slices(len(ALL)))
+def test_slices(source: RecordSource, part: slice) -> None:
+    found = source[part]
+    assert isinstance(found, Frames)
+    assert list(found) == ALL[part]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(-len(ALL), len(ALL) - 1), max_size=40))
+def test_many_numbers_in_their_order(source: RecordSource, numbers: list[int]) -> None:
+    assert list(source.__getitems__(numbers)) == [ALL[number] for number in numbers]
+    assert list(source.__getitems__(np.array(numbers, np.int64))) == [ALL[number] for number in numbers]
+
+
+@pytest.mark.parametrize("number", [len(ALL), -len(ALL) - 1, 1 << 62])
+def test_numbers_out_of_bounds(source: RecordSource, number: int) -> None:
+    for ask in (lambda: source[number], lambda: source.__getitems__([0, number])):
+        with pytest.raises(IndexError, match=f"record {number:,} of {len(ALL):,}"):
+            ask()
+
+
+@pytest.mark.parametrize("numbers", [[0.5], [True], ["1"], 3, [[1]], None])
+def test_what_is_no_number(source: RecordSource, numbers: Any) -> None:
+    with pytest.raises(TypeError, match="whole numbers"):
+        source.__getitems__(numbers)
+    with pytest.raises(TypeError, match="whole number or a slice"):
+        source["1"]  # type: ignore[call-overload]
+
+
+async def test_async_callers(index: str) -> None:
+    """Tasks of one loop share the connections of that loop; the sync face works beside it."""
+    source = await RecordSource.open(index)
+    numbers = [random.Random(seed).choices(range(len(ALL)), k=9) for seed in range(30)]
+    found = await asyncio.gather(*map(source.get, numbers))
+    assert [list(frames) for frames in found] == [[ALL[number] for number in part] for part in numbers]
+    assert source[7] == ALL[7]
+    await source.aclose()
+    assert list(await source.get([3])) == [ALL[3]]
+
+
+def test_one_loop_after_another(index: str, source: RecordSource) -> None:
+    for number in range(3):
+        assert list(asyncio.run(source.get([number]))) == [ALL[number]]
+    source.close()
+    assert source[5] == ALL[5]
+
+
+def test_threads(source: RecordSource) -> None:
+    found: dict[int, list[bytes]] = {}
+
+    def work(seed: int) -> None:
+        numbers = random.Random(seed).choices(range(len(ALL)), k=50)
+        found[seed] = [source[number] for number in numbers[:10]] + list(source.__getitems__(numbers[10:]))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for seed in range(8):
+        assert found[seed] == [ALL[number] for number in random.Random(seed).choices(range(len(ALL)), k=50)]
+
+
+def test_pickles(source: RecordSource) -> None:
+    copy = pickle.loads(pickle.dumps(source))
+    assert list(copy[5:9]) == ALL[5:9]
+    assert copy.index.digest == source.index.digest
+
+
+def read_in_child(source: RecordSource, numbers: list[int], answers: Any) -> None:
+    answers.put(list(source.__getitems__(numbers)))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.filterwarnings("ignore:.*is multi-threaded, use of fork")
+def test_child_processes(source: RecordSource, method: str) -> None:
+    """Also one that was used before it was forked; the parent's goes on."""
+    assert source[1] == ALL[1]
+    context: Any = multiprocessing.get_context(method)
+    answers = context.SimpleQueue()
+    child = context.Process(target=read_in_child, args=(source, [2, 3000], answers))
+    child.start()
+    assert answers.get() == [ALL[2], ALL[3000]]
+    child.join()
+    assert child.exitcode == 0
+    assert source[4] == ALL[4]
+
+
+def test_shards_that_changed_are_refused(tmp_path: Path) -> None:
+    """At the first read of one, and no other; the message says what to run, and that helps."""
+    index = build(tmp_path)
+    source = RecordSource(index)
+    (tmp_path / "s-3").write_bytes(encode_records(RECORDS[3][::-1]))
+    assert source[0] == ALL[0]
+    with pytest.raises(ObjectChangedError, match=r"s-3, bytes .*streamrec index --update .*x\.index"):
+        source[2000]
+    (tmp_path / "s-2").unlink()
+    with pytest.raises(NotFoundError, match=r"s-2, bytes .*x\.index names this shard"):
+        source[1501]
+    write_index_sync([f"{tmp_path}/s-{number}" for number in (0, 1, 3, 4)], index, update=True)
+    with pytest.raises(ObjectChangedError):
+        source[2000]
+    assert RecordSource(index)[1500] == RECORDS[3][-1]
+
+
+def test_damage(tmp_path: Path) -> None:
+    """A damaged record is an error with its place, and only if somebody asks for it."""
+    index = build(tmp_path)
+    place = len(encode_records(RECORDS[0][:700])) + 14
+    data = bytearray((tmp_path / "s-0").read_bytes())
+    data[place] ^= 1
+    (tmp_path / "s-0").write_bytes(data)
+    write_index_sync(f"{tmp_path}/s-*", index)
+    source = RecordSource(index)
+    assert source[699] == ALL[699]
+    with pytest.raises(CorruptRecordError) as caught:
+        source[690:710]
+    assert (caught.value.path, caught.value.offset, caught.value.record) == (f"{tmp_path}/s-0", place - 14, 700)
+    unverified = RecordSource(index, verify=False)
+    assert unverified[700] != ALL[700]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ObjectStore]:
+    (tmp_path / "bucket").mkdir()
+    build(tmp_path / "bucket")
+    (tmp_path / "bucket" / "x.index").unlink()
+    with ObjectStore(tmp_path) as store:
+        yield store
+
+
+def options_of(store: ObjectStore) -> dict[str, Any]:
+    return {"endpoint_url": store.url, "key": "k", "secret": "s"}
+
+
+@pytest.fixture
+def remote(store: ObjectStore, tmp_path: Path) -> RecordSource:
+    """Shards in the store; it takes no writes, so the index is a file."""
+    write_index_sync("s3://bucket/s-*", f"{tmp_path}/x.index", storage_options=options_of(store))
+    source = RecordSource(f"{tmp_path}/x.index", storage_options=options_of(store))
+    store.wait_idle()
+    store.clear()
+    return source
+
+
+def gets(store: ObjectStore) -> list[tuple[str, int]]:
+    """Which objects were read, and how many bytes of them."""
+    store.wait_idle()
+    return sorted((entry.object, entry.sent) for entry in store.log if entry.method == "GET")
+
+
+def test_records_that_lie_near_each_other_are_one_request(store: ObjectStore, remote: RecordSource) -> None:
+    """A request costs more than the bytes between them; and nothing is read twice."""
+    assert list(remote.__getitems__([30, 10, 20, 10])) == [ALL[30], ALL[10], ALL[20], ALL[10]]
+    assert gets(store) == [("bucket/s-0", len(encode_records(ALL[10:31])))]
+    store.clear()
+    assert list(remote.__getitems__([1, 1501, 1600])) == [ALL[1], ALL[1501], ALL[1600]]
+    assert gets(store) == [
+        (f"bucket/s-{shard}", len(encode_records([ALL[number]]))) for shard, number in ((0, 1), (2, 1501), (3, 1600))
+    ]
+
+
+def test_an_open_is_no_request_to_any_shard(store: ObjectStore, remote: RecordSource) -> None:
+    assert len(remote) == len(ALL)
+    assert gets(store) == []
+
+
+STORMS = {
+    "breaks": Faults(seed=3, first_byte=0, jitter=0, reset=0.3, cut=0.2),
+    "refusals": Faults(seed=4, first_byte=0, jitter=0, unavailable=0.15, truncate=0.2),
+    "wrong ranges": Faults(seed=5, first_byte=0, jitter=0, wrong_content_range=0.3, ignore_range=0.3),
+    "stalls": Faults(seed=6, first_byte=0, jitter=0, stall=0.2, slow=0.2, slow_first_byte=0.3),
+}
+
+
+@pytest.mark.parametrize("storm", STORMS)
+def test_storms_change_no_byte(store: ObjectStore, remote: RecordSource, tmp_path: Path, storm: str) -> None:
+    retry = RetryPolicy(attempts=30, backoff_base=0.01, backoff_cap=0.05, stall_timeout=0.5)
+    source = RecordSource(f"{tmp_path}/x.index", storage_options=options_of(store), retry=retry, parallel=8)
+    store.faults = STORMS[storm]
+    draw = random.Random(storm)
+    for _ in range(8):
+        numbers = draw.sample(range(len(ALL)), 20)
+        assert list(source.__getitems__(numbers)) == [ALL[number] for number in numbers]
+    assert store.counters.by_fault
+
+
+def test_an_object_that_changes_under_way_is_one_clear_error(store: ObjectStore, remote: RecordSource) -> None:
+    store.faults = replace(NO_FAULTS, script=("change",))
+    with pytest.raises(ObjectChangedError, match=r"s3://bucket/s-0.*streamrec index --update"):
+        remote[0]
+        remote[0]
