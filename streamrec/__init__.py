@@ -86,6 +86,7 @@ _NAMES_OF: Final[dict[str, tuple[str, ...]]] = {
         "TFRecordDataset",
         "TensorSpec",
         "UNKNOWN_CARDINALITY",
+        "WriteProgress",
     ),
     "shards": (
         "Index",

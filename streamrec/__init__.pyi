@@ -70,6 +70,7 @@ from streamrec.pipeline import (
     Stats,
     TensorSpec,
     TFRecordDataset,
+    WriteProgress,
 )
 from streamrec.shards import (
     Index,
@@ -160,6 +161,7 @@ __all__ = [
     "VarLenFeature",
     "VerifyProblem",
     "VerifyReport",
+    "WriteProgress",
     "bytes_feature",
     "decode_compressed",
     "decode_json_example",

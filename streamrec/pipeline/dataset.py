@@ -47,6 +47,7 @@ from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.pipeline.sources.shuffle.shuffle import Shuffle
 from streamrec.pipeline.stages.batch import Batch, PaddedBatch, RaggedBatch
 from streamrec.pipeline.stages.bucket import Bucket
+from streamrec.pipeline.stages.ignore_errors import IgnoreErrors
 from streamrec.pipeline.stages.map.calls import check_calls, is_async
 from streamrec.pipeline.stages.map.parallel_map import ParallelMap
 from streamrec.pipeline.stages.padding import Padding
@@ -505,6 +506,24 @@ class Dataset(Runnable[T]):
     def filter(self, predicate: Callable[..., Any]) -> Dataset[T]:
         """The elements for which `predicate` gives something true; it is called as by `map`."""
         return self._then(Filter(function("predicate", predicate)))
+
+    def ignore_errors(self, log_warning: bool = False) -> Dataset[T]:
+        """Leaves out elements that failed in a stage before this: in `map`, `filter`, `parse_example`, `batch`, ...
+
+        `iterator.stats()` counts them (`errors_ignored` of this stage). It stands behind those stages, and before a
+        `shuffle`, `cache`, `zip` or `interleave`. Damage in a shard, and a store that fails, are no such errors: see
+        `on_error` of `TFRecordDataset`.
+
+        Args:
+            log_warning: Whether the log "streamrec" tells of each: the error, the stage, the element's number, and the
+                shard and record where these are known.
+
+        Examples:
+            >>> inverses = Dataset.from_tensor_slices([1, 0, 4]).map(lambda n: 1 / int(n)).ignore_errors()
+            >>> list(inverses)
+            [1.0, 0.25]
+        """
+        return self._then(IgnoreErrors(flag("log_warning", log_warning)))
 
     def take_while(self, predicate: Callable[..., Any]) -> Dataset[T]:
         """The elements before the first for which `predicate` gives something false; it is called as by `map`."""

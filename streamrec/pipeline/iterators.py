@@ -5,7 +5,8 @@ list or on Frames. All can say where they stand (`state_dict`), and end their ru
 or interrupted.
 
 Several threads may take from one DatasetIterator, and several tasks of one loop from the two others: each element goes
-to one of them, and all of them see the end. An error goes to one of them; the others see the end. A call that is
+to one of them, and all of them see the end. An element that failed is an error for one of them, and the run goes on
+behind it. An error that ends the run is for one of them, too; who asks later gets a ClosedError. A call that is
 cancelled takes no element with it. So one caller at a time waits for the next chunk, and looks first whether another
 one has entered a chunk meanwhile.
 """
@@ -16,6 +17,7 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from operator import length_hint
 from types import TracebackType
@@ -58,6 +60,7 @@ class DatasetIterator(Iteration, Generic[T]):
         self._chunks: bridge.SyncIterator[Chunk] = bridge.iterate(fetch, run.queue_bytes)
         telemetry.queued = fill_of(self._chunks)
         self._refilling = threading.RLock()  # re-entrant: a signal handler may call `next`
+        self._over: str | None = None
         weakref.finalize(self, telemetry.ends)
 
     def __iter__(self) -> Self:
@@ -76,16 +79,28 @@ class DatasetIterator(Iteration, Generic[T]):
 
         Raises:
             StopIteration: There are no more.
+            ClosedError: The run has failed before, and is over.
+            Exception: The next element failed: the one behind it comes next. Or the run failed, and is over.
         """
         with self._refilling:
             if length_hint(self._run.elements):
                 return
+            if self._over is not None:
+                raise ClosedError(self._over)
             self._telemetry.waits()
             try:
-                self._run.enter(next(self._chunks))
-            except BaseException:
+                chunk = next(self._chunks)
+            except BaseException as error:
                 self._telemetry.ends()
+                if not isinstance(error, StopIteration):
+                    self._over = over(error)
                 raise
+            failed = entered(self._run, chunk)
+            if failed is not None:
+                try:
+                    raise failed
+                finally:
+                    del failed, chunk  # no cycle of this frame and the traceback: a dropped iterator ends at once
 
     @property
     def ready(self) -> bool:
@@ -110,6 +125,7 @@ class DatasetIterator(Iteration, Generic[T]):
             Exception: What went wrong while the run was closed.
         """
         self._run.leave()
+        self._over = None
         try:
             self._chunks.close()
         except Exception as error:
@@ -176,6 +192,7 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
         super().__init__(run)
         self._queue = ByteQueue(run.queue_bytes)
         self._refilling = asyncio.Lock()
+        self._over: str | None = None
         loop = asyncio.get_running_loop()
         self._telemetry = telemetry = run.telemetry
         telemetry.queued = partial(getattr, self._queue, "held")
@@ -199,23 +216,32 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
                     await self._refill()
 
     async def _refill(self) -> None:
+        if self._over is not None:
+            raise ClosedError(self._over)
         self._telemetry.waits()
         try:
             chunk = await self._queue.get()
         except asyncio.CancelledError:  # it may ask again
             self._telemetry.works()
             raise
-        except BaseException:
+        except BaseException as error:
             self._telemetry.ends()
+            self._over = over(error)
             raise
         if chunk is None:
             self._telemetry.ends()
             raise StopAsyncIteration
-        self._run.enter(chunk)
+        failed = entered(self._run, chunk)
+        if failed is not None:
+            try:
+                raise failed
+            finally:
+                del failed, chunk  # as above
 
     async def aclose(self) -> None:
         """Ends the run: when this returns, no task or connection of it is left. Closing twice is fine."""
         self._run.leave()
+        self._over = None
         await self._end()
 
     async def _look(self) -> None:
@@ -282,6 +308,22 @@ class ThreadedAsyncIterator(Iteration, Generic[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+def entered(run: Run, chunk: Chunk) -> Exception | None:
+    """Hands out a chunk's elements from now on; the error of an element that failed is the caller's to raise."""
+    run.enter(replace(chunk, error=None))
+    return chunk.error
+
+
+def over(error: BaseException) -> str | None:
+    """What is said to whoever asks for more behind an error that ended a run."""
+    if isinstance(error, ClosedError) or not isinstance(error, Exception):
+        return None
+    return (
+        f"this run cannot go on behind the error that it failed with ({type(error).__name__}: {error}): mend what "
+        "failed, and make a new iterator, from `state_dict()` if it is to go on here"
+    )
 
 
 async def counted(telemetry: Telemetry, mappings: Mappings, work: Callable[..., Awaitable[None]], *args: Any) -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
-from streamrec.arguments import function
+from fsspec import AbstractFileSystem
+
+from streamrec import bridge
+from streamrec.arguments import flag, function
 from streamrec.pipeline.cardinality import INFINITE_CARDINALITY, cardinality_of
 from streamrec.pipeline.element_spec import element_spec_of
 from streamrec.pipeline.engine.description import Chain, derived
@@ -21,6 +25,12 @@ from streamrec.pipeline.iterators import (
     in_this_loop,
 )
 from streamrec.pipeline.options import Options
+from streamrec.pipeline.sink.records import Encoder
+from streamrec.pipeline.sink.target import target_of
+from streamrec.pipeline.sink.write import WriteProgress, write_shards
+from streamrec.shards import ShardInfo
+from streamrec.storage import RetryPolicy, Storages, check_source
+from streamrec.tfrecord import TFRecordOptions
 
 __all__ = ["Runnable"]
 
@@ -72,6 +82,99 @@ class Runnable(Generic[T]):
     ) -> AsyncDatasetIterator[T] | ThreadedAsyncIterator[T]:
         """A run for an `async for` loop, likewise; call it where a loop is running."""
         return in_this_loop(self._begun(state, trace, progress))
+
+    async def write(
+        self,
+        pattern: str | os.PathLike[str],
+        options: TFRecordOptions | str | None = None,
+        *,
+        num_shards: int | None = None,
+        max_shard_bytes: int | None = None,
+        max_shard_records: int | None = None,
+        batched: bool | None = None,
+        overwrite: bool = True,
+        manifest: str | os.PathLike[str] | None = None,
+        progress: bool | Callable[[WriteProgress], object] = False,
+        storage_options: Mapping[str, Any] | None = None,
+        filesystem: AbstractFileSystem | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> tuple[ShardInfo, ...]:
+        """Writes all elements into shards: `tf.data.experimental.TFRecordWriter(path).write(dataset)` on any store.
+
+        An element is a record (`bytes`), a batch of records, or a dict of features, which becomes an Example as
+        `encode_example` makes it. Each shard appears whole or not at all, and is compared with what was sent, as
+        `ShardWriter` does it; the manifest comes last. Where it fails or is cancelled, shards that were finished stay,
+        and there is no manifest. It runs on asyncio; it is one iteration of the dataset.
+
+        Args:
+            pattern: The shards' URL; `{shard}` or `{shard:05d}` in it stands for the shard's number, from 0. Without
+                it there is one shard.
+            options: `TFRecordOptions`, or a compression type: "", "GZIP", "ZLIB", "ZSTD".
+            num_shards: Record i goes into shard i modulo `num_shards`; all are written, and compressed, at the same
+                time, and appear at the end. `TFRecordDataset(shards, num_parallel_reads=num_shards)` has the order.
+            max_shard_bytes: Shards follow one another, each below so many bytes before it is compressed (a longer
+                record has a shard to itself). By default 200 MB where the pattern has `{shard}`.
+            max_shard_records: Likewise, so many records.
+            batched: False: each dict is one Example. True: each is a batch of them in columns, as `encode_examples`
+                takes it. None: it is one where all values are scalars, and else an error.
+            overwrite: Whether objects of these names are replaced; see `ShardWriter`.
+            manifest: The URL to write a manifest to, for `verify` and `distribute`; None for none.
+            progress: True to show it as `iterate` does; or a function that gets a `WriteProgress` now and then.
+            storage_options: Passed to the fsspec filesystem that the shards go to.
+            filesystem: Your own fsspec filesystem for the shards, instead of one made from `storage_options`.
+            retry: What happens when the network fails; see RetryPolicy.
+
+        Returns:
+            The shards, in order: path, records, bytes, CRC32C.
+
+        Raises:
+            ValueError: Several shards are wanted of a pattern without `{shard}`, or more at once than memory holds.
+            TypeError: An element is no record and no dict of features; the message says which.
+            FeatureError: A value cannot be written as a feature.
+            StorageError: The store failed, and retrying did not help.
+
+        Examples:
+            >>> from streamrec import Dataset
+            >>> squares = Dataset.from_tensor_slices({"x": [1, 2, 3]}).map(lambda row: {**row, "square": row["x"] ** 2})
+            >>> [shard.records for shard in squares.write_sync("memory://doc/squares-{shard}", num_shards=2)]
+            [2, 1]
+        """
+        target = target_of(
+            pattern, options, num_shards, max_shard_bytes, max_shard_records, overwrite, manifest, filesystem
+        )
+        check_source(storage_options, filesystem)
+        callback = None if isinstance(progress, bool) else function("progress", progress)
+        encoder = Encoder(batched if batched is None else flag("batched", batched))
+        storages = Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy())
+        return await write_shards(self._begun(None, None, progress is True), target, storages, encoder, callback)
+
+    def write_sync(
+        self,
+        pattern: str | os.PathLike[str],
+        options: TFRecordOptions | str | None = None,
+        *,
+        num_shards: int | None = None,
+        max_shard_bytes: int | None = None,
+        max_shard_records: int | None = None,
+        batched: bool | None = None,
+        overwrite: bool = True,
+        manifest: str | os.PathLike[str] | None = None,
+        progress: bool | Callable[[WriteProgress], object] = False,
+        storage_options: Mapping[str, Any] | None = None,
+        filesystem: AbstractFileSystem | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> tuple[ShardInfo, ...]:
+        """`write` for code that is not async: runs it on the background thread and waits. Arguments likewise."""
+        layout = partial(
+            self.write,
+            num_shards=num_shards,
+            max_shard_bytes=max_shard_bytes,
+            max_shard_records=max_shard_records,
+            batched=batched,
+            overwrite=overwrite,
+        )
+        stores = partial(layout, storage_options=storage_options, filesystem=filesystem, retry=retry)
+        return bridge.run(partial(stores, manifest=manifest, progress=progress), pattern, options)
 
     def as_numpy_iterator(self, state: Mapping[str, Any] | None = None) -> NumpyIterator:
         """A run for a `for` loop whose elements are NumPy's: records of a batch as an array of `bytes` objects.

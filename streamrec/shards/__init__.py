@@ -16,6 +16,7 @@ from streamrec.shards.random_access.byte_runs import OFFSET_BITS, RUN_BYTES, Byt
 from streamrec.shards.random_access.fetcher import RecordFetcher
 from streamrec.shards.random_access.record_source import RecordSource
 from streamrec.shards.reading.reader import ShardReader, open_shard
+from streamrec.shards.writing.shard_set import ShardSet, ShardTarget
 from streamrec.shards.writing.tfrecord_writer import TFRecordWriter
 from streamrec.shards.writing.writer import ShardWriter
 
@@ -38,6 +39,8 @@ __all__ = [
     "ShardInfo",
     "ShardPlace",
     "ShardReader",
+    "ShardSet",
+    "ShardTarget",
     "ShardWriter",
     "TFRecordWriter",
     "VerifyProblem",

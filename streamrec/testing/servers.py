@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-__all__ = ["ServerError", "Store", "azurite", "fake_gcs", "ftp", "moto", "nginx", "seaweedfs"]
+__all__ = ["ServerError", "Store", "azurite", "fake_gcs", "ftp", "moto", "nginx", "seaweedfs", "sftp"]
 
 KEY: Final = "testkey"
 SECRET: Final = "secretsecret"
@@ -254,6 +254,41 @@ def ftp() -> Iterator[Store]:
     with _running(command, ready, prepare=lambda directory: (directory / "files").mkdir()) as (directory, log):
         endpoint = f"ftp://127.0.0.1:{port}"
         yield Store(endpoint, endpoint, {}, directory / "files", log)
+
+
+@contextlib.contextmanager
+def sftp() -> Iterator[Store]:
+    """An SFTP server of asyncssh's, over the files below `Store.directory`; any password opens it.
+
+    Raises:
+        ServerError: Not installed, or did not start.
+    """
+    [port] = _free_ports(1)
+    python = _program("lib/python3*/site-packages/asyncssh").parents[3] / "bin" / "python"
+    command = [str(python), "-c", _SFTP_SERVER, str(port), "files"]
+
+    def ready() -> None:
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as peer:
+            peer.settimeout(5)
+            peer.recv(1)  # its version: a port alone may be another's
+
+    with _running(command, ready, prepare=lambda directory: (directory / "files").mkdir()) as (directory, log):
+        endpoint = f"sftp://streamrec:any@127.0.0.1:{port}"
+        yield Store(endpoint, endpoint, {}, directory / "files", log)
+
+
+_SFTP_SERVER = """
+import asyncio, os, sys, asyncssh
+class Server(asyncssh.SSHServer):
+    def password_auth_supported(self): return True
+    def validate_password(self, username, password): return True
+async def main(port, directory):
+    files = lambda channel: asyncssh.SFTPServer(channel, chroot=os.path.abspath(directory).encode())
+    key = asyncssh.generate_private_key("ssh-ed25519")
+    await asyncssh.listen("127.0.0.1", port, server_factory=Server, server_host_keys=[key], sftp_factory=files)
+    await asyncio.Event().wait()
+asyncio.run(main(int(sys.argv[1]), sys.argv[2]))
+"""
 
 
 _NGINX_CONF = """

@@ -5,6 +5,7 @@ Rules:
 - `positions.at(i)` says where to resume so that exactly `elements[i:]` and all that follows come. It is made
   when somebody asks, never per record.
 - Chunks and positions are immutable, and positions hold no data.
+- A chunk with an error stands for an element that failed: it has no elements, and its place is behind that one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from streamrec.pipeline.elements.nests import leaves
 from streamrec.tfrecord import Frames
 
 __all__ = [
+    "FAILURE_BYTES",
     "NUMBERS",
     "Batches",
     "Chunk",
@@ -87,6 +89,8 @@ class Batches:
 Elements = Frames | Batches | Columns | Sequence[Any]
 
 OBJECT_BYTES = 64
+FAILURE_BYTES = 1 << 10
+"""What an error keeps alive, about."""
 SPAN_BYTES = 16
 STRING_BYTES = 40
 """What a `bytes` object costs beside its bytes: 33, and what the allocator rounds up."""
@@ -104,11 +108,17 @@ class Positions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A run of elements, their positions, and about how many bytes both keep alive."""
+    """A run of elements, their positions, and about how many bytes both keep alive; or an element that failed."""
 
     elements: Elements
     positions: Positions
     nbytes: int
+    error: Exception | None = None
+
+    @classmethod
+    def failure(cls, error: Exception, positions: Positions, index: int) -> Chunk:
+        """An element that failed; `positions.at(index)` is the place behind it."""
+        return cls((), Shifted(positions, index) if index else positions, FAILURE_BYTES, error)
 
     @classmethod
     def weighed(cls, elements: Elements, positions: Positions) -> Chunk:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.stages.stage import Step
 
-__all__ = ["collect", "drain", "push"]
+__all__ = ["collect", "drain", "passed_on", "push", "strict"]
 
 
 def push(steps: Sequence[Step], chunk: Chunk) -> Iterator[Chunk]:
@@ -17,8 +17,25 @@ def push(steps: Sequence[Step], chunk: Chunk) -> Iterator[Chunk]:
         return
     if steps[0].done:
         return
-    for out in steps[0].feed(chunk):
+    for out in steps[0].feed(chunk) if chunk.error is None else passed_on(steps[0], chunk.error, chunk):
         yield from push(steps[1:], out)
+
+
+def passed_on(step: Step, error: Exception, chunk: Chunk) -> list[Chunk]:
+    """What a step makes of an element that failed before it; one that cannot go on behind that raises its error."""
+    fail = getattr(step, "fail", None)
+    if fail is None:
+        raise error
+    chunks: list[Chunk] = fail(chunk)
+    return chunks
+
+
+def strict(outputs: Iterator[Chunk]) -> Iterator[Chunk]:
+    """The same up to an element that failed, whose error is raised."""
+    for chunk in outputs:
+        if chunk.error is not None:
+            raise chunk.error
+        yield chunk
 
 
 def drain(steps: Sequence[Step]) -> Iterator[Chunk]:

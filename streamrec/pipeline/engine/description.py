@@ -129,6 +129,7 @@ class RunContext:
         batch: How many elements make a batch behind the source: chunks may end between two where that costs nothing.
         begun: How many elements of such a batch came before the source's first.
         beside: Whether stages behind the source work in threads: what it does on the loop it can do meanwhile.
+        goes_on: Whether who takes the chunks takes elements that failed, too; else the first one ends the chain.
     """
 
     run: Callable[[Chain, Position | None, RunContext], AsyncGenerator[Chunk]]
@@ -143,16 +144,21 @@ class RunContext:
     batch: int = 1
     begun: int = 0
     beside: bool = False
+    goes_on: bool = False
 
-    def chunks(self, chain: Chain, position: Position | None, *, in_step: bool = False) -> AsyncGenerator[Chunk]:
+    def chunks(
+        self, chain: Chain, position: Position | None, *, in_step: bool = False, goes_on: bool = False
+    ) -> AsyncGenerator[Chunk]:
         """A chain's chunks from a position on, within all this.
 
         Args:
             chain: The chain.
             position: Where to begin; None for its start.
             in_step: Whether its elements go on as they come, one for one: `batch`, `begun`, `beside` hold for it too.
+            goes_on: Whether the caller takes elements that failed (`Chunk.error`), and hands them on.
         """
-        return self.run(chain, position, self if in_step else replace(self, batch=1, begun=0, beside=False))
+        within = self if in_step else replace(self, batch=1, begun=0, beside=False)
+        return self.run(chain, position, replace(within, goes_on=goes_on))
 
     def queue(self, limit: int) -> ByteQueue:
         """A queue for chunks, bounded in bytes; the run's statistics tell how full it is."""

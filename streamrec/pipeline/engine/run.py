@@ -2,9 +2,12 @@
 
 What a consumer sees:
 - Success: every chunk in order, then the end.
-- A failing source or stage: every element that came before the failure, then the error once, of its own type, with its
-  own traceback, and a note that says where it came up: which stage, which element, and which record of which shard
-  where that is known. Steps are flushed before it: an unfinished batch is delivered too.
+- A failing stage: every element that came before the failure, then the error, of its own type, with its own traceback,
+  and a note that says where it came up: which stage, which element, and which record of which shard where that is
+  known. An unfinished batch is delivered before it. The run goes on: the next element is the one behind that which
+  failed, and so is the position. The error travels among the chunks (`Chunk.error`), through all steps.
+- A failing source, a step that raises, or a failure within a source that does not go on behind one (`goes_on`: those
+  that join or reorder chains do not): the same, but the run is over: who asks again gets a ClosedError.
 - An end from below (`take` has enough): the source is closed at once; nothing more is fetched.
 - Cancellation, an early exit or an error of the consumer, Ctrl-C, an iterator that is dropped, the interpreter's exit:
   the generators are closed from the outside in, by the task that runs them: tasks are cancelled, bodies closed,
@@ -26,7 +29,7 @@ from typing import Any
 from streamrec.errors import DataError
 from streamrec.pipeline.elements.chunk import Chunk, Position, Shifted
 from streamrec.pipeline.elements.columns import window
-from streamrec.pipeline.engine.apply_steps import drain, push
+from streamrec.pipeline.engine.apply_steps import drain, push, strict
 from streamrec.pipeline.engine.description import Chain, ChainCounter, RunContext, SourceCounter
 from streamrec.pipeline.engine.offload import Offloader
 from streamrec.pipeline.engine.session import session
@@ -79,7 +82,7 @@ async def started(
     async with session() as kept:
         ordered = options.deterministic is not False
         within = RunContext(chunks_of, kept, counter, options.budget, ordered, options.epoch, rank=options.rank)
-        async with aclosing(within.chunks(chain, position)) as chunks:
+        async with aclosing(within.chunks(chain, position, goes_on=True)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
@@ -106,14 +109,18 @@ async def running(chain: Chain, position: Position, within: RunContext, counter:
         async with aclosing(watched(chain.source.chunks(position.get("source"), ahead), counter.source)) as source:
             try:
                 async for chunk in skipping(source, skip):
-                    chunks, failure = await offloader.through(push(steps, chunk), chunk.nbytes)
+                    if chunk.error is not None:
+                        counter.source.blamed(chunk.error)
+                    outputs = push(steps, chunk)
+                    work = outputs if within.goes_on else strict(outputs)
+                    chunks, failure = await offloader.through(work, chunk.nbytes)
                     for out in chunks:
                         yield out
                     if failure or any(step.done for step in steps):
                         break
             except Exception as error:
                 failure = counter.source.blamed(error)
-    chunks, last_failure = await offloader.through(drain(steps))
+    chunks, last_failure = await offloader.through(drain(steps) if within.goes_on else strict(drain(steps)))
     for out in chunks:
         yield out
     if failure := failure or last_failure:
@@ -132,10 +139,10 @@ async def skipping(source: AsyncGenerator[Chunk], skip: int) -> AsyncGenerator[C
     """The source without its first `skip` elements: where a position lies within a chunk."""
     async for chunk in source:
         count = len(chunk.elements)
-        if skip >= count:
+        if not skip:
+            yield chunk
+        elif skip >= count:
             skip -= count
-        elif skip:
+        else:
             yield Chunk(window(chunk.elements, skip, count), Shifted(chunk.positions, skip), chunk.nbytes)
             skip = 0
-        else:
-            yield chunk

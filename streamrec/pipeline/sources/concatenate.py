@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from streamrec.pipeline.elements.chunk import Chunk, Nested
@@ -26,7 +26,7 @@ class Concatenate:
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         first, position = (state["part"], state["inner"]) if state else (0, None)
         for part, chain in enumerate(self.parts[first:], first):
-            async with aclosing(within.apart(part).chunks(chain, position)) as chunks:
+            async with aclosing(within.apart(part).chunks(chain, position, goes_on=True)) as chunks:
                 async for chunk in chunks:
-                    yield Chunk(chunk.elements, Nested(chunk.positions, {"part": part}), chunk.nbytes)
+                    yield replace(chunk, positions=Nested(chunk.positions, {"part": part}))
             position = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from streamrec.pipeline.elements.chunk import Chunk, Nested
@@ -42,11 +42,13 @@ class Prefetch:
         queue.most_elements = self.buffer_size if self.buffer_size != AUTOTUNE else sys.maxsize
         refused = 0
         async with background() as tasks:
-            tasks.start_soon(fill, queue, feeding.chunks(self.inner, state and state["inner"], in_step=True))
+            tasks.start_soon(
+                fill, queue, feeding.chunks(self.inner, state and state["inner"], in_step=True, goes_on=True)
+            )
             while True:
                 if depth is not None:
                     queue.resize(depth.found(queue.empty, queue.refused > refused))
                     refused = queue.refused
                 if (chunk := await queue.get()) is None:
                     return
-                yield Chunk(chunk.elements, Nested(chunk.positions, {}), chunk.nbytes)
+                yield replace(chunk, positions=Nested(chunk.positions, {}))

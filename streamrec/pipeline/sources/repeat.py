@@ -55,11 +55,11 @@ class Repeat:
         while self.count < 0 or epoch < self.count:
             empty = position is None
             epochs = replace(within, epoch=before + epoch, begun=begun)
-            async with aclosing(epochs.chunks(self.inner, position, in_step=True)) as chunks:
+            async with aclosing(epochs.chunks(self.inner, position, in_step=True, goes_on=True)) as chunks:
                 async for chunk in chunks:
-                    empty = False
+                    empty = empty and chunk.error is not None
                     begun = (begun + len(chunk.elements)) % within.batch
-                    yield Chunk(chunk.elements, Nested(chunk.positions, {"epoch": epoch}), chunk.nbytes)
+                    yield replace(chunk, positions=Nested(chunk.positions, {"epoch": epoch}))
             if empty and self.count < 0 and epoch == 0:
                 return
             barren = barren + 1 if empty else 0

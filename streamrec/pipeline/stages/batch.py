@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.example import RaggedTensor, SparseTensor
-from streamrec.pipeline.elements.chunk import NUMBERS, Batches, Chunk, Elements, Marks, Positions, Stride
+from streamrec.pipeline.elements.chunk import NUMBERS, Batches, Chunk, Elements, Marks, Positions, Shifted, Stride
 from streamrec.pipeline.elements.columns import Columns, as_array, compacted, joined, objects, window
 from streamrec.pipeline.elements.nests import map_nest, map_nests
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, stacked_ragged
@@ -83,8 +83,11 @@ class _Batching:
         self._combine = combine
         self._held: Joining | Parts | None = None
         self._mark: tuple[Positions, int] | None = None
+        self._end: tuple[Positions, int] | None = None
+        self.failures: list[tuple[Exception, int]] = []
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
+        self.failures = []
         count = len(chunk.elements)
         mark = self._mark or (chunk.positions, 0)
         first = min(count, self._size - len(self._held)) if self._held is not None else 0
@@ -97,7 +100,7 @@ class _Batching:
             mark = (chunk.positions, last)
         if last < count:
             self._hold(window(chunk.elements, last, count))
-        self._mark = mark
+        self._mark, self._end = mark, (chunk.positions, count)
         return completed + whole
 
     def flush(self) -> list[Chunk]:
@@ -107,12 +110,29 @@ class _Batching:
         batch = self._release()
         return [Chunk.weighed([batch], Remainder(self._mark))]
 
+    def fail(self, chunk: Chunk) -> list[Chunk]:
+        """What came before an element that failed is a smaller batch; another one begins behind it."""
+        left: list[Chunk] = []
+        if self._held is not None and not self._drop_remainder:
+            assert self._mark is not None
+            assert self._end is not None
+            left = self._tried(Marks((self._mark, self._end)))
+        self._held = self._mark = None
+        return [*left, chunk]
+
     def _completed(self, start: tuple[Positions, int], end: tuple[Positions, int]) -> list[Chunk]:
         """The batch that earlier chunks began, when it is whole."""
         if self._held is None or len(self._held) < self._size:
             return []
-        batch = self._release()
-        return [Chunk.weighed([batch], Marks((start, end)))]
+        return self._tried(Marks((start, end)))
+
+    def _tried(self, places: Marks) -> list[Chunk]:
+        """The batch that was held, or what went wrong with it."""
+        try:
+            return [Chunk.weighed([self._release()], places)]
+        except Exception as error:
+            self.failures.append((error, 0))
+            return [Chunk.failure(error, places, 1)]
 
     def _whole(self, chunk: Chunk, first: int, last: int) -> list[Chunk]:
         """The batches that lie in one chunk: of records without a copy."""
@@ -121,9 +141,16 @@ class _Batching:
         elements, positions = window(chunk.elements, first, last), Stride(chunk.positions, first, self._size)
         if isinstance(elements, Frames):
             return [Chunk(Batches(elements, self._size), positions, chunk.nbytes)]
-        starts = range(0, last - first, self._size)
-        batches = [self._combine(window(elements, at, at + self._size)) for at in starts]
-        return [Chunk.weighed(batches, positions)]
+        out: list[Chunk] = []
+        batches: list[Any] = []
+        for index, at in enumerate(range(0, last - first, self._size)):
+            try:
+                batches.append(self._combine(window(elements, at, at + self._size)))
+            except Exception as error:
+                self.failures.append((error, first + at))
+                out += [*made(batches, positions, index), Chunk.failure(error, positions, index + 1)]
+                batches = []
+        return [*out, *made(batches, positions, (last - first) // self._size)]
 
     def _hold(self, elements: Any) -> None:
         """Keeps the start of a batch."""
@@ -139,6 +166,12 @@ class _Batching:
         held, self._held = self._held, None
         assert held is not None
         return held.frames() if isinstance(held, Joining) else self._combine(joined(held.parts))
+
+
+def made(batches: list[Any], positions: Positions, end: int) -> list[Chunk]:
+    """A chunk of batches, the last of which ends at place `end`; none where there is none."""
+    first = end - len(batches)
+    return [Chunk.weighed(batches, Shifted(positions, first) if first else positions)] if batches else []
 
 
 class Parts:

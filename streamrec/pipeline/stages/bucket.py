@@ -226,6 +226,14 @@ class Grouping:
         self._check()
         return self._remainder(ended=True)
 
+    def fail(self, chunk: Chunk) -> list[Chunk]:
+        """What waits when an element failed comes in smaller batches; buckets begin anew behind it."""
+        left = self._remainder(ended=False)
+        self._buckets = [WaitingElements() for _ in self._buckets]
+        self._places, self._last, self._resumed = Origins(), None, NONE
+        self._seen = self._span = 0
+        return [*left, chunk]
+
     def _check(self) -> None:
         """Raises what a batch or the function failed with, once."""
         self._batches.check()

@@ -6,7 +6,7 @@ Those that count say in their positions how many elements they had seen; the oth
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from streamrec.pipeline.elements.chunk import Chunk, Picked, Positions, StageState
 from streamrec.pipeline.elements.columns import Columns, compacted, select, window
-from streamrec.pipeline.stages.stage import Calling, Offload, Step
+from streamrec.pipeline.stages.stage import Calling, Offload, Step, failure_of
 
 __all__ = ["Enumerate", "Filter", "Shard", "Skip", "Take", "TakeWhile"]
 
@@ -50,6 +50,9 @@ class _Taking:
         self._taken += left
         return [Chunk(elements, positions, chunk.nbytes)]
 
+    def fail(self, chunk: Chunk) -> list[Chunk]:
+        return [replace(chunk, positions=StageState(chunk.positions, self._key, self._taken))]
+
     def flush(self) -> list[Chunk]:
         return []
 
@@ -83,6 +86,9 @@ class _Skipping:
         if not first:
             return [Chunk(chunk.elements, positions, chunk.nbytes)]
         return picked(chunk, positions, np.arange(first, count), count)
+
+    def fail(self, chunk: Chunk) -> list[Chunk]:
+        return [replace(chunk, positions=StageState(chunk.positions, self._key, self._seen))]
 
     def flush(self) -> list[Chunk]:
         return []
@@ -122,6 +128,9 @@ class _Sharding:
         self._seen += count
         return picked(chunk, positions, np.arange(first, count, self._shards), count)
 
+    def fail(self, chunk: Chunk) -> list[Chunk]:
+        return [replace(chunk, positions=StageState(chunk.positions, self._key, self._seen))]
+
     def flush(self) -> list[Chunk]:
         return []
 
@@ -153,6 +162,10 @@ class _Enumerating:
         elements = chunk.elements.nest if isinstance(chunk.elements, Columns) else chunk.elements
         return [Chunk(Columns((numbers, elements)), positions, chunk.nbytes + numbers.nbytes)]
 
+    def fail(self, chunk: Chunk) -> list[Chunk]:
+        self._seen += 1  # an element that failed has a number, too, as in tf.data
+        return [replace(chunk, positions=StageState(chunk.positions, self._key, self._seen))]
+
     def flush(self) -> list[Chunk]:
         return []
 
@@ -170,11 +183,11 @@ class Filter:
 
 class _Filtering(Calling):
     def feed(self, chunk: Chunk) -> list[Chunk]:
-        self._calls.check()
-        verdicts = list(self._calls.results(chunk.elements, bool))
-        indices = np.flatnonzero(verdicts)
-        kept = picked(chunk, chunk.positions, indices, len(verdicts))
-        return kept or self.flush()
+        out = []
+        for stretch in self._stretches(chunk.elements, bool):
+            indices = stretch.first + np.flatnonzero(stretch.results)
+            out += [*picked(chunk, chunk.positions, indices, stretch.last), *failure_of(chunk, stretch)]
+        return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,14 +203,18 @@ class TakeWhile:
 
 class _TakingWhile(Calling):
     def feed(self, chunk: Chunk) -> list[Chunk]:
-        self._calls.check()
-        count = 0
-        for verdict in self._calls.results(chunk.elements, bool):
-            if not verdict:
-                self.done = True
+        out = []
+        for stretch in self._stretches(chunk.elements, self._wanted):
+            count = stretch.results.index(False) if self.done else len(stretch.results)
+            indices = np.arange(stretch.first, stretch.first + count)
+            out += [*picked(chunk, chunk.positions, indices, stretch.first + count), *failure_of(chunk, stretch)]
+            if self.done:
                 break
-            count += 1
-        return picked(chunk, chunk.positions, np.arange(count), count) or self.flush()
+        return out
+
+    def _wanted(self, verdict: Any) -> bool:
+        self.done = self.done or not verdict
+        return not self.done
 
 
 def picked(chunk: Chunk, positions: Positions, indices: npt.NDArray[np.int64], seen: int) -> list[Chunk]:

@@ -7,6 +7,9 @@ Rules:
   `done` (it wants no more input). It never awaits, sleeps, or sees where its chunks come from.
 - Whatever an emitted chunk's positions say is enough to go on from there: a step whose output straddles
   input chunks points back to the input's places, and needs no state of its own.
+- An element at which a step fails becomes a failure (`Chunk.error`) among what the step gives, and the step goes on
+  behind it. A step that gets a failure gives what it holds, then the failure, with its own state in the positions
+  (`fail`). A step that has no `fail`, and one that raises, ends the run.
 - The user's functions get what tf.data's would get: a tuple is passed as several arguments.
 """
 
@@ -17,11 +20,24 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import IntEnum
 from inspect import isawaitable, iscoroutine
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
-from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.pipeline.elements.chunk import Chunk, Shifted
 
-__all__ = ["Calling", "Calls", "Halt", "Map", "Mapped", "Offload", "Stage", "Step", "called", "halting"]
+__all__ = [
+    "Calling",
+    "Calls",
+    "Halt",
+    "Map",
+    "Mapped",
+    "Offload",
+    "Stage",
+    "Step",
+    "Stretch",
+    "called",
+    "failure_of",
+    "halting",
+]
 
 
 class Offload(IntEnum):
@@ -36,7 +52,11 @@ class Offload(IntEnum):
 
 
 class Step(Protocol):
-    """A stage at work. One that keeps an error back may say in `failed` at which element of the last chunk it was."""
+    """A stage at work.
+
+    It may have `fail(chunk)`, which takes an element that failed before it, and `failures`: the errors of the last
+    chunk and at which of its elements each was.
+    """
 
     @property
     def done(self) -> bool:
@@ -131,34 +151,81 @@ class Map:
         return Mapped(self.function)
 
 
+class Stretch(NamedTuple):
+    """What a function made of some elements that follow each other, and the error of the one behind these."""
+
+    first: int
+    results: list[Any]
+    error: Exception | None
+
+    @property
+    def last(self) -> int:
+        """The index behind those that gave results: that of the element that failed."""
+        return self.first + len(self.results)
+
+
 class Calling:
-    """What steps that call a function of the user's have in common: its error comes behind what came before it."""
+    """What steps that call a function of the user's have in common: an element at which it fails becomes a failure.
+
+    Attributes:
+        failures: The errors of the last chunk, and at which of its elements each was.
+    """
 
     done = False
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._calls = Calls(function)
-
-    @property
-    def failed(self) -> int | None:
-        """At which element of the last chunk the function failed."""
-        return self._calls.failed
+        self.failures: list[tuple[Exception, int]] = []
+        self._function = function
 
     def flush(self) -> list[Chunk]:
-        """Raises the error that the function failed with, once."""
-        self._calls.check()
+        """Nothing is held."""
         return []
+
+    def fail(self, chunk: Chunk) -> list[Chunk]:
+        """A failure goes on as it is."""
+        return [chunk]
+
+    def _stretches(self, elements: Iterable[Any], kind: Callable[[Any], Any] | None = None) -> Iterator[Stretch]:
+        """What the function makes of each element, made a `kind`."""
+        self.failures = []
+        rest, first, halt = iter(elements), 0, halting.get() or Halt()
+        error: Exception | None = None
+        while not first or error is not None:
+            results: list[Any] = []
+            error = None
+            try:
+                for element in rest:
+                    if halt.asked:
+                        return
+                    result = called(self._function, element)
+                    results.append(result if kind is None else kind(result))
+                    if self.done:
+                        break
+            except Exception as failure:
+                error = failure
+                self.failures.append((error, first + len(results)))
+            yield Stretch(first, results, error)
+            first += len(results) + 1
 
 
 class Mapped(Calling):
     """A step that calls a function for each element."""
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
-        """What the function makes of the chunk's elements, as far as it does not fail."""
-        self._calls.check()
-        results = list(self._calls.results(chunk.elements))
-        refuse_awaitables(results)
-        return [Chunk.weighed(results, chunk.positions)] if results else self.flush()
+        """What the function makes of the chunk's elements."""
+        out = []
+        for stretch in self._stretches(chunk.elements):
+            refuse_awaitables(stretch.results)
+            if stretch.results:
+                positions = Shifted(chunk.positions, stretch.first) if stretch.first else chunk.positions
+                out.append(Chunk.weighed(stretch.results, positions))
+            out += failure_of(chunk, stretch)
+        return out
+
+
+def failure_of(chunk: Chunk, stretch: Stretch) -> list[Chunk]:
+    """The failure behind a stretch of a chunk's elements; none where there is none."""
+    return [] if stretch.error is None else [Chunk.failure(stretch.error, chunk.positions, stretch.last + 1)]
 
 
 def refuse_awaitables(results: list[Any]) -> None:

@@ -28,16 +28,30 @@ class _Unbatching:
     def __init__(self, key: str, first: int) -> None:
         self._key = key
         self._first = first
+        self.failures: list[tuple[Exception, int]] = []
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
+        self.failures = []
         if isinstance(chunk.elements, Batches):
             parts = [self._rows(chunk, 0, chunk.elements.frames, chunk.elements.size)]
         else:
-            parts = [self._rows(chunk, index, rows_of(batch)) for index, batch in enumerate(chunk.elements)]
-        return [part for part in parts if len(part.elements)]
+            parts = [self._tried(chunk, index, batch) for index, batch in enumerate(chunk.elements)]
+        return [part for part in parts if len(part.elements) or part.error]
 
     def flush(self) -> list[Chunk]:
         return []
+
+    def fail(self, chunk: Chunk) -> list[Chunk]:
+        """A failure goes on as it is."""
+        return [chunk]
+
+    def _tried(self, chunk: Chunk, index: int, batch: Any) -> Chunk:
+        """The rows of one batch, or what is wrong with it."""
+        try:
+            return self._rows(chunk, index, rows_of(batch))
+        except Exception as error:
+            self.failures.append((error, index))
+            return Chunk.failure(error, chunk.positions, index + 1)
 
     def _rows(self, chunk: Chunk, index: int, rows: Any, size: int | None = None) -> Chunk:
         """The rows of one batch, or of several of one size; without those that came before the run was resumed."""

@@ -24,6 +24,7 @@ COUNTERS: Final = (
     Counter("bytes_out", "bytes_out", "By", "Bytes that a stage gave."),
     Counter("busy", "busy_seconds", "s", "Time that a stage worked."),
     Counter("waited_for_input", "waited_for_input_seconds", "s", "Time that a stage had nothing to work on."),
+    Counter("errors_ignored", "errors_ignored", "1", "Elements that failed and were left out by ignore_errors."),
     Counter("waited_for_output", "waited_for_output_seconds", "s", "Time that nobody took what a stage had."),
 )
 """The numbers of `StageStats` that never fall, as exporters name them."""
@@ -41,6 +42,7 @@ class StageStats:
         busy, waited_for_input, waited_for_output: Seconds; the top of `snapshots.py` says which.
         queued, queue_limit: Bytes in its queues, and how many these may hold; 0 where it has none.
         chains: The chains that a source runs.
+        errors_ignored: Elements that failed, and that `ignore_errors` left out.
     """
 
     title: str
@@ -55,6 +57,7 @@ class StageStats:
     queued: int = 0
     queue_limit: int = 0
     chains: tuple[ChainStats, ...] = ()
+    errors_ignored: int = 0
 
     def since(self, earlier: StageStats | None) -> StageStats:
         """What it did since then; how its queues stand is of now."""

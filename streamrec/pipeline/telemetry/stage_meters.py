@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 
 from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.pipeline.engine.apply_steps import passed_on
 from streamrec.pipeline.stages.stage import Stage, Step
 from streamrec.pipeline.telemetry.clocks import BETWEEN, BUSY, Lock, StateClock, Throughput
 from streamrec.pipeline.telemetry.error_locations import FailedElement
@@ -26,6 +28,7 @@ class StageMeter:
         self._clock = StateClock(trace, self.title)
         self._running = 0
         self._in, self._out = Throughput(), Throughput()
+        self._ignored = 0
 
     def begin(self, chunk: Chunk | None) -> int:
         """The stage gets a chunk, or learns of the end; returns how many elements it had before."""
@@ -37,13 +40,14 @@ class StageMeter:
                 self._in.add(chunk)
             return before
 
-    def end(self, chunks: list[Chunk]) -> None:
-        """The stage is done with it, and gives these."""
+    def end(self, chunks: list[Chunk], ignored: bool = False) -> None:
+        """The stage is done with it, and gives these; or has left out an element that failed."""
         with self._lock:
             before = self._out.elements
             for chunk in chunks:
                 self._out.add(chunk)
             self._running -= 1
+            self._ignored += ignored
             if not self._running:
                 self._clock.enter(BETWEEN, perf_counter(), self._out.elements - before)
 
@@ -62,6 +66,7 @@ class StageMeter:
             busy,
             waited_for_input,
             waited_for_output,
+            errors_ignored=self._ignored,
         )
 
 
@@ -72,37 +77,44 @@ class CountedStep:
         self._step = step
         self._meter = meter
         self._place = place
-        self._keeps = hasattr(step, "failed")
-        self._failed: FailedElement | None = None
 
     @property
     def done(self) -> bool:
         return self._step.done
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
-        return self._counted(chunk)
+        before = self._meter.begin(chunk)
+        chunks = self._counted(partial(self._step.feed, chunk))
+        failures: list[tuple[Exception, int]] = getattr(self._step, "failures", [])
+        while failures:
+            error, index = failures.pop()
+            error.add_note(
+                f"in {self._meter.title}{self._place(FailedElement(before + index, chunk, index).blamed_by(error))}"
+            )
+        return chunks
 
     def flush(self) -> list[Chunk]:
-        return self._counted(None)
+        self._meter.begin(None)
+        return self._counted(self._step.flush)
 
-    def _counted(self, chunk: Chunk | None) -> list[Chunk]:
-        before = self._meter.begin(chunk)
+    def fail(self, chunk: Chunk) -> list[Chunk]:
+        """An element failed before it."""
+        assert chunk.error is not None
+        self._meter.begin(None)
+        chunks: list[Chunk] | None = None
+        try:
+            chunks = passed_on(self._step, chunk.error, chunk)
+        finally:
+            self._meter.end(chunks or [], ignored=chunks == [])
+        return chunks
+
+    def _counted(self, work: Callable[[], list[Chunk]]) -> list[Chunk]:
         chunks: list[Chunk] = []
         try:
-            chunks = self._step.flush() if chunk is None else self._step.feed(chunk)
+            chunks = work()
         except Exception as error:
-            self._note(before, chunk)
-            place = self._place(self._failed.blamed_by(error)) if self._failed else ""
-            error.add_note(f"in {self._meter.title}{place}")
+            error.add_note(f"in {self._meter.title}")
             raise
         finally:
             self._meter.end(chunks)
-        if self._keeps:
-            self._note(before, chunk)
         return chunks
-
-    def _note(self, before: int, chunk: Chunk | None) -> None:
-        """Where the step failed, if it did: its error may come later, behind what it made before."""
-        index: int | None = getattr(self._step, "failed", None)
-        if index is not None and chunk is not None and self._failed is None:
-            self._failed = FailedElement(before + index, chunk, index)

@@ -14,7 +14,8 @@ from fsspec import AbstractFileSystem
 
 from streamrec import bridge
 from streamrec.errors import ClosedError
-from streamrec.shards.writing.writer import FRAME_BYTES, ShardWriter
+from streamrec.shards.writing.shard_upload import FRAME_BYTES
+from streamrec.shards.writing.writer import ShardWriter
 from streamrec.storage import RetryPolicy
 from streamrec.tfrecord import Frames, TFRecordOptions, as_record
 

@@ -30,12 +30,11 @@ from fsspec import AbstractFileSystem
 from streamrec.arguments import flag, integer
 from streamrec.errors import ClosedError
 from streamrec.shards.index.encoder import IndexedShard, encode_index, portable
-from streamrec.shards.manifests.manifest import Manifest, Marks, ShardInfo
+from streamrec.shards.manifests.manifest import Manifest, ShardInfo
 from streamrec.shards.serial_calls import Serial
-from streamrec.storage import RetryPolicy, Storages, Upload, located
+from streamrec.shards.writing.shard_upload import BLOCK_BYTES, FRAME_BYTES, ShardUpload
+from streamrec.storage import RetryPolicy, Storages, located
 from streamrec.tfrecord import (
-    FOOTER_BYTES,
-    HEADER_BYTES,
     Deflater,
     Frames,
     LengthPacker,
@@ -43,7 +42,6 @@ from streamrec.tfrecord import (
     TFRecordOptions,
     as_record,
     check_compression_type,
-    encode_records,
 )
 
 if TYPE_CHECKING:
@@ -52,81 +50,6 @@ if TYPE_CHECKING:
 __all__ = ["ShardWriter"]
 
 logger = logging.getLogger("streamrec")
-
-BLOCK_BYTES = 1 << 20
-FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
-
-
-class _OpenShard:
-    """One shard under way: its upload, its compressor, and the block of records that comes next."""
-
-    def __init__(self, path: str, upload: Upload, deflater: Deflater, lengths: LengthPacker | None) -> None:
-        self.path = path
-        self.records = 0
-        self.lengths = lengths
-        self._upload = upload
-        self._deflater = deflater
-        self._block: list[bytes] = []
-        self._block_bytes = 0
-        self._sent = 0
-        self._framed = 0
-        self._marks = Marks()
-
-    @property
-    def size(self) -> int:
-        """Bytes sent, and those of the block under way before compression: never less than the truth."""
-        return self._sent + self._block_bytes
-
-    def add(self, record: bytes) -> bool:
-        """Takes a record; tells whether the block is full, so that `send_block` must come next."""
-        self._block.append(record)
-        self._block_bytes += len(record) + FRAME_BYTES
-        self.records += 1
-        return self._block_bytes >= BLOCK_BYTES
-
-    async def add_batch(self, batch: RecordBatch) -> None:
-        """Takes records that lie in one buffer, without making an object of each."""
-        await self.send_block()
-        self.records += len(batch.spans)
-        await self._send(batch)
-
-    async def send_block(self) -> None:
-        """Frames the block under way, compresses it where asked to, and hands it to the upload."""
-        if self._block:
-            block, self._block, self._block_bytes = self._block, [], 0
-            await self._send(Frames.of(block))
-
-    async def flush(self) -> None:
-        """Sends all that was written so far towards the store."""
-        await self.send_block()
-        await self._pass_on(self._deflater.flush())
-
-    async def finish(self) -> ShardInfo:
-        """Completes the upload: the shard appears under its name."""
-        await self.send_block()
-        await self._pass_on(self._deflater.close())
-        version = (await self._upload.complete()).version
-        return ShardInfo(self.path, self.records, self._sent, self._upload.sent.crc32c, self._marks.all(), version)
-
-    async def abort(self) -> None:
-        """Drops the shard: nothing of it stays in the store."""
-        await self._upload.abort()
-
-    async def _send(self, batch: RecordBatch) -> None:
-        framed = encode_records(batch)
-        if not self._deflater.compresses:
-            self._marks.pass_by(self._framed, self._sent)
-            self._framed += len(batch.spans)
-            if self.lengths is not None:
-                self.lengths.add(batch.spans[:, 1] - batch.spans[:, 0])
-        else:
-            framed = await anyio.to_thread.run_sync(self._deflater.write, framed)
-        await self._pass_on(framed)
-
-    async def _pass_on(self, data: bytes) -> None:
-        if data:
-            self._sent += len(data)
-            await self._upload.write(data)
 
 
 class ShardWriter:
@@ -203,7 +126,7 @@ class ShardWriter:
         self._indexed: list[IndexedShard] = []
         self._storages = Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy())
         self._stack = AsyncExitStack()
-        self._shard: _OpenShard | None = None
+        self._shard: ShardUpload | None = None
         self.tells = True
         self._dropped: weakref.finalize[..., Any] | None = None
         self._serial = Serial(f"{pattern}: this writer was closed; nothing more can be written")
@@ -328,7 +251,7 @@ class ShardWriter:
             fitting = min(fitting, self._limit_records - shard.records)
         return first + max(fitting, 1)
 
-    async def _shard_for(self, size: int, records: int) -> _OpenShard:
+    async def _shard_for(self, size: int, records: int) -> ShardUpload:
         """The shard that takes `records` more of `size` bytes together: the one under way, or the next."""
         if self._closed:  # aborted meanwhile
             self._check_open()
@@ -339,18 +262,18 @@ class ShardWriter:
             self._shard = await self._open()
         return self._shard
 
-    def _is_full(self, shard: _OpenShard, size: int, records: int) -> bool:
+    def _is_full(self, shard: ShardUpload, size: int, records: int) -> bool:
         if not shard.records:
             return False
         over_bytes = self._limit_bytes is not None and shard.size + size > self._limit_bytes
         return over_bytes or (self._limit_records is not None and shard.records + records > self._limit_records)
 
-    async def _open(self) -> _OpenShard:
+    async def _open(self) -> ShardUpload:
         path = self._pattern.format(shard=len(self.shards)) if self._numbered else self._pattern
         deflater = Deflater(self._options)
         storage = await self._storages.at(path)
         lengths = None if self._index is None else LengthPacker()
-        return _OpenShard(path, await storage.upload(path, overwrite=self._overwrite), deflater, lengths)
+        return ShardUpload(path, await storage.upload(path, overwrite=self._overwrite), deflater, lengths)
 
     async def _roll(self) -> None:
         if self._shard is not None:

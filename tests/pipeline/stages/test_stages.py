@@ -269,7 +269,7 @@ def test_an_error_comes_once_behind_what_came_before(files: list[str], stage: st
             found += list(batch)
     assert "failing" in [entry.name for entry in caught.traceback]
     assert len(found) == 17
-    assert list(iterator) == []
+    assert sum(map(len, iterator)) == last - 17
 
 
 def test_stages_are_values_and_check_their_arguments(files: list[str]) -> None:

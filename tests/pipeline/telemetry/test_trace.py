@@ -99,8 +99,8 @@ def fails(number: object) -> None:
 async def test_a_run_that_fails_is_whole_too(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     with pytest.raises(LookupError):
-        async for _ in Dataset.range(3).map(fails).aiterate(trace=path):
-            pass
+        async with Dataset.range(3).map(fails).aiterate(trace=path) as elements:
+            await anext(elements)
     assert any(event["name"] == "waiting for data" for event in checked(path))
 
 

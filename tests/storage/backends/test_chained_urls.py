@@ -19,7 +19,7 @@ from fsspec.asyn import AsyncFileSystem
 import streamrec
 from streamrec.errors import CorruptRecordError, NotFoundError, StorageError, UnsupportedOperationError
 from streamrec.storage import Storages
-from streamrec.testing.servers import Store, ftp
+from streamrec.testing.servers import Store, ftp, sftp
 from tests.effort import thorough
 from tests.storage.contract import QUICK, read_all
 
@@ -138,6 +138,14 @@ def ftp_store() -> Iterator[Store]:
         yield store
 
 
+@pytest.fixture(scope="module")
+def sftp_store() -> Iterator[Store]:
+    pytest.importorskip("paramiko")
+    with sftp() as store:
+        write_files(store.directory)
+        yield store
+
+
 async def put(store: Store, name: str, data: bytes) -> str:
     """Writes an object to a real store."""
     url = f"{store.url}/{name}"
@@ -172,8 +180,8 @@ def place_of(kind: str, directory: Path, request: pytest.FixtureRequest) -> Plac
         for name, data in FILES.items():
             asyncio.run(put(store, f"chains/{name}", data))
         return Place(lambda file: f"simplecache::{store.url}/chains/{file}", {"s3": store.options})
-    if kind == "ftp":
-        store = request.getfixturevalue("ftp_store")
+    if kind in ("ftp", "sftp"):
+        store = request.getfixturevalue(f"{kind}_store")
         return Place(lambda file: f"{store.url}/{file}")
     if kind == "sync":
         fsspec.register_implementation("synconly", SyncOnly, clobber=True)
@@ -192,7 +200,7 @@ def place_of(kind: str, directory: Path, request: pytest.FixtureRequest) -> Plac
 
 KINDS = ["q.zip", *thorough("d.zip"), "zip on s3", *thorough("zip on http"), "q.tar", *thorough("q.tar.gz")]
 KINDS += ["simplecache", "simplecache on s3", *thorough("simplecache on a zip"), *thorough("filecache")]
-KINDS += ["dir", "ftp", "sync", "onlycat", "sizeless"]
+KINDS += ["dir", "ftp", "sftp", "sync", "onlycat", "sizeless"]
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -362,6 +370,16 @@ async def test_an_ftp_server_that_closed_its_connection(ftp_store: Store) -> Non
             assert await storage.read_range(url, 1_000_000, 1_000_100) == WHOLE[1_000_000:1_000_100]
             assert [info.size async for info in storage.list(f"{ftp_store.url}/a/x-")] == [len(WHOLE), len(HALF)]
             storage._backend._fs.ftp.sock.shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]
+
+
+async def test_an_sftp_server_that_closed_its_connection(sftp_store: Store) -> None:
+    url = f"{sftp_store.url}/a/x-0.tfrecord"
+    async with Storages(retry=QUICK) as storages:
+        storage = await storages.at(url)
+        for _ in range(3):
+            assert await storage.read_range(url, 1_000_000, 1_000_100) == WHOLE[1_000_000:1_000_100]
+            assert [info.size async for info in storage.list(f"{sftp_store.url}/a/x-")] == [len(WHOLE), len(HALF)]
+            storage._backend._fs.client.get_transport().sock.close()  # type: ignore[attr-defined]
 
 
 async def test_a_data_set_with_its_manifest_in_an_archive(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ end in any order. Their results are delivered in order, or as they come.
 
 Rules:
 - An error waits for the results before it: in order, for those of all elements before; else for those that were there.
+  Then it is delivered in a chunk of its own, and the elements behind it go on.
 - Positions: where to resume is the oldest element that was not delivered, and which of those behind it were. In order
   there are none of these. A state of one kind of delivery is good for the other.
 - What is held are the chunks of which elements are under way, and results that were not delivered.
@@ -16,10 +17,10 @@ import sys
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from streamrec.pipeline.elements.chunk import Chunk, Position, Positions, weigh_places
+from streamrec.pipeline.elements.chunk import FAILURE_BYTES, Chunk, Position, Positions, Shifted, weigh_places
 from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.sources.shuffle import record_locations
 
@@ -158,7 +159,13 @@ class InFlight:
         self._fed: deque[ChunkMark] = deque()
         self._waiting: deque[tuple[HeldChunk, int, int]] = deque()
         self._line: deque[ElementRun] = deque()
+        self._again: deque[ElementRun] = deque()
         self._error: Exception | None = None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a run waits that another's failing left: it goes before all others, however full it is."""
+        return bool(self._again)
 
     @property
     def idle(self) -> bool:
@@ -183,6 +190,11 @@ class InFlight:
 
     def start(self, most: int) -> ElementRun:
         """The next `most` elements that wait, or fewer; call it where some are pending."""
+        if self._again:
+            rest = self._again.popleft()
+            self.pending -= rest.last - rest.first
+            self.at_work += 1
+            return rest
         held, first, last = self._waiting.popleft()
         stop = min(last, first + most)
         if stop < last:
@@ -211,18 +223,33 @@ class InFlight:
         element_run.error = error
         self.result_bytes += nbytes
         element_run.held.waiting -= len(results)
+        if error is not None:
+            element_run.held.waiting -= 1
         if not element_run.held.waiting:
             self.input_bytes -= element_run.held.chunk.nbytes
         if element_run.ended:
             self.at_work -= 1
         if not element_run.queued:
             self._queue(element_run)
+        if error is not None and element_run.first + 1 < element_run.last:
+            self._split(element_run)
+
+    def _split(self, failed: ElementRun) -> None:
+        """Elements behind one that failed are a run of their own, which comes next."""
+        rest = ElementRun(failed.held, failed.first + 1, failed.last)
+        failed.last = failed.first + 1
+        self.pending += rest.last - rest.first
+        self.undelivered += 1
+        self._again.append(rest)
+        if self._ordered:
+            rest.queued = True
+            self._line.insert(self._line.index(failed) + 1, rest)
 
     def deliver(self) -> Chunk | None:
-        """All results whose turn has come; None where there are none.
+        """All results whose turn has come, or an element at which a call failed; None where there are none.
 
         Raises:
-            Exception: What a call, or the input, ended with, when its turn has come; once.
+            Exception: What the input ended with, when its turn has come; once.
         """
         results: list[Any] = []
         parts: list[tuple[int, int]] = []
@@ -241,7 +268,8 @@ class InFlight:
             self._line.popleft()
             element_run.queued = False
             if element_run.error is not None:
-                raise element_run.error
+                self.undelivered -= 1
+                return self._failure(element_run.first, element_run.error)
             self.undelivered -= element_run.ended
         if results:
             return self._chunk(results, parts, nbytes)
@@ -249,6 +277,10 @@ class InFlight:
             error, self._error = self._error, None
             raise error
         return None
+
+    def _failure(self, ordinal: int, error: Exception) -> Chunk:
+        """An element at which a call failed; it counts as delivered."""
+        return replace(self._chunk([], [(ordinal, ordinal + 1)], 0), elements=(), error=error, nbytes=FAILURE_BYTES)
 
     def _queue(self, element_run: ElementRun) -> None:
         element_run.queued = True
@@ -258,7 +290,8 @@ class InFlight:
         self.result_bytes -= nbytes
         while len(self._fed) > 1 and self._fed[1].ordinal <= self._delivered.low:
             self._fed.popleft()
-        positions = ResultPositions(tuple(self._fed), self._delivered.copy(), tuple(parts))
+        places = ResultPositions(tuple(self._fed), self._delivered.copy(), tuple(parts))
+        positions: Positions = places if results else Shifted(places, 1)
         for first, last in parts:
             self._delivered.add(first, last)
         return Chunk(results, positions, nbytes)

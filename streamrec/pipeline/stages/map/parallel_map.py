@@ -4,8 +4,8 @@
 this file has them work together.
 
 Rules:
-- In order, whatever precedes a failing element arrives, then its error once, with its traceback. Otherwise what had
-  ended by then arrives before it.
+- In order, whatever precedes a failing element arrives, then its error, with its traceback, then what is behind it.
+  Otherwise what had ended by then arrives before it.
 - Results come as they finish only where the input has a fixed order: what was delivered is told by numbers of the
   input, and these must mean the same when the run is resumed. An input without one keeps the order that it has.
 - When the run is left by any way, no call begins any more; those under way are cancelled where they can be, and all are
@@ -153,7 +153,7 @@ class Calling:
         """The next results; None at the end.
 
         Raises:
-            Exception: What a call, or the input, ended with.
+            Exception: What the input ended with.
         """
         while (chunk := self._in_flight.deliver()) is None:
             if self._in_flight.ended and self._in_flight.idle:
@@ -186,7 +186,9 @@ class Calling:
 
     def _next_haul(self) -> ElementRun | None:
         """The next run of elements, where one may start."""
-        if self._caller.stopped or not self._in_flight.pending or not self._may_start:
+        if self._caller.stopped or not self._in_flight.pending:
+            return None
+        if not (self._may_start or self._in_flight.interrupted):
             return None
         even = max(math.ceil(self._in_flight.pending / self._call_count.target), self._size // LEAST_RUN)
         return self._in_flight.start(min(self._size, even))

@@ -21,7 +21,7 @@ import fsspec.core
 
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
 from streamrec.storage.backends.chained_urls import CACHES, protocol_of, split_chain
-from streamrec.storage.backends.fsspec import common, ftp
+from streamrec.storage.backends.fsspec import common, ftp, sftp
 from streamrec.storage.backends.fsspec.spooled_upload import SpooledUpload
 from streamrec.storage.backends.options import Source
 from streamrec.storage.backends.urls import temporary_name
@@ -36,7 +36,7 @@ T = TypeVar("T")
 BLOCK: Final = 1 << 20
 """Bytes of one read: below that the hop to the thread shows."""
 
-SHARED: Final = {"ftp", "git", "libarchive", "tar"}
+SHARED: Final = {"ftp", "git", "libarchive", "tar", *sftp.PROTOCOLS}
 """Filesystems that bear one call at a time."""
 
 
@@ -45,7 +45,9 @@ async def connect(source: Source, policy: RetryPolicy) -> SyncFsBackend:
     if source.filesystem is not None:
         return SyncFsBackend(source.filesystem)
     options = {name: dict(value) if isinstance(value, dict) else value for name, value in source.options.items()}
-    options.update(skip_instance_cache=True, use_listings_cache=False)
+    options["skip_instance_cache"] = True
+    if protocol_of(source.url) not in sftp.PROTOCOLS:  # it hands this on to a client that does not know it
+        options["use_listings_cache"] = False
     with common.seam(source.url):
         filesystem, _ = await _in_thread(lambda: fsspec.core.url_to_fs(source.url, **options))
     return SyncFsBackend(filesystem, ours=True)
@@ -80,7 +82,7 @@ class SyncFsBackend:
     async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
         """All of them on one page."""
         with common.seam(prefix):
-            root = self._name(common.parent(prefix))
+            root = self._name(common.parent(prefix)) or ("/" if protocol_of(prefix) in sftp.PROTOCOLS else "")
             try:
                 found = await self.call(lambda: self._find(root))
             except FileNotFoundError:
@@ -143,13 +145,16 @@ class SyncFsBackend:
         """Most have nothing to close."""
         if self._ours:
             ftp.close(self._fs)
+            sftp.close(self._fs)
 
     def _find(self, root: str) -> Any:
         ftp.wake(self._fs)
+        sftp.wake(self._fs)
         return self._fs.find(root, detail=True)
 
     def _info(self, name: str) -> Any:
         ftp.wake(self._fs)
+        sftp.wake(self._fs)
         self._fs.invalidate_cache(self._fs._parent(name))
         return self._fs.info(name)
 

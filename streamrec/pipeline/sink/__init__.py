@@ -1,0 +1,1 @@
+"""The sink: what a run gives, written into shards."""

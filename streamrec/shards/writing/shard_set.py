@@ -1,0 +1,274 @@
+"""ShardSet: several shards that are written beside each other, and their manifest.
+
+Rules:
+- What ShardWriter promises of a shard holds for each: whole or not at all, verified, ended where it fails.
+- `write` returns when all that it was given is on its way: memory is bounded by what the uploads hold, and that by
+  `memory`. Parts of the records go to their shards at the same time, `at_once` of them.
+- The manifest is written last, when all shards are there.
+- One task uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Final, Self
+
+import anyio
+import numpy as np
+
+from streamrec.errors import StreamrecError
+from streamrec.shards.manifests.manifest import Manifest, ShardInfo
+from streamrec.shards.side_by_side import side_by_side
+from streamrec.shards.writing.layout import Contiguous, Dealt, Layout, Part
+from streamrec.shards.writing.shard_upload import BLOCK_BYTES, FRAME_BYTES, ShardUpload
+from streamrec.storage import Storages
+from streamrec.tfrecord import Deflater, Frames, TFRecordOptions, check_compression_type
+
+__all__ = ["ShardSet", "ShardTarget", "UploadPlan"]
+
+PART_SIZE: Final = 8 << 20
+SMALL_PART_SIZE: Final = 5 << 20
+"""The least that S3 takes."""
+
+MOST_PARALLEL: Final = 4
+CONTIGUOUS_AT_ONCE: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class UploadPlan:
+    """How shards share the memory for uploads.
+
+    Attributes:
+        at_once: How many shards are under way at the same time.
+        part_size: Bytes of a part of each.
+        parallel: Parts of one shard under way at the same time.
+    """
+
+    at_once: int
+    part_size: int = PART_SIZE
+    parallel: int = 1
+
+    @property
+    def memory(self) -> int:
+        """Bytes that all uploads hold at the most."""
+        return self.at_once * (self.parallel + 1) * self.part_size
+
+    @classmethod
+    def of(cls, memory: int, num_shards: int | None) -> UploadPlan:
+        """The plan for so many bytes.
+
+        Args:
+            memory: Bytes that uploads may hold.
+            num_shards: How many shards must be under way at the same time; None for as many as help.
+
+        Raises:
+            ValueError: So many do not fit.
+
+        >>> UploadPlan.of(256 << 20, None), UploadPlan.of(128 << 20, 12)
+        (UploadPlan(at_once=4, part_size=8388608, parallel=4), UploadPlan(at_once=12, part_size=5242880, parallel=1))
+        """
+        wanted = num_shards or CONTIGUOUS_AT_ONCE
+        parallel = min(MOST_PARALLEL, memory // (wanted * PART_SIZE) - 1)
+        if parallel >= 1:
+            return cls(wanted, PART_SIZE, parallel)
+        plan = cls(wanted, SMALL_PART_SIZE)
+        if plan.memory <= memory or wanted == 1:
+            return plan
+        if num_shards is None:
+            return cls(max(1, memory // (2 * SMALL_PART_SIZE)), SMALL_PART_SIZE)
+        raise ValueError(
+            f"num_shards={num_shards}: so many shards at once hold {plan.memory:,} bytes, and a half of the memory "
+            f"budget is {memory:,}: give max_shard_bytes or max_shard_records instead, fewer shards, or "
+            f"with_options(memory_budget={2 * plan.memory})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTarget:
+    """Where shards go.
+
+    Attributes:
+        pattern: Their URL, with `{shard}` where the number goes; or that of the only one.
+        options: How they are compressed.
+        overwrite: Whether objects of these names are replaced.
+        manifest: The manifest's URL; None for none.
+        num_shards: Into how many shards records are dealt; None for one after the other, up to the limits.
+        max_shard_bytes, max_shard_records: The limits; None for none.
+    """
+
+    pattern: str
+    options: TFRecordOptions
+    overwrite: bool = True
+    manifest: str | None = None
+    num_shards: int | None = None
+    max_shard_bytes: int | None = None
+    max_shard_records: int | None = None
+
+    def __post_init__(self) -> None:
+        limited = self.max_shard_bytes is not None or self.max_shard_records is not None
+        if self.num_shards is not None and limited:
+            raise ValueError("num_shards and a limit of a shard's size exclude each other: leave one of them out")
+        if not self.numbered and (limited or self.num_shards is not None):
+            raise ValueError(f"{self.pattern!r} names all shards alike: put '{{shard:05d}}' where their number goes")
+
+    @property
+    def numbered(self) -> bool:
+        """Whether there may be several shards."""
+        return "{shard" in self.pattern
+
+    @property
+    def first(self) -> Sequence[int]:
+        """The shards that there are whatever comes."""
+        return range(self.num_shards or (0 if self.numbered else 1))
+
+    def layout(self) -> Layout:
+        """Which record goes where."""
+        if self.num_shards is not None:
+            return Dealt(self.num_shards)
+        return Contiguous(self.max_shard_bytes, self.max_shard_records)
+
+    def path(self, shard: int) -> str:
+        """A shard's URL."""
+        return self.pattern.format(shard=shard) if self.numbered else self.pattern
+
+
+class ShardSet:
+    """Shards under way.
+
+    Use it as `async with ShardSet(...) as shards: await shards.write(frames)`; a clean exit finishes all shards and
+    writes the manifest, any other one ends those that are not finished.
+
+    Args:
+        target: Where they go.
+        storages: Their stores; closed with it.
+        memory: Bytes that uploads may hold.
+
+    Attributes:
+        finished: The shards that are complete, by number.
+        records: How many records were taken.
+        bytes: What they take, before they are compressed.
+
+    Raises:
+        ValueError: The target wants more shards at once than fit the memory.
+    """
+
+    def __init__(self, target: ShardTarget, storages: Storages, memory: int) -> None:
+        self.finished: dict[int, ShardInfo] = {}
+        self.records = self.bytes = 0
+        self._target = target
+        self._storages = storages
+        self._plan = UploadPlan.of(memory, target.num_shards if target.numbered else 1)
+        self._layout = target.layout()
+        self._open: dict[int, ShardUpload] = {}
+        self._stack = AsyncExitStack()
+
+    @property
+    def shards(self) -> tuple[ShardInfo, ...]:
+        """The finished shards, in order."""
+        return tuple(self.finished[number] for number in sorted(self.finished))
+
+    async def write(self, frames: Frames) -> None:
+        """Writes records, each to its shard.
+
+        Raises:
+            StorageError: A store failed, and retrying did not help.
+        """
+        by_shard: dict[int, list[Part]] = {}
+        for part in self._layout.parts(frames.lengths):
+            by_shard.setdefault(part.shard, []).append(part)
+        await self._side_by_side(partial(self._take, shard, frames, parts) for shard, parts in by_shard.items())
+        self.records += len(frames)
+        self.bytes += int(frames.lengths.sum()) + FRAME_BYTES * len(frames)
+
+    async def __aenter__(self) -> Self:
+        await self._stack.enter_async_context(self._storages)
+        try:
+            await self._side_by_side(partial(self._opened, shard) for shard in self._target.first)
+        except BaseException as cause:
+            await self._abort(cause)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            await self._abort(error)
+            return
+        try:
+            await self._side_by_side([partial(self._finish, shard) for shard in self._open])
+            await self._write_manifest()
+        except BaseException as cause:
+            await self._abort(cause)
+            raise
+        await self._stack.aclose()
+
+    async def _take(self, shard: int, frames: Frames, parts: Iterable[Part]) -> None:
+        """What one shard gets of some records."""
+        for part in parts:
+            upload = self._open.get(shard) or await self._opened(shard)
+            for block in blocks(frames.picked(part.records)):
+                await upload.add_batch(block)
+            if part.last:
+                await self._finish(shard)
+
+    async def _opened(self, shard: int) -> ShardUpload:
+        path = self._target.path(shard)
+        deflater = Deflater(self._target.options)
+        storage = await self._storages.at(path)
+        plan = self._plan
+        begun = await storage.upload(
+            path, part_size=plan.part_size, parallel=plan.parallel, overwrite=self._target.overwrite
+        )
+        self._open[shard] = upload = ShardUpload(path, begun, deflater)
+        return upload
+
+    async def _finish(self, shard: int) -> None:
+        self.finished[shard] = await self._open[shard].finish()
+        del self._open[shard]
+
+    async def _abort(self, cause: BaseException) -> None:
+        """Ends what is not finished, and closes the stores; what goes wrong with that is a note on the cause."""
+        with anyio.CancelScope(shield=True):
+            left, self._open = list(self._open.values()), {}
+            try:
+                await self._side_by_side(upload.abort for upload in left)
+            except StreamrecError as error:
+                cause.add_note(f"A shard under way could not be ended either: {error}")
+            finally:
+                await self._stack.aclose()
+
+    async def _write_manifest(self) -> None:
+        target = self._target
+        if target.manifest is None:
+            return
+        compression = check_compression_type(target.options.compression_type) or ""
+        manifest = Manifest(target.manifest, target.pattern, compression, self.shards)
+        storage = await self._storages.at(manifest.path)
+        async with await storage.upload(manifest.path, overwrite=target.overwrite) as upload:
+            await upload.write(manifest.to_json())
+
+    async def _side_by_side(self, calls: Iterable[Callable[[], Awaitable[object]]]) -> None:
+        """All these calls, as many at the same time as there may be; the first error ends them all."""
+        limiter = anyio.CapacityLimiter(self._plan.at_once)
+
+        async def limited(call: Callable[[], Awaitable[object]]) -> None:
+            async with limiter:
+                await call()
+
+        await side_by_side(*(partial(limited, call) for call in calls))
+
+
+def blocks(frames: Frames) -> Iterable[Frames]:
+    """The same records, about BLOCK_BYTES at a time."""
+    ends = np.cumsum(frames.lengths)
+    first = 0
+    while first < len(frames):
+        before = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, before + BLOCK_BYTES, "right")))
+        yield frames.window(first, last)
+        first = last

@@ -1,0 +1,91 @@
+"""One shard on its way into a store: records are framed and compressed in blocks, and go there in parts."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import anyio
+
+from streamrec.shards.manifests.manifest import Marks, ShardInfo
+from streamrec.storage import Upload
+from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, Deflater, Frames, LengthPacker, RecordBatch, encode_records
+
+__all__ = ["BLOCK_BYTES", "FRAME_BYTES", "ShardUpload"]
+
+BLOCK_BYTES: Final = 1 << 20
+"""So many bytes of records are framed and compressed at a time."""
+
+FRAME_BYTES: Final = HEADER_BYTES + FOOTER_BYTES
+"""What a record takes in a shard beside its payload."""
+
+
+class ShardUpload:
+    """One shard under way: its upload, its compressor, and the block of records that comes next."""
+
+    def __init__(self, path: str, upload: Upload, deflater: Deflater, lengths: LengthPacker | None = None) -> None:
+        self.path = path
+        self.records = 0
+        self.lengths = lengths
+        self._upload = upload
+        self._deflater = deflater
+        self._block: list[bytes] = []
+        self._block_bytes = 0
+        self._sent = 0
+        self._framed = 0
+        self._marks = Marks()
+
+    @property
+    def size(self) -> int:
+        """Bytes sent, and those of the block under way before compression: never less than the truth."""
+        return self._sent + self._block_bytes
+
+    def add(self, record: bytes) -> bool:
+        """Takes a record; tells whether the block is full, so that `send_block` must come next."""
+        self._block.append(record)
+        self._block_bytes += len(record) + FRAME_BYTES
+        self.records += 1
+        return self._block_bytes >= BLOCK_BYTES
+
+    async def add_batch(self, batch: RecordBatch) -> None:
+        """Takes records that lie in one buffer, without making an object of each."""
+        await self.send_block()
+        self.records += len(batch.spans)
+        await self._send(batch)
+
+    async def send_block(self) -> None:
+        """Frames the block under way, compresses it where asked to, and hands it to the upload."""
+        if self._block:
+            block, self._block, self._block_bytes = self._block, [], 0
+            await self._send(Frames.of(block))
+
+    async def flush(self) -> None:
+        """Sends all that was written so far towards the store."""
+        await self.send_block()
+        await self._pass_on(self._deflater.flush())
+
+    async def finish(self) -> ShardInfo:
+        """Completes the upload: the shard appears under its name."""
+        await self.send_block()
+        await self._pass_on(self._deflater.close())
+        version = (await self._upload.complete()).version
+        return ShardInfo(self.path, self.records, self._sent, self._upload.sent.crc32c, self._marks.all(), version)
+
+    async def abort(self) -> None:
+        """Drops the shard: nothing of it stays in the store."""
+        await self._upload.abort()
+
+    async def _send(self, batch: RecordBatch) -> None:
+        framed = encode_records(batch)
+        if not self._deflater.compresses:
+            self._marks.pass_by(self._framed, self._sent)
+            self._framed += len(batch.spans)
+            if self.lengths is not None:
+                self.lengths.add(batch.spans[:, 1] - batch.spans[:, 0])
+        else:
+            framed = await anyio.to_thread.run_sync(self._deflater.write, framed)
+        await self._pass_on(framed)
+
+    async def _pass_on(self, data: bytes) -> None:
+        if data:
+            self._sent += len(data)
+            await self._upload.write(data)

@@ -1,0 +1,320 @@
+"""An element that fails does not end a run: the next one follows, and both resume exactly."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamrec import (
+    ClosedError,
+    CorruptRecordError,
+    Dataset,
+    FeatureError,
+    FixedLenFeature,
+    NotFoundError,
+    TFRecordDataset,
+    encode_records,
+)
+from streamrec.example import encode_example
+from tests.pipeline.small_shards import SHARDS
+
+BAD = {3, 4, 11, 19}
+"""At these numbers functions fail."""
+
+
+class OddError(Exception):
+    """What functions fail with."""
+
+
+def checked(number: Any) -> Any:
+    if int(number) in BAD:
+        raise OddError(int(number))
+    return number
+
+
+async def awaited(number: Any) -> Any:
+    return checked(number)
+
+
+def is_even(number: Any) -> bool:
+    return bool(int(checked(number)) % 2 == 0)
+
+
+def small(number: Any) -> bool:
+    return int(checked(number)) < 15
+
+
+def ragged(number: Any) -> Any:
+    """Arrays that make no batch where the number is bad."""
+    return np.zeros(2 if int(number) in BAD else 1, np.int64) + number
+
+
+Chain = Callable[[Dataset[Any]], Dataset[Any]]
+CHAINS: dict[str, Chain] = {
+    "map": lambda numbers: numbers.map(checked),
+    "map in threads": lambda numbers: numbers.map(checked, num_parallel_calls=3),
+    "async map": lambda numbers: numbers.map(awaited, num_parallel_calls=3),
+    "filter": lambda numbers: numbers.filter(is_even),
+    "take_while": lambda numbers: numbers.take_while(small),
+    "enumerate": lambda numbers: numbers.map(checked).enumerate(),
+    "take": lambda numbers: numbers.map(checked).take(9),
+    "skip": lambda numbers: numbers.map(checked).skip(5),
+    "shard": lambda numbers: numbers.map(checked).shard(3, 1),
+    "batch": lambda numbers: numbers.map(checked).batch(4),
+    "drop_remainder": lambda numbers: numbers.map(checked).batch(4, drop_remainder=True),
+    "unequal": lambda numbers: numbers.map(ragged).batch(2),
+    "map of batches": lambda numbers: numbers.batch(3).map(lambda batch: [checked(each) for each in batch]),
+    "unbatch": lambda numbers: numbers.batch(3).map(lambda b: np.array([checked(n) for n in b])).unbatch(),
+    "bucket": lambda numbers: numbers.map(checked).bucket_by_sequence_length(lambda n: int(n) % 5, [2], [3, 2]),
+    "prefetch": lambda numbers: numbers.map(checked).prefetch(3).map(lambda n: n * 2),
+    "repeat": lambda numbers: numbers.map(checked).repeat(2),
+    "concatenate": lambda numbers: numbers.map(checked).concatenate(numbers.map(checked)),
+    "two stages": lambda numbers: numbers.map(checked).map(lambda n: checked(n - 1) + 1),
+    "ignored": lambda numbers: numbers.map(checked).ignore_errors().batch(4),
+    "ignored in threads": lambda numbers: numbers.map(checked, num_parallel_calls=4).ignore_errors().enumerate(),
+    "ignored before a shuffle": lambda numbers: numbers.map(checked).ignore_errors().shuffle(5, seed=1),
+    "shuffled before": lambda numbers: numbers.shuffle(5, seed=1).map(checked),
+}
+
+
+def numbers() -> Dataset[Any]:
+    return Dataset.range(23)
+
+
+def shown(element: Any) -> Any:
+    return json.dumps(element, default=lambda part: part.tolist())
+
+
+def events(iterator: Any, most: int = 1000) -> list[Any]:
+    """Elements and errors, to the end."""
+    found: list[Any] = []
+    while len(found) < most:
+        try:
+            found.append(shown(next(iterator)))
+        except StopIteration:
+            return found
+        except (OddError, ValueError) as error:
+            found.append(repr(error))
+    return found
+
+
+def test_the_next_element_follows() -> None:
+    expected = [repr(OddError(n)) if n in BAD else str(n) for n in range(23)]
+    assert events(CHAINS["map"](numbers()).iterate()) == expected
+    assert events(CHAINS["map in threads"](numbers()).iterate()) == expected
+    assert events(CHAINS["async map"](numbers()).iterate()) == expected
+    assert events(CHAINS["prefetch"](numbers()).iterate()) == [
+        repr(OddError(n)) if n in BAD else str(2 * n) for n in range(23)
+    ]
+
+
+def test_a_batch_that_an_error_cuts_short_comes_before_it() -> None:
+    assert events(CHAINS["batch"](numbers()).iterate())[:5] == [
+        *("[0, 1, 2]", "OddError(3)", "OddError(4)", "[5, 6, 7, 8]", "[9, 10]")
+    ]
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_it_resumes_exactly_after_each_element_and_each_error(name: str) -> None:
+    dataset = CHAINS[name](numbers())
+    iterator = dataset.iterate()
+    whole, states = [], [iterator.state_dict()]
+    while True:
+        try:
+            whole.append(shown(next(iterator)))
+        except StopIteration:
+            break
+        except (OddError, ValueError) as error:
+            whole.append(repr(error))
+        states.append(json.loads(json.dumps(iterator.state_dict())))
+    assert any("Odd" in event or "Error" in event for event in whole) or "ignored" in name
+    for index, state in enumerate(states):
+        with dataset.iterate(state) as resumed:
+            assert events(resumed) == whole[index:], index
+            again = resumed.state_dict()
+        assert events(dataset.iterate(again)) == []
+
+
+@pytest.mark.parametrize("calls", [None, 3])
+async def test_async_iterators_go_on_too(calls: int | None) -> None:
+    iterator = numbers().map(checked, num_parallel_calls=calls).aiterate()
+    found: list[Any] = []
+    while True:
+        try:
+            found.append(int(await anext(iterator)))
+        except StopAsyncIteration:
+            break
+        except OddError as error:
+            found.append(error.args[0])
+    assert found == list(range(23))
+
+
+def test_results_that_come_in_any_order_lose_nothing() -> None:
+    dataset = numbers().map(checked, num_parallel_calls=4, deterministic=False)
+    assert sorted(events(dataset.iterate())) == sorted(events(CHAINS["map"](numbers()).iterate()))
+
+
+def test_all_may_fail() -> None:
+    def fails(number: Any) -> Any:
+        raise OddError(int(number))
+
+    for calls in (None, 1, 4):
+        dataset = Dataset.range(5000).map(fails, num_parallel_calls=calls)
+        assert events(dataset.iterate(), 5001) == [repr(OddError(n)) for n in range(5000)]
+        assert list(dataset.ignore_errors()) == []
+    assert list(Dataset.range(3).map(fails).ignore_errors().repeat()) == []
+
+
+# What is told of errors that are left out.
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    for shard, count in enumerate(SHARDS):
+        (tmp_path / f"s-{shard}").write_bytes(encode_records([b"%d.%d" % (shard, index) for index in range(count)]))
+    return [str(tmp_path / f"s-{shard}") for shard in range(len(SHARDS))]
+
+
+def fails_at_20(record: bytes) -> bytes:
+    if record.endswith(b".7"):
+        raise OddError(record.decode())
+    return record
+
+
+def test_errors_that_are_left_out_are_counted_and_told(files: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    records = TFRecordDataset(files, num_parallel_reads=3)
+    everything = list(records)
+    with caplog.at_level(logging.WARNING, "streamrec"):
+        iterator = records.map(fails_at_20).ignore_errors(log_warning=True).iterate()
+        assert list(iterator) == [record for record in everything if not record.endswith(b".7")]
+    numbers = [number for number, record in enumerate(everything) if record.endswith(b".7")]
+    stage = iterator.stats().stages[-1]
+    assert stage.errors_ignored == len(numbers) == len(caplog.messages) == 2
+    for number, message in zip(numbers, caplog.messages, strict=True):
+        shard, record = everything[number].decode().split(".")
+        assert message == (
+            f"an element is left out: OddError: {shard}.{record} (in map: your function fails_at_20, "
+            f"element {number} of this run: {files[int(shard)]}, record {record})"
+        )
+
+
+def test_nothing_is_logged_unasked(files: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    list(TFRecordDataset(files).map(fails_at_20).ignore_errors())
+    assert caplog.messages == []
+
+
+def test_a_record_that_cannot_be_parsed_is_one_error(tmp_path: Path) -> None:
+    records = [encode_example({"x": n}) for n in range(10)]
+    records[4] = b"no Example"
+    (tmp_path / "x").write_bytes(encode_records(records))
+    parsed = TFRecordDataset(str(tmp_path / "x")).parse_example({"x": FixedLenFeature([], np.int64)})
+    assert [int(row["x"]) for row in parsed.ignore_errors()] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    iterator = parsed.skip(4).iterate()
+    with pytest.raises(FeatureError) as caught:
+        next(iterator)
+    assert caught.value.__notes__[-1].endswith(f"element 4 of this run: {tmp_path}/x, record 4")
+    assert int(next(iterator)["x"]) == 5
+
+
+# What a run cannot go on from.
+
+
+def test_a_source_that_failed_says_so_whenever_it_is_asked(files: list[str]) -> None:
+    data = bytearray(Path(files[2]).read_bytes())
+    data[-6] ^= 1
+    Path(files[2]).write_bytes(data)
+    dataset = TFRecordDataset(files).map(len)
+    for damaged in (dataset, dataset.ignore_errors()):
+        iterator = damaged.iterate()
+        with pytest.raises(CorruptRecordError):
+            list(iterator)
+        for _ in range(2):
+            with pytest.raises(
+                ClosedError, match=r"cannot go on behind the error .* \(CorruptRecordError: .*s-2, record"
+            ):
+                next(iterator)
+
+
+async def test_so_in_async_code(tmp_path: Path) -> None:
+    iterator = TFRecordDataset(str(tmp_path / "missing")).aiterate()
+    for kind in (NotFoundError, ClosedError, ClosedError):
+        with pytest.raises(kind):
+            await anext(iterator)
+
+
+def test_a_source_that_reorders_or_joins_ends_with_the_error() -> None:
+    failing = numbers().map(checked)
+    for dataset in (
+        failing.shuffle(3),
+        failing.cache(),
+        Dataset.zip(failing, numbers()),
+        numbers().interleave(lambda n: Dataset.range(2).map(lambda _: checked(n))),
+    ):
+        iterator = dataset.iterate()
+        with pytest.raises(OddError):
+            list(iterator)
+        with pytest.raises(ClosedError, match="Odd"):
+            next(iterator)
+
+
+def test_a_generator_that_failed_is_over() -> None:
+    def made() -> Any:
+        yield 1
+        raise OddError
+
+    iterator = Dataset.from_generator(made).iterate()
+    assert next(iterator) == 1
+    for kind in (OddError, ClosedError, ClosedError):
+        with pytest.raises(kind):
+            next(iterator)
+
+
+# As in tf.data.
+
+
+TENSORFLOW = ["map", "filter", "enumerate", "take", "repeat", "concatenate", "prefetch", "unbatch"]
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("name", [*TENSORFLOW, "ignored", "ignored after filter"])
+def test_tensorflow_goes_on_in_the_same_way(name: str) -> None:
+    tf = pytest.importorskip("tensorflow")
+
+    def check(number: Any) -> Any:
+        with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all([number != bad for bad in BAD]), [number])]):
+            return tf.identity(number)
+
+    chains: dict[str, Callable[[Any, Any], Any]] = {
+        "map": lambda ds, f: ds.map(f),
+        "filter": lambda ds, f: ds.filter(lambda n: f(n) % 2 == 0),
+        "enumerate": lambda ds, f: ds.map(f).enumerate(),
+        "take": lambda ds, f: ds.map(f).take(9),
+        "repeat": lambda ds, f: ds.map(f).repeat(2),
+        "concatenate": lambda ds, f: ds.map(f).concatenate(ds.map(f)),
+        "prefetch": lambda ds, f: ds.map(f).prefetch(3),
+        "unbatch": lambda ds, f: ds.map(f).batch(1).unbatch(),
+        "ignored": lambda ds, f: ds.map(f).ignore_errors().batch(4),
+        "ignored after filter": lambda ds, f: ds.filter(lambda n: f(n) % 2 == 0).ignore_errors().take(5),
+    }
+
+    def theirs() -> list[Any]:
+        found: list[Any] = []
+        iterator = iter(chains[name](tf.data.Dataset.range(23), check))
+        while True:
+            try:
+                found.append(tf.nest.map_structure(lambda part: part.numpy().tolist(), next(iterator)))
+            except StopIteration:
+                return found
+            except tf.errors.InvalidArgumentError:
+                found.append("error")
+
+    ours = events(chains[name](numbers(), checked).iterate())
+    assert ["error" if event.startswith("OddError") else json.loads(event) for event in ours] == json.loads(
+        json.dumps(theirs())
+    )

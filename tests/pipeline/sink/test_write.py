@@ -1,0 +1,317 @@
+"""The sink: what goes in comes out, in shards that are whole or not there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import fsspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import streamrec
+from streamrec import Dataset, FeatureError, FixedLenFeature, RaggedFeature, TFRecordDataset, WriteProgress
+from streamrec.shards.writing.layout import Contiguous, Dealt
+from streamrec.testing.servers import Store
+
+RECORDS = [b"%d:" % index * (index % 97) for index in range(5000)]
+
+
+@pytest.fixture(params=["memory", "local"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"memory://{uuid.uuid4()}" if request.param == "memory" else str(tmp_path)
+
+
+def names(place: str) -> list[str]:
+    fs, path = fsspec.url_to_fs(place)
+    return sorted(name.rpartition("/")[2] for name in fs.find(path)) if fs.exists(path) else []
+
+
+def records() -> Dataset[Any]:
+    return Dataset.from_tensor_slices(RECORDS)
+
+
+def read(pattern: str, **options: Any) -> list[bytes]:
+    return list(TFRecordDataset(pattern, **options))
+
+
+def test_one_shard(place: str) -> None:
+    (shard,) = records().write_sync(f"{place}/x")
+    assert names(place) == ["x"]
+    assert (shard.path, shard.records) == (f"{place}/x", len(RECORDS))
+    assert read(f"{place}/x") == RECORDS
+
+
+def test_shards_one_after_the_other_keep_the_order(place: str) -> None:
+    shards = records().write_sync(f"{place}/x-{{shard:03d}}", max_shard_records=700, manifest=f"{place}/m.json")
+    assert [shard.records for shard in shards] == [700] * 7 + [100]
+    assert read(f"{place}/x-*") == RECORDS
+    assert streamrec.verify_sync(f"{place}/m.json").ok
+
+
+def test_a_limit_in_bytes(place: str) -> None:
+    shards = records().write_sync(f"{place}/x-{{shard:03d}}", max_shard_bytes=100_000)
+    assert len(shards) > 5
+    assert all(shard.bytes <= 100_000 for shard in shards)
+    assert read(f"{place}/x-*") == RECORDS
+
+
+@pytest.mark.parametrize("compression", ["", "GZIP"])
+@pytest.mark.parametrize("count", [1, 3, 7])
+def test_shards_at_the_same_time_give_the_order_back(place: str, count: int, compression: str) -> None:
+    shards = records().write_sync(f"{place}/x-{{shard}}", compression, num_shards=count, manifest=f"{place}/m.json")
+    assert [shard.records for shard in shards] == [len(range(number, 5000, count)) for number in range(count)]
+    assert read(f"{place}/x-*", num_parallel_reads=count) == RECORDS
+    assert streamrec.verify_sync(f"{place}/m.json").ok
+
+
+def test_shards_that_get_nothing_are_there(place: str) -> None:
+    shards = Dataset.from_tensor_slices([b"one"]).write_sync(f"{place}/{{shard}}", num_shards=3)
+    assert [shard.records for shard in shards] == [1, 0, 0]
+    assert Dataset.from_tensor_slices([b"x"]).take(0).write_sync(f"{place}/none-{{shard}}") == ()
+    assert [shard.records for shard in Dataset.from_tensor_slices([b"x"]).take(0).write_sync(f"{place}/one")] == [0]
+
+
+def test_shards_are_copied_through_every_kind_of_chunk(place: str) -> None:
+    records().write_sync(f"{place}/x-{{shard}}", num_shards=4)
+    source = TFRecordDataset(f"{place}/x-*", num_parallel_reads=4)
+    for number, dataset in enumerate(
+        [source, source.batch(64), source.batch(7).map(lambda frames: frames), source.map(lambda record: record)]
+    ):
+        dataset.write_sync(f"{place}/copy{number}-{{shard}}", num_shards=3)
+        assert read(f"{place}/copy{number}-*", num_parallel_reads=3) == RECORDS
+    source.map(lambda record: record).batch(9).write_sync(f"{place}/strings")  # an array of bytes objects
+    assert read(f"{place}/strings") == RECORDS
+
+
+def test_dicts_are_examples(place: str) -> None:
+    rows = Dataset.from_tensor_slices({"x": np.arange(10), "name": [b"%d" % n for n in range(10)]})
+    expected = [streamrec.encode_example({"x": n, "name": b"%d" % n}) for n in range(10)]
+    rows.write_sync(f"{place}/columns")
+    rows.map(lambda row: dict(row)).write_sync(f"{place}/dicts")
+    rows.batch(4).write_sync(f"{place}/batches", batched=True)
+    for name in ("columns", "dicts", "batches"):
+        assert read(f"{place}/{name}") == expected, name
+
+
+def test_a_dict_of_arrays_says_what_it_is(place: str) -> None:
+    rows = Dataset.from_tensor_slices({"x": np.arange(6).reshape(3, 2)})
+    for ambiguous in (rows, rows.batch(2), rows.map(lambda row: row)):
+        with pytest.raises(TypeError, match=r"^element 0 of this run is a dict with arrays: say batched=False"):
+            ambiguous.write_sync(f"{place}/x")
+    assert names(place) == []
+    rows.write_sync(f"{place}/x", batched=False)
+    rows.batch(2).write_sync(f"{place}/y", batched=True)
+    assert read(f"{place}/x") == read(f"{place}/y")
+    parsed = TFRecordDataset(f"{place}/x").batch(3).parse_example({"x": FixedLenFeature([2], np.int64)})
+    assert next(iter(parsed))["x"].tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_what_was_parsed_is_written_again(place: str) -> None:
+    columns = {"n": np.arange(9), "words": [[b"a"] * (n % 3) for n in range(9)]}
+    with streamrec.TFRecordWriter(f"{place}/in") as writer:
+        for record in streamrec.encode_examples(columns):
+            writer.write(record)
+    features: dict[str, Any] = {"n": FixedLenFeature([], np.int64), "words": RaggedFeature(bytes)}
+    parsed = TFRecordDataset(f"{place}/in").batch(4).parse_example(features)
+    parsed.write_sync(f"{place}/out", batched=True)
+    assert read(f"{place}/out") == read(f"{place}/in")
+
+
+@pytest.mark.parametrize(
+    ("element", "message"),
+    [
+        ("text", r"is 'text' \(str\): a record .* or a dict of features is wanted; map it to one by .encode\(\)"),
+        (7, r"is 7 \(int\): a record \(bytes\), a batch of records, or a dict"),
+        (np.zeros(3), r"is array.* map it to one, as by serialize_tensor"),
+        (np.int64(3), r"is np.int64\(3\)"),
+        ((b"a", b"b"), r"is \(b'a', b'b'\) \(tuple\)"),
+    ],
+)
+def test_what_is_no_record_is_named(place: str, element: Any, message: str) -> None:
+    dataset = Dataset.from_generator(lambda: iter([b"a", b"b", element]))
+    with pytest.raises(TypeError, match=f"element 2 of this run {message}"):
+        dataset.write_sync(f"{place}/x")
+    assert names(place) == []
+
+
+def test_a_value_that_is_no_feature_is_named(place: str) -> None:
+    dataset = Dataset.from_generator(lambda: iter([{"x": 1}, {"x": None}]))
+    with pytest.raises(FeatureError) as caught:
+        dataset.write_sync(f"{place}/x", batched=False)
+    assert caught.value.__notes__ == ["in write: element 1 of this run"]
+    assert names(place) == []
+
+
+def test_arguments_are_checked(place: str) -> None:
+    with pytest.raises(ValueError, match=r"names all shards alike: put '\{shard:05d\}'"):
+        records().write_sync(f"{place}/x", num_shards=2)
+    with pytest.raises(ValueError, match="exclude each other"):
+        records().write_sync(f"{place}/{{shard}}", num_shards=2, max_shard_records=4)
+    with pytest.raises(ValueError, match=r"num_shards=500: so many shards at once hold .* max_shard_bytes"):
+        records().with_options(memory_budget=1 << 28).write_sync(f"{place}/{{shard}}", num_shards=500)
+    with pytest.raises(TypeError, match="progress is 3"):
+        records().write_sync(f"{place}/x", progress=3)  # type: ignore[arg-type]
+
+
+def test_nothing_is_replaced_where_that_is_not_wanted(place: str) -> None:
+    records().write_sync(f"{place}/1")
+    with pytest.raises(streamrec.AlreadyExistsError):
+        Dataset.from_tensor_slices([b"new"] * 4).write_sync(f"{place}/{{shard}}", num_shards=3, overwrite=False)
+    assert read(f"{place}/1") == RECORDS
+
+
+def fails_at_300(record: bytes) -> bytes:
+    if record == RECORDS[300]:
+        raise ZeroDivisionError
+    return record
+
+
+@pytest.mark.parametrize("layout", [{"num_shards": 3}, {"max_shard_bytes": 1 << 20}])
+def test_an_error_leaves_nothing(place: str, layout: dict[str, int]) -> None:
+    with pytest.raises(ZeroDivisionError):
+        records().map(fails_at_300).write_sync(f"{place}/{{shard}}", manifest=f"{place}/m", **layout)  # type: ignore[arg-type]
+    assert names(place) == []
+
+
+async def test_a_cancellation_leaves_nothing(place: str) -> None:
+    async def endless() -> Any:
+        while True:
+            await anyio.lowlevel.checkpoint()
+            yield b"record" * 1000
+
+    def cancel(so_far: WriteProgress) -> None:
+        if so_far.records > 2000:
+            scope.cancel()
+
+    with anyio.CancelScope() as scope:
+        await Dataset.from_generator(endless).write(f"{place}/{{shard}}", num_shards=3, progress=cancel)
+    assert scope.cancelled_caught
+    assert names(place) == []
+
+
+def test_progress_is_told(place: str) -> None:
+    told: list[WriteProgress] = []
+    shards = records().write_sync(f"{place}/{{shard}}", max_shard_records=1000, progress=told.append)
+    assert told[-1] == WriteProgress(5000, sum(map(len, RECORDS)) + 16 * 5000, 5)
+    assert told[-1].bytes == sum(shard.bytes for shard in shards)
+
+
+def test_progress_is_shown(place: str, capfd: pytest.CaptureFixture[str]) -> None:
+    records().write_sync(f"{place}/x", progress=True)
+    assert capfd.readouterr().err.startswith("streamrec: 5,000 elements")
+
+
+def test_a_write_is_one_epoch(place: str) -> None:
+    shuffled = records().shuffle(10_000, seed=3)
+    shuffled.write_sync(f"{place}/first")
+    assert read(f"{place}/first") == list(records().shuffle(10_000, seed=3)) != list(shuffled)
+
+
+async def test_seaweedfs(s3_store: Store) -> None:
+    url = f"{s3_store.url}/contract/sink-{uuid.uuid4()}"
+    stored: dict[str, Any] = {"storage_options": dict(s3_store.options)}
+    large = Dataset.from_tensor_slices([bytes([n]) * 700_000 for n in range(60)])
+    shards = await large.write(f"{url}/{{shard}}", num_shards=3, manifest=f"{url}/m.json", **stored)
+    assert [shard.records for shard in shards] == [20] * 3
+    assert (await streamrec.verify(f"{url}/m.json", **stored)).ok
+    found = [record async for record in TFRecordDataset(f"{url}/[0-9]", num_parallel_reads=3, **stored)]
+    assert found == [bytes([n]) * 700_000 for n in range(60)]
+    with pytest.raises(streamrec.AlreadyExistsError):
+        await large.write(f"{url}/{{shard}}", num_shards=4, overwrite=False, **stored)
+    fs = fsspec.filesystem("s3", **s3_store.options, skip_instance_cache=True)
+    assert len(fs.find(url)) == 4
+
+
+def test_a_killed_write_leaves_nothing(tmp_path: Path) -> None:
+    script = (
+        "import itertools, os, sys, streamrec\n"
+        "told = lambda so_far: so_far.records > 2000 and os.kill(os.getpid(), 9)\n"
+        "endless = streamrec.Dataset.from_generator(lambda: itertools.repeat(b'x' * 10_000))\n"
+        "endless.write_sync(sys.argv[1] + '/{shard}', num_shards=3, progress=told)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(command, env=environment, check=False, timeout=100)
+    assert done.returncode == -9
+    assert not (set(names(str(tmp_path))) & {"0", "1", "2"})
+    records().write_sync(f"{tmp_path}/{{shard}}", num_shards=3)
+    assert names(str(tmp_path)) == ["0", "1", "2"]
+
+
+LENGTHS = st.lists(st.lists(st.integers(0, 50), max_size=20), max_size=8)
+
+
+@given(LENGTHS, st.none() | st.integers(1, 200), st.none() | st.integers(1, 7))
+@settings(max_examples=200, deadline=None)
+def test_contiguous_shards_are_as_full_as_they_may(
+    chunks: list[list[int]], max_bytes: int | None, max_records: int | None
+) -> None:
+    layout = Contiguous(max_bytes, max_records)
+    shards: dict[int, list[int]] = {}
+    complete: list[int] = []
+    for lengths in chunks:
+        for part in layout.parts(np.array(lengths, np.int64)):
+            assert part.shard not in complete
+            shards.setdefault(part.shard, []).extend(lengths[part.records])
+            if part.last:
+                complete.append(part.shard)
+    flat = [length for lengths in chunks for length in lengths]
+    assert [length for number in sorted(shards) for length in shards[number]] == flat
+    assert list(shards) == list(range(len(shards)))
+    assert complete == list(range(max(0, len(shards) - 1)))
+    for number, lengths in shards.items():
+        assert 1 <= len(lengths) <= (max_records or len(flat))
+        size = sum(lengths) + 16 * len(lengths)
+        assert max_bytes is None or size <= max_bytes or len(lengths) == 1
+        if number + 1 in shards:
+            full = max_bytes is not None and size + shards[number + 1][0] + 16 > max_bytes
+            assert full or len(lengths) == max_records
+
+
+@given(LENGTHS, st.integers(1, 5))
+def test_dealt_records_are_in_turn(chunks: list[list[int]], count: int) -> None:
+    dealt, seen = Dealt(count), 0
+    shards: list[list[int]] = [[] for _ in range(count)]
+    for lengths in chunks:
+        numbers = list(range(seen, seen + len(lengths)))
+        for part in dealt.parts(np.array(lengths, np.int64)):
+            shards[part.shard] += numbers[part.records]
+        seen += len(lengths)
+    assert shards == [list(range(shard, seen, count)) for shard in range(count)]
+
+
+@pytest.mark.peer
+def test_tensorflow_reads_what_went_in_and_writes_the_same(tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+    rows = {"x": np.arange(100, dtype=np.int64), "name": [b"%d" % n for n in range(100)]}
+
+    def squared(row: dict[str, Any]) -> dict[str, Any]:
+        return {**row, "square": np.float32(row["x"] ** 2)}
+
+    Dataset.from_tensor_slices(rows).map(squared).write_sync(f"{tmp_path}/s-{{shard}}", num_shards=3)
+    files = [f"{tmp_path}/s-{number}" for number in range(3)]
+    wanted = {"x": tf.io.FixedLenFeature([], tf.int64), "name": tf.io.FixedLenFeature([], tf.string)}
+    wanted["square"] = tf.io.FixedLenFeature([], tf.float32)
+    theirs = tf.data.TFRecordDataset(files, num_parallel_reads=3).map(lambda r: tf.io.parse_single_example(r, wanted))
+    found = list(theirs.as_numpy_iterator())
+    assert [(int(row["x"]), row["name"], float(row["square"])) for row in found] == [
+        (n, b"%d" % n, float(n**2)) for n in range(100)
+    ]
+    tf.data.experimental.TFRecordWriter(f"{tmp_path}/theirs").write(tf.data.Dataset.from_tensor_slices(RECORDS))
+    records().write_sync(f"{tmp_path}/ours")
+    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+
+
+@pytest.fixture(autouse=True)
+def _tidy() -> Iterator[None]:
+    yield
+    fsspec.filesystem("memory").store.clear()
