@@ -76,7 +76,7 @@ fuzz:
 
 bench: client servers peers
 	$(CLIENT)/bin/python $(PIP) tfrecord
-	for name in kernels local stream encode parse paced faults pipeline training clients repeated_gets; do $(CLIENT)/bin/python -m benchmarks.$$name || exit 1; done
+	for name in kernels local stream encode parse paced faults pipeline training clients repeated_gets tls short_runs; do $(CLIENT)/bin/python -m benchmarks.$$name || exit 1; done
 	$(CLIENT)/bin/python -m benchmarks.pipeline --memory
 
 client: $(CLIENT)/.done
