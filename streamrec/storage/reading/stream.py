@@ -278,7 +278,7 @@ class ResumingStream:
         flows = hedging.flows_since(self._blocks_before)
         if not self._traffic.hedge(self._failures.limiter, self.tally, beside_siblings=flows, stalled=True):
             return not hedging.never
-        if self._rivals is None:
+        if self._rivals is None or self._rivals.failed:
             self._rivals = HedgedRequests()
             self._rivals.answer.add_done_callback(self._answered)
         self._rivals.send(self._request())

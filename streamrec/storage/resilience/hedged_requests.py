@@ -48,6 +48,13 @@ class HedgedRequests:
         """Whether nothing is left to cancel or to close."""
         return self.taken and not self._running and not self._late
 
+    @property
+    def failed(self) -> bool:
+        """Whether all of them failed, in a way that another one may not; nothing is left to settle then."""
+        answer = self.answer
+        failed = answer.done() and not answer.cancelled() and isinstance(answer.exception(), TransientError)
+        return failed and not self._running and not self._late
+
     async def settle(self) -> None:
         """Cancels and closes all but an answer that was taken."""
         answer = self.answer

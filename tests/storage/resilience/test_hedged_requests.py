@@ -222,3 +222,55 @@ async def test_an_answer_that_was_taken_is_closed_if_its_opening_is_cancelled() 
     with pytest.raises(asyncio.CancelledError):
         await opening
     assert [asked.closed for asked in backend.log] == [True]
+
+
+class Refusing(Scattered):
+    """Its first body stands still, its next two requests are refused, and all others are answered."""
+
+    remote = True
+
+    async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
+        """The next answer."""
+        body = await super().open(path, start, end, version)
+        if len(self.log) == 1:
+            return StandingStill(body)
+        if len(self.log) <= 3:
+            await body.aclose()
+            raise TransientError(Cause.SERVER, "a 500")
+        return body
+
+
+class StandingStill:
+    """A body that never gives anything."""
+
+    keeps_time = True
+
+    def __init__(self, body: Body) -> None:
+        self.info, self.splits = body.info, body.splits
+        self._body = body
+
+    async def readinto(self, buffer: memoryview) -> int:
+        await asyncio.get_running_loop().create_future()
+        return 0
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+
+
+async def test_a_stalled_body_is_overtaken_though_second_requests_were_refused() -> None:
+    """What a refused one came to said for ever that nobody had won: the body stood still until its time limit."""
+    backend = Refusing(DATA)
+    hedging = Hedging(1.0, first_byte_guess=20.0, stall_guess=0.01, stall_floor=0.01)
+    for _ in range(10):
+        hedging.requested()
+    traffic = Traffic(hedging=hedging)
+    stream = ResumingStream(backend, RetryPolicy(stall_timeout=20.0), "memory://x", 0, None, None, traffic)
+    await stream.open()
+    buffer = memoryview(bytearray(len(DATA)))
+    async with asyncio.timeout(15):
+        assert await stream.readinto(buffer) == len(DATA)
+    counts = stream.tally.counts()
+    assert (counts.stalls, counts.hedges_won) == (1, 1)
+    assert counts.hedges >= 3
+    await stream.aclose()
+    assert all(asked.closed for asked in backend.log)
