@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import fsspec
 
-from streamrec.testing.servers import SECRET, Store, moto
+from streamrec.testing.servers import SECRET, Store, moto, rclone
 from tests.cli.conftest import Done, run, typed
 
 Call = Callable[..., Done]
@@ -19,13 +19,14 @@ def rows(done: Done) -> dict[str, bool | None]:
     return {row["name"]: row["ok"] for row in done.json["checks"]}
 
 
-def check_writable(store: Store, call: Call, unchecked: set[str]) -> None:
+def check_writable(store: Store, call: Call, unchecked: set[str], failed: frozenset[str] = frozenset()) -> None:
     url, options = f"{store.url}/{uuid4()}/", typed(store.options)
     assert call("demo", *options, url).code == 0
     before = call("ls", *options, "--json", url).json
     done = call("doctor", *options, "--json", "--write", url)
-    assert done.code == 0, done.out
+    assert done.code == (3 if failed else 0), done.out
     found = rows(done)
+    assert {name for name, ok in found.items() if ok is False} == failed
     assert list(found) == [*SERVER, *READING, "leftovers", *WRITING]
     assert {name for name, ok in found.items() if ok is None} == unchecked
     assert done.err == ""
@@ -44,6 +45,11 @@ def test_fake_gcs(gcs_store: Store) -> None:
 def test_moto(called: Call) -> None:
     with moto() as store:
         check_writable(store, called, set())
+
+
+def test_rclone(called: Call) -> None:
+    with rclone() as store:
+        check_writable(store, called, set(), frozenset({"range"}))  # its answer to a range has status 200
 
 
 def test_http_is_read_only(http_store: Store, called: Call) -> None:

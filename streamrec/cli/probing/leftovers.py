@@ -32,6 +32,8 @@ async def unfinished_uploads(prefix: str, options: Mapping[str, Any]) -> Sequenc
     try:
         page: Mapping[str, Any] = await ask_client(prefix, options, ask)
     except CheckError as error:
+        if "NoSuchUpload" in str(error):
+            return ()  # `rclone serve s3` says so of a bucket in which no upload was begun
         raise CheckError(
             f"{error}: allow ListBucketMultipartUploads, or set a lifecycle rule that ends them"
         ) from error
