@@ -49,7 +49,7 @@ def test_moto(called: Call) -> None:
 
 def test_rclone(called: Call) -> None:
     with rclone() as store:
-        check_writable(store, called, set(), frozenset({"range"}))  # its answer to a range has status 200
+        check_writable(store, called, set(), frozenset({"range", "multipart"}))  # it answers ranges with status 200
 
 
 def test_http_is_read_only(http_store: Store, called: Call) -> None:
