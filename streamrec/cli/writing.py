@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -43,6 +44,14 @@ class Rollback:
         self._paths.append(path)
         logger.info("%s is written", path)
 
+    def expect(self, path: str) -> None:
+        """There may be one more: it is about to be written."""
+        self._paths.append(path)
+
+    def forget(self, path: str) -> None:
+        """It was not written."""
+        self._paths.remove(path)
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -52,17 +61,20 @@ class Rollback:
         if error is not None:
             await self.remove()
 
-    async def remove(self) -> None:
-        """Removes them all; says on standard error which one could not be removed."""
-        if self._paths:
+    async def remove(self) -> list[str]:
+        """Removes them all, and returns them; says on standard error which one could not be removed."""
+        paths, self._paths = self._paths, []
+        if paths:
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(self._remove)
+                await anyio.to_thread.run_sync(self._remove, paths)
+        return paths
 
-    def _remove(self) -> None:
-        for path in self._paths:
+    def _remove(self, paths: Sequence[str]) -> None:
+        for path in paths:
             filesystem, inner = url_to_fs(path, **self._options)
             try:
-                filesystem.rm_file(inner)
+                with suppress(FileNotFoundError):  # it was expected, and not written
+                    filesystem.rm_file(inner)
             except Exception as error:  # the first error is the one that counts
                 click.echo(f"streamrec: {path} was written and could not be removed ({error})", err=True)
 

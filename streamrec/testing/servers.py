@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-__all__ = ["ServerError", "Store", "azurite", "fake_gcs", "ftp", "moto", "nginx", "seaweedfs", "sftp"]
+__all__ = ["ServerError", "Store", "azurite", "fake_gcs", "ftp", "moto", "nginx", "rclone", "seaweedfs", "sftp"]
 
 KEY: Final = "testkey"
 SECRET: Final = "secretsecret"
@@ -126,6 +126,29 @@ def moto(bucket: str = "streamrec", *, certificate: tuple[Path, Path] | None = N
     options = {"endpoint_url": endpoint, "key": KEY, "secret": SECRET, "client_kwargs": client}
     with _running(command, lambda: _put_bucket(endpoint, bucket, context)) as (directory, log):
         yield Store(endpoint, f"s3://{bucket}", options, directory, log)
+
+
+@contextlib.contextmanager
+def rclone(bucket: str = "streamrec") -> Iterator[Store]:
+    """An `rclone serve s3` over a directory of files, with one bucket.
+
+    Raises:
+        ServerError: Not installed, or did not start.
+    """
+    [port] = _free_ports(1)
+    endpoint = f"http://127.0.0.1:{port}"
+    command = [str(_program("bin/rclone")), "serve", "s3", "--addr", f"127.0.0.1:{port}", "--config", "rclone.conf"]
+    command += ["--auth-key", f"{KEY},{SECRET}", "files"]
+    options = {"endpoint_url": endpoint, "key": KEY, "secret": SECRET, "client_kwargs": {"region_name": "us-east-1"}}
+
+    def prepare(directory: Path) -> None:
+        (directory / "files" / bucket).mkdir(parents=True)
+
+    def ready() -> None:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+
+    with _running(command, ready, prepare=prepare) as (directory, log):
+        yield Store(endpoint, f"s3://{bucket}", options, directory / "files", log)
 
 
 @contextlib.contextmanager

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from os import urandom
 from typing import Any, Final
+from uuid import uuid4
 
 import click
 
+import streamrec
 from streamrec.cli import options
 from streamrec.cli.output import format_bytes, plural, print_json, print_line, print_table
 from streamrec.cli.probing.measuring import Measured, measure, measure_dataset
 from streamrec.cli.progress import progress
 from streamrec.cli.reading import run, total_bytes
 from streamrec.cli.sampling import take_sample
-from streamrec.cli.sources import Found, find_records, storages_for
+from streamrec.cli.sources import Found, directory_of, find_records, storages_for
+from streamrec.cli.writing import Rollback
 
 __all__ = ["command", "knee"]
 
 CONNECTIONS: Final = (1, 2, 4, 8, 16, 32)
 SIZES: Final = {"64 KiB": 1 << 16, "256 KiB": 1 << 18, "1 MiB": 1 << 20, "4 MiB": 1 << 22}
+WRITTEN_SHARDS: Final = 8
+WRITTEN_RECORDS: Final = 320
+RECORD_BYTES: Final = 100_000
 ENOUGH: Final = 0.9
 """The knee is where more connections bring no more than the rest of this share."""
 
@@ -39,18 +46,29 @@ class Sweep:
     dataset: Measured
 
 
-@click.command("bench", epilog=options.examples("streamrec bench 's3://bucket/train-*.tfrecord'"))
+@click.command(
+    "bench",
+    epilog=options.examples(
+        "streamrec bench 's3://bucket/train-*.tfrecord'", "streamrec bench --write s3://bucket/scratch/"
+    ),
+)
 @options.sources
 @click.option("--seconds", type=click.FloatRange(0.05), default=1.0, show_default=True, help="For each measurement.")
+@click.option("--write", is_flag=True, help="Write objects (256 MB) below SOURCE, a directory; remove them at the end.")
 @options.as_json
 @options.storage_options
-def command(sources: Sequence[str], seconds: float, as_json: bool, storage_options: Mapping[str, Any]) -> None:
-    """Reads ranges of objects that are there: with 1 to 32 connections, in requests of 64 KiB to 4 MiB.
+def command(
+    sources: Sequence[str], seconds: float, write: bool, as_json: bool, storage_options: Mapping[str, Any]
+) -> None:
+    """Reads ranges of objects with 1 to 32 connections, in requests of 64 KiB to 4 MiB.
+
+    The objects are there already, or are written for this with --write, and removed again, also on Ctrl-C.
 
     Shows megabytes a second, the time to the first byte, and processor seconds for each gigabyte; says where more
     connections bring little, and how fast streamrec reads the same objects as records.
     """
-    sweep = run(sweep_store(sources, seconds, storage_options))
+    work = sweep_written if write else sweep_store
+    sweep = run(work(sources, seconds, storage_options))
     if as_json:
         print_json(to_json(sweep))
         return
@@ -68,6 +86,30 @@ def command(sources: Sequence[str], seconds: float, as_json: bool, storage_optio
         f"TFRecordDataset(num_parallel_reads={enough}): {sweep.dataset.rate:,.0f} MB/s, "
         f"{sweep.dataset.cpu_per_gb:.2f} CPU-s/GB, every CRC32C checked"
     )
+
+
+async def sweep_written(sources: Sequence[str], seconds: float, storage_options: Mapping[str, Any]) -> Sweep:
+    """Writes shards below the one directory that was named, measures with them, and removes them.
+
+    Raises:
+        UsageError: It is no directory, or there are several.
+    """
+    folder = directory_of(sources[0])
+    if folder is None or len(sources) > 1:
+        raise click.UsageError("--write wants one directory: a URL that ends in /")
+    name = f"{folder}streamrec-bench-{uuid4().hex[:8]}"
+    paths = [f"{name}-{number}.tfrecord" for number in range(WRITTEN_SHARDS)]
+    frames = streamrec.Frames.of([urandom(RECORD_BYTES)] * WRITTEN_RECORDS)
+    async with Rollback(storage_options) as rollback:
+        with progress("writing", frames.nbytes * WRITTEN_SHARDS) as meter:
+            for path in paths:
+                rollback.expect(path)
+                async with streamrec.ShardWriter(path, storage_options=storage_options) as writer:
+                    await writer.write_batch(frames)
+                meter.add(frames.nbytes)
+        sweep = await sweep_store(paths, seconds, storage_options)
+        await rollback.remove()
+    return sweep
 
 
 async def sweep_store(sources: Sequence[str], seconds: float, storage_options: Mapping[str, Any]) -> Sweep:

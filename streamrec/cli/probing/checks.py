@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from http.client import HTTPException
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from typing import Any, Final
-from uuid import uuid4
 
 import anyio
 
-from streamrec import AlreadyExistsError, NotFoundError, ObjectChangedError, StreamrecError, UnsupportedOperationError
+from streamrec import ObjectChangedError
 from streamrec.cli.output import format_bytes, plural
 from streamrec.cli.probing.endpoint import Endpoint, clock_skew, connect, endpoint_of, handshake, resolve
+from streamrec.cli.probing.leftovers import check_checksum, check_leftovers
 from streamrec.cli.probing.measuring import measure
+from streamrec.cli.probing.rows import CheckError, CheckResult, Target, run_check
+from streamrec.cli.probing.writing_checks import examine_writing
 from streamrec.cli.sources import Found, directory_of, find, storages_for
-from streamrec.cli.writing import Rollback
-from streamrec.storage import Storages
 
 __all__ = ["CheckResult", "examine"]
 
@@ -26,46 +25,9 @@ SKEW_SECONDS: Final = 300.0
 LOOKS: Final = 10
 RANGE_BYTES: Final = 1 << 22
 SPEED_SECONDS: Final = 1.0
-WRITTEN_BYTES: Final = 1_000_000
 
 
-class CheckError(Exception):
-    """A check found something that is not as it should be; the message says what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """What one check found.
-
-    Attributes:
-        name: What was looked at.
-        ok: Whether it is as it should be; None where it was not looked at.
-        seconds: How long that took.
-        found: What was found, or what is wrong and what to do.
-    """
-
-    name: str
-    ok: bool | None
-    seconds: float
-    found: str
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What is looked at.
-
-    Attributes:
-        url: What was named.
-        options: Storage options.
-        storages: Where it lies.
-    """
-
-    url: str
-    options: Mapping[str, Any]
-    storages: Storages
-
-
-async def examine(url: str, write: bool, storage_options: Mapping[str, Any]) -> AsyncIterator[CheckResult]:
+async def examine(url: str, write: bool, storage_options: Mapping[str, Any]) -> AsyncGenerator[CheckResult, None]:
     """Goes through all checks; a later one is left out where it cannot be made.
 
     Args:
@@ -92,23 +54,16 @@ async def examine(url: str, write: bool, storage_options: Mapping[str, Any]) -> 
             yield CheckResult(
                 "get", None, 0.0, "nothing to read: name a directory that has objects, to look at reading too"
             )
+        yield await run_check("leftovers", lambda: check_leftovers(target))
         if write:
-            yield await run_check("write", lambda: check_write(target))
+            async with aclosing(examine_writing(target)) as rows:
+                async for row in rows:
+                    yield row
 
 
 def endpoint_checks(endpoint: Endpoint) -> list[tuple[str, Callable[[Endpoint], str]]]:
     """What is looked at before any client."""
     return [("resolve", check_resolve), ("connect", check_connect), ("TLS", check_tls), ("clock", check_clock)]
-
-
-async def run_check(name: str, check: Callable[[], Awaitable[str]]) -> CheckResult:
-    """Makes a check, and takes the time."""
-    began = time.perf_counter()
-    try:
-        found, ok = await check(), True
-    except (StreamrecError, OSError, HTTPException, CheckError) as error:
-        found, ok = str(error) or type(error).__name__, False
-    return CheckResult(name, ok, time.perf_counter() - began, found)
 
 
 def check_resolve(endpoint: Endpoint) -> str:
@@ -159,6 +114,14 @@ async def check_list(target: Target, found: list[Found]) -> str:
 
 
 async def check_get(target: Target, item: Found) -> str:
+    storage, size = await target.storages.at(item.path), min(item.size or 0, 1 << 16)
+    got = await storage.read_range(item.path, 0, size)
+    if len(got) != size:
+        raise CheckError(f"{len(got):,} bytes came where the listing tells of {size:,}: was the object replaced?")
+    return f"{plural(size, 'byte')} of {item.path}"
+
+
+async def check_latency(target: Target, item: Found) -> str:
     storage, took = await target.storages.at(item.path), []
     for _ in range(LOOKS):
         began = time.perf_counter()
@@ -198,39 +161,11 @@ async def check_speed(target: Target, item: Found) -> str:
     return ", ".join(rates)
 
 
-async def check_write(target: Target) -> str:
-    """Writes an object, reads it, tries to create it again, and removes it."""
-    folder = directory_of(target.url) or target.url[: target.url.rfind("/") + 1]
-    path, data = f"{folder}streamrec-doctor-{uuid4().hex[:8]}", uuid4().bytes * (WRITTEN_BYTES // 16)
-    storage = await target.storages.at(path)
-    created = "creates only what is not there"
-    async with await storage.upload(path) as upload:
-        await upload.write(data)
-    rollback = Rollback(target.options)
-    rollback.add(path)
-    try:
-        if await storage.read_range(path, 0, len(data)) != data:
-            raise CheckError(f"{path} is not what was written: a cache between may be stale")
-        try:
-            async with await storage.upload(path, overwrite=False) as upload:
-                await upload.write(b"")
-            created = "does not keep overwrite=False"
-        except AlreadyExistsError:
-            pass
-        except UnsupportedOperationError:
-            created = "has no overwrite=False"
-    finally:
-        await rollback.remove()
-    try:
-        await storage.stat(path)
-    except NotFoundError:
-        return f"{format_bytes(len(data))} written, read, removed; the store {created}"
-    raise CheckError(f"{path} was written and cannot be removed: the credentials lack the right to delete; remove it")
-
-
 READING: Final[Mapping[str, Callable[[Target, Found], Awaitable[str]]]] = {
     "get": check_get,
     "range": check_range,
     "version": check_version,
+    "checksum": check_checksum,
+    "latency": check_latency,
     "speed": check_speed,
 }

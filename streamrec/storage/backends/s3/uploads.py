@@ -81,6 +81,8 @@ class UnfinishedUploads:
             for found in page.get("Uploads", ()):
                 if found["Key"] == key:
                     await self.abort(path, found["UploadId"])
+        except NoSuchUploadError:
+            pass  # `rclone serve s3` says so of a bucket in which no upload was begun
         except (PermissionDeniedError, UnsupportedOperationError) as error:
             self._allowed = False
             _LOG.warning(

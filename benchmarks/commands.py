@@ -1,0 +1,130 @@
+"""The command line on a large data set: peak memory of each command, and `verify` beside streaming alone.
+
+    python -m benchmarks.commands
+
+The data set is one shard of 200 MB under many names (hard links), so that the disk holds little. Peak memory is the
+largest resident set of the command's process; it includes pages of mapped files. `verify` and a loop over
+`TFRecordDataset` take turns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import streamrec
+from benchmarks.machine import describe, median, save
+from streamrec.testing.servers import seaweedfs
+
+RECORDS = 1800
+IMAGE_BYTES = 110_000
+ROUNDS = 3
+LINKS = {"info": 50, "verify": 50, "stat": 50, "reshard": 15}
+STREAM = (
+    "import json, sys, streamrec\n"
+    "dataset = streamrec.TFRecordDataset(sys.argv[1], num_parallel_reads=8, storage_options=json.loads(sys.argv[2]))\n"
+    "for _ in dataset.batch(64): pass\n"
+)
+
+
+def main() -> None:
+    """Measures all, and saves it."""
+    with tempfile.TemporaryDirectory(prefix="streamrec-commands-") as name:
+        shard = write_shard(Path(name))
+        memory = [peak(command, links, shard) for command, links in LINKS.items()]
+        speed = [beside("local file", linked(shard, 15), {}), on_store(shard)]
+    save("commands", {"machine": describe("numpy", "s3fs"), "rounds": ROUNDS, "memory": memory, "verify": speed})
+
+
+def write_shard(directory: Path) -> Path:
+    """About 200 MB of Examples with an image, a label and a score."""
+    rng = np.random.default_rng(0)
+    path = directory / "shard"
+    with path.open("wb") as file:
+        for number in range(RECORDS):
+            row = {"image": rng.bytes(IMAGE_BYTES), "label": number % 1000, "score": number / RECORDS}
+            file.write(streamrec.encode_records([streamrec.encode_example(row)]))
+    return path
+
+
+def linked(shard: Path, links: int) -> str:
+    """A directory in which the shard has so many names."""
+    directory = shard.parent / f"of-{links}"
+    directory.mkdir(exist_ok=True)
+    for number in range(links):
+        if not (link := directory / f"train-{number:05d}.tfrecord").exists():
+            os.link(shard, link)
+    return str(directory)
+
+
+def peak(command: str, links: int, shard: Path) -> dict[str, Any]:
+    """Runs a command to its end, and looks at the memory that it took."""
+    source = linked(shard, links)
+    with tempfile.TemporaryDirectory(dir=shard.parent) as output:
+        target = [f"{output}/"] if command == "reshard" else []
+        began = time.perf_counter()
+        usage = finished([sys.executable, "-m", "streamrec", command, source, *target])
+        seconds = time.perf_counter() - began
+    nbytes = links * shard.stat().st_size
+    row = {"command": command, "gb": round(nbytes / 1e9, 2), "seconds": round(seconds, 1), "peak_mb": usage}
+    print(json.dumps(row), flush=True)
+    return row
+
+
+def finished(command: list[str]) -> int:
+    """Runs a process; returns its largest resident set, in MB (10**6 bytes)."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return round(usage.ru_maxrss * 1024 / 1e6)
+
+
+def beside(store: str, url: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """`verify` and streaming alone in turn; the ratio of their MB/s is that of the seconds."""
+    typed = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in options.items()]
+    verify = [sys.executable, "-m", "streamrec", "verify", *(part for one in typed for part in ("-o", one)), f"{url}/"]
+    stream = [sys.executable, "-c", STREAM, f"{url}/*", json.dumps(options)]
+    took = [[timed(command) for command in (verify, stream)] for _ in range(ROUNDS)]
+    row = {"store": store, "ratio": median(alone / verified for verified, alone in took), "seconds": took}
+    print(json.dumps(row), flush=True)
+    return row
+
+
+def timed(command: list[str]) -> float:
+    """How many seconds a process takes."""
+    began = time.perf_counter()
+    finished(command)
+    return round(time.perf_counter() - began, 2)
+
+
+def on_store(shard: Path) -> dict[str, Any]:
+    """The same shard, five times in SeaweedFS."""
+    with filled_store(shard) as (url, options):
+        return beside("SeaweedFS", url, options)
+
+
+@contextmanager
+def filled_store(shard: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """A SeaweedFS with five shards."""
+    import s3fs
+
+    with seaweedfs() as store:
+        for number in range(5):
+            s3fs.S3FileSystem(**store.options).put_file(str(shard), f"streamrec/train-{number:05d}.tfrecord")
+        yield store.url, store.options
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""`streamrec bench --write`: it measures with objects of its own, and leaves none."""
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Bucket, Done, run, start
+
+Call = Callable[..., Done]
+
+
+def test_what_it_wrote_is_removed(bucket: Bucket, called: Call) -> None:
+    done = called("bench", *bucket.options, "--json", "--write", "--seconds", "0.05", bucket.url)
+    assert done.code == 0, done.err
+    assert len(done.json["measurements"]) == 24
+    assert "nothing lies below" in called("ls", *bucket.options, bucket.url).err
+
+
+@pytest.mark.parametrize("written", ["first", "all"])
+def test_ctrl_c_leaves_nothing(bucket: Bucket, called: Call, written: str) -> None:
+    wanted = 1 if written == "first" else 8
+    with start("bench", *bucket.options, "--write", "--seconds", "60", bucket.url) as process:
+        deadline = time.monotonic() + 60
+        while listed(bucket, called) < wanted:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+        process.send_signal(signal.SIGINT)
+        said = process.communicate()[1]
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert "nothing lies below" in run("ls", *bucket.options, bucket.url).err
+
+
+def listed(bucket: Bucket, called: Call) -> int:
+    done = called("ls", *bucket.options, "--json", bucket.url)
+    return len(done.json) if done.code == 0 else 0
+
+
+def test_write_wants_a_directory(shard: Path, called: Call) -> None:
+    done = called("bench", "--write", shard)
+    assert done.code == 2
+    assert "ends in /" in done.err
