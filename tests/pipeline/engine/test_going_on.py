@@ -79,6 +79,8 @@ CHAINS: dict[str, Chain] = {
     "unique between": lambda numbers: numbers.map(lambda n: int(n) // 2).map(checked).unique().map(checked),
     "scan": lambda numbers: numbers.map(checked).scan(0, lambda total, n: (total + int(n), total)),
     "scan of batches": lambda numbers: numbers.map(checked).batch(2).scan(0, lambda t, b: (t + int(b.sum()), t)),
+    "rebatch": lambda numbers: numbers.map(checked).batch(4).rebatch([2, 3]),
+    "rebatch, dropping": lambda numbers: numbers.map(checked).batch(1).rebatch([2, 3], drop_remainder=True),
     "two stages": lambda numbers: numbers.map(checked).map(lambda n: checked(n - 1) + 1),
     "ignored": lambda numbers: numbers.map(checked).ignore_errors().batch(4),
     "ignored in threads": lambda numbers: numbers.map(checked, num_parallel_calls=4).ignore_errors().enumerate(),
