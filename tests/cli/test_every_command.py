@@ -13,6 +13,8 @@ from uuid import uuid4
 
 import fsspec
 import pytest
+from fsspec.registry import _registry
+from gcsfs.core import GCSFileSystem
 
 from streamrec.testing.servers import Store
 from tests.cli.conftest import Bucket, Done, typed
@@ -28,7 +30,8 @@ def place(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Bucket, Any]]:
     """A place of its own in each kind of store, and a filesystem that looks at it."""
-    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # as the program does before it imports anything
+    for protocol in ("gs", "gcs"):  # no probes for buckets of other kinds, as in the program's environment
+        monkeypatch.setitem(_registry, protocol, GCSFileSystem)
     if request.param == "local":
         yield Bucket(f"{tmp_path}/{uuid4()}/", ()), fsspec.filesystem("file")
         return

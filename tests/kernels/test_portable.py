@@ -32,12 +32,12 @@ from streamrec import kernels
 
 assert not hasattr(__import__("os"), "preadv")
 path = Path("records.tfrecord")
-path.write_bytes(streamrec.encode_records([b"%d" % number for number in range(1000)]))
+path.write_bytes(streamrec.encode_records([b"%d" % number for number in range(100_000)]))
 with path.open("rb") as file:
     assert not kernels.is_safe_to_map(file.fileno())
     assert not kernels.is_cached(file.fileno(), 0, 1, 1)
 assert kernels.lost_pages() == []
-assert len(list(streamrec.TFRecordDataset(str(path)))) == 1000
+assert len(list(streamrec.TFRecordDataset(str(path)))) == 100_000
 try:
     list(streamrec.TFRecordDataset(str(path), memory_map=True))
 except streamrec.StreamrecError as error:
@@ -76,6 +76,6 @@ def test_local_files_are_read_where_nothing_can_be_mapped(portable: Path) -> Non
 @pytest.mark.parametrize("tests", ["tests/kernels/test_block.py", "tests/storage/backends/test_local.py"])
 def test_other_tests_hold_there(portable: Path, tests: str) -> None:
     """All but those of mapped files."""
-    options = ["-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-k", "not views"]
+    options = ["-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-k", "not view"]
     done = run(portable, "-m", "pytest", *options, tests)
     assert done.returncode == 0, done.stdout[-6000:]
