@@ -7,6 +7,9 @@ never hides good data that came before it: readers deliver every record that pre
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 __all__ = [
     "AlreadyExistsError",
     "CacheError",
@@ -31,8 +34,22 @@ __all__ = [
 ]
 
 
+_PASSWORD: Final = re.compile(r"(://[^/\s:@]*):[^/\s]+@")
+
+
+def without_passwords(text: str) -> str:
+    """A message in which the passwords of URLs (`sftp://user:password@host/x`) are three asterisks."""
+    return _PASSWORD.sub(r"\1:***@", text)
+
+
 class StreamrecError(Exception):
-    """The root: catch this to catch all that streamrec raises on purpose."""
+    """The root: catch this to catch all that streamrec raises on purpose.
+
+    Messages hide the passwords of URLs; the attribute `path`, where there is one, is the URL as it was given.
+    """
+
+    def __str__(self) -> str:
+        return without_passwords(super().__str__())
 
 
 class DataError(StreamrecError):
@@ -60,7 +77,7 @@ class DataError(StreamrecError):
             where.append(f"record {self.record:,}")
         if self.offset is not None:
             where.append(f"byte {self.offset:,}")
-        return f"{', '.join(where)}: {self.reason}" if where else self.reason
+        return without_passwords(f"{', '.join(where)}: {self.reason}" if where else self.reason)
 
 
 class CorruptRecordError(DataError):
@@ -126,7 +143,7 @@ class StorageError(StreamrecError, OSError):
         where = [self.path] if self.path else []
         if self.start is not None:
             where.append(f"bytes {self.start:,} to {'the end' if self.end is None else f'{self.end:,}'}")
-        return f"{', '.join(where)}: {self.reason}" if where else self.reason
+        return without_passwords(f"{', '.join(where)}: {self.reason}" if where else self.reason)
 
 
 class NotFoundError(StorageError, FileNotFoundError):

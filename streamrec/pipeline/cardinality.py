@@ -1,4 +1,6 @@
-"""Cardinality: how many elements a chain gives, as far as its description alone says it, in tf.data's numbers.
+"""Cardinality: how many elements a chain gives, as far as its description says it, in tf.data's numbers.
+
+Of shards that have a manifest or an index, that is read: a small object.
 
 A source or stage that is not named here is of an unknown number: what it gives depends on the data.
 """
@@ -6,18 +8,24 @@ A source or stage that is not named here is of an unknown number: what it gives 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Final
 
+from streamrec import bridge
 from streamrec.pipeline.elements.nests import leaves
 from streamrec.pipeline.engine.description import Chain, Source
 from streamrec.pipeline.engine.random_streams import Choices
+from streamrec.pipeline.engine.session import session
 from streamrec.pipeline.sources.cache.cache import Cache
 from streamrec.pipeline.sources.combine.zip import Zip
 from streamrec.pipeline.sources.concatenate import Concatenate
 from streamrec.pipeline.sources.endless import Counter, Random
+from streamrec.pipeline.sources.global_shuffle.source import GlobalShuffle
 from streamrec.pipeline.sources.in_memory import Range, Slices
 from streamrec.pipeline.sources.prefetch import Prefetch
 from streamrec.pipeline.sources.repeat import Repeat
+from streamrec.pipeline.sources.shards.distribute import Distribute
+from streamrec.pipeline.sources.shards.ranks import Rank
 from streamrec.pipeline.sources.shuffle.shuffle import Shuffle
 from streamrec.pipeline.stages.batch import Batch, PaddedBatch, RaggedBatch
 from streamrec.pipeline.stages.conform import Conform
@@ -39,13 +47,17 @@ UNKNOWN_CARDINALITY: Final = -2
 """What `cardinality()` gives where only the data says it. tf.data.UNKNOWN_CARDINALITY is the same number."""
 
 
-def cardinality_of(chain: Chain) -> int:
-    """How many elements a chain gives; or INFINITE_CARDINALITY, or UNKNOWN_CARDINALITY.
+def cardinality_of(chain: Chain, rank: Rank | None = None) -> int:
+    """How many elements a chain gives a rank; or INFINITE_CARDINALITY, or UNKNOWN_CARDINALITY.
+
+    Args:
+        chain: The chain.
+        rank: Which rank runs it; None to look.
 
     >>> cardinality_of(Chain(Range(0, 10), (Skip(1), Batch(4))))
     3
     """
-    count = of_source(chain.source)
+    count = of_source(chain.source, rank)
     rows = UNKNOWN_CARDINALITY  # in the batches under way: what `unbatch` gives
     for stage in chain.stages:
         if isinstance(stage, Unbatch):
@@ -59,23 +71,33 @@ def cardinality_of(chain: Chain) -> int:
     return count
 
 
-def of_source(source: Source) -> int:
-    """How many elements a source gives."""
+def of_source(source: Source, rank: Rank | None) -> int:
+    """How many elements a source gives a rank."""
+    inner = partial(cardinality_of, rank=rank)
     match source:
         case Range() | Slices():
             return len(source)
         case Counter() | Random() | Choices():
             return INFINITE_CARDINALITY
         case Repeat():
-            return repeated(cardinality_of(source.inner), source.count)
+            return repeated(inner(source.inner), source.count)
         case Cache() | ParallelMap() | Prefetch() | Shuffle():
-            return cardinality_of(source.inner)
+            return inner(source.inner)
         case Concatenate():
-            return total(map(cardinality_of, source.parts))
+            return total(map(inner, source.parts))
         case Zip():
-            return least(map(cardinality_of, leaves(source.nest)))
+            return least(map(inner, leaves(source.nest)))
+        case Distribute() | GlobalShuffle():
+            return bridge.run(told, source, rank)
         case _:
             return UNKNOWN_CARDINALITY
+
+
+async def told(source: Distribute | GlobalShuffle, rank: Rank | None) -> int:
+    """What a manifest or an index says of shards."""
+    async with session() as opened:
+        count = await source.count(opened, rank)
+        return UNKNOWN_CARDINALITY if count is None else count
 
 
 def repeated(count: int, times: int) -> int:

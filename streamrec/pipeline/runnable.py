@@ -232,15 +232,18 @@ class Runnable(Generic[T]):
     def cardinality(self) -> int:
         """How many elements there are, where the description says it: of ranges, slices, and what is made of them.
 
+        Of shards, `distribute(even=..., manifest=...)` and `global_shuffle` know how many this rank gets, and
+        `distribute(manifest=...)` where there is one rank: the manifest or index is read, which blocks.
+
         `streamrec.INFINITE_CARDINALITY` (-1) where there is no end, `streamrec.UNKNOWN_CARDINALITY` (-2) where only the
-        data says it: records of shards, generators, and what `filter` or `flat_map` let through.
+        data says it: records of other shards, generators, and what `filter` or `flat_map` let through.
 
         Examples:
             >>> from streamrec import Dataset
             >>> Dataset.range(10).batch(3).cardinality(), Dataset.range(3).repeat().cardinality()
             (4, -1)
         """
-        return cardinality_of(self.chain)
+        return cardinality_of(self.chain, self.options.rank)
 
     def __len__(self) -> int:
         count = self.cardinality()

@@ -30,6 +30,11 @@ def test_counterparts_exist(heading: str) -> None:
             assert there or find_spec(f"streamrec.{found[1]}"), found
 
 
+def test_what_dataset_has_is_not_said_to_be_missing() -> None:
+    missing = {name for name, said in TABLES["tf.data.Dataset"].items() if said.startswith("none: ")}
+    assert not missing & set(dir(streamrec.Dataset))
+
+
 @pytest.mark.peer
 def test_no_name_is_missing() -> None:
     tf = pytest.importorskip("tensorflow")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from streamrec.pipeline.elements.chunk import Chunk, Position, Positions, with_state
+from streamrec.pipeline.elements.chunk import Chunk, Position, Positions, StageState, with_state
 from streamrec.pipeline.elements.columns import compacted, joined, window
 from streamrec.pipeline.stages.batch import batched, check_size
 from streamrec.pipeline.stages.stage import Offload, Step
@@ -44,6 +44,7 @@ class _CyclicBatching:
         self._parts: list[Any] = []
         self._held = 0
         self._mark: tuple[Positions, int] | None = None
+        self._end: tuple[Positions, int] | None = None
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
         first, turn, batches = 0, self._turn, []
@@ -53,12 +54,24 @@ class _CyclicBatching:
             batches.append(self._release())
             marks.append((chunk.positions, last))
             self._turn, first = (self._turn + 1) % len(self._sizes), last
-        self._mark = marks[-1]
+        self._mark, self._end = marks[-1], (chunk.positions, len(chunk.elements))
         if first < len(chunk.elements):
             self._parts.append(compacted(window(chunk.elements, first, len(chunk.elements))))
             self._held += len(chunk.elements) - first
         places = TurnPositions(tuple(marks), self._key, turn, len(self._sizes))
         return [Chunk.weighed(batches, places)] if batches else []
+
+    def fail(self, chunk: Chunk) -> list[Chunk]:
+        """What came before an element that failed is a smaller batch; the next size's batch begins behind it."""
+        left: list[Chunk] = []
+        if self._held and not self._drop_remainder:
+            assert self._mark is not None
+            assert self._end is not None
+            places = TurnPositions((self._mark, self._end), self._key, self._turn, len(self._sizes))
+            left = [Chunk.weighed([self._release()], places)]
+            self._turn = (self._turn + 1) % len(self._sizes)
+        self._parts, self._held, self._mark = [], 0, None
+        return [*left, replace(chunk, positions=StageState(chunk.positions, self._key, self._turn))]
 
     def flush(self) -> list[Chunk]:
         if not self._held or self._drop_remainder:

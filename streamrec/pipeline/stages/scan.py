@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from streamrec.arguments import described
@@ -70,6 +70,11 @@ class _Scanning:
         positions = ScanPositions(chunk.positions, self._key, before)
         return [Chunk.weighed(results[used:], Shifted(positions, used) if used else positions)]
 
+    def fail(self, chunk: Chunk) -> list[Chunk]:
+        """An element that failed before the scan leaves its state as it is."""
+        self._calls.check()
+        return [replace(chunk, positions=BesidePositions(chunk.positions, self._key, packed(self._state)))]
+
     def flush(self) -> list[Chunk]:
         """Raises the error that ended the last chunk, once."""
         self._calls.check()
@@ -106,6 +111,18 @@ class ScanPositions:
 
     def at(self, index: int) -> Position:
         return with_state(self.inner.at(0), self.stage, {"state": self.state, "seen": index})
+
+
+@dataclass(frozen=True, slots=True)
+class BesidePositions:
+    """Positions before and behind an element that failed: the scan has the same state at both."""
+
+    inner: Positions
+    stage: str
+    state: str
+
+    def at(self, index: int) -> Position:
+        return with_state(self.inner.at(index), self.stage, {"state": self.state, "seen": 0})
 
 
 def packed(state: Any) -> str:

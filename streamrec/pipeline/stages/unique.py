@@ -7,7 +7,7 @@ many different elements weighs.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -48,6 +48,12 @@ class _Unique:
         indices = np.array(new, np.int64)
         positions = UniquePositions(chunk.positions, self._key, self._in_order, before, indices)
         return picked(chunk, positions, indices, len(chunk.elements))
+
+    def fail(self, chunk: Chunk) -> list[Chunk]:
+        """An element that failed is none of those that were seen."""
+        none = np.array([], np.int64)
+        positions = UniquePositions(chunk.positions, self._key, self._in_order, len(self._seen), none)
+        return [replace(chunk, positions=positions)]
 
     def flush(self) -> list[Chunk]:
         return []

@@ -14,7 +14,7 @@ from streamrec.pipeline.sources.global_shuffle.permutation import Numbers
 from streamrec.shards import Index, IndexReader, ReadOptions, RecordFetcher, open_index
 from streamrec.tfrecord import Frames
 
-__all__ = ["IndexedRecords", "opened"]
+__all__ = ["IndexedRecords", "index_of", "opened"]
 
 WHOLE_BYTES = 32 << 20
 """Packed lengths that are no more than this are read at once, when a run begins: about 16 million records."""
@@ -77,16 +77,21 @@ async def opened(source: OpenSource, url: str, options: ReadOptions, memo: Memo)
         NotFoundError: There is no such index.
         StorageError: The store failed, and retrying did not help.
     """
-    storage = await source.storages.at(url)
-    index: Index | None = memo.get(Index)
-    if index is None:
-        index = await open_index(storage, url)
-        await check_listed(index, source)
-        memo.keep(Index, index)
-    reader = IndexReader(storage, index)
+    index = await index_of(source, url, memo)
+    reader = IndexReader(await source.storages.at(url), index)
     if int(index.block_places[-1]) <= WHOLE_BYTES:
         await reader.lengths(0, len(index))
     return IndexedRecords(index, RecordFetcher(source.storages, reader, verify=options.verify))
+
+
+async def index_of(source: OpenSource, url: str, memo: Memo) -> Index:
+    """An index, without the lengths of its records; raises as `opened` does."""
+    index: Index | None = memo.get(Index)
+    if index is None:
+        index = await open_index(await source.storages.at(url), url)
+        await check_listed(index, source)
+        memo.keep(Index, index)
+    return index
 
 
 async def check_listed(index: Index, source: OpenSource) -> None:

@@ -23,9 +23,9 @@ from streamrec.pipeline.elements.chunk import Batches, Chunk, Position
 from streamrec.pipeline.engine.background_tasks import background
 from streamrec.pipeline.engine.description import RunContext, derived
 from streamrec.pipeline.engine.epochs import SEED_BITS, Memo
-from streamrec.pipeline.engine.session import StoreOptions
+from streamrec.pipeline.engine.session import Session, StoreOptions
 from streamrec.pipeline.sources.global_shuffle.blocks import blocks_of
-from streamrec.pipeline.sources.global_shuffle.opening import IndexedRecords, opened
+from streamrec.pipeline.sources.global_shuffle.opening import IndexedRecords, index_of, opened
 from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, ExactOrder, groups_for
 from streamrec.pipeline.sources.global_shuffle.permutation import Numbers
 from streamrec.pipeline.sources.global_shuffle.reading import BlockReading, ExactReading, Reading
@@ -112,6 +112,18 @@ class GlobalShuffle:
                     frames = await records.some(self._order(records, within.epoch).records(positions.ravel()))
                 elements = frames if self.batch is None else Batches(frames, positions.shape[1])
                 yield Chunk.weighed(elements, StepPositions(steps, step, records.digest))
+
+    async def count(self, session: Session, rank: Rank | None) -> int:
+        """How many elements this reader gives: records, or its parts of global batches.
+
+        Args:
+            session: Opens the stores.
+            rank: Which rank reads; None to look.
+        """
+        source = await self.shards.listed(session)
+        index = await index_of(source, self.index, self.memo)
+        steps = self._steps(len(index), self.rank or rank or rank_here())
+        return steps.elements if self.batch is None else steps.batches
 
     def _steps(self, total: int, rank: Rank) -> Steps:
         """The steps of this reader from the start.

@@ -61,6 +61,22 @@ class Steps:
         """How many of them have a record for each slot without filling up."""
         return (self.total - self.base) // self.batch
 
+    @property
+    def last(self) -> int:
+        """How many positions this worker takes in the step behind the whole ones; 0 where that is not its own."""
+        own = self.whole < self.count and self.next_own(self.whole) == self.whole
+        return len(self.positions(self.whole)) if own else 0
+
+    @property
+    def batches(self) -> int:
+        """How many steps this worker takes positions in."""
+        return len(range(self.worker, self.whole, self.workers)) + (self.last > 0)
+
+    @property
+    def elements(self) -> int:
+        """How many positions this worker takes in all."""
+        return len(range(self.worker, self.whole, self.workers)) * self.share + self.last
+
     def position(self, step: int) -> int:
         """The position at which a step begins."""
         return self.base + step * self.batch

@@ -23,11 +23,22 @@ from streamrec.pipeline.elements.chunk import Chunk, Position
 from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.engine.description import Chain, RunContext
 from streamrec.pipeline.engine.epochs import Memo
-from streamrec.pipeline.engine.session import OpenSource
+from streamrec.pipeline.engine.session import OpenSource, Session
 from streamrec.pipeline.sources.shards.positions import SharePositions
 from streamrec.pipeline.sources.shards.ranks import Rank, Reader, reader_here
 from streamrec.pipeline.sources.shards.source import Shards, read
-from streamrec.shards import Even, Portion, ReadOptions, assign_records, check_even, deal, even_count, sizes_of, told_by
+from streamrec.shards import (
+    Even,
+    Portion,
+    ReadOptions,
+    ShardInfo,
+    assign_records,
+    check_even,
+    deal,
+    even_count,
+    sizes_of,
+    told_by,
+)
 
 __all__ = ["Distribute", "is_dealt", "readers_lines"]
 
@@ -101,6 +112,21 @@ class Distribute:
             if state is None and given == before:
                 raise ManifestError(f"{self.manifest}: no record is left of those that it says are in {share.paths}")
             state, within = None, replace(within, skip=0)
+
+    async def count(self, session: Session, rank: Rank | None) -> int | None:
+        """How many records this reader gives, as the manifest says; None where it does not say it.
+
+        Args:
+            session: Opens the stores.
+            rank: Which rank reads; None to look.
+        """
+        reader = reader_here(self.rank or rank)
+        if self.manifest is None:
+            return None
+        if self.even is None and (reader.readers > 1 or self.options.on_error != "raise"):
+            return None
+        total = sum(shard.records for shard in await told(self.manifest, await self.shards.listed(session)))
+        return total if self.even is None else even_count(total, reader.readers, self.even)
 
     async def _dealt(self, within: RunContext) -> tuple[OpenSource, Share]:
         whole = await self.shards.opened(within)
@@ -188,6 +214,20 @@ def readers_lines(chain: Chain, within: RunContext) -> tuple[str, ...]:
     return (*chain.lines(), *([str(reader_here(within.rank))] if is_dealt(chain) else []))
 
 
+async def told(manifest: str, opened: OpenSource) -> list[ShardInfo]:
+    """What a manifest says of the shards of a source.
+
+    Raises:
+        StorageError: The shards cannot be listed.
+        ManifestError: The manifest does not know a shard, or not as it is.
+    """
+    listing = opened.listing
+    await listing.until(sys.maxsize)
+    if listing.error is not None:
+        raise listing.error
+    return await told_by(opened.storages, manifest, listing.paths, listing.sizes)
+
+
 async def share_of(how: Distribute, reader: Reader, opened: OpenSource) -> Share:
     """Works out what a reader reads.
 
@@ -195,15 +235,15 @@ async def share_of(how: Distribute, reader: Reader, opened: OpenSource) -> Share
         StorageError: The shards cannot be listed, or their sizes not be had.
         ManifestError: The manifest does not know a shard, or not as it is.
     """
+    if how.even is not None and how.manifest is not None:
+        shards = await told(how.manifest, opened)
+        portions = assign_records(shards, reader.readers, reader.number, how.even)
+        total = sum(shard.records for shard in shards)
+        return Share(reader, tuple(portions), even_count(total, reader.readers, how.even))
     listing = opened.listing
     await listing.until(sys.maxsize)
     if listing.error is not None:
         raise listing.error
-    if how.even is not None and how.manifest is not None:
-        shards = await told_by(opened.storages, how.manifest, listing.paths, listing.sizes)
-        portions = assign_records(shards, reader.readers, reader.number, how.even)
-        total = sum(shard.records for shard in shards)
-        return Share(reader, tuple(portions), even_count(total, reader.readers, how.even))
     sizes = await sizes_of(opened.storages, listing.paths, listing.sizes)
     plan = await deal(opened.storages, sizes, reader.readers, how.shards.options.compression_type)
     return Share(reader, tuple(plan[reader.number]))

@@ -35,7 +35,7 @@ from streamrec.pipeline.engine.description import RunContext
 from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.file_names import told
 from streamrec.pipeline.engine.queue import run_ahead
-from streamrec.pipeline.engine.session import ListedShards, OpenSource, StoreOptions
+from streamrec.pipeline.engine.session import ListedShards, OpenSource, Session, StoreOptions
 from streamrec.pipeline.sources.shards.interleave import Interleave, Plan
 from streamrec.pipeline.sources.shards.positions import InterleaveMark
 from streamrec.pipeline.sources.shards.shard_queue import ShardQueue
@@ -101,6 +101,11 @@ class Shards:
 
     def lines(self) -> Iterator[str]:
         yield f"Shards({self.plan!r}, {told(self.filenames)})"
+
+    async def listed(self, session: Session) -> OpenSource:
+        """Its stores and listing, where none of its records will be read."""
+        stores = StoreOptions(self.storage_options, self.filesystem, self.retry)
+        return await session.open(self, stores, 0, self.filenames, self.memo)
 
     async def opened(self, within: RunContext) -> OpenSource:
         """Its stores and listing; what its queues leave of the budget, its stores may hold ahead of them."""

@@ -1,0 +1,54 @@
+"""cardinality() and len() of shards: where a manifest or an index says how many records there are."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamrec import UNKNOWN_CARDINALITY, NotFoundError, TFRecordDataset
+from tests.pipeline.distributed_shards import folder_of, of
+from tests.pipeline.sources.global_shuffle.indexed import Indexed, indexed, numbered
+
+COUNTS = [7, 0, 9, 5]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Indexed:
+    path: Path = tmp_path_factory.mktemp("data")
+    return indexed(path, numbered(COUNTS))
+
+
+@pytest.mark.parametrize("even", ["pad", "drop", "cycle"])
+@pytest.mark.parametrize("world", [1, 4, 30])
+def test_of_even_shares(even: Any, world: int) -> None:
+    folder = folder_of(COUNTS)
+    for rank in (0, world - 1):
+        dataset = of(folder, rank, world, even=even, manifest=f"{folder}/manifest.json")
+        assert len(dataset) == len(list(dataset))
+        assert len(dataset.batch(2)) == len(list(dataset.batch(2)))
+
+
+def test_of_all_shards_with_a_manifest() -> None:
+    folder = folder_of(COUNTS)
+    manifest = f"{folder}/manifest.json"
+    assert len(of(folder, 0, 1, manifest=manifest).batch(4)) == 6
+    assert len(TFRecordDataset(f"{folder}/train-000").distribute(manifest=manifest, even="drop")) == 7
+    assert len(TFRecordDataset(f"{folder}/*-*").distribute(even="drop", manifest=manifest).with_rank(1, 4)) == 5
+
+
+def test_where_nobody_knows() -> None:
+    folder = folder_of(COUNTS)
+    assert of(folder, 0, 2, manifest=f"{folder}/manifest.json").cardinality() == UNKNOWN_CARDINALITY
+    with pytest.raises(TypeError, match="depends on its data"):
+        len(of(folder, 0, 1))
+    with pytest.raises(NotFoundError, match=r"none\.json"):
+        len(of(folder, 0, 1, manifest=f"{folder}/none.json"))
+
+
+@pytest.mark.parametrize("even", [None, "pad", "drop", "cycle"])
+@pytest.mark.parametrize("batch", [None, 4, 16, 40])
+@pytest.mark.parametrize("world", [1, 4])
+def test_of_global_shuffle(data: Indexed, even: Any, batch: int | None, world: int) -> None:
+    for rank in range(world):
+        dataset = data.shuffled(even=even, global_batch_size=batch).with_rank(rank, world)
+        assert len(dataset) == len(list(dataset))
