@@ -36,6 +36,8 @@ __all__ = ["Deflater", "Inflater"]
 
 ZSTD_WINDOW_LOG_MAX = 27
 
+GZIP_MAGIC = b"\x1f\x8b"
+
 ISAL_LEVEL = 2
 """Of 0 to 3: nearly as fast as 1, and files of the size that zlib writes; 3 takes twice as long and saves nothing."""
 
@@ -249,6 +251,8 @@ class Inflater:
         data, self._input = self._input, b""
         self._between = False
         try:
+            if self._type == "GZIP" and self._head[:2] not in (b"", GZIP_MAGIC[:1], GZIP_MAGIC):
+                raise self._member.damage("no gzip header")  # ISA-L would wait for all of the header
             inflated = self._member.inflate(data, limit)
         except self._member.damage as error:
             raise CorruptRecordError(self._reason(error), self._path, self._produced) from error

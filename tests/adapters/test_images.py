@@ -117,7 +117,7 @@ def test_sizes_round_as_in_tensorflow(height: int, width: int, ratio: int, quali
     tf = pytest.importorskip("tensorflow")
     data = encoded(picture(height, width), quality=quality)
     wanted = tf.io.decode_jpeg(data, ratio=ratio, dct_method="INTEGER_ACCURATE").numpy()
-    near(decode_jpeg(data, ratio=ratio), wanted, 1 if min(height, width) >= ratio else 255)
+    near(decode_jpeg(data, ratio=ratio), wanted, 1 if min(height, width) >= 16 else 255)  # colours of a part of a block
 
 
 def test_a_column_keeps_its_shape_and_sizes_may_differ() -> None:

@@ -23,5 +23,6 @@ def test_random_chains_mean_the_same(files: list[str], data: st.DataObject) -> N
     theirs = [comparable(element) for element in made.theirs(tf).as_numpy_iterator()]
     assert ours == theirs if made.ordered else sorted(ours) == sorted(theirs)
     count = made.theirs(tf).cardinality().numpy()
-    assert made.ours.cardinality() in (count, tf.data.UNKNOWN_CARDINALITY)
+    if count != tf.data.UNKNOWN_CARDINALITY:  # some are known here that are not there
+        assert made.ours.cardinality() in (count, tf.data.UNKNOWN_CARDINALITY)
     assert made.ours.cardinality() in (len(ours), tf.data.UNKNOWN_CARDINALITY)

@@ -50,8 +50,8 @@ def test_a_profile_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_what_to_install_is_said() -> None:
-    with pytest.raises(MissingExtraError, match="hf:// URLs need a package: pip install huggingface_hub"):
-        list(TFRecordDataset("hf://datasets/x"))
+    with pytest.raises(MissingExtraError, match="dropbox:// URLs need a package: pip install dropboxdrivefs"):
+        list(TFRecordDataset("dropbox://datasets/x"))
 
 
 def test_no_groups_of_exceptions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,9 @@ async def test_a_broken_body_goes_on_where_it_broke(network: FaultyNetwork, star
     starts = [int(text.removeprefix("bytes=").rstrip("-") or 0) - start for text in network.proxy.ranges()]
     assert len(starts) == 5
     assert starts == sorted(starts)
-    assert starts[0] == 0 < starts[1] <= 300_000  # less, where a dying connection took bytes with it
+    assert starts[0] == 0 <= starts[1] <= 300_000  # less, where a dying connection took bytes with it
+    if not network.store.options.get("backend"):  # obstore gathers a megabyte at first, which is lost
+        assert starts[1] > 0
     assert starts[2] == starts[1]
     assert starts[4] > starts[3]
     pins = [r.headers.get("if-match") or "generation=" in r.path for r in network.proxy.log if r.method == "GET"]
@@ -235,7 +237,7 @@ async def test_nobody_listens(store: Store) -> None:
 
 async def test_a_server_that_goes_away(store: Store) -> None:
     async with through_a_proxy(store) as network:
-        network.meets(Fault(stall=200_000))
+        network.meets(*[Fault(stall=200_000)] * 4)  # second requests too
         stream = await network.storage.stream(network.path)
         await stream.readinto(memoryview(bytearray(100)))
         await network.proxy.__aexit__(None, None, None)

@@ -19,7 +19,7 @@ def wake(filesystem: Any) -> None:
     """Makes a new connection where the old one was closed or has failed."""
     if _is_sftp(filesystem):
         transport = filesystem.client.get_transport()
-        if transport is None or not transport.is_active():
+        if transport is None or not transport.is_active() or transport.sock.fileno() < 0:
             filesystem.client.close()
             filesystem._connect()
 
