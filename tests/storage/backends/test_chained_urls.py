@@ -283,7 +283,8 @@ async def test_what_is_missing(place: Place) -> None:
 async def test_a_directory(place: Place) -> None:
     with pytest.raises(StorageError) as caught:
         await read(place, "a")
-    assert f"this is a directory: write {place.url('a/*.tfrecord*')} for the shards in it" in str(caught.value)
+    wanted = place.url("a/*.tfrecord*").replace(":any@", ":***@")
+    assert f"this is a directory: write {wanted} for the shards in it" in str(caught.value)
 
 
 async def test_damage(place: Place) -> None:
