@@ -52,11 +52,6 @@ class _Conforming:
         self._calls.check()
         return []
 
-    @property
-    def failed(self) -> int | None:
-        """At which element of the last chunk it failed."""
-        return self._calls.failed
-
     def _conform(self, element: Any) -> Any:
         try:
             result = conformed(self._signature, element)

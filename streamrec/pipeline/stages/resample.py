@@ -81,11 +81,6 @@ class _Resampling:
         self._counts = np.array([SMOOTHING] * len(stage.target) if state is None else state, np.int64)
         self._calls = Calls(self._classified)
 
-    @property
-    def failed(self) -> int | None:
-        """At which element of the last chunk the function failed."""
-        return self._calls.failed
-
     def feed(self, chunk: Chunk) -> list[Chunk]:
         self._calls.check()
         classified = list(self._calls.results(chunk.elements))

@@ -80,11 +80,6 @@ class _Scanning:
         self._calls.check()
         return []
 
-    @property
-    def failed(self) -> int | None:
-        """At which element of the last chunk it failed."""
-        return self._calls.failed
-
     def _scan(self, element: Any) -> Any:
         given = self._function(self._state, element)
         if not isinstance(given, tuple | list) or len(given) != 2:

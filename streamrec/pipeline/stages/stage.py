@@ -110,28 +110,23 @@ def called(function: Callable[..., Any], element: Any) -> Any:
 
 
 class Calls:
-    """Calls of a function of the user's, whose error waits for what was made before it.
-
-    Attributes:
-        failed: At which of the elements it failed; None where it did not.
-    """
+    """Calls of a function of the user's, whose error waits for what was made before it."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self.failed: int | None = None
         self._function = function
         self._error: Exception | None = None
 
     def results(self, elements: Iterable[Any], kind: Callable[[Any], Any] | None = None) -> Iterator[Any]:
         """What the function makes of each element, made a `kind`, up to the one at which it fails."""
-        index, halt = 0, halting.get() or Halt()
+        halt = halting.get() or Halt()
         try:
-            for index, element in enumerate(elements):  # noqa: B007 - the error handler reads it
+            for element in elements:
                 if halt.asked:
                     return
                 result = called(self._function, element)
                 yield result if kind is None else kind(result)
         except Exception as error:
-            self._error, self.failed = error, index
+            self._error = error
 
     def check(self) -> None:
         """Raises the error that ended `results`, once."""
