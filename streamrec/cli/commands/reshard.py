@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import asdict, dataclass
@@ -17,35 +15,26 @@ from streamrec.cli.commands.count import count_all
 from streamrec.cli.output import format_bytes, plural, print_json, print_line
 from streamrec.cli.progress import Meter, progress
 from streamrec.cli.reading import batches, run, total_bytes
-from streamrec.cli.resharding import Target, pattern_of, write_even, write_limited, write_manifest
+from streamrec.cli.resharding import (
+    Target,
+    check_numbered,
+    check_target,
+    pattern_of,
+    write_even,
+    write_limited,
+    write_manifest,
+)
 from streamrec.cli.sampling import take_sample
 from streamrec.cli.shuffling import Shuffle
 from streamrec.cli.sources import Found, find_records, storages_for
-from streamrec.cli.writing import COMPRESSIONS, Rollback, compression_of, refuse_existing, refuse_matching
+from streamrec.cli.writing import COMPRESSIONS, Rollback, compression_of
 from streamrec.shards import Manifest
 from streamrec.storage import Storages
 
 __all__ = ["command"]
 
-UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 COMPRESSED_BY: Final = 4
 """How much larger the records of compressed shards are taken to be, where a shuffle divides its work."""
-
-
-def parsed_size(_: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    """A number of bytes, as 200MB or 64MiB.
-
-    Examples:
-        >>> parsed_size(None, None, "1.5MB"), parsed_size(None, None, "64 KiB"), parsed_size(None, None, "100")
-        (1500000, 65536, 100)
-    """
-    if text is None:
-        return None
-    found = re.fullmatch(r"([0-9]+\.?[0-9]*)\s*(|[kmg]i?)b?", text.lower())
-    size = math.floor(float(found[1]) * UNITS[found[2]]) if found else 0
-    if size < 1:
-        raise click.BadParameter(f"{text!r} is no size: write 200MB, 64MiB or a number of bytes", param=parameter)
-    return size
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +75,7 @@ class Plan:
 @click.option(
     "--shard-bytes",
     metavar="SIZE",
-    callback=parsed_size,
+    callback=options.parsed_size,
     help="Shards up to this size, as 200MB or 64MiB.  [default: 200MB]",
 )
 @click.option("--shard-records", type=click.IntRange(1), metavar="N", help="Shards of up to N records.")
@@ -140,10 +129,8 @@ def check_plan(plan: Plan, pattern: str) -> None:
             "--shards says how many there are, --shard-bytes and --shard-records how large: give one"
         )
     limited = plan.shard_bytes or plan.shard_records or (plan.shards or 1) > 1
-    if limited and "{shard" not in pattern:
-        raise click.UsageError(
-            f"several shards need a number in their name: write {pattern}-{{shard:05d}}, or {pattern}/"
-        )
+    if limited:
+        check_numbered(pattern)
     if plan.seed is not None and not plan.shuffle:
         raise click.UsageError("--seed is for --shuffle: add it")
 
@@ -193,18 +180,6 @@ async def metered(blocks: AsyncIterator[Frames], meter: Meter) -> AsyncGenerator
     async for frames in blocks:
         yield frames
         meter.add(frames.nbytes)
-
-
-async def check_target(
-    storages: Storages, found: Sequence[Found], target: Target, manifest: str, overwrite: bool
-) -> None:
-    names = Manifest("", target.pattern, "", ())
-    for shard in found:
-        if names.belongs(shard.path):
-            raise click.UsageError(f"{shard.path} is read, and would be written over: choose another TARGET")
-    if not overwrite:
-        await refuse_matching(storages, target.pattern)
-        await refuse_existing(storages, [manifest])
 
 
 async def warn_leftovers(storages: Storages, target: Target, shards: Sequence[ShardInfo]) -> None:
