@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, cast
 
 import anyio
 
-from streamrec import CorruptRecordError, FeatureError, Frames, infer_features
+from streamrec import CorruptRecordError, FeatureError, Frames, Schema, infer_features
 from streamrec.cli.object_file import opened
 from streamrec.cli.progress import Meter
 from streamrec.cli.reading import batches
@@ -27,7 +27,6 @@ from streamrec.interchange import (
     Format,
     Reading,
     codec_of,
-    columns_of,
     combined,
     example_of,
     features_of,
@@ -35,7 +34,7 @@ from streamrec.interchange import (
 )
 from streamrec.storage import Storage, Storages
 
-__all__ = ["Conversion", "Written", "columns_in", "read", "write_files"]
+__all__ = ["Conversion", "Written", "read", "schema_in", "write_files"]
 
 BLOCK_RECORDS = 4096
 """Records that are encoded at a time, at the most."""
@@ -133,7 +132,7 @@ def following(records: Any, path: str) -> list[bytes] | None:
         raise FeatureError(f"{error.reason} (in {path})", error.feature, error.record) from error
 
 
-async def columns_in(records: AsyncIterator[Frames]) -> tuple[Column, ...]:
+async def schema_in(records: AsyncIterator[Frames]) -> Schema:
     """What all records say of their features.
 
     Raises:
@@ -143,7 +142,7 @@ async def columns_in(records: AsyncIterator[Frames]) -> tuple[Column, ...]:
     async for frames in records:
         seen = await anyio.to_thread.run_sync(infer_features, frames)
         schemas = combined((schemas, seen))
-    return columns_of(schemas)
+    return schemas
 
 
 async def write_files(

@@ -2,8 +2,7 @@
 
 - A column is a list of int64, float or binary; or a value of these, where each record has exactly one.
 - A missing feature is null, an empty list an empty list, a feature without a kind `[null]`.
-- Of other Parquet files, integers and bool are read as int64, floats as float32, strings and binary as bytes, and
-  dictionaries as what they stand for. Columns of other types are refused.
+- Of other Parquet files `arrow.py` says what is read.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from streamrec.errors import FeatureError
+from streamrec.interchange.arrow import examples_of
 from streamrec.interchange.columns import Column
 from streamrec.interchange.features import (
     BATCH_BYTES,
@@ -22,12 +22,10 @@ from streamrec.interchange.features import (
     BYTES,
     FLOAT,
     INT64,
-    NO_KIND,
     Codec,
     Reading,
     Values,
     batched,
-    example_of,
     features_of,
 )
 
@@ -153,45 +151,10 @@ def examples_in(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
     opened = parquet.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
     about = opened.metadata
     names = [name for name in opened.schema_arrow.names if reading.wants(name)]
-    kinds = {name: kind_of(opened.schema_arrow.field(name), reading) for name in names}
     nbytes = sum(about.row_group(index).total_byte_size for index in range(about.num_row_groups))
     rows = max(1, min(BATCH_RECORDS, BATCH_BYTES * max(1, about.num_rows) // max(1, nbytes)))
     for batch in opened.iter_batches(rows, columns=names):
-        for row in batch.to_pylist():
-            yield example_of(
-                {name: feature_of(name, kinds[name], row[name]) for name in names if row[name] is not None}
-            )
-
-
-def kind_of(field: Any, reading: Reading) -> str | None:
-    """The kind of a column's values."""
-    types, inner = pa.types, field.type
-    for nests in (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_dictionary):
-        inner = inner.value_type if nests(inner) else inner
-    if types.is_floating(inner) or (types.is_integer(inner) and reading.kinds.get(field.name) == FLOAT):
-        return FLOAT
-    if types.is_integer(inner) or types.is_boolean(inner):
-        return INT64
-    if any(check(inner) for check in (types.is_binary, types.is_large_binary, types.is_string, types.is_large_string)):
-        return BYTES
-    if types.is_null(inner):
-        return None
-    reason = f"a column of {field.type}, which no Example holds: leave it out with --features, or cast it"
-    raise FeatureError(reason, field.name)
-
-
-def feature_of(name: str, kind: str | None, value: Any) -> Values:
-    """A feature of a value that is not null."""
-    values = value if isinstance(value, list) else [value]
-    if values == [None]:
-        return NO_KIND
-    if None in values:
-        raise FeatureError("a null within a list, which no Example holds: fill it first", name)
-    if kind == BYTES:
-        values = [item.encode() if isinstance(item, str) else item for item in values]
-    if kind == INT64:
-        values = [int(item) for item in values]  # a bool is none for protobuf
-    return Values(kind, values)
+        yield from examples_of(batch, reading.kinds)
 
 
 CODEC: Final = Codec(ParquetEncoder, decode_parquet, needs_columns=True)

@@ -11,7 +11,9 @@ from typing import Any, Final
 import click
 
 from streamrec.cli import options
-from streamrec.cli.converting import Conversion, Written, columns_in, read, write_files
+from streamrec.cli.cluster.converting import Work, convert_on
+from streamrec.cli.cluster.tasks import ray_option
+from streamrec.cli.converting import Conversion, Written, read, schema_in, write_files
 from streamrec.cli.output import format_bytes, plural, print_json, print_line
 from streamrec.cli.progress import progress
 from streamrec.cli.reading import run, total_bytes
@@ -26,7 +28,7 @@ from streamrec.cli.resharding import (
 )
 from streamrec.cli.sources import Found, directory_of, find_records, storages_for
 from streamrec.cli.writing import Rollback, compression_of
-from streamrec.interchange import FORMATS, Column, Format, Reading, codec_of, format_of
+from streamrec.interchange import FORMATS, Column, Format, Reading, codec_of, columns_of, format_of
 
 __all__ = ["command"]
 
@@ -43,6 +45,7 @@ class Plan:
         form: The format.
         shard_bytes, shard_records: How much one file takes; None for no limit.
         overwrite: Whether what is there is replaced.
+        ray_address: The cluster that does the work, a file for each SOURCE; None for this process.
     """
 
     target: Target
@@ -50,6 +53,7 @@ class Plan:
     shard_bytes: int | None
     shard_records: int | None
     overwrite: bool
+    ray_address: str | None
 
     @property
     def manifest(self) -> str | None:
@@ -75,6 +79,7 @@ class Plan:
 @click.option("--shard-bytes", metavar="SIZE", callback=options.parsed_size, help="Files of about this size.")
 @click.option("--shard-records", type=click.IntRange(1), metavar="N", help="Files of up to N records.")
 @click.option("--overwrite", is_flag=True, help="Replace what is there.")
+@ray_option
 @options.as_json
 @options.storage_options
 @options.target_options
@@ -88,6 +93,7 @@ def command(
     shard_bytes: int | None,
     shard_records: int | None,
     overwrite: bool,
+    ray_address: str | None,
     as_json: bool,
     storage_options: Mapping[str, Any],
     target_options: Mapping[str, Any],
@@ -104,11 +110,15 @@ def command(
     pattern = target_pattern(target, form)
     if shard_bytes or shard_records:
         check_numbered(pattern)
+        if ray_address is not None:
+            raise click.UsageError(
+                "with --ray each SOURCE becomes one file: leave --shard-bytes and --shard-records out"
+            )
     elif "{shard" in pattern:
         shard_bytes = SHARD_BYTES
     compression = compression_of(pattern, None) if form.name == "tfrecord" else ""
     goal = Target(pattern, compression, target_options or storage_options)
-    plan = Plan(goal, form, shard_bytes, shard_records, overwrite)
+    plan = Plan(goal, form, shard_bytes, shard_records, overwrite, ray_address)
     written = run(convert(sources, source, features, schema, plan, storage_options))
     if as_json:
         print_json({"files": [asdict(file) for file in written], "manifest": plan.manifest})
@@ -143,6 +153,9 @@ async def convert(
         kinds = {column.name: column.kind for column in columns or () if column.kind is not None}
         how = Conversion(source, Reading(None if features is None else frozenset(features), kinds), storage_options)
         async with Rollback(plan.target.storage_options) as rollback:
+            if plan.ray_address is not None:
+                work = Work(how, plan.target, plan.form, columns)
+                return await convert_on(plan.ray_address, found, work, plan.manifest, rollback)
             if plan.form.name == "tfrecord":
                 return await write_tfrecords(found, how, plan, rollback)
             if columns is None and codec_of(plan.form.name).needs_columns:
@@ -157,7 +170,7 @@ async def infer(found: Sequence[Found], how: Conversion) -> tuple[Column, ...]:
     """Reads everything once, for what it holds."""
     with progress("looking", total_bytes(found)) as meter:
         async with aclosing(read(found, how, meter)) as records:
-            return await columns_in(records)
+            return columns_of(await schema_in(records))
 
 
 async def write_tfrecords(found: Sequence[Found], how: Conversion, plan: Plan, rollback: Rollback) -> list[Written]:

@@ -11,6 +11,8 @@ import click
 
 from streamrec import Frames, ShardInfo
 from streamrec.cli import options
+from streamrec.cli.cluster.resharding import write_on
+from streamrec.cli.cluster.tasks import ray_option
 from streamrec.cli.commands.count import count_all
 from streamrec.cli.output import format_bytes, plural, print_json, print_line
 from streamrec.cli.progress import Meter, progress
@@ -49,6 +51,7 @@ class Plan:
         temp: Where they wait for it.
         manifest: Its URL; None for the usual one.
         overwrite: Whether what is there is replaced.
+        ray_address: The cluster that does the work; None for this process.
     """
 
     shards: int | None
@@ -59,6 +62,7 @@ class Plan:
     temp: str | None
     manifest: str | None
     overwrite: bool
+    ray_address: str | None
 
 
 @click.command(
@@ -85,6 +89,7 @@ class Plan:
 @click.option("--temp", type=click.Path(exists=True, file_okay=False), help="Where records wait to be shuffled.")
 @click.option("--manifest", metavar="URL", help="Where to write it.  [default: manifest.json beside the shards]")
 @click.option("--overwrite", is_flag=True, help="Replace what is there.")
+@ray_option
 @options.as_json
 @options.storage_options
 @options.target_options
@@ -133,6 +138,8 @@ def check_plan(plan: Plan, pattern: str) -> None:
         check_numbered(pattern)
     if plan.seed is not None and not plan.shuffle:
         raise click.UsageError("--seed is for --shuffle: add it")
+    if plan.shuffle and plan.ray_address is not None:
+        raise click.UsageError("--shuffle needs all records in one place: leave --ray out")
 
 
 async def reshard(
@@ -146,6 +153,11 @@ async def reshard(
         found = await find_records(storages, sources)
         await check_target(goal, found, target, manifest, plan.overwrite)
         rollback = await stack.enter_async_context(Rollback(target.storage_options))
+        if plan.ray_address is not None:
+            limits = plan.shards, plan.shard_bytes, plan.shard_records
+            shards = await write_on(plan.ray_address, found, target, rollback, limits, storage_options)
+            await write_manifest(goal, manifest, target, shards, rollback)
+            return shards, manifest
         records, total = await open_records(stack, found, plan, storage_options)
         if plan.shards is None:
             shards = await write_limited(records, target, rollback, plan.shard_bytes, plan.shard_records)
