@@ -1,8 +1,8 @@
 """Reading in a global order: far ahead, by ranges, within a budget.
 
 `BlockReading` fetches the parts of blocks in the order in which its groups need them, holds those of the windows, and
-gathers the records of each run of positions from them: long ones stay where they lie. `ExactReading` fetches runs of positions, as many ahead as there
-is room for; what lies near each other in a shard is one request.
+gathers the records of each run of positions from them: long ones stay where they lie. `ExactReading` fetches runs of
+positions, as many ahead as there is room for; what lies near each other in a shard is one request.
 """
 
 from __future__ import annotations
