@@ -28,7 +28,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")
 os.environ.setdefault("RAY_worker_niceness", "0")
-os.environ.setdefault("RAY_agent_register_timeout_ms", "300000")
 
 import numpy as np
 import pyarrow.compute
