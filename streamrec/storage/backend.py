@@ -18,9 +18,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from streamrec.errors import hides_passwords
+
 __all__ = ["BLOCK_BYTES", "Backend", "Body", "EmptyBody", "ObjectInfo", "PartSink", "Sent", "Viewable"]
 
 
+@hides_passwords
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
     """What is known about one object.

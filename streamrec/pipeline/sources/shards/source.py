@@ -29,6 +29,7 @@ import anyio
 from anyio.abc import TaskGroup
 from fsspec import AbstractFileSystem
 
+from streamrec.errors import hides_passwords
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.engine.background_tasks import background
 from streamrec.pipeline.engine.description import RunContext
@@ -77,6 +78,7 @@ REMEMBERED = 16
 """So many shards tell how large the next ones are."""
 
 
+@hides_passwords
 @dataclass(frozen=True, slots=True)
 class Shards:
     """Which shards are read, from where, and in which order: the description behind TFRecordDataset."""
