@@ -134,8 +134,9 @@ async def test_a_connection_serves_one_request_after_another(store: ObjectStore,
         async def reader(number: int) -> None:
             for turn, size in enumerate([3 << 20, 100_000, 5 << 20, (1 << 20) + 1, 2 << 20, 7]):
                 start = (number * 7 + turn) * 100_003
-                assert await read_all(await storage.stream(path, start, start + size), 700_001) == (
-                    OBJECT[start : start + size]
+                assert (
+                    await read_all(await storage.stream(path, start, start + size), 700_001)
+                    == (OBJECT[start : start + size])
                 )
 
         await reader(0)
