@@ -102,7 +102,7 @@ def _buffered(response: aiohttp.ClientResponse, remaining: int) -> BufferedBody 
 
 
 def _give_to_the_pool(response: aiohttp.ClientResponse, transport: asyncio.Transport) -> None:
-    """Tells aiohttp that the body is whole: it keeps the connection, unless the server closes it."""
+    """Tells aiohttp that the body is whole: it keeps the connection for the next request, if the server does."""
     response.content.feed_eof()
     if not transport.is_closing() and not transport.is_reading():
         transport.resume_reading()  # so that a server that ends it is heard
