@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing, closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -40,7 +41,7 @@ from streamrec.pipeline.engine.session import ListedShards, OpenSource, Session,
 from streamrec.pipeline.sources.shards.interleave import Interleave, Plan
 from streamrec.pipeline.sources.shards.positions import InterleaveMark
 from streamrec.pipeline.sources.shards.shard_queue import ShardQueue
-from streamrec.shards import ReadOptions, ShardReader
+from streamrec.shards import IndexGathering, ReadOptions, ShardReader
 from streamrec.storage import RetryPolicy, Storage
 
 __all__ = ["Shards", "read"]
@@ -89,7 +90,16 @@ class Shards:
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     filesystem: AbstractFileSystem | None = field(default=None, repr=False)
     retry: RetryPolicy = RetryPolicy()
+    write_index: str | None = None
     memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
+
+    @property
+    def gathering(self) -> IndexGathering | None:
+        """What is known for the index that is to be written; None where none is, or none any more."""
+        if self.write_index is None:
+            return None
+        gathering = self.memo.of(IndexGathering, partial(IndexGathering, self.write_index))
+        return None if gathering.done else gathering
 
     @property
     def ahead(self) -> int:
@@ -142,6 +152,8 @@ async def read(
             async with aclosing(run_ahead(chunks) if within.beside else chunks) as chunks:
                 async for chunk in chunks:
                     yield chunk
+    if (gathering := shards.gathering) is not None:
+        await gathering.write(opened.storages, opened.listing.paths, opened.listing.part)
 
 
 async def interleaved(interleave: Interleave, feeds: Fetchers, listing: ListedShards) -> AsyncGenerator[Chunk]:
@@ -301,6 +313,8 @@ class Fetchers:
         if not place.offset and portion.place.offset:  # a mark in a manifest: only shards without compression have them
             place, options = replace(portion.place, version=place.version), replace(options, compression_type="")
         reader = await ShardReader.open(storage, portion.path, options, place, portion.piece)
+        gathering = self._shards.gathering
+        lengths = None if gathering is None else gathering.lengths_of(portion, place, reader.compression_type)
         try:
             if reader.info.size is not None:
                 self._sizes.append(reader.info.size)
@@ -311,6 +325,8 @@ class Fetchers:
             while (frames := await reader.read_alone()) is not None:
                 count = len(frames)
                 begun = reader.place.record - count
+                if lengths is not None:
+                    lengths.add(frames.lengths)
                 first, last = portion.within(begun, count)
                 if first < last:
                     queue.push(frames if last - first == count else frames.window(first, last), begun + first)
@@ -320,6 +336,8 @@ class Fetchers:
                 if not queue.has_room:
                     room = self._resting[queue] = asyncio.get_running_loop().create_future()
                     await room
+            if gathering is not None and lengths is not None:
+                gathering.add(reader.info, lengths.finish())
         finally:
             with anyio.CancelScope(shield=True):
                 await reader.aclose()
