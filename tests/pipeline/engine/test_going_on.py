@@ -324,3 +324,24 @@ def test_tensorflow_goes_on_in_the_same_way(name: str) -> None:
     assert ["error" if event.startswith("OddError") else json.loads(event) for event in ours] == json.loads(
         json.dumps(theirs())
     )
+
+
+def test_stop_iteration_of_a_function_is_an_error_of_one_element() -> None:
+    """It ends no loop, and loses no element: neither in the middle nor at the end of what is called together."""
+
+    def stops(number: int) -> int:
+        if number % 1024 in (5, 1023):
+            raise StopIteration
+        return int(number)
+
+    iterator = iter(Dataset.range(2048).map(stops))
+    got: list[int] = []
+    failures = 0
+    while len(got) + failures < 2048:
+        try:
+            got.append(next(iterator))
+        except RuntimeError as error:
+            assert "StopIteration" in str(error)
+            failures += 1
+    assert got == [number for number in range(2048) if number % 1024 not in (5, 1023)]
+    assert list(iterator) == []
