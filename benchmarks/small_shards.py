@@ -2,9 +2,9 @@
 
     python -m benchmarks.small_shards [--rounds 3]
 
-Sides take turns, each in a process of its own, over files in the page cache. "in turn" interleaves 16 shards; the others
-read one after the other, as is the default on both sides. "four" is an iteration over four shards from its start to its
-end, the mean of 300.
+Sides take turns, each in a process of its own, over files in the page cache. "in turn" interleaves 16 shards; else they
+are read one after the other, as is the default on both sides. "four" is an iteration over four shards from its start to
+its end, the mean of 300.
 """
 
 from __future__ import annotations

@@ -335,13 +335,8 @@ def test_stop_iteration_of_a_function_is_an_error_of_one_element() -> None:
         return int(number)
 
     iterator = iter(Dataset.range(2048).map(stops))
-    got: list[int] = []
-    failures = 0
-    while len(got) + failures < 2048:
-        try:
-            got.append(next(iterator))
-        except RuntimeError as error:
-            assert "StopIteration" in str(error)
-            failures += 1
-    assert got == [number for number in range(2048) if number % 1024 not in (5, 1023)]
+    for first, last in ((0, 5), (6, 1023), (1024, 1029), (1030, 2047)):
+        assert [next(iterator) for _ in range(first, last)] == list(range(first, last))
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            next(iterator)
     assert list(iterator) == []
