@@ -1,5 +1,6 @@
 """One shard = storage x tfrecord: reading, writing, and which shards a name means."""
 
+from streamrec.shards.index.gathering import IndexGathering
 from streamrec.shards.index.index import Index
 from streamrec.shards.index.reader import IndexReader, Places, open_index
 from streamrec.shards.index.write_index import join_index, join_index_sync, part_of, write_index, write_index_sync
@@ -28,6 +29,7 @@ __all__ = [
     "Even",
     "Filenames",
     "Index",
+    "IndexGathering",
     "IndexReader",
     "Listing",
     "Manifest",

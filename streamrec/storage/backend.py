@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from streamrec.errors import hides_passwords
+
 __all__ = [
     "BLOCK_BYTES",
     "Backend",
@@ -33,6 +35,7 @@ __all__ = [
 ]
 
 
+@hides_passwords
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
     """What is known about one object.

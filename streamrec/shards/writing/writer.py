@@ -28,7 +28,7 @@ import numpy as np
 from fsspec import AbstractFileSystem
 
 from streamrec.arguments import flag, integer
-from streamrec.errors import ClosedError
+from streamrec.errors import ClosedError, without_passwords
 from streamrec.shards.index.encoder import IndexedShard, encode_index, portable
 from streamrec.shards.manifests.manifest import Manifest, ShardInfo
 from streamrec.shards.serial_calls import Serial
@@ -317,5 +317,5 @@ def dropped(pattern: str, maker: int) -> None:
         logger.warning(
             "%s: its ShardWriter was dropped without close(), so the shard under way is not kept: use an `async with` "
             "block, or close it",
-            pattern,
+            without_passwords(pattern),
         )

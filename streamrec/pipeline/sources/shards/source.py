@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing, closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -29,7 +30,7 @@ import anyio
 from anyio.abc import TaskGroup
 from fsspec import AbstractFileSystem
 
-from streamrec.errors import StreamrecError
+from streamrec.errors import StreamrecError, hides_passwords
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.engine.background_tasks import background
 from streamrec.pipeline.engine.description import RunContext
@@ -41,7 +42,15 @@ from streamrec.pipeline.sources.shards.interleave import Interleave, Plan
 from streamrec.pipeline.sources.shards.positions import START, InterleaveMark
 from streamrec.pipeline.sources.shards.shard_queue import ShardQueue
 from streamrec.pipeline.sources.shards.short_pulls import pull
-from streamrec.shards import Portion, ReadOptions, ShardReader, ShortShard, may_be_short, read_short_shards
+from streamrec.shards import (
+    IndexGathering,
+    Portion,
+    ReadOptions,
+    ShardReader,
+    ShortShard,
+    may_be_short,
+    read_short_shards,
+)
 from streamrec.storage import RetryPolicy, Storage
 
 __all__ = ["Shards", "read"]
@@ -85,6 +94,7 @@ REMEMBERED = 16
 """So many shards tell how large the next ones are."""
 
 
+@hides_passwords
 @dataclass(frozen=True, slots=True)
 class Shards:
     """Which shards are read, from where, and in which order: the description behind TFRecordDataset."""
@@ -95,7 +105,16 @@ class Shards:
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     filesystem: AbstractFileSystem | None = field(default=None, repr=False)
     retry: RetryPolicy = RetryPolicy()
+    write_index: str | None = None
     memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
+
+    @property
+    def gathering(self) -> IndexGathering | None:
+        """What is known for the index that is to be written; None where none is, or none any more."""
+        if self.write_index is None:
+            return None
+        gathering = self.memo.of(IndexGathering, partial(IndexGathering, self.write_index))
+        return None if gathering.done else gathering
 
     @property
     def ahead(self) -> int:
@@ -148,6 +167,8 @@ async def read(
             async with aclosing(run_ahead(chunks) if within.beside else chunks) as chunks:
                 async for chunk in chunks:
                     yield chunk
+    if (gathering := shards.gathering) is not None:
+        await gathering.write(opened.storages, opened.listing.paths, opened.listing.part)
 
 
 async def interleaved(interleave: Interleave, feeds: Fetchers, listing: ListedShards) -> AsyncGenerator[Chunk]:
@@ -326,8 +347,8 @@ class Fetchers:
             self._arrived(queue)
 
     async def _read_short(self, queues: list[ShardQueue]) -> dict[ShardQueue, ShortShard]:
-        """Those of them that are short."""
-        if not queues:
+        """Those of them that are short; none while an index is gathered, which wants what a reader tells."""
+        if not queues or self._shards.gathering is not None:
             return {}
         paths = [self._listing.portion(queue.shard).path for queue in queues]
         storage = await self._storages.at(paths[0])
@@ -365,6 +386,8 @@ class Fetchers:
         if not place.offset and portion.place.offset:  # a mark in a manifest: only shards without compression have them
             place, options = replace(portion.place, version=place.version), replace(options, compression_type="")
         reader = await ShardReader.open(storage, portion.path, options, place, portion.piece)
+        gathering = self._shards.gathering
+        lengths = None if gathering is None else gathering.lengths_of(portion, place, reader.compression_type)
         try:
             if reader.info.size is not None:
                 self._opened([reader.info.size])
@@ -373,6 +396,8 @@ class Fetchers:
             while (frames := await reader.read_alone()) is not None:
                 count = len(frames)
                 begun = reader.place.record - count
+                if lengths is not None:
+                    lengths.add(frames.lengths)
                 first, last = portion.within(begun, count)
                 if first < last:
                     queue.push(frames if last - first == count else frames.window(first, last), begun + first)
@@ -382,6 +407,8 @@ class Fetchers:
                 if not queue.has_room:
                     room = self._resting[queue] = asyncio.get_running_loop().create_future()
                     await room
+            if gathering is not None and lengths is not None:
+                gathering.add(reader.info, lengths.finish())
         finally:
             with anyio.CancelScope(shield=True):
                 await reader.aclose()
