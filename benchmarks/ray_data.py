@@ -27,6 +27,7 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 import numpy as np
 import pyarrow.compute

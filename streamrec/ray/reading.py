@@ -151,9 +151,6 @@ def read_tfrecords(
         ManifestError: The manifest does not know a shard, or not as it is.
         FeatureError: `features` is None, and the records are no Examples.
         StreamrecError: When it runs: damage, or a record that does not fit.
-
-    Examples:
-        >>> dataset = read_tfrecords("s3://b/train-*", {"label": FixedLenFeature([], "int64")})  # doctest: +SKIP
     """
     source = TFRecordDatasource(
         paths,

@@ -35,10 +35,22 @@ Call = Callable[..., str]
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[str]:
     """Its address."""
-    context = ray.init(num_cpus=4, include_dashboard=False, object_store_memory=300 << 20, log_to_driver=False)
+    context = started()
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     yield context.address_info["gcs_address"]
     ray.shutdown()
+
+
+def started() -> Any:
+    """A cluster. A node gives up where its agent takes longer than 30 s to start, as it may beside much other work."""
+    for attempt in range(4):
+        try:
+            return ray.init(num_cpus=4, include_dashboard=False, object_store_memory=300 << 20, log_to_driver=False)
+        except Exception:
+            ray.shutdown()
+            if attempt == 3:
+                raise
+    return None
 
 
 def rows(count: int) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from typing import Any, Final, TypeVar
@@ -22,6 +23,8 @@ IN_FLIGHT: Final = 4
 """Tasks that are submitted at a time, for each processor of the cluster."""
 
 POLL_SECONDS: Final = 0.5
+ENDING_SECONDS: Final = 10
+"""How long tasks that are told to end may take."""
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -66,8 +69,9 @@ async def map_on(
                 results[pending.pop(reference)] = result
                 done(result)
     finally:
-        for reference in pending:
-            ray.cancel(reference)
+        with anyio.CancelScope(shield=True):
+            for result in await anyio.to_thread.run_sync(ended, ray, list(pending)):
+                done(result)
 
 
 def connected(address: str) -> Any:
@@ -82,6 +86,19 @@ def connected(address: str) -> Any:
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise StorageError(f"no Ray cluster answers at {address} ({error}): check --ray") from error
     return ray
+
+
+def ended(ray: Any, references: list[Any]) -> list[Any]:
+    """Ends tasks; the results of those that were done all the same."""
+    results: list[Any] = []
+    for reference in references:
+        ray.cancel(reference)
+    if references:
+        ready, _ = ray.wait(references, num_returns=len(references), timeout=ENDING_SECONDS)
+        for reference in ready:
+            with suppress(Exception):  # it was ended, or failed
+                results.append(ray.get(reference))
+    return results
 
 
 def remote(ray: Any, function: Callable[[Any], Any]) -> Any:
