@@ -13,13 +13,19 @@ from streamrec.pipeline.engine.description import Chain, described
 __all__ = ["held_chains", "own_line", "title"]
 
 VERBS: Final = {
+    "Conform": "from_generator",
+    "CyclicBatch": "rebatch",
     "Generated": "from_generator",
     "ParallelMap": "map",
     "Parse": "parse_example",
+    "Resample": "rejection_resample",
     "Shards": "TFRecordDataset",
     "Slices": "from_tensor_slices",
 }
 """Descriptions whose verb is not their own name in lower case."""
+
+FUNCTIONS: Final = ("function", "scan_func", "class_func", "key_func", "length_of")
+"""What descriptions call a function of the user's."""
 
 
 def title(what: object) -> str:
@@ -33,7 +39,7 @@ def title(what: object) -> str:
     """
     kind = type(what).__name__
     verb = VERBS.get(kind) or "".join(snake(kind))
-    function = getattr(what, "function", None)
+    function = next((getattr(what, name) for name in FUNCTIONS if hasattr(what, name)), None)
     if not callable(function):
         return verb
     return f"{verb}: your function {getattr(function, '__qualname__', type(function).__qualname__)}"
