@@ -16,12 +16,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from operator import length_hint
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 import anyio
 
@@ -41,6 +41,9 @@ from streamrec.tfrecord import Frames
 __all__ = ["AsyncDatasetIterator", "DatasetIterator", "NumpyIterator", "ThreadedAsyncIterator", "in_this_loop"]
 
 T = TypeVar("T")
+
+FAIR_ELEMENTS: Final = 4096
+"""So many elements at the most are taken on an event loop before its other tasks have their turn."""
 
 
 class DatasetIterator(Iteration, Generic[T]):
@@ -192,6 +195,7 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
         super().__init__(run)
         self._queue = ByteQueue(run.queue_bytes)
         self._refilling = asyncio.Lock()
+        self._windows: Iterator[Chunk] = iter(())
         self._over: str | None = None
         loop = asyncio.get_running_loop()
         self._telemetry = telemetry = run.telemetry
@@ -220,7 +224,8 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
             raise ClosedError(self._over)
         self._telemetry.waits()
         try:
-            chunk = await self._queue.get()
+            await asyncio.sleep(0)  # before anything is taken, which a cancellation would lose
+            chunk = next(self._windows, None) or await self._next_window()
         except asyncio.CancelledError:  # it may ask again
             self._telemetry.works()
             raise
@@ -238,6 +243,14 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
             finally:
                 del failed, chunk  # as above
 
+    async def _next_window(self) -> Chunk | None:
+        """The first elements of the next chunk; the others wait in `_windows`."""
+        chunk = await self._queue.get()
+        if chunk is None or len(chunk.elements) <= FAIR_ELEMENTS:
+            return chunk
+        self._windows = chunk.windows(FAIR_ELEMENTS)
+        return next(self._windows)
+
     async def aclose(self) -> None:
         """Ends the run: when this returns, no task or connection of it is left. Closing twice is fine."""
         self._run.leave()
@@ -254,6 +267,7 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
             raise
 
     async def _end(self) -> None:
+        self._windows = iter(())
         self._queue.close(ClosedError("this iterator was closed; make a new one"))
         self._task.cancel()
         with anyio.CancelScope(shield=True):

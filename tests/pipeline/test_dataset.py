@@ -284,3 +284,36 @@ def test_batches_of_one_shard_are_windows_of_what_was_read(tmp_path: Path) -> No
     copied = [batch for batch in batches if batch.origin is None]
     assert len(batches) == 59
     assert len(copied) <= 2, "those that begin in the first, small blocks"
+
+
+async def test_a_loop_over_elements_that_are_ready_lets_others_have_their_turn() -> None:
+    """However many elements a chunk has; and a state within it is exact."""
+    with streamrec.TFRecordWriter("memory://fair/all.tfrecord") as writer:
+        for number in range(30_000):
+            writer.write(b"%d" % number)
+    dataset = TFRecordDataset("memory://fair/all.tfrecord")
+    turns, at_turn = 0, 0
+    stretches: list[int] = []
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with dataset.aiterate() as records:
+        task = asyncio.create_task(others())
+        seen = stretch = 0
+        state = None
+        async for record in records:
+            assert record == b"%d" % seen
+            seen, stretch = seen + 1, stretch + 1 if turns == at_turn else 1
+            at_turn = turns
+            stretches.append(stretch)
+            if seen == 10_001:
+                state = records.state_dict()
+        task.cancel()
+    assert seen == 30_000
+    assert max(stretches) <= 4096
+    with dataset.iterate(state) as rest:
+        assert next(rest) == b"10001"

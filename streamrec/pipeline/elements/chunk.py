@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.example import BytesColumn
-from streamrec.pipeline.elements.columns import Columns
+from streamrec.pipeline.elements.columns import Columns, window
 from streamrec.pipeline.elements.nests import leaves
 from streamrec.tfrecord import Frames
 
@@ -120,6 +120,14 @@ class Chunk:
     def failure(cls, error: Exception, positions: Positions, index: int) -> Chunk:
         """An element that failed; `positions.at(index)` is the place behind it."""
         return cls((), Shifted(positions, index) if index else positions, FAILURE_BYTES, error)
+
+    def windows(self, count: int) -> Iterator[Chunk]:
+        """The same elements, so many at a time, each with its part of the bytes."""
+        whole = len(self.elements)
+        for first in range(0, whole, count):
+            last = min(first + count, whole)
+            nbytes = self.nbytes * last // whole - self.nbytes * first // whole
+            yield Chunk(window(self.elements, first, last), Shifted(self.positions, first), nbytes)
 
     @classmethod
     def weighed(cls, elements: Elements, positions: Positions) -> Chunk:
