@@ -14,6 +14,7 @@ LEFT: Final = 10
 RIGHT: Final = 60
 TOP: Final = 18
 BOTTOM: Final = 34
+LINE: Final = 12
 
 
 def bar(share: float, width: int) -> str:
@@ -56,6 +57,9 @@ def curves_svg(connections: Sequence[int], curves: Mapping[str, Sequence[float]]
         for (x, y), number, rate in zip(points, connections, rates, strict=True):
             tip = f"{name}, {number} connections: {rate:,.0f} MB/s"
             parts.append(f'<circle class="bar" cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{tip}</title></circle>')
-        parts.append(f'<text x="{WIDTH - RIGHT + 8}" y="{points[-1][1] + 4:.1f}">{name}</text>')
+    below = float(base)
+    for name, rates in sorted(curves.items(), key=lambda curve: curve[1][-1]):  # from below, none over another
+        below = min(base - (base - TOP) * rates[-1] / best, below - LINE)
+        parts.append(f'<text x="{WIDTH - RIGHT + 8}" y="{below + 4:.1f}">{name}</text>')
     label = "MB/s by connections, a curve for each size of requests"
     return "\n".join([f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">', *parts, "</svg>"])
