@@ -17,19 +17,21 @@ PACKAGE = Path(streamrec.__file__).parent
 
 MAY_IMPORT = {
     "arguments": set(),
+    "html": {"errors"},
     "errors": set(),
     "kernels": {"errors"},
-    "tfrecord": {"arguments", "errors", "kernels"},
-    "example": {"arguments", "errors", "kernels"},
+    "tfrecord": {"arguments", "html", "errors", "kernels"},
+    "example": {"arguments", "html", "errors", "kernels"},
     "storage": {"arguments", "errors", "kernels"},
     "bridge": {"errors"},
     "shards": {"arguments", "errors", "kernels", "tfrecord", "storage", "bridge"},
-    "pipeline": {"arguments", "errors", "kernels", "tfrecord", "example", "storage", "shards", "bridge"},
+    "pipeline": {"arguments", "html", "errors", "kernels", "tfrecord", "example", "storage", "shards", "bridge"},
+    "interchange": {"errors", "example"},
     "__init__": {"errors", "tfrecord", "example", "storage", "shards", "pipeline"},
 }
 """Which rooms a room may import besides itself. Rooms that are not named here stand above all of these."""
 
-SANS_IO = {"tfrecord", "example"}
+SANS_IO = {"tfrecord", "example", "interchange"}
 IO_MODULES = {"asyncio", "anyio", "aiofiles", "aiohttp", "fsspec", "socket", "threading", "os"}
 
 
