@@ -19,5 +19,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_pycollect_makeitem(collector: Any, name: str, obj: Any) -> None:
     """Marks what is `async`, as anyio's own hook does for tests that are marked."""
     function = getattr(obj, "__func__", obj)
-    if collector.istestfunction(obj, name) and iscoroutinefunction(function):
+    drawn = getattr(function, "hypothesis", None)
+    if collector.istestfunction(obj, name) and iscoroutinefunction(drawn.inner_test if drawn else function):
         pytest.mark.anyio(pytest.mark.usefixtures("anyio_backend")(function))

@@ -23,7 +23,7 @@ from streamrec.storage import Storages
 
 logger = logging.getLogger("streamrec")
 
-__all__ = ["COMPRESSIONS", "Rollback", "compression_of", "refuse_existing", "refuse_matching"]
+__all__ = ["COMPRESSIONS", "Rollback", "compression_of", "refuse_existing", "refuse_matching", "write_text"]
 
 COMPRESSIONS = ("none", "gzip", "zlib", "zstd")
 ENDINGS = {".gz": "GZIP", ".gzip": "GZIP", ".zz": "ZLIB", ".zlib": "ZLIB", ".zst": "ZSTD", ".zstd": "ZSTD"}
@@ -120,3 +120,9 @@ async def refuse_matching(storages: Storages, pattern: str) -> None:
     async for info in (await storages.at(pattern)).list(names.prefix):
         if names.belongs(info.path):
             raise click.UsageError(f"{info.path} is there already: choose another name, or add --overwrite")
+
+
+async def write_text(url: str, text: str, storage_options: Mapping[str, Any]) -> None:
+    """Writes a page to any URL, as UTF-8; it replaces what is there."""
+    async with Storages(storage_options) as storages, await (await storages.at(url)).upload(url) as upload:
+        await upload.write(text.encode())

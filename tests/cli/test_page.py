@@ -1,8 +1,9 @@
-"""The page that `streamrec stat --html` writes, in a real browser. (What stands in it: test_figures.py.)"""
+"""The pages that `streamrec stat --html` and `streamrec bench --html` write, in a real browser."""
 
 import io
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from PIL import Image
 
 from streamrec import TFRecordWriter, encode_example
-from tests.cli.conftest import run
+from tests.cli.conftest import Done, run
 
 BROWSER = shutil.which("chromium")
 FLAGS = [
@@ -20,17 +21,36 @@ FLAGS = [
 BAR, RED = (47, 111, 181), (254, 0, 0)
 
 
-@pytest.mark.skipif(BROWSER is None, reason="apt-get install chromium")
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="apt-get install chromium")
+
+
+def shown(page: Path) -> np.ndarray:
+    """The pixels of a page."""
+    picture = page.with_suffix(".png")
+    command = [str(BROWSER), *FLAGS, f"--user-data-dir={page.parent / 'browser'}", "--window-size=1000,2000"]
+    subprocess.run([*command, f"--screenshot={picture}", page.as_uri()], check=True, capture_output=True, timeout=120)
+    return np.asarray(Image.open(picture).convert("RGB")).reshape(-1, 3)
+
+
 def test_a_browser_shows_bars_and_thumbnails(tmp_path: Path) -> None:
     image = io.BytesIO()
     Image.new("RGB", (64, 64), (254, 0, 0)).save(image, "PNG")
     with TFRecordWriter(str(tmp_path / "a.tfrecord")) as writer:
         for number in range(100):
             writer.write(encode_example({"number": number % 7, "image": image.getvalue()}))
-    page, picture = tmp_path / "page.html", tmp_path / "page.png"
+    page = tmp_path / "page.html"
     assert run("stat", str(tmp_path / "a.tfrecord"), "--html", str(page)).code == 0
-    command = [str(BROWSER), *FLAGS, f"--user-data-dir={tmp_path / 'browser'}", "--window-size=1000,2000"]
-    subprocess.run([*command, f"--screenshot={picture}", page.as_uri()], check=True, capture_output=True, timeout=120)
-    pixels = np.asarray(Image.open(picture).convert("RGB")).reshape(-1, 3)
+    pixels = shown(page)
     assert (pixels == BAR).all(axis=1).sum() > 5_000
     assert (pixels == RED).all(axis=1).sum() > 64 * 64
+
+
+def test_a_browser_shows_curves(shard: Path, tmp_path: Path, called: Callable[..., Done]) -> None:
+    page = tmp_path / "page.html"
+    done = called("bench", "--seconds", "0.05", "--html", page, shard)
+    assert done.code == 0, done.err
+    assert done.out.count("█") > 20  # the best of the bars in the terminal is 40 wide
+    text = page.read_text()
+    assert text.count("<polyline") == 4
+    assert done.out.splitlines()[-1] in text
+    assert (shown(page) == BAR).all(axis=1).sum() > 1_000

@@ -13,20 +13,24 @@ import click
 import streamrec
 from streamrec.cli import options
 from streamrec.cli.output import format_bytes, plural, print_json, print_line, print_table
+from streamrec.cli.plots import bar, curves_svg, document, table
 from streamrec.cli.probing.measuring import Measured, measure, measure_dataset
 from streamrec.cli.progress import progress
 from streamrec.cli.reading import run, total_bytes
 from streamrec.cli.sampling import take_sample
 from streamrec.cli.sources import Found, directory_of, find_records, storages_for
-from streamrec.cli.writing import Rollback
+from streamrec.cli.writing import Rollback, write_text
 
 __all__ = ["command", "knee"]
 
 CONNECTIONS: Final = (1, 2, 4, 8, 16, 32)
 SIZES: Final = {"64 KiB": 1 << 16, "256 KiB": 1 << 18, "1 MiB": 1 << 20, "4 MiB": 1 << 22}
+FIRST_BYTES: Final = (">first byte 50 %", ">90 %", ">99 %")
 WRITTEN_SHARDS: Final = 8
 WRITTEN_RECORDS: Final = 320
 RECORD_BYTES: Final = 100_000
+BAR: Final = 40
+COLUMNS: Final = ("connections", *(f">{name}" for name in SIZES), *FIRST_BYTES, ">CPU-s/GB")
 ENOUGH: Final = 0.9
 """The knee is where more connections bring no more than the rest of this share."""
 
@@ -43,7 +47,26 @@ class Sweep:
 
     objects: Sequence[Found]
     cells: Mapping[tuple[int, str], Measured]
-    dataset: Measured
+    dataset: Measured = Measured(0, 1.0, 0.0)
+
+    @property
+    def summary(self) -> str:
+        """The objects in a line, and what the table shows of them."""
+        return f"{plural(len(self.objects), 'object')}, {format_bytes(total_bytes(self.objects))}; MB/s by request size"
+
+    @property
+    def best(self) -> tuple[int, str]:
+        """The connections and the name of the size that gave most."""
+        return max(self.cells, key=lambda cell: self.cells[cell].rate)
+
+    def rates(self, name: str) -> dict[int, float]:
+        """MB/s by connections, of requests of one size."""
+        return {connections: self.cells[connections, name].rate for connections in CONNECTIONS}
+
+    @property
+    def knee(self) -> int:
+        """The knee of the best size."""
+        return knee(self.rates(self.best[1]))
 
 
 @click.command(
@@ -55,10 +78,16 @@ class Sweep:
 @options.sources
 @click.option("--seconds", type=click.FloatRange(0.05), default=1.0, show_default=True, help="For each measurement.")
 @click.option("--write", is_flag=True, help="Write objects (256 MB) below SOURCE, a directory; remove them at the end.")
+@click.option("--html", metavar="FILE", help="Write a page with the curves there, too; any URL.")
 @options.as_json
 @options.storage_options
 def command(
-    sources: Sequence[str], seconds: float, write: bool, as_json: bool, storage_options: Mapping[str, Any]
+    sources: Sequence[str],
+    seconds: float,
+    write: bool,
+    html: str | None,
+    as_json: bool,
+    storage_options: Mapping[str, Any],
 ) -> None:
     """Reads ranges of objects with 1 to 32 connections, in requests of 64 KiB to 4 MiB.
 
@@ -69,23 +98,45 @@ def command(
     """
     work = sweep_written if write else sweep_store
     sweep = run(work(sources, seconds, storage_options))
+    if html is not None:
+        run(write_text(html, as_page(", ".join(sources), sweep), storage_options))
     if as_json:
         print_json(to_json(sweep))
         return
-    print_line(
-        f"{plural(len(sweep.objects), 'object')}, {format_bytes(total_bytes(sweep.objects))}; MB/s by request size"
-    )
-    columns = ("connections", *(f">{name}" for name in SIZES), ">first byte 50 %", ">90 %", ">99 %", ">CPU-s/GB")
-    print_table(columns, [table_row(sweep, connections) for connections in CONNECTIONS])
-    (most, name), best = max(sweep.cells.items(), key=lambda cell: cell[1].rate)
-    enough = knee(rates(sweep.cells, name))
+    print_line(sweep.summary)
+    print_table(COLUMNS, table_rows(sweep))
     click.echo()
-    print_line(f"the best is {best.rate:,.0f} MB/s: {plural(most, 'connection')}, requests of {name}")
-    print_line(f"the knee is at {plural(enough, 'connection')}: set num_parallel_reads={enough}")
-    print_line(
-        f"TFRecordDataset(num_parallel_reads={enough}): {sweep.dataset.rate:,.0f} MB/s, "
-        f"{sweep.dataset.cpu_per_gb:.2f} CPU-s/GB, every CRC32C checked"
-    )
+    print_line("\n".join([*curve(sweep), "", *conclusions(sweep)]))
+
+
+def curve(sweep: Sweep) -> list[str]:
+    """A bar for each number of connections, with requests of the best size."""
+    rates, most = sweep.rates(sweep.best[1]), sweep.cells[sweep.best].rate or 1.0
+    width = len(f"{most:,.0f}")
+    marks = {sweep.knee: "  the knee"}
+    lines = [
+        f"{connections:>11}  {rate:>{width},.0f} MB/s  {bar(rate / most, BAR)}{marks.get(connections, '')}"
+        for connections, rate in rates.items()
+    ]
+    return [f"requests of {sweep.best[1]}", *lines]
+
+
+def conclusions(sweep: Sweep) -> list[str]:
+    """What follows from it."""
+    (most, name), best = sweep.best, sweep.cells[sweep.best]
+    return [
+        f"the best is {best.rate:,.0f} MB/s: {plural(most, 'connection')}, requests of {name}",
+        f"the knee is at {plural(sweep.knee, 'connection')}: set num_parallel_reads={sweep.knee}",
+        f"TFRecordDataset(num_parallel_reads={sweep.knee}): {sweep.dataset.rate:,.0f} MB/s, "
+        f"{sweep.dataset.cpu_per_gb:.2f} CPU-s/GB, every CRC32C checked",
+    ]
+
+
+def as_page(title: str, sweep: Sweep) -> str:
+    """The same as an HTML page, with a curve for each size of requests."""
+    curves = {name: list(sweep.rates(name).values()) for name in SIZES}
+    body = [curves_svg(CONNECTIONS, curves, sweep.knee), table(COLUMNS, table_rows(sweep))]
+    return document(title, [sweep.summary, *conclusions(sweep)], body)
 
 
 async def sweep_written(sources: Sequence[str], seconds: float, storage_options: Mapping[str, Any]) -> Sweep:
@@ -124,13 +175,9 @@ async def sweep_store(sources: Sequence[str], seconds: float, storage_options: M
             for name, size in SIZES.items():
                 cell = cells[connections, name] = await measure(found, connections, size, seconds, storage_options)
                 meter.add(cell.nbytes)
-    _, name = max(cells, key=lambda key: cells[key].rate)
-    reads = knee(rates(cells, name))
-    return Sweep(found, cells, await measure_dataset(found, reads, sample.record_bytes, 2 * seconds, storage_options))
-
-
-def rates(cells: Mapping[tuple[int, str], Measured], name: str) -> dict[int, float]:
-    return {connections: cells[connections, name].rate for connections in CONNECTIONS}
+    reads = Sweep(found, cells).knee
+    dataset = await measure_dataset(found, reads, sample.record_bytes, 2 * seconds, storage_options)
+    return Sweep(found, cells, dataset)
 
 
 def knee(rates: Mapping[int, float]) -> int:
@@ -144,6 +191,10 @@ def knee(rates: Mapping[int, float]) -> int:
     return min(connections for connections, rate in rates.items() if rate >= ENOUGH * best)
 
 
+def table_rows(sweep: Sweep) -> list[tuple[str, ...]]:
+    return [table_row(sweep, connections) for connections in CONNECTIONS]
+
+
 def table_row(sweep: Sweep, connections: int) -> tuple[str, ...]:
     """A line of the table; what stands behind the rates is of the largest requests."""
     cells = [sweep.cells[connections, name] for name in SIZES]
@@ -154,7 +205,6 @@ def table_row(sweep: Sweep, connections: int) -> tuple[str, ...]:
 
 def to_json(sweep: Sweep) -> dict[str, Any]:
     """All of it as an object of JSON."""
-    (_, name), _ = max(sweep.cells.items(), key=lambda cell: cell[1].rate)
     rows = [
         {
             "connections": connections,
@@ -167,7 +217,7 @@ def to_json(sweep: Sweep) -> dict[str, Any]:
         }
         for (connections, name), cell in sweep.cells.items()
     ]
-    return {"measurements": rows, "knee": knee(rates(sweep.cells, name)), "dataset": rates_json(sweep.dataset)}
+    return {"measurements": rows, "knee": sweep.knee, "dataset": rates_json(sweep.dataset)}
 
 
 def rates_json(of: Measured) -> dict[str, float]:

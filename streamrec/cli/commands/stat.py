@@ -19,6 +19,7 @@ from streamrec.cli.records import plain
 from streamrec.cli.sampling import Sample, take_sample
 from streamrec.cli.sources import Found, find_records, storages_for
 from streamrec.cli.stats import DatasetStats, FeatureStats, Moments
+from streamrec.cli.writing import write_text
 
 __all__ = ["command"]
 
@@ -79,8 +80,7 @@ async def collect(
                     await anyio.to_thread.run_sync(stats.add, frames)
         if html is not None:
             text = page(", ".join(sources), summary(shards, stats), stats)
-            async with await (await storages.at(html)).upload(html) as upload:
-                await upload.write(text.encode())
+            await write_text(html, text, storage_options)
     return shards, stats
 
 

@@ -1,13 +1,13 @@
-"""One HTML page about a data set: self-contained, so that it can be mailed or put in a bucket."""
+"""The page of `streamrec stat`: what each feature holds."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from html import escape
 from typing import Final
 
-from streamrec.cli.output import escaped, format_bytes, format_number
+from streamrec.cli.output import format_bytes, format_number
+from streamrec.cli.plots.document import document, escape_text
 from streamrec.cli.plots.svg import histogram_svg
 from streamrec.cli.records import text_of
 from streamrec.cli.stats import DatasetStats, FeatureStats
@@ -16,26 +16,6 @@ __all__ = ["page"]
 
 BARS: Final = 52
 VALUES: Final = 20
-
-STYLE: Final = """
-:root { color-scheme: light dark; --ink: #1c2733; --faint: #66727f; --line: #d8dee4; --bar: #2f6fb5; --page: #ffffff }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e3e8ee; --faint: #93a0ad; --line: #36414d; --bar: #6ea8e6; --page: #14191f }
-}
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page); max-width: 64rem;
-  margin: 2rem auto; padding: 0 1rem }
-h1 { font-size: 1.4rem } h2 { font-size: 1.1rem; margin: 2.5rem 0 .3rem; border-top: 1px solid var(--line);
-  padding-top: 1rem }
-p { margin: .3rem 0 } .faint { color: var(--faint) } code { overflow-wrap: anywhere }
-.beside { display: flex; flex-wrap: wrap; gap: 2rem; align-items: flex-start }
-svg { width: 520px; max-width: 100%; height: auto } .bar { fill: var(--bar) } .axis { stroke: var(--faint) }
-text { font-size: 11px; fill: var(--faint) }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums } .wide { overflow-x: auto }
-th, td { text-align: left; padding: .15rem .9rem .15rem 0; border-bottom: 1px solid var(--line) }
-.number { text-align: right } th { font-weight: 600 } a { color: inherit }
-.images { display: flex; flex-wrap: wrap; gap: .5rem; margin-top: .7rem }
-.images img { height: 96px; max-width: 192px; object-fit: contain; background: var(--line); border-radius: 3px }
-"""
 
 
 def page(title: str, summary: str, stats: DatasetStats) -> str:
@@ -46,27 +26,14 @@ def page(title: str, summary: str, stats: DatasetStats) -> str:
         summary: One line about it.
         stats: What was counted.
     """
-    return "\n".join(
-        [
-            "<!doctype html>",
-            '<html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape_text(title)}</title><style>{STYLE}</style></head><body>",
-            f"<h1><code>{escape_text(title)}</code></h1>",
-            f"<p>{escape_text(summary)}</p>",
-            overview(stats.features) if stats.features else "",
-            "<h2>Length of a record, in bytes</h2>",
-            measures(stats.records),
-            plot(stats.records),
-            *[section(number, figures) for number, figures in enumerate(stats.features)],
-            "</body></html>\n",
-        ]
-    )
-
-
-def escape_text(text: str) -> str:
-    """Any text, as text of the page."""
-    return escape(escaped(text))
+    body = [
+        overview(stats.features) if stats.features else "",
+        "<h2>Length of a record, in bytes</h2>",
+        measures(stats.records),
+        plot(stats.records),
+        *[section(number, figures) for number, figures in enumerate(stats.features)],
+    ]
+    return document(title, [summary], body)
 
 
 def overview(features: Sequence[FeatureStats]) -> str:
