@@ -12,8 +12,9 @@ from fsspec import AbstractFileSystem
 
 from streamrec import bridge
 from streamrec.arguments import flag, function
-from streamrec.errors import LoopThreadError
+from streamrec.errors import LoopThreadError, without_passwords
 from streamrec.pipeline.cardinality import INFINITE_CARDINALITY, cardinality_of
+from streamrec.pipeline.chain_html import dataset_html
 from streamrec.pipeline.element_spec import element_spec_of
 from streamrec.pipeline.engine.description import Chain, derived
 from streamrec.pipeline.engine.epochs import Epochs
@@ -293,7 +294,11 @@ class Runnable(Generic[T]):
         return self.aiterate()
 
     def __repr__(self) -> str:
-        return f"<Dataset: {' > '.join(self.chain.lines())}>"
+        return without_passwords(f"<Dataset: {' > '.join(self.chain.lines())}>")
+
+    def _repr_html_(self) -> str:
+        """The source and the stages, drawn, for notebooks."""
+        return dataset_html(self.chain)
 
     def _begun(self, state: Mapping[str, Any] | None, trace: str | os.PathLike[str] | None, progress: bool) -> Run:
         """A run of the next epoch, or of the one that a state is of."""

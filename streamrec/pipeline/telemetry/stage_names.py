@@ -7,6 +7,7 @@ from dataclasses import fields, is_dataclass
 from itertools import pairwise
 from typing import Any, Final
 
+from streamrec.errors import without_passwords
 from streamrec.pipeline.engine.description import Chain, described
 
 __all__ = ["held_chains", "own_line", "title"]
@@ -50,7 +51,11 @@ def snake(name: str) -> Iterator[str]:
 
 
 def own_line(what: object) -> str:
-    """The line of its description that is its own, and not that of a chain within it."""
+    """The line of its description that is its own, and not that of a chain within it; without passwords."""
+    return without_passwords(line_of(what))
+
+
+def line_of(what: object) -> str:
     if not hasattr(what, "lines"):
         return described(what)
     inner = {line.strip() for chain in held_chains(what) for line in chain.lines()}

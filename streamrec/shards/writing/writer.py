@@ -208,6 +208,14 @@ class ShardWriter:
             await (await self._shard_for(0, 0)).add_batch(Frames(records.buffer, records.spans[first:last]))
             first = last
 
+    async def write_block(self, records: list[bytes]) -> None:
+        """Writes records that are objects, and given away, all into the shard under way; for who has one shard only."""
+        self._check_open()
+        await self._serial.run(self._write_block, records)
+
+    async def _write_block(self, records: list[bytes]) -> None:
+        await (await self._shard_for(0, 0)).add_records(records)
+
     async def _flush(self) -> None:
         if self._shard is not None:
             await self._shard.flush()
