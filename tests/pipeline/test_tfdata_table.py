@@ -39,6 +39,7 @@ def test_what_dataset_has_is_not_said_to_be_missing() -> None:
 def test_no_name_is_missing() -> None:
     tf = pytest.importorskip("tensorflow")
     modules = {"tf.data.Dataset": tf.data.Dataset, "tf.data": tf.data, "tf.io": tf.io}
+    modules["tf.data.experimental"] = tf.data.experimental
     for heading, module in modules.items():
         assert set(TABLES[heading]) == {name for name in dir(module) if not name.startswith("_")}
     assert set(TABLES["tf.train"]) == {name for name in dir(tf.train) if name in RECORDS} == RECORDS

@@ -259,6 +259,42 @@ def fails_at_20(record: bytes) -> bytes:
     return record
 
 
+RECORD_CHAINS: dict[str, Callable[[Dataset[Any], Path], Dataset[Any]]] = {
+    "shuffle": lambda records, path: records.shuffle(8, seed=1),  # its states say where its records lie
+    "cache in a file": lambda records, path: records.cache(path / "cache").repeat(2),
+    "in any order": lambda records, path: records.map(bytes.upper, num_parallel_calls=2, deterministic=True).shuffle(5),
+}
+
+
+@pytest.mark.parametrize("name", RECORD_CHAINS)
+def test_records_of_shards_go_on_too(files: list[str], tmp_path: Path, name: str) -> None:
+    failing = TFRecordDataset(files, num_parallel_reads=3).map(fails_at_20)
+    dataset = RECORD_CHAINS[name](failing, tmp_path)
+    iterator = dataset.with_epoch(0).iterate()
+    whole, states = [], [iterator.state_dict()]
+    while True:
+        try:
+            whole.append(next(iterator))
+        except StopIteration:
+            break
+        except OddError as error:
+            whole.append(repr(error))
+        states.append(json.loads(json.dumps(iterator.state_dict())))
+    assert sum(isinstance(event, str) for event in whole) == (4 if "cache" in name else 2)
+    assert not (tmp_path / "cache").exists()  # a pass in which an element failed is not kept
+    for index in {*range(0, len(states), 7), *(n + 1 for n, event in enumerate(whole) if isinstance(event, str))}:
+        with dataset.with_epoch(0).iterate(states[index]) as resumed:
+            again = []
+            while True:
+                try:
+                    again.append(next(resumed))
+                except StopIteration:
+                    break
+                except OddError as error:
+                    again.append(repr(error))
+        assert again == whole[index:], index
+
+
 def test_errors_that_are_left_out_are_counted_and_told(files: list[str], caplog: pytest.LogCaptureFixture) -> None:
     records = TFRecordDataset(files, num_parallel_reads=3)
     everything = list(records)

@@ -96,7 +96,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, body: bytes, headers: Mapping[str, str] = {}) -> None:
         self.send_response(status)
-        for name, value in {"Content-Type": "application/json", "Content-Length": str(len(body)), **headers}.items():
+        for name, value in {"Content-Length": str(len(body)), "Connection": "close", **headers}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":

@@ -18,8 +18,8 @@ def close(filesystem: Any) -> None:
 def wake(filesystem: Any) -> None:
     """Makes a new connection where the old one was closed or has failed."""
     if _is_sftp(filesystem):
-        transport = filesystem.client.get_transport()
-        if transport is None or not transport.is_active() or transport.sock.fileno() < 0:
+        transport, channel = filesystem.client.get_transport(), filesystem.ftp.get_channel()
+        if transport is None or not transport.is_active() or transport.sock.fileno() < 0 or channel.closed:
             filesystem.client.close()
             filesystem._connect()
 

@@ -21,7 +21,7 @@ import fsspec.core
 
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
 from streamrec.storage.backends.chained_urls import CACHES, protocol_of, split_chain
-from streamrec.storage.backends.fsspec import common, ftp, sftp
+from streamrec.storage.backends.fsspec import caches, common, ftp, sftp
 from streamrec.storage.backends.fsspec.spooled_upload import SpooledUpload
 from streamrec.storage.backends.options import Source
 from streamrec.storage.backends.urls import temporary_name
@@ -102,7 +102,7 @@ class SyncFsBackend:
         if stop is not None and start >= stop:
             return EmptyBody(info)
         with common.seam(path, start, end):
-            opening = partial(self._open_file, self._name(path), start)
+            opening = partial(self._open_file, self._name(path), start, info.size)
             file = await in_thread(opening, undo=_File.close, run=self.call)
         return _FileBody(self, file, info, start, stop)
 
@@ -158,8 +158,10 @@ class SyncFsBackend:
         self._fs.invalidate_cache(self._fs._parent(name))
         return self._fs.info(name)
 
-    def _open_file(self, name: str, start: int) -> _File:
-        with self._opening.setdefault(name, _Lock()):
+    def _open_file(self, name: str, start: int, size: int | None) -> _File:
+        ftp.wake(self._fs)
+        sftp.wake(self._fs)
+        with self._opening.setdefault(name, _Lock()), caches.whole(self._fs, name, size):
             return _File(self._fs.open(name, "rb"), start, self._lock)
 
     def _name(self, path: str) -> str:
