@@ -20,6 +20,7 @@ from streamrec import Example, FixedLenFeature, RaggedFeature
 from streamrec.cli import program
 from streamrec.ray import TFRecordDatasource, read_tfrecords, write_tfrecords
 from streamrec.testing.servers import Store
+from tests.pages import blocks
 
 FEATURES = {
     "id": FixedLenFeature([], "int64"),
@@ -180,3 +181,11 @@ def test_commands_run_on_the_cluster(
     assert program.run(["reshard", *far, "--shards", "2", f"{tmp_path}/b/", f"{tmp_path}/e/"]) == 1
     assert f"{shards[1]}, record 0, byte 0: " in capsys.readouterr().err
     assert [path for path in (tmp_path / "e").rglob("*") if path.is_file()] == []
+
+
+def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = Path(__file__).parents[2] / "docs" / "ray.md"
+    snippets = [block.text for block in blocks(page) if block.kind == "python"]
+    assert len(snippets) == 3
+    exec(compile("\n".join(snippets), str(page), "exec"), {})

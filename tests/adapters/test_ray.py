@@ -20,6 +20,7 @@ pytestmark = [
 def test_cases() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-W", "default"]
     environment = {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+    environment |= {"RAY_raylet_start_wait_time_s": "300"}
     environment |= {"RAY_DATA_DISABLE_PROGRESS_BARS": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
     file = Path(__file__).with_name("ray_cases.py")
     done = subprocess.run([*command, str(file)], env=environment, capture_output=True, text=True, timeout=800)
