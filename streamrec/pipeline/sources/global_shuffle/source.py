@@ -47,8 +47,11 @@ WINDOW_BYTES = 128 << 20
 EXACT_BYTES = 64 << 10
 """Where records are so large on average, and nobody said how they are shuffled, it is exactly."""
 
-CHUNK_BYTES = 16 << 20
-"""About how much is gathered at a time: each time costs something for each group."""
+BLOCKS_CHUNK_BYTES = 16 << 20
+"""About how much is gathered of blocks at a time: each time costs something for each group."""
+
+EXACT_CHUNK_BYTES = 8 << 20
+"""The same of an exact order: of more of a small data set, the gaps that are read are too many."""
 
 AHEAD_BLOCKS = 24
 """So many blocks are fetched ahead at the most: what fills the wire."""
@@ -101,7 +104,8 @@ class GlobalShuffle:
         rank = self.rank or within.rank or rank_here()
         steps = resumed(self._steps(len(records), rank), state, records.digest)
         first = steps.next_own(0 if state is None else (state["position"] - steps.base) // steps.batch)
-        plan = Plan(steps, first, max(1, self._chunk_bytes(within) // max(1, int(steps.share * records.mean_bytes))))
+        step_bytes = max(1, int(steps.share * records.mean_bytes))
+        plan = Plan(steps, first, max(1, self._chunk_bytes(records, within) // step_bytes))
         async with background() as tasks:
             reading = self._reading(plan, records, tasks, within)
             for step, positions in plan.runs():
@@ -140,10 +144,12 @@ class GlobalShuffle:
         worker, workers = worker_here()
         return Steps(total, batch, self.even, rank.rank, rank.world_size, worker, workers)
 
+    def _is_exact(self, records: IndexedRecords) -> bool:
+        return records.mean_bytes >= EXACT_BYTES if self.quality is None else self.quality == "exact"
+
     def _order(self, records: IndexedRecords, epoch: int) -> BlockOrder | ExactOrder:
         """The order of an epoch."""
-        exact = records.mean_bytes >= EXACT_BYTES if self.quality is None else self.quality == "exact"
-        if exact:
+        if self._is_exact(records):
             return ExactOrder(len(records), self.seed, epoch)
         groups = self.slot_groups or groups_for(self.batch or MANY)
         window = max(1, self.window_bytes // self.block_bytes // groups)
@@ -156,7 +162,7 @@ class GlobalShuffle:
         Raises:
             ValueError: The memory budget does not hold its windows.
         """
-        order, limit = self._order(records, within.epoch), within.budget - 2 * self._chunk_bytes(within)
+        order, limit = self._order(records, within.epoch), within.budget - 2 * self._chunk_bytes(records, within)
         if isinstance(order, ExactOrder):
             runs = (positions.ravel() for step, positions in plan.natural())
             return ExactReading(order, records, runs, tasks, records.mean_bytes, limit)
@@ -171,9 +177,9 @@ class GlobalShuffle:
         most = needed + AHEAD_BLOCKS * self.block_bytes
         return BlockReading(order, records, groups, tasks, records.mean_bytes, min(limit, most), within.session.threads)
 
-    @staticmethod
-    def _chunk_bytes(within: RunContext) -> int:
-        return max(1, min(CHUNK_BYTES, within.budget // CHUNK_SHARE))
+    def _chunk_bytes(self, records: IndexedRecords, within: RunContext) -> int:
+        most = EXACT_CHUNK_BYTES if self._is_exact(records) else BLOCKS_CHUNK_BYTES
+        return max(1, min(most, within.budget // CHUNK_SHARE))
 
 
 def checked(source: GlobalShuffle) -> GlobalShuffle:
