@@ -121,7 +121,7 @@ fuzz:
 
 bench: client servers peers
 	$(CLIENT)/bin/python $(PIP) tfrecord
-	for name in kernels local stream encode parse writing paced faults pipeline training clients repeated_gets images tls short_runs commands; do $(CLIENT)/bin/python -m benchmarks.$$name || exit 1; done
+	for name in kernels local stream encode parse writing paced faults pipeline training clients repeated_gets images tls short_runs commands functions small_shards; do $(CLIENT)/bin/python -m benchmarks.$$name || exit 1; done
 	$(CLIENT)/bin/python -m benchmarks.pipeline --memory
 
 client: $(CLIENT)/.done
