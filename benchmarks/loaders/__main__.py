@@ -47,9 +47,10 @@ def main() -> None:
     parser.add_argument("--sides", default=";".join(SIDES), help="with ; between them")
     given = parser.parse_args()
     sides = given.sides.split(";")
-    rows = [row for kind in given.only.split(",") for row in compared(kind, sides, given.rounds)]
-    machine = describe(*VERSIONS, "simplejpeg", "s3fs")
-    save("loaders", {"machine": machine | {"load": round(os.getloadavg()[0], 1), "rounds": given.rounds}, "rows": rows})
+    machine, rows = describe(*VERSIONS, "simplejpeg", "s3fs") | {"rounds": given.rounds}, []
+    for kind in given.only.split(","):
+        rows += compared(kind, sides, given.rounds)
+        save("loaders", {"machine": machine | {"load": round(os.getloadavg()[0], 1)}, "rows": rows})
 
 
 def compared(kind: str, sides: list[str], rounds: int) -> list[dict[str, Any]]:
@@ -64,13 +65,13 @@ def compared(kind: str, sides: list[str], rounds: int) -> list[dict[str, Any]]:
                 for side in sides:
                     with ProcessPoolExecutor(1, forkserver) as process:
                         found[side].append(process.submit(measured, kind, side, store.url).result())
+                        print(json.dumps({"side": side, **found[side][-1]}), flush=True)
     rows = []
     for side, runs in found.items():
         size = sizes[FORMATS.get(side, "tfrecord")]
         row = {"kind": kind, "side": side, "samples": KINDS[kind][0], "bytes": size}
         row |= {key: median(run[key] for run in runs) for key in FIGURES}
         rows.append(row)
-        print(json.dumps(row), flush=True)
     return rows
 
 

@@ -1,7 +1,7 @@
 """The loaders: each is made over the store's URL, and gives batches of tensors.
 
-`PACKAGES` are imported before the clock starts, in a process that those of all sides are forked from: also s3fs, which
-streamrec imports when it is needed.
+Packages are imported before the clock starts: `PACKAGES` in a process that those of all sides are forked from (s3fs
+too, which streamrec imports when it is needed); `tfrecord` and TensorFlow, which do not go together, by their sides.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ PACKAGES = [
     "webdataset",
     "streaming",
     "litdata",
-    "tfrecord.reader",
-    "tensorflow",
 ]
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_DEFAULT_REGION": "us-east-1"}
 
@@ -116,6 +114,7 @@ def litdata(kind: str, url: str, folder: str) -> Made:
 
 def vahidk(kind: str, url: str, folder: str) -> Made:
     """The reader of `tfrecord` in torchdata's loader: it takes files, so each shard is fetched before it is read."""
+    import tfrecord.reader  # noqa: F401
     from torch.utils.data import IterableDataset, get_worker_info
     from torchdata.stateful_dataloader import StatefulDataLoader
 
