@@ -9,12 +9,13 @@ and `uploads` (resume, parts), `retry` and `faults` (what is tried again), `back
 per kind of store below it.
 """
 
-from streamrec.storage.backend import ObjectInfo
+from streamrec.storage.backend import ObjectInfo, ShortObject
 from streamrec.storage.backends.chained_urls import protocol_of, split_chain
 from streamrec.storage.backends.local.backend import local_path
 from streamrec.storage.backends.local.mapped_files import Mappings, noting
 from streamrec.storage.backends.urls import directory_advice
 from streamrec.storage.base import ByteStream, Storage
+from streamrec.storage.reading.connections import BUFFER_BYTES
 from streamrec.storage.reading.stream import ResumingStream
 from streamrec.storage.registry import Storages, check_source, located
 from streamrec.storage.resilience.retry import RetryPolicy
@@ -22,6 +23,7 @@ from streamrec.storage.telemetry.statistics import Counts, Distribution, Snapsho
 from streamrec.storage.uploads.upload import Upload
 
 __all__ = [
+    "BUFFER_BYTES",
     "ByteStream",
     "Counts",
     "Distribution",
@@ -29,6 +31,7 @@ __all__ = [
     "ObjectInfo",
     "ResumingStream",
     "RetryPolicy",
+    "ShortObject",
     "Snapshot",
     "Statistics",
     "Storage",

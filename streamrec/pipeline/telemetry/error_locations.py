@@ -149,7 +149,9 @@ def backwards(turn: Mapping[str, Any], last: Mapping[int, int], back: int, block
     """The record that came `back` records before this turn."""
     slots: Sequence[Any] = turn["slots"]
     place, had = turn["cycle"], turn["block"]
-    given = dict.fromkeys(last, 0)
+    rounds = max(0, back - had - 1) // (len(last) * block_length)  # whole ones are gone through at once
+    given = dict.fromkeys(last, rounds * block_length)
+    back -= rounds * len(last) * block_length
     while True:
         if slots[place] is not None:
             shard = slots[place][0]

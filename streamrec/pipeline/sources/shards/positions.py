@@ -19,6 +19,7 @@ from streamrec.shards import ShardPlace
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 __all__ = [
+    "START",
     "BlockPositions",
     "InterleaveMark",
     "InterleaveSnapshot",

@@ -8,9 +8,11 @@ protocol instead (`Transport.set_protocol`, asyncio's documented way to switch),
 framer wants them. Measured beside aiohttp's own stream: see benchmarks/stream.py.
 
 Rules:
-- Only a plain body of known length is taken over, when aiohttp holds none of it any more, and when so much
-  is left that a new connection for the next request does not count: the connection is closed afterwards,
-  since aiohttp's parser did not see the body's end.
+- Only a plain body of known length is taken over, when aiohttp holds none of it any more, and when so much is left that
+  it pays.
+- Behind the last byte the connection is aiohttp's again, and goes back to its pool: the next request uses it. aiohttp
+  parses each response with a new parser, so it does not matter that the last one never saw the body's end. A body that
+  is closed before its end closes the connection.
 - The transport reads only while a `readinto` waits: back-pressure is the caller's, and no byte is ever
   written into a buffer whose owner is not waiting for it. It is not stopped for a caller who comes back with the next
   buffer at once, before the loop looks at its sockets again: to stop and to go on costs two dozen calls.
@@ -29,6 +31,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import aiohttp
@@ -82,18 +86,26 @@ def _buffered(response: aiohttp.ClientResponse, remaining: int) -> BufferedBody 
     held = getattr(handler, "_tail", b"")
     if not isinstance(transport, asyncio.Transport) or handler is None or held or not transport.is_reading():
         return None
+    finish = partial(_give_to_the_pool, response, transport)
     if transport.get_extra_info("sslcontext") is None:
-        buffered = BufferedBody(transport, handler, remaining)
+        buffered = BufferedBody(transport, handler, remaining, finish)
     else:
         deciphering = taken_apart(transport)
         if deciphering is None:
             return None
         transport.pause_reading()  # asyncio's own TLS reads no more
         transport = deciphering.below
-        buffered = BufferedBody(transport, deciphering.protocol, remaining, deciphering)
+        buffered = BufferedBody(transport, deciphering.protocol, remaining, finish, deciphering)
     transport.pause_reading()
     transport.set_protocol(buffered)
     return buffered
+
+
+def _give_to_the_pool(response: aiohttp.ClientResponse, transport: asyncio.Transport) -> None:
+    """Tells aiohttp that the body is whole: it keeps the connection for the next request, if the server does."""
+    response.content.feed_eof()
+    if not transport.is_closing() and not transport.is_reading():
+        transport.resume_reading()  # so that a server that ends it is heard
 
 
 class BufferedBody(asyncio.BufferedProtocol):
@@ -103,6 +115,7 @@ class BufferedBody(asyncio.BufferedProtocol):
         transport: What the bytes come through.
         handler: Its protocol until now.
         remaining: Bytes of the body that have not come yet.
+        finish: Called when all have come, and the transport is the handler's again.
         deciphering: How they are deciphered; None where they come as they are.
     """
 
@@ -111,10 +124,13 @@ class BufferedBody(asyncio.BufferedProtocol):
         transport: asyncio.Transport,
         handler: asyncio.BaseProtocol,
         remaining: int,
+        finish: Callable[[], None],
         deciphering: Deciphering | None = None,
     ) -> None:
         self._transport = transport
         self._handler = handler
+        self._finish = finish
+        self._ours = True
         self._deciphering = deciphering
         self._socket = transport.get_extra_info("socket")
         self._gathers = 1
@@ -157,8 +173,7 @@ class BufferedBody(asyncio.BufferedProtocol):
                 raise
         if not self._filled:
             raise ConnectionError(f"the connection ended {self._remaining:,} bytes before the body") from self._failure
-        self._remaining -= self._filled
-        return self._filled
+        return self._delivered(self._filled)
 
     def _gather(self) -> None:
         """Tells the kernel how much must be there before we hear of it."""
@@ -181,8 +196,24 @@ class BufferedBody(asyncio.BufferedProtocol):
         count = min(len(buffer), len(self._spilled), self._remaining)
         buffer[:count] = self._spilled[:count]
         self._spilled = self._spilled[count:]
+        return self._delivered(count)
+
+    def _delivered(self, count: int) -> int:
+        """The caller has so many bytes more; the connection has done its work behind the last one."""
         self._remaining -= count
+        if not self._remaining and self._failure is None and not self._spilled:
+            try:
+                self._release()
+            except Exception as error:
+                BUFFERED_BODIES.leave(ALL, error)
         return count
+
+    def _release(self) -> None:
+        """The connection goes back to where it came from."""
+        if self._gathers > 1 and self._socket is not None:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        self.give_back()
+        self._finish()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the transport puts the next bytes."""
@@ -228,9 +259,14 @@ class BufferedBody(asyncio.BufferedProtocol):
         return 0
 
     def give_back(self) -> None:
-        """The connection's own protocol goes on with it, to close it."""
-        if self._deciphering is not None and self._failure is None:
-            self._failure = ConnectionAbortedError("the body was closed")
+        """The connection's own protocol goes on with it."""
+        if not self._ours or self._failure is not None:
+            return
+        self._ours = False
+        self._failure = ConnectionAbortedError("the body was closed")
+        if self._deciphering is None:
+            self._transport.set_protocol(self._handler)
+        else:
             self._deciphering.give_back()
 
     def eof_received(self) -> bool:
