@@ -20,14 +20,13 @@ import argparse
 import json
 import multiprocessing
 import os
-import resource
 import tempfile
-import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from benchmarks.loaders.data import KINDS, write
+from benchmarks.loaders.measure import measured
 from benchmarks.loaders.sides import PACKAGES, SIDES
 from benchmarks.machine import describe, median, save
 from streamrec.testing.faults import Faults
@@ -73,31 +72,6 @@ def compared(kind: str, sides: list[str], rounds: int) -> list[dict[str, Any]]:
         row |= {key: median(run[key] for run in runs) for key in FIGURES}
         rows.append(row)
     return rows
-
-
-def measured(kind: str, side: str, url: str) -> dict[str, float]:
-    """Reads everything once."""
-    first, counts = 0.0, []
-    with tempfile.TemporaryDirectory() as folder:
-        begun = SIDES[side](kind, url, folder)
-        before, began = used(), time.perf_counter()
-        for batch in begun():
-            first = first or time.perf_counter() - began
-            counts.append(len(batch["tokens" if kind == "tokens" else "image"]))
-        seconds, count = time.perf_counter() - began, sum(counts)
-    assert count == KINDS[kind][0], f"{side} gave {count} samples"
-    return {
-        "samples_s": count / seconds,
-        "first_s": first,
-        "steady_s": (count - counts[0]) / (seconds - first),
-        "cpu_ms": 1e3 * (used() - before) / count,
-    }
-
-
-def used() -> float:
-    """Processor time of this process and of its children that have ended."""
-    both = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in both)
 
 
 if __name__ == "__main__":
