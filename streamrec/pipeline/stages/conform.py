@@ -41,7 +41,7 @@ class _Conforming(Calling):
             return [Chunk(chunk.elements, positions, chunk.nbytes)]
         out = []
         numbered = replace(chunk, positions=positions)
-        for stretch in self._stretches((element,) for element in chunk.elements):
+        for stretch in self._stretches([(element,) for element in chunk.elements]):
             if stretch.results:
                 elements = Frames.of(stretch.results) if self._records else stretch.results
                 out.append(Chunk.weighed(elements, Shifted(positions, stretch.first) if stretch.first else positions))

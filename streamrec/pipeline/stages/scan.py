@@ -60,7 +60,7 @@ class _Scanning(Calling):
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
         before, out = packed(self._state), []
-        for first, results, error in self._stretches((element,) for element in chunk.elements):
+        for first, results, error in self._stretches([(element,) for element in chunk.elements]):
             used = min(self._again, len(results))
             self._again -= used
             if used < len(results):

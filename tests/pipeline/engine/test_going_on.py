@@ -383,3 +383,19 @@ def test_tensorflow_goes_on_in_the_same_way(name: str) -> None:
     assert ["error" if event.startswith("OddError") else json.loads(event) for event in ours] == json.loads(
         json.dumps(theirs())
     )
+
+
+def test_stop_iteration_of_a_function_is_an_error_of_one_element() -> None:
+    """It ends no loop, and loses no element: neither in the middle nor at the end of what is called together."""
+
+    def stops(number: int) -> int:
+        if number % 1024 in (5, 1023):
+            raise StopIteration
+        return int(number)
+
+    iterator = iter(Dataset.range(2048).map(stops))
+    for first, last in ((0, 5), (6, 1023), (1024, 1029), (1030, 2047)):
+        assert [next(iterator) for _ in range(first, last)] == list(range(first, last))
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            next(iterator)
+    assert list(iterator) == []

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Final
 
 from streamrec import kernels
-from streamrec.pipeline.elements.chunk import Chunk, Position, Positions
+from streamrec.pipeline.elements.chunk import Chunk, Positions
 from streamrec.pipeline.sources.shards.interleave import Interleave
-from streamrec.pipeline.sources.shuffle.record_locations import RecordLocations, joined, places_of
+from streamrec.pipeline.sources.shards.positions import JoinedPositions
 from streamrec.tfrecord import Frames, Scattered, are_long, as_spans
 
 __all__ = ["pull"]
@@ -46,18 +45,3 @@ def chunk_of(pulled: Sequence[tuple[Frames, Positions]]) -> Chunk | None:
         return Chunk.weighed(Scattered.joining(windows), positions)
     buffer, spans = kernels.interleave([[(frames.buffer, frames.spans) for frames in windows]], 1)
     return Chunk.weighed(Frames(buffer, as_spans(spans)), positions)
-
-
-class JoinedPositions(NamedTuple):
-    """Positions of several pulls, one behind the other: where each begins, and the last one ends."""
-
-    firsts: tuple[int, ...]
-    parts: tuple[Positions, ...]
-
-    def places(self) -> RecordLocations | None:
-        found = [places_of(part) for part in self.parts]
-        return None if None in found else joined([places for places in found if places is not None])
-
-    def at(self, index: int) -> Position:
-        part = max(0, min(bisect_right(self.firsts, index), len(self.parts)) - 1)
-        return self.parts[part].at(index - self.firsts[part])
