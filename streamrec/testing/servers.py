@@ -385,7 +385,9 @@ def _running(
         _wait_until(ready, watchdog, log)
         yield directory, log
     finally:
-        watchdog.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # it has ended by itself
+            watchdog.stdin.write(b".")  # the pipe's end would not do: processes forked from this one hold it too
+            watchdog.stdin.close()
         watchdog.wait()
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +17,17 @@ from absl import flags
 from streamrec import (
     CorruptRecordError,
     Dataset,
+    FeatureError,
     FixedLenFeature,
     PositionMismatchError,
+    StorageError,
     TFRecordDataset,
     encode_example,
     encode_records,
 )
 from streamrec.grain import IterDataset
+from tests.adapters.conftest import RECORDS, Leaving
+from tests.effort import thorough
 
 flags.FLAGS.mark_as_parsed()  # Grain asks for flags of absl, which a program reads from its command line
 
@@ -42,6 +49,14 @@ def doubled(row: Any) -> Any:
 
 def batches_of(dataset: Dataset[Any]) -> Any:
     return IterDataset(dataset).map(doubled).batch(3)
+
+
+def in_workers(dataset: Any, workers: int = 2) -> Any:
+    return dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
+
+
+def in_a_worker(dataset: Any) -> Any:
+    return in_workers(dataset, 1)
 
 
 def ids(batches: Any) -> list[int]:
@@ -78,13 +93,13 @@ def test_epochs_are_the_datasets() -> None:
 
 def test_worker_processes(tmp_path: Path) -> None:
     name = examples(tmp_path / "a", 40)
-    whole = ids(batches_of(rows(name)).mp_prefetch(grain.MultiprocessingOptions(num_workers=2)))
+    whole = ids(in_workers(batches_of(rows(name))))
     assert sorted(whole) == list(range(0, 80, 2))
-    elements = iter(batches_of(rows(name)).mp_prefetch(grain.MultiprocessingOptions(num_workers=2)))
+    elements = iter(in_workers(batches_of(rows(name))))
     before = [number for _ in range(3) for number in next(elements)["id"].tolist()]
     state = elements.get_state()
     elements.close()
-    again = iter(batches_of(rows(name)).mp_prefetch(grain.MultiprocessingOptions(num_workers=2)))
+    again = iter(in_workers(batches_of(rows(name))))
     again.set_state(state)
     assert before + ids(again) == whole
     again.close()
@@ -115,3 +130,34 @@ def test_errors(tmp_path: Path) -> None:
     elements.close()
     with pytest.raises(ValueError, match="was closed"):
         next(elements)
+
+
+@pytest.mark.parametrize("place", [iter, *thorough(in_a_worker)])
+def test_a_missing_feature(tmp_path: Path, place: Any) -> None:
+    data = [encode_example({"id": number} if number != 10 else {"other": 1}) for number in range(21)]
+    (tmp_path / "shard").write_bytes(encode_records(data))
+    dataset = TFRecordDataset(str(tmp_path / "shard")).distribute().batch(4).parse_example(FEATURES)
+    with pytest.raises(FeatureError, match="feature 'id': found nothing") as told:
+        list(place(IterDataset(dataset)))
+    assert f"{tmp_path / 'shard'}, record" in told.value.__notes__[0]
+
+
+@pytest.mark.parametrize("place", [iter, in_a_worker])
+def test_a_server_that_goes_away(leaving: Leaving, place: Any) -> None:
+    seen = 0
+    with pytest.raises(StorageError, match="s3://bucket/train-"):
+        for batch in place(IterDataset(leaving.dataset)):
+            seen += len(batch["id"])
+            leaving.server.close()
+    assert 0 < seen < RECORDS
+
+
+def test_a_worker_that_is_killed(tmp_path: Path) -> None:
+    dataset = rows(examples(tmp_path / "a", 10_000)).repeat()
+    elements = iter(in_a_worker(batches_of(dataset)))
+    next(elements)
+    os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match="terminated unexpectedly with exit code -9"):
+        for _ in elements:
+            pass
+    elements.close()

@@ -18,12 +18,14 @@ from streamrec import (
     FeatureError,
     FixedLenFeature,
     PositionMismatchError,
+    StorageError,
     TFRecordDataset,
     VarLenFeature,
     encode_example,
     encode_records,
 )
 from streamrec.jax import Loader, rank_among
+from tests.adapters.conftest import RECORDS, Leaving
 
 FEATURES = {"id": FixedLenFeature((), np.int64), "pair": FixedLenFeature((2,), np.float32)}
 ROWS = NamedSharding(jax.make_mesh((8,), ("data",)), PartitionSpec("data"))
@@ -134,6 +136,15 @@ def test_bad_input(tmp_path: Path) -> None:
         list(Loader(dataset, ROWS))
     assert told.value.feature == "label"
     assert f"{tmp_path / 'good'}, record 0" in told.value.__notes__[0]
+
+
+def test_a_server_that_goes_away(leaving: Leaving) -> None:
+    seen = 0
+    with pytest.raises(StorageError, match="s3://bucket/train-"):
+        for batch in Loader(leaving.dataset, prefetch=1):
+            seen += len(batch["id"])
+            leaving.server.close()
+    assert 0 < seen < RECORDS
 
 
 def test_ranks() -> None:

@@ -1,4 +1,4 @@
-"""docs/pytorch.md and docs/jax.md: their snippets run, one after the other, as a program of their own."""
+"""docs/pytorch.md and docs/jax.md: their snippets run, one after the other, as a program whose data lies in S3."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from streamrec.testing.servers import Store
+
 DOCS = Path(__file__).parents[2] / "docs"
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
@@ -20,18 +22,24 @@ pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
     ("page", "packages"),
     [("pytorch.md", ["torch", "torchdata", "lightning", "accelerate"]), ("jax.md", ["jax", "grain"])],
 )
-def test_snippets_run(tmp_path: Path, page: str, packages: list[str]) -> None:
+def test_snippets_run(tmp_path: Path, s3_store: Store, page: str, packages: list[str]) -> None:
     missing = [package for package in packages if importlib.util.find_spec(package) is None]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}")
     snippets = re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
     assert len(snippets) >= 4
-    (tmp_path / "page.py").write_text("\n".join(snippets))
+    program, places = re.subn('"data/', f'"{s3_store.url}/{page}/', "\n".join(snippets))
+    assert places >= 2
+    (tmp_path / "page.py").write_text(program)
     environment = {
         **os.environ,
         "PYTHONPATH": str(DOCS.parent),
         "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
         "JAX_PLATFORMS": "cpu",
+        "AWS_ENDPOINT_URL": s3_store.endpoint,
+        "AWS_ACCESS_KEY_ID": s3_store.options["key"],
+        "AWS_SECRET_ACCESS_KEY": s3_store.options["secret"],
+        "AWS_DEFAULT_REGION": "us-east-1",
     }
     done = subprocess.run([sys.executable, "page.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

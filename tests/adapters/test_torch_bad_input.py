@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,12 @@ from streamrec import (
     Dataset,
     FeatureError,
     FixedLenFeature,
-    RetryPolicy,
     StorageError,
     TFRecordDataset,
     encode_example,
     encode_records,
 )
-from streamrec.testing.faults import Faults
-from streamrec.testing.program import ServerProcess
+from tests.adapters.conftest import RECORDS, Leaving
 
 torch = pytest.importorskip("torch")
 stateful = pytest.importorskip("torchdata.stateful_dataloader")
@@ -40,7 +37,6 @@ pytestmark = [
 ]
 
 FEATURES = {"id": FixedLenFeature((), np.int64)}
-QUICK = RetryPolicy(attempts=2, backoff_base=0.01, connect_timeout=2.0, first_byte_timeout=2.0, stall_timeout=2.0)
 WAYS = ["loader", "process", "workers", "stateful"]
 
 
@@ -81,27 +77,14 @@ def test_a_missing_feature(tmp_path: Path, way: str) -> None:
     assert f"{tmp_path / 'shard'}, record" in said
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[tuple[ServerProcess, str, dict[str, Any]]]:
-    """A store of its own, with two shards of 8 MB."""
-    (tmp_path / "bucket").mkdir()
-    for shard in range(2):
-        (tmp_path / "bucket" / f"train-{shard}").write_bytes(encode_records(rows(80, filler=bytes(100_000))))
-    with ServerProcess("streamrec.testing.objectstore", ("--root", str(tmp_path)), Faults(rate=8e6)) as server:
-        yield server, "s3://bucket/train-*", {"endpoint_url": server.url, "anon": True}
-
-
 @pytest.mark.parametrize("way", WAYS)
-def test_a_server_that_goes_away(store: tuple[ServerProcess, str, dict[str, Any]], way: str) -> None:
-    server, url, options = store
-    records = TFRecordDataset(url, storage_options=options, retry=QUICK).distribute()
-    dataset = records.batch(1).parse_example(FEATURES).with_options(memory_budget=2 << 20)
+def test_a_server_that_goes_away(leaving: Leaving, way: str) -> None:
     seen = 0
     with pytest.raises(StorageError, match="s3://bucket/train-"):
-        for batch in loaded(way, dataset):
+        for batch in loaded(way, leaving.dataset):
             seen += len(batch["id"])
-            server.close()
-    assert 0 < seen < 160
+            leaving.server.close()
+    assert 0 < seen < RECORDS
 
 
 @pytest.mark.parametrize("persistent", [False, True])

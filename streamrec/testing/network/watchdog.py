@@ -1,7 +1,7 @@
 """Runs one server and ends it when the process that wanted it is gone, however that ended.
 
-Usage: `watchdog.py DIRECTORY COMMAND...`, with a pipe as standard input. When the pipe closes (the parent
-closed it, returned, crashed or was killed) the server is killed and the directory is removed. Run as a
+Usage: `watchdog.py DIRECTORY COMMAND...`, with a pipe as standard input. When a byte comes, or the pipe
+closes (the parent crashed or was killed), the server is killed and the directory is removed. Run as a
 script by `streamrec.testing.servers`; imports nothing but the standard library.
 """
 
@@ -24,7 +24,7 @@ def main(directory: str, command: list[str]) -> int:
     server = subprocess.Popen(command, stdin=subprocess.DEVNULL, cwd=directory)
 
     def wait_for_parent() -> None:
-        sys.stdin.buffer.read()
+        sys.stdin.buffer.read(1)
         server.kill()
 
     threading.Thread(target=wait_for_parent, daemon=True).start()

@@ -1,0 +1,37 @@
+"""What one loader does, in a process of its own."""
+
+from __future__ import annotations
+
+import resource
+import tempfile
+import time
+
+from benchmarks.loaders.data import KINDS
+from benchmarks.loaders.sides import SIDES
+
+__all__ = ["measured"]
+
+
+def measured(kind: str, side: str, url: str) -> dict[str, float]:
+    """Reads everything once."""
+    first, counts = 0.0, []
+    with tempfile.TemporaryDirectory() as folder:
+        begun = SIDES[side](kind, url, folder)
+        before, began = used(), time.perf_counter()
+        for batch in begun():
+            first = first or time.perf_counter() - began
+            counts.append(len(batch["tokens" if kind == "tokens" else "image"]))
+        seconds, count = time.perf_counter() - began, sum(counts)
+    assert count == KINDS[kind][0], f"{side} gave {count} samples"
+    return {
+        "samples_s": count / seconds,
+        "first_s": first,
+        "steady_s": (count - counts[0]) / (seconds - first),
+        "cpu_ms": 1e3 * (used() - before) / count,
+    }
+
+
+def used() -> float:
+    """Processor time of this process and of its children that have ended."""
+    both = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in both)

@@ -1,0 +1,39 @@
+"""Bad input that every adapter meets: a store that goes away while it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streamrec import Dataset, FixedLenFeature, RetryPolicy, TFRecordDataset, encode_example, encode_records
+from streamrec.testing.faults import Faults
+from streamrec.testing.program import ServerProcess
+
+QUICK = RetryPolicy(attempts=2, backoff_base=0.01, connect_timeout=2.0, first_byte_timeout=2.0, stall_timeout=2.0)
+RECORDS = 160
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """A store that can be closed, and batches of one record from it, "id" alone, that wait for its bytes."""
+
+    server: ServerProcess
+    dataset: Dataset[dict[str, np.ndarray]]
+
+
+@pytest.fixture
+def leaving(tmp_path: Path) -> Iterator[Leaving]:
+    """A store of its own, with two shards of 32 MB: more than the kernel's buffers hold when the store is closed."""
+    (tmp_path / "bucket").mkdir()
+    for shard in range(2):
+        rows = [encode_example({"id": number, "filler": bytes(400_000)}) for number in range(RECORDS // 2)]
+        (tmp_path / "bucket" / f"train-{shard}").write_bytes(encode_records(rows))
+    with ServerProcess("streamrec.testing.objectstore", ("--root", str(tmp_path)), Faults(rate=8e6)) as server:
+        options = {"endpoint_url": server.url, "anon": True}
+        records = TFRecordDataset("s3://bucket/train-*", storage_options=options, retry=QUICK).distribute()
+        batches = records.batch(1).parse_example({"id": FixedLenFeature((), np.int64)})
+        yield Leaving(server, batches.with_options(memory_budget=2 << 20))
