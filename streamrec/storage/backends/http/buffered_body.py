@@ -8,18 +8,12 @@ protocol instead (`Transport.set_protocol`, asyncio's documented way to switch),
 framer wants them. Measured beside aiohttp's own stream: see benchmarks/stream.py.
 
 Rules:
-- Only a plain body of known length is taken over, when aiohttp holds none of it any more, and when so much
-  is left that a new connection for the next request does not count: the connection is closed afterwards,
-  since aiohttp's parser did not see the body's end.
 - The transport reads only while a `readinto` waits: back-pressure is the caller's, and no byte is ever
   written into a buffer whose owner is not waiting for it. It is not stopped for a caller who comes back with the next
   buffer at once, before the loop looks at its sockets again: to stop and to go on costs two dozen calls.
 - `readinto` returns when the buffer is full, or `LINGER` seconds after its first byte.
 - The kernel gathers: while much is still to come, it says so only when `GATHER` bytes are there (SO_RCVLOWAT), or as
   many as are wanted if that is less.
-- Over TLS it is the transport below that is given this protocol, and the bytes are deciphered into the caller's buffer
-  (`deciphering.py`). What came and is not deciphered yet stays with OpenSSL.
-- Taking a body over is a fast path (`fast_path.py`): where it fails, aiohttp goes on as ever.
 - aiohttp may still switch the reading on: an earlier response of the same connection that was whole when the
   connection was given on, and is drained only now, does so. What comes then is kept for the next `readinto`,
   and the reading is switched off again.
@@ -31,15 +25,7 @@ import asyncio
 import socket
 from typing import Final
 
-import aiohttp
-
-from streamrec.storage.backends.fast_path import FastPath
-from streamrec.storage.backends.http.deciphering import Deciphering, taken_apart
-
-__all__ = ["BUFFERED_BODIES", "BufferedBody", "take_over"]
-
-LEAST: Final = 1 << 20
-"""Bytes that must be left for a body to be taken over."""
+__all__ = ["GATHER", "LINGER", "BufferedBody"]
 
 SPILL: Final = 1 << 16
 """Bytes that are taken at a time while nobody waits for them."""
@@ -48,52 +34,8 @@ GATHER: Final = 1 << 20
 """So many bytes at a time: a turn of the event loop for fewer costs as much as receiving them. Ungathered, a paced
 connection gives 64 KiB."""
 
-RECORD_EXTRA: Final = 64
-"""More than what TLS adds to each of its records of 16 KiB."""
-
 LINGER: Final = 0.02
 """How long a buffer that is not full waits for more, in seconds."""
-
-BUFFERED_BODIES: Final = FastPath("receiving bodies past aiohttp (streamrec.storage.backends.http.buffered_body)")
-ALL: Final = "all connections"
-
-
-def take_over(response: aiohttp.ClientResponse, remaining: int) -> BufferedBody | None:
-    """Takes a response's connection over, if that is worth it and safe; None where it is not.
-
-    Args:
-        response: A response whose `content` was drained a moment ago.
-        remaining: Bytes of its body that have not come yet.
-    """
-    if remaining < LEAST or not BUFFERED_BODIES.is_open(ALL):
-        return None
-    try:
-        return _buffered(response, remaining)
-    except Exception as error:
-        BUFFERED_BODIES.leave(ALL, error)
-        return None
-
-
-def _buffered(response: aiohttp.ClientResponse, remaining: int) -> BufferedBody | None:
-    connection = response.connection
-    if connection is None or connection.transport is None:
-        return None
-    transport, handler = connection.transport, connection.protocol
-    held = getattr(handler, "_tail", b"")
-    if not isinstance(transport, asyncio.Transport) or handler is None or held or not transport.is_reading():
-        return None
-    if transport.get_extra_info("sslcontext") is None:
-        buffered = BufferedBody(transport, handler, remaining)
-    else:
-        deciphering = taken_apart(transport)
-        if deciphering is None:
-            return None
-        transport.pause_reading()  # asyncio's own TLS reads no more
-        transport = deciphering.below
-        buffered = BufferedBody(transport, deciphering.protocol, remaining, deciphering)
-    transport.pause_reading()
-    transport.set_protocol(buffered)
-    return buffered
 
 
 class BufferedBody(asyncio.BufferedProtocol):
@@ -103,19 +45,11 @@ class BufferedBody(asyncio.BufferedProtocol):
         transport: What the bytes come through.
         handler: Its protocol until now.
         remaining: Bytes of the body that have not come yet.
-        deciphering: How they are deciphered; None where they come as they are.
     """
 
-    def __init__(
-        self,
-        transport: asyncio.Transport,
-        handler: asyncio.BaseProtocol,
-        remaining: int,
-        deciphering: Deciphering | None = None,
-    ) -> None:
+    def __init__(self, transport: asyncio.Transport, handler: asyncio.BaseProtocol, remaining: int) -> None:
         self._transport = transport
         self._handler = handler
-        self._deciphering = deciphering
         self._socket = transport.get_extra_info("socket")
         self._gathers = 1
         self._remaining = remaining
@@ -139,13 +73,7 @@ class BufferedBody(asyncio.BufferedProtocol):
         if self._spilled:
             return self._take_spilled(buffer)
         self._target, self._filled = buffer[: self._remaining], 0
-        if self._deciphering is not None:
-            self._filled = self._deciphering.read(self._target)
-        if self._filled == len(self._target):
-            self._target = None
-        elif self._failure is None:
-            if self._filled:
-                self._linger = self._loop.call_later(LINGER, self._wake)
+        if self._failure is None:
             self._waiter = self._loop.create_future()
             self._gather()
             self._transport.resume_reading()
@@ -165,9 +93,6 @@ class BufferedBody(asyncio.BufferedProtocol):
         if self._socket is None or self._target is None:
             return
         wanted, sure = len(self._target) - self._filled, self._remaining - self._filled
-        if self._deciphering is not None:
-            wanted += RECORD_EXTRA * (2 + wanted // (16 << 10))
-            sure -= self._deciphering.most_ciphered()
         count = max(1, min(GATHER, wanted, sure))
         if count == self._gathers or self._gathers < count < GATHER:
             return
@@ -188,8 +113,6 @@ class BufferedBody(asyncio.BufferedProtocol):
         """Where the transport puts the next bytes."""
         if self._target is None:
             self._transport.pause_reading()
-        if self._deciphering is not None:
-            return self._deciphering.room()
         if self._target is None:
             self._spill = memoryview(bytearray(SPILL))
             return self._spill
@@ -197,11 +120,8 @@ class BufferedBody(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have landed."""
-        if self._deciphering is not None:
-            nbytes = self._decipher(self._deciphering, nbytes)
-        elif self._target is None:
-            self._spilled += self._spill[:nbytes]
         if self._target is None:
+            self._spilled += self._spill[:nbytes]
             return
         self._filled += nbytes
         if self._filled == len(self._target):
@@ -211,27 +131,8 @@ class BufferedBody(asyncio.BufferedProtocol):
         if self._linger is None and self._filled:
             self._linger = self._loop.call_later(LINGER, self._wake)
 
-    def _decipher(self, deciphering: Deciphering, nbytes: int) -> int:
-        """Into the caller's buffer, where there is one; how many bytes came of it."""
-        try:
-            if self._target is None:
-                deciphering.came(nbytes)
-                return 0
-            return deciphering.read_on(nbytes, self._target[self._filled :])
-        except OSError as error:  # of the network, or of what came: those of TLS are such errors too
-            self._failure = error
-        except Exception as error:
-            BUFFERED_BODIES.leave(ALL, error)
-            self._failure = error
-        self._transport.abort()
-        self._wake()
-        return 0
-
     def give_back(self) -> None:
-        """The connection's own protocol goes on with it, to close it."""
-        if self._deciphering is not None and self._failure is None:
-            self._failure = ConnectionAbortedError("the body was closed")
-            self._deciphering.give_back()
+        """The client closes its connection itself."""
 
     def eof_received(self) -> bool:
         """The server ended the connection; the transport closes it."""
