@@ -15,7 +15,7 @@ from streamrec.pipeline.sources.combine.interleave import plan_of
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.shards import Filenames, ReadOptions
 from streamrec.shards.listing.patterns import listed
-from streamrec.storage import RetryPolicy, check_source, located
+from streamrec.storage import MAX_CONNECTIONS, RetryPolicy, check_source, located
 from streamrec.tfrecord import MAX_RECORD_BYTES, Loss
 
 __all__ = ["TFRecordDataset"]
@@ -39,6 +39,7 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
     retry: RetryPolicy | None = None,
     max_record_bytes: int = MAX_RECORD_BYTES,
     memory_map: bool | None = None,
+    max_connections: int = MAX_CONNECTIONS,
 ) -> Dataset[bytes]:
     """The records of TFRecord shards, wherever they lie.
 
@@ -67,6 +68,9 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
             an ObjectChangedError within a millisecond or two; but what was handed out before, and still lies in the
             file, changes with it: False where that may happen. A file that another one replaces by its name is
             no such case. Other shards, and pieces of shards that several readers share, are read as ever.
+        max_connections: How many requests for ranges of large shards may be under way at a time, at the most; how many
+            there are finds itself. Beside these, each open shard has one. More than 32 pay where one process takes
+            more than some 2 GB/s.
 
     Returns:
         A Dataset of `bytes`; `.batch(n)` of it gives `Frames`, which parse without an object per record.
@@ -97,5 +101,6 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
         storage_options,
         filesystem,
         retry or RetryPolicy(),
+        integer("max_connections", max_connections, 1),
     )
     return Dataset(Chain(shards))

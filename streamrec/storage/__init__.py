@@ -15,6 +15,7 @@ from streamrec.storage.backends.local.backend import local_path
 from streamrec.storage.backends.local.mapped_files import Mappings, noting
 from streamrec.storage.backends.urls import directory_advice
 from streamrec.storage.base import ByteStream, Storage
+from streamrec.storage.reading.adaptive_concurrency import MAX_CONNECTIONS
 from streamrec.storage.reading.stream import ResumingStream
 from streamrec.storage.registry import Storages, check_source, located
 from streamrec.storage.resilience.retry import RetryPolicy
@@ -22,6 +23,7 @@ from streamrec.storage.telemetry.statistics import Counts, Distribution, Snapsho
 from streamrec.storage.uploads.upload import Upload
 
 __all__ = [
+    "MAX_CONNECTIONS",
     "ByteStream",
     "Counts",
     "Distribution",

@@ -84,11 +84,9 @@ class Helpers:
 
     Attributes:
         most: How many there may be.
-        bytes: What they have deciphered so far.
     """
 
     def __init__(self, most: int | None = None) -> None:
-        self.bytes = 0
         self.most = _usual() if most is None else most
         self._threads: ThreadPoolExecutor | None = None
         self._of_thread = _OfThread()
@@ -105,14 +103,16 @@ class Helpers:
         """
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self.most, "streamrec-helper")
-        job: Future[tuple[int, float]] = self._threads.submit(_timed, read, target)
+        try:
+            job: Future[tuple[int, float]] = self._threads.submit(_timed, read, target)
+        except RuntimeError:  # the interpreter ends, and takes no more work
+            return read(target)
         try:
             count, seconds = await asyncio.wrap_future(job)
         finally:
             if not job.cancel():
                 wait([job])  # no longer than it takes to decipher a block
         self._of_thread.load.helped(seconds)
-        self.bytes += count
         return count
 
     def forked(self) -> None:

@@ -4,20 +4,19 @@ Rules:
 - Only a plain body of known length is taken over, when aiohttp holds none of it any more, and when so much
   is left that a new connection for the next request does not count: the connection is closed afterwards,
   since aiohttp's parser did not see the body's end.
-- It is a fast path (`fast_path.py`): where it fails, aiohttp goes on as ever.
+- It is a fast path (`fast_path.py`): where it fails (under uvloop, say), aiohttp goes on as ever.
 """
 
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import Final
 
 import aiohttp
 
 from streamrec.storage.backends.fast_path import FastPath
 from streamrec.storage.backends.http.buffered_body import BufferedBody
-from streamrec.storage.backends.http.tls_body import TLSBody, take_over_tls
+from streamrec.storage.backends.http.tls_body import ALL, TLSBody, take_over_tls
 
 __all__ = ["BUFFERED_BODIES", "take_over"]
 
@@ -25,7 +24,6 @@ LEAST: Final = 1 << 20
 """Bytes that must be left for a body to be taken over."""
 
 BUFFERED_BODIES: Final = FastPath("receiving bodies past aiohttp (streamrec.storage.backends.http.take_over)")
-ALL: Final = "all connections"
 
 
 def take_over(response: aiohttp.ClientResponse, remaining: int) -> BufferedBody | TLSBody | None:
@@ -52,10 +50,12 @@ def _taken(response: aiohttp.ClientResponse, remaining: int) -> BufferedBody | T
         return None
     transport, handler = connection.transport, connection.protocol
     held = getattr(handler, "_tail", b"")
-    if not isinstance(transport, asyncio.Transport) or handler is None or held or not transport.is_reading():
+    if not isinstance(transport, asyncio.Transport):
+        raise AttributeError(f"a {type(transport).__name__} is no transport of asyncio's own: another event loop runs")
+    if handler is None or held or not transport.is_reading():
         return None
     if transport.get_extra_info("sslcontext") is not None:
-        return take_over_tls(transport, remaining, partial(BUFFERED_BODIES.leave, ALL))
+        return take_over_tls(transport, remaining, BUFFERED_BODIES)
     buffered = BufferedBody(transport, handler, remaining)
     transport.pause_reading()
     transport.set_protocol(buffered)

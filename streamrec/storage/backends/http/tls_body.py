@@ -19,14 +19,17 @@ import socket
 import ssl
 from asyncio.selector_events import _SelectorSocketTransport  # type: ignore[attr-defined]
 from asyncio.sslproto import SSLProtocol, SSLProtocolState
-from collections.abc import Callable
 from typing import Any, Final
 
+from streamrec.storage.backends.fast_path import FastPath
 from streamrec.storage.backends.http.buffered_body import GATHER, LINGER
 from streamrec.storage.backends.http.helpers import HELPERS
 from streamrec.storage.backends.http.openssl import SocketReader, pointer_of
 
-__all__ = ["TLSBody", "take_over_tls"]
+__all__ = ["ALL", "TLSBody", "take_over_tls"]
+
+ALL: Final = "all connections"
+"""What the fast path is left for."""
 
 RECORD: Final = (16 << 10) + 512
 """No record of TLS is longer."""
@@ -41,11 +44,11 @@ class TLSBody:
     Args:
         protocol: asyncio's TLS of the connection.
         remaining: Bytes of the body that have not come yet.
-        leave: Told of an error that is neither the network's nor the server's: this way does not work here.
+        way: Left where an error is neither the network's nor the server's; what helpers did counts there.
     """
 
-    def __init__(self, protocol: Any, remaining: int, leave: Callable[[Exception], None]) -> None:
-        self._leave = leave
+    def __init__(self, protocol: Any, remaining: int, way: FastPath) -> None:
+        self._way = way
         self._transport: asyncio.Transport = protocol._transport
         self._connection: ssl.SSLObject = protocol._sslobj
         self._answers: ssl.MemoryBIO = protocol._outgoing
@@ -73,7 +76,7 @@ class TLSBody:
                     until = self._loop.time() + LINGER
         except Exception as error:
             if not isinstance(error, OSError):  # those of TLS are such errors too
-                self._leave(error)
+                self._way.leave(ALL, error)
             if not filled:
                 raise ConnectionError(f"the connection ended {self._remaining:,} bytes before the body") from error
         self._remaining -= filled
@@ -90,7 +93,9 @@ class TLSBody:
         else:
             count = 0
         if HELPERS.wanted():
-            count += await HELPERS.read(self._reader.read, target)
+            helped = await HELPERS.read(self._reader.read, target)
+            self._way.helped_bytes += helped
+            count += helped
         else:
             count += self._reader.read(target)
         if self._answers.pending:  # to a change of keys
@@ -124,13 +129,13 @@ class TLSBody:
             self._transport.abort()
 
 
-def take_over_tls(transport: asyncio.Transport, remaining: int, leave: Callable[[Exception], None]) -> TLSBody | None:
+def take_over_tls(transport: asyncio.Transport, remaining: int, way: FastPath) -> TLSBody | None:
     """Takes a TLS connection from asyncio; None where asyncio is about to do something with it.
 
     Args:
         transport: The client's.
         remaining: As of `TLSBody`.
-        leave: Likewise.
+        way: Likewise.
 
     Raises:
         AttributeError: Something is not as this module knows it.
@@ -146,7 +151,7 @@ def take_over_tls(transport: asyncio.Transport, remaining: int, leave: Callable[
     pointer_of(parts._sslobj)
     if parts._state is not SSLProtocolState.WRAPPED or parts._write_backlog or below.is_closing():
         return None
-    body = TLSBody(parts, remaining, leave)
+    body = TLSBody(parts, remaining, way)
     below.pause_reading()
     parts._set_state(SSLProtocolState.UNWRAPPED)
     return body
