@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import _ssl
 import ctypes
+import os
 import ssl
 import sys
 from functools import cache
@@ -81,6 +82,7 @@ class SocketReader:
 
     def __init__(self, connection: ssl.SSLObject, file: int) -> None:
         self._openssl = openssl = library()
+        self._process = os.getpid()
         self._connection = connection  # its SSL * lives as long
         self._ssl = pointer_of(connection)
         waiting = openssl.BIO_new(openssl.BIO_f_buffer())
@@ -117,7 +119,9 @@ class SocketReader:
             openssl.ERR_clear_error()
 
     def __del__(self) -> None:
-        if hasattr(self, "_bio"):
+        if (
+            hasattr(self, "_bio") and os.getpid() == self._process
+        ):  # in a forked child it may be half way through a read
             self.close()
 
 

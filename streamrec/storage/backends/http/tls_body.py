@@ -19,6 +19,7 @@ import socket
 import ssl
 from asyncio.selector_events import _SelectorSocketTransport  # type: ignore[attr-defined]
 from asyncio.sslproto import SSLProtocol, SSLProtocolState
+from contextlib import suppress
 from typing import Any, Final
 
 from streamrec.storage.backends.fast_path import FastPath
@@ -106,7 +107,8 @@ class TLSBody:
         """Waits until the socket has about as much as is wanted, of what will come for sure; or for so long."""
         enough = max(1, min(GATHER, wanted + RECORD_EXTRA * (2 + wanted // (16 << 10)), sure - RECORD))
         if enough != self._gathers and not self._gathers < enough < GATHER:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, enough)
+            with suppress(OSError):  # not every system can
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, enough)
             self._gathers = enough
         waiter: asyncio.Future[bool] = self._loop.create_future()
         timer = None if until is None else self._loop.call_at(until, _answer, waiter, False)
