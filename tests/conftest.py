@@ -1,5 +1,6 @@
 """What every test may rely on."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -30,6 +31,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = set(tell_most(items))
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = [item for item in items if item in kept]
+
+
+def pytest_collection_finish() -> None:
+    """Takes the tests themselves, some 350,000 objects, out of every garbage collection to come, and out of forks."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

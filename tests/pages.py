@@ -61,10 +61,14 @@ def blocks(page: Path) -> Iterator[Block]:
         yield Block(found["kind"], found["info"], body, text.count("\n", 0, found.start()) + 2)
 
 
+def peers_in(block: Block) -> list[str]:
+    """The packages that a block names and that the library never needs."""
+    return [peer for peer in PEERS if re.search(rf"\b{peer}\b", block.text)]
+
+
 def lacks(block: Block) -> list[str]:
-    """The packages that a block names and that are not installed."""
-    named = [peer for peer in PEERS if re.search(rf"\b{peer}\b", block.text)]
-    return [peer for peer in named if importlib.util.find_spec(peer) is None]
+    """Those of them that are not installed."""
+    return [peer for peer in peers_in(block) if importlib.util.find_spec(peer) is None]
 
 
 def runs(block: Block) -> bool:

@@ -12,12 +12,16 @@ import pytest
 import s3fs
 
 from streamrec.testing.servers import KEY, SECRET, Store
-from tests.pages import FENCE, ROOT, blocks, pages, run, runs
+from tests.pages import FENCE, ROOT, blocks, pages, peers_in, run, runs
 
-PROGRAMS = {"pytorch.md", "jax.md"}
-"""Pages whose snippets are programs of their own: tests/adapters/test_pages.py runs them."""
+PROGRAMS = {"pytorch.md", "jax.md", "ray.md"}
+"""Pages whose snippets are programs of their own, which tests/adapters runs."""
 
-SNIPPETS = [page for page in pages() if any(runs(block) for block in blocks(page))]
+SNIPPETS = [
+    pytest.param(page, marks=[pytest.mark.peer] if any(map(peers_in, blocks(page))) else [])
+    for page in pages()
+    if any(runs(block) for block in blocks(page))
+]
 
 
 def identity(page: Path) -> str:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import click
 
-__all__ = ["as_json", "examples", "features", "shown", "sources", "storage_options", "target_options"]
+__all__ = ["as_json", "examples", "features", "parsed_size", "shown", "sources", "storage_options", "target_options"]
 
 CREDENTIALS: Final = ("key", "secret", "token", "username", "password", "account_name", "account_key")
 """Options that are never numbers."""
+
+UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
 Decorated = Callable[..., Any]
 
@@ -74,6 +78,22 @@ def parsed(value: str) -> Any:
         return json.loads(value)
     except ValueError:
         return value
+
+
+def parsed_size(_: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    """A number of bytes, as 200MB or 64MiB.
+
+    Examples:
+        >>> parsed_size(None, None, "1.5MB"), parsed_size(None, None, "64 KiB"), parsed_size(None, None, "100")
+        (1500000, 65536, 100)
+    """
+    if text is None:
+        return None
+    found = re.fullmatch(r"([0-9]+\.?[0-9]*)\s*(|[kmg]i?)b?", text.lower())
+    size = math.floor(float(found[1]) * UNITS[found[2]]) if found else 0
+    if size < 1:
+        raise click.BadParameter(f"{text!r} is no size: write 200MB, 64MiB or a number of bytes", param=parameter)
+    return size
 
 
 def sources(function: Decorated) -> Decorated:

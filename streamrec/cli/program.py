@@ -45,6 +45,7 @@ COMMANDS: Final = {
     "verify": "Checks every CRC32C, or a manifest; repairs.",
     "index": "Where each record lies, to read any of them by itself.",
     "stat": "Statistics of each feature; an HTML page.",
+    "convert": "To and from Parquet, JSON lines and WebDataset tar.",
     "reshard": "Splits, merges, compresses, shuffles into new shards.",
     "bench": "How fast a store gives objects, and what to set.",
     "doctor": "Whether a store works as it should, step by step.",

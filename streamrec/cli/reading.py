@@ -27,7 +27,13 @@ B = TypeVar("B")
 
 def run(work: Coroutine[Any, Any, B]) -> B:
     """Runs a command's async work. Ctrl-C cancels it: what it has open is closed, what it writes is dropped."""
-    return asyncio.run(work)
+    results: list[B] = []
+
+    async def keep_result() -> None:  # `asyncio.run` makes a text of what its task returns, four times as long
+        results.append(await work)
+
+    asyncio.run(keep_result())
+    return results[0]
 
 
 def total_bytes(shards: Iterable[Found]) -> int | None:

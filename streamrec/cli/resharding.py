@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import click
 
 from streamrec import Frames, ManifestError, ShardInfo, ShardWriter
-from streamrec.cli.sources import directory_of
-from streamrec.cli.writing import ENDINGS, Rollback
+from streamrec.cli.sources import Found, directory_of
+from streamrec.cli.writing import ENDINGS, Rollback, refuse_existing, refuse_matching
 from streamrec.shards import Manifest
 from streamrec.storage import Storages
 
-__all__ = ["Target", "pattern_of", "write_even", "write_limited", "write_manifest"]
+__all__ = [
+    "SHARD_BYTES",
+    "Feed",
+    "Target",
+    "check_numbered",
+    "check_target",
+    "pattern_of",
+    "write_even",
+    "write_limited",
+    "write_manifest",
+]
 
 SHARD_BYTES: Final = 200_000_000
 """How large shards become where nothing else is said."""
@@ -74,6 +84,35 @@ def pattern_of(name: str, compression: str, shards: int | None) -> str:
     except (ValueError, LookupError) as error:
         raise click.UsageError(f"{name} is no name for shards ({error}): write train-{{shard:05d}}.tfrecord") from error
     return name
+
+
+def check_numbered(pattern: str) -> None:
+    """Refuses one name for several shards.
+
+    Raises:
+        UsageError: Says what to type.
+    """
+    if "{shard" not in pattern:
+        raise click.UsageError(
+            f"several shards need a number in their name: write {pattern}-{{shard:05d}}, or {pattern}/"
+        )
+
+
+async def check_target(
+    storages: Storages, found: Sequence[Found], target: Target, manifest: str | None, overwrite: bool
+) -> None:
+    """Refuses to write over what is read, or, without `overwrite`, over what is there.
+
+    Raises:
+        UsageError: Says which object it is.
+    """
+    names = Manifest("", target.pattern, "", ())
+    for shard in found:
+        if names.belongs(shard.path):
+            raise click.UsageError(f"{shard.path} is read, and would be written over: choose another TARGET")
+    if not overwrite:
+        await refuse_matching(storages, target.pattern)
+        await refuse_existing(storages, [] if manifest is None else [manifest])
 
 
 async def write_limited(
@@ -144,17 +183,23 @@ class Feed:
 
     async def ended(self) -> bool:
         """Whether no record is left."""
-        return not len(self._rest) and await anext(self._blocks, None) is None
+        while not len(self._rest):
+            block = await anext(self._blocks, None)
+            if block is None:
+                return True
+            self._rest = block
+        return False
+
+    async def block(self, most: int) -> Frames | None:
+        """The next records, `most` of them at the most; None where none is left."""
+        if await self.ended():
+            return None
+        taken = self._rest.window(0, min(most, len(self._rest)))
+        self._rest = self._rest.window(len(taken), len(self._rest))
+        return taken
 
     async def take(self, count: int) -> AsyncIterator[Frames]:
         """The next `count` records, or as many as there are."""
-        while count > 0:
-            if not len(self._rest):
-                block = await anext(self._blocks, None)
-                if block is None:
-                    return
-                self._rest = block
-            taken = self._rest.window(0, min(count, len(self._rest)))
-            self._rest = self._rest.window(len(taken), len(self._rest))
+        while count > 0 and (taken := await self.block(count)) is not None:
             count -= len(taken)
             yield taken

@@ -9,11 +9,11 @@ from typing import Any
 
 import streamrec
 from streamrec.cli.progress import Meter
-from streamrec.cli.reading import blocks
+from streamrec.cli.reading import blocks, run
 from streamrec.cli.sources import Found
 from streamrec.cli.writing import Rollback
 
-__all__ = ["Scan", "scan"]
+__all__ = ["Scan", "scan", "scan_alone"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,16 @@ async def scan(
                 await writer.write_batch(frames)
         lost_bytes = reader.statistics.lost_bytes
     return Scan(shard.path, records, tuple(reader.losses), reader.skipped, lost_bytes, copy)
+
+
+def scan_alone(work: tuple[Found, str | None], storage_options: Mapping[str, Any]) -> Scan:
+    """`scan` of one shard, on a worker of a cluster."""
+
+    async def go() -> Scan:
+        async with Rollback(storage_options) as rollback:
+            return await scan(*work, rollback, storage_options, Meter())
+
+    return run(go())
 
 
 def note(writer: streamrec.ShardWriter, rollback: Rollback) -> None:

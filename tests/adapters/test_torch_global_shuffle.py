@@ -17,7 +17,10 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 import streamrec.torch
 from tests.pipeline.sources.global_shuffle.indexed import Indexed, indexed, numbered
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of torchdata, on the number of workers
+pytestmark = [
+    pytest.mark.peer,
+    pytest.mark.filterwarnings("ignore"),  # of torchdata, on the number of workers
+]
 
 BATCH = 12
 

@@ -22,7 +22,12 @@ from tests.cli.conftest import Bucket, Done, typed
 Call = Callable[..., Done]
 
 READING = ["ls", "info", "head", "cat", "count", "verify", "stat", "bench", "doctor"]
-REWRITING = ["verify --repair {new}", "stat --html {new}page.html", "reshard {source} {new}"]
+REWRITING = [
+    "verify --repair {new}",
+    "stat --html {new}page.html",
+    "reshard {source} {new}",
+    "convert {source} {new}a.jsonl",
+]
 
 
 @pytest.fixture(params=["local", "s3", "gcs"])

@@ -13,18 +13,22 @@ import numpy as np
 
 import streamrec
 from streamrec.cli import options
+from streamrec.cli.cluster.tasks import map_on, ray_option
 from streamrec.cli.output import format_bytes, format_number, plural, print_json, print_line
 from streamrec.cli.program import BAD_DATA
 from streamrec.cli.progress import progress
 from streamrec.cli.reading import map_concurrently, run, total_bytes
 from streamrec.cli.sources import find_records, storages_for
-from streamrec.cli.writing import refuse_existing
+from streamrec.cli.writing import Rollback, refuse_existing
 from streamrec.shards import IndexReader, open_index
 from streamrec.storage import Storages
 
 __all__ = ["command"]
 
 ENDING = ".index"
+PARTS = 64
+"""Into which a cluster divides the work, at the most."""
+
 AT_A_TIME = 1 << 20
 """Records of which the lengths are read at a time."""
 
@@ -65,6 +69,7 @@ def parsed_part(_: click.Context, parameter: click.Parameter, text: str | None) 
 @click.option("--stat", is_flag=True, help="Tell what INDEX holds.")
 @click.option("--resume", metavar="FILE", help="A local file that notes what is done; a later run goes on from it.")
 @click.option("--overwrite", is_flag=True, help="Replace what is there.")
+@ray_option
 @options.as_json
 @options.storage_options
 def command(
@@ -77,6 +82,7 @@ def command(
     stat: bool,
     resume: str | None,
     overwrite: bool,
+    ray_address: str | None,
     as_json: bool,
     storage_options: Mapping[str, Any],
 ) -> int:
@@ -93,12 +99,14 @@ def command(
     if bool(sources) == (check or stat) and not update:
         advice = "INDEX alone" if sources else "the shards, and INDEX behind them"
         raise click.UsageError(f"write {advice}: see streamrec index --help")
+    if ray_address and (check or stat or join or update or part or resume):
+        raise click.UsageError("--ray divides the work by itself: leave the other options out")
     if check:
         return run(check_index(index, as_json, storage_options))
     if stat:
         return run(print_stat(index, as_json, storage_options))
     wanted = Wanted(tuple(sources), index, from_idx, part, join, update, resume, overwrite or update)
-    found = run(build(wanted, storage_options))
+    found = run(build(wanted, ray_address, storage_options))
     if as_json:
         print_json({"index": found.path, "records": len(found), "shards": len(found.shards), "digest": found.digest})
     else:
@@ -120,7 +128,7 @@ class Wanted:
     overwrite: bool
 
 
-async def build(wanted: Wanted, storage_options: Mapping[str, Any]) -> streamrec.Index:
+async def build(wanted: Wanted, ray_address: str | None, storage_options: Mapping[str, Any]) -> streamrec.Index:
     """Writes an index."""
     target = wanted.index if wanted.part is None else streamrec.shards.part_of(wanted.index, *wanted.part)
     async with storages_for(storage_options) as storages:
@@ -130,6 +138,8 @@ async def build(wanted: Wanted, storage_options: Mapping[str, Any]) -> streamrec
             return await streamrec.join_index(list(wanted.sources), wanted.index, storage_options=storage_options)
         shards = await find_records(storages, wanted.sources or [wanted.index])
     paths = [shard.path for shard in shards]
+    if ray_address is not None:
+        return await build_on(ray_address, paths, wanted, storage_options)
     with progress("indexing", total_bytes(shards)) as meter:
         return await streamrec.write_index(
             paths,
@@ -141,6 +151,33 @@ async def build(wanted: Wanted, storage_options: Mapping[str, Any]) -> streamrec
             on_shard=lambda shard: meter.add(shard.bytes),
             storage_options=storage_options,
         )
+
+
+async def build_on(
+    address: str, paths: Sequence[str], wanted: Wanted, storage_options: Mapping[str, Any]
+) -> streamrec.Index:
+    """Writes an index in parts, on a cluster, and joins them."""
+    count = min(len(paths), PARTS)
+    async with Rollback(storage_options) as parts:
+        work = partial(write_part, paths, wanted, count, storage_options)
+        written = await map_on(address, work, range(count), parts.add)
+        found = await streamrec.join_index(written, wanted.index, storage_options=storage_options)
+        await parts.remove()
+    return found
+
+
+def write_part(
+    paths: Sequence[str], wanted: Wanted, count: int, storage_options: Mapping[str, Any], number: int
+) -> str:
+    """Writes one part of an index, on a worker of a cluster; returns its URL."""
+    streamrec.write_index_sync(
+        list(paths),
+        wanted.index,
+        idx_files=wanted.from_idx,
+        part=(number, count),
+        storage_options=storage_options,
+    )
+    return streamrec.shards.part_of(wanted.index, number, count)
 
 
 async def check_index(index: str, as_json: bool, storage_options: Mapping[str, Any]) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import asdict, dataclass
@@ -13,39 +11,32 @@ import click
 
 from streamrec import Frames, ShardInfo
 from streamrec.cli import options
+from streamrec.cli.cluster.resharding import write_on
+from streamrec.cli.cluster.tasks import ray_option
 from streamrec.cli.commands.count import count_all
 from streamrec.cli.output import format_bytes, plural, print_json, print_line
 from streamrec.cli.progress import Meter, progress
 from streamrec.cli.reading import batches, run, total_bytes
-from streamrec.cli.resharding import Target, pattern_of, write_even, write_limited, write_manifest
+from streamrec.cli.resharding import (
+    Target,
+    check_numbered,
+    check_target,
+    pattern_of,
+    write_even,
+    write_limited,
+    write_manifest,
+)
 from streamrec.cli.sampling import take_sample
 from streamrec.cli.shuffling import Shuffle
 from streamrec.cli.sources import Found, find_records, storages_for
-from streamrec.cli.writing import COMPRESSIONS, Rollback, compression_of, refuse_existing, refuse_matching
+from streamrec.cli.writing import COMPRESSIONS, Rollback, compression_of
 from streamrec.shards import Manifest
 from streamrec.storage import Storages
 
 __all__ = ["command"]
 
-UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 COMPRESSED_BY: Final = 4
 """How much larger the records of compressed shards are taken to be, where a shuffle divides its work."""
-
-
-def parsed_size(_: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    """A number of bytes, as 200MB or 64MiB.
-
-    Examples:
-        >>> parsed_size(None, None, "1.5MB"), parsed_size(None, None, "64 KiB"), parsed_size(None, None, "100")
-        (1500000, 65536, 100)
-    """
-    if text is None:
-        return None
-    found = re.fullmatch(r"([0-9]+\.?[0-9]*)\s*(|[kmg]i?)b?", text.lower())
-    size = math.floor(float(found[1]) * UNITS[found[2]]) if found else 0
-    if size < 1:
-        raise click.BadParameter(f"{text!r} is no size: write 200MB, 64MiB or a number of bytes", param=parameter)
-    return size
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +51,7 @@ class Plan:
         temp: Where they wait for it.
         manifest: Its URL; None for the usual one.
         overwrite: Whether what is there is replaced.
+        ray_address: The cluster that does the work; None for this process.
     """
 
     shards: int | None
@@ -70,6 +62,7 @@ class Plan:
     temp: str | None
     manifest: str | None
     overwrite: bool
+    ray_address: str | None
 
 
 @click.command(
@@ -86,7 +79,7 @@ class Plan:
 @click.option(
     "--shard-bytes",
     metavar="SIZE",
-    callback=parsed_size,
+    callback=options.parsed_size,
     help="Shards up to this size, as 200MB or 64MiB.  [default: 200MB]",
 )
 @click.option("--shard-records", type=click.IntRange(1), metavar="N", help="Shards of up to N records.")
@@ -96,6 +89,7 @@ class Plan:
 @click.option("--temp", type=click.Path(exists=True, file_okay=False), help="Where records wait to be shuffled.")
 @click.option("--manifest", metavar="URL", help="Where to write it.  [default: manifest.json beside the shards]")
 @click.option("--overwrite", is_flag=True, help="Replace what is there.")
+@ray_option
 @options.as_json
 @options.storage_options
 @options.target_options
@@ -140,12 +134,12 @@ def check_plan(plan: Plan, pattern: str) -> None:
             "--shards says how many there are, --shard-bytes and --shard-records how large: give one"
         )
     limited = plan.shard_bytes or plan.shard_records or (plan.shards or 1) > 1
-    if limited and "{shard" not in pattern:
-        raise click.UsageError(
-            f"several shards need a number in their name: write {pattern}-{{shard:05d}}, or {pattern}/"
-        )
+    if limited:
+        check_numbered(pattern)
     if plan.seed is not None and not plan.shuffle:
         raise click.UsageError("--seed is for --shuffle: add it")
+    if plan.shuffle and plan.ray_address is not None:
+        raise click.UsageError("--shuffle needs all records in one place: leave --ray out")
 
 
 async def reshard(
@@ -159,6 +153,11 @@ async def reshard(
         found = await find_records(storages, sources)
         await check_target(goal, found, target, manifest, plan.overwrite)
         rollback = await stack.enter_async_context(Rollback(target.storage_options))
+        if plan.ray_address is not None:
+            limits = plan.shards, plan.shard_bytes, plan.shard_records
+            shards = await write_on(plan.ray_address, found, target, rollback, limits, storage_options)
+            await write_manifest(goal, manifest, target, shards, rollback)
+            return shards, manifest
         records, total = await open_records(stack, found, plan, storage_options)
         if plan.shards is None:
             shards = await write_limited(records, target, rollback, plan.shard_bytes, plan.shard_records)
@@ -193,18 +192,6 @@ async def metered(blocks: AsyncIterator[Frames], meter: Meter) -> AsyncGenerator
     async for frames in blocks:
         yield frames
         meter.add(frames.nbytes)
-
-
-async def check_target(
-    storages: Storages, found: Sequence[Found], target: Target, manifest: str, overwrite: bool
-) -> None:
-    names = Manifest("", target.pattern, "", ())
-    for shard in found:
-        if names.belongs(shard.path):
-            raise click.UsageError(f"{shard.path} is read, and would be written over: choose another TARGET")
-    if not overwrite:
-        await refuse_matching(storages, target.pattern)
-        await refuse_existing(storages, [manifest])
 
 
 async def warn_leftovers(storages: Storages, target: Target, shards: Sequence[ShardInfo]) -> None:

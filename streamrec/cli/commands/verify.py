@@ -12,11 +12,12 @@ import click
 
 import streamrec
 from streamrec.cli import options
+from streamrec.cli.cluster.tasks import map_on, ray_option
 from streamrec.cli.output import format_bytes, plural, print_json, print_line
 from streamrec.cli.program import BAD_DATA
 from streamrec.cli.progress import progress
 from streamrec.cli.reading import map_concurrently, run, total_bytes
-from streamrec.cli.scanning import Scan, scan
+from streamrec.cli.scanning import Scan, scan, scan_alone
 from streamrec.cli.sources import MANIFESTS, Found, find_records, storages_for
 from streamrec.cli.writing import Rollback, refuse_existing
 
@@ -52,10 +53,16 @@ class Verdict:
 @options.sources
 @click.option("--repair", metavar="URL", help="Write the good records to this directory, or for one shard to this URL.")
 @click.option("--overwrite", is_flag=True, help="Let --repair replace what is there.")
+@ray_option
 @options.as_json
 @options.storage_options
 def command(
-    sources: Sequence[str], repair: str | None, overwrite: bool, as_json: bool, storage_options: Mapping[str, Any]
+    sources: Sequence[str],
+    repair: str | None,
+    overwrite: bool,
+    ray_address: str | None,
+    as_json: bool,
+    storage_options: Mapping[str, Any],
 ) -> int:
     """Reads everything, checks every CRC32C, and tells what is damaged, with record and byte.
 
@@ -63,7 +70,7 @@ def command(
     shards, sizes, checksums, numbers of records. Shards that differ are then searched for the damage. The exit code is
     1 where anything is wrong.
     """
-    verdict = run(verify_sources(sources, repair, overwrite, storage_options))
+    verdict = run(verify_sources(sources, repair, overwrite, ray_address, storage_options))
     if as_json:
         problems = [asdict(problem) for report in verdict.reports for problem in report.problems]
         scans = [item.as_json() for item in verdict.scans]
@@ -94,7 +101,11 @@ def print_verdict(verdict: Verdict) -> None:
 
 
 async def verify_sources(
-    sources: Sequence[str], repair: str | None, overwrite: bool, storage_options: Mapping[str, Any]
+    sources: Sequence[str],
+    repair: str | None,
+    overwrite: bool,
+    ray_address: str | None,
+    storage_options: Mapping[str, Any],
 ) -> Verdict:
     manifests = [name for name in sources if name.endswith(MANIFESTS)]
     with progress("comparing", None):
@@ -112,9 +123,20 @@ async def verify_sources(
             await refuse_existing(storages, [copy for copy in copies if copy is not None])
     async with Rollback(storage_options) as rollback:
         with progress("verifying", total_bytes(shards)) as meter:
-            check = partial(scan_pair, rollback=rollback, storage_options=storage_options, meter=meter)
-            scans = await map_concurrently(check, list(zip(shards, copies, strict=True)))
+            pairs = list(zip(shards, copies, strict=True))
+            if ray_address is None:
+                check = partial(scan_pair, rollback=rollback, storage_options=storage_options, meter=meter)
+                scans = await map_concurrently(check, pairs)
+            else:
+                far = partial(scan_alone, storage_options=storage_options)
+                scans = await map_on(ray_address, far, pairs, partial(note_scan, rollback=rollback))
     return Verdict(tuple(reports), tuple(scans))
+
+
+def note_scan(scan: Scan, rollback: Rollback) -> None:
+    """A copy that a worker has finished is there."""
+    if scan.copy is not None:
+        rollback.add(scan.copy)
 
 
 async def scan_pair(work: tuple[Found, str | None], **how: Any) -> Scan:

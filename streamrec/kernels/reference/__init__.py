@@ -14,7 +14,7 @@ from streamrec.kernels.reference.arrow import arrow_array, arrow_binary, arrow_s
 from streamrec.kernels.reference.block import allocate
 from streamrec.kernels.reference.checksum import crc32c, crc32c_implementations, crc32c_with, masked_crc32c
 from streamrec.kernels.reference.frames import encode_frames, scan_frames
-from streamrec.kernels.reference.gathering import gather
+from streamrec.kernels.reference.gathering import gather, objects
 from streamrec.kernels.reference.interleaving import interleave
 from streamrec.kernels.reference.mapping import file_stamp, is_cached, is_safe_to_map, lost_pages, map_file
 from streamrec.kernels.reference.pad import pad_rows
@@ -42,6 +42,7 @@ __all__ = [
     "lost_pages",
     "map_file",
     "masked_crc32c",
+    "objects",
     "pad_rows",
     "permute",
     "pick",

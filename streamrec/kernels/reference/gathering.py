@@ -11,7 +11,7 @@ from streamrec.kernels.reference.args import bytes_of, int64s, joined, payload_o
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["gather"]
+__all__ = ["gather", "objects"]
 
 
 def gather(buffers: Sequence[BytesLike], sources: Int64s | None, spans: Int64s) -> tuple[Buffer, bytes]:
@@ -48,3 +48,31 @@ def gather(buffers: Sequence[BytesLike], sources: Int64s | None, spans: Int64s) 
             raise ValueError(f"source {i} is {source}: wanted 0 <= source < {len(contents)}, the number of buffers")
         payloads.append(payload_of(contents[source], i, pair))
     return joined(payloads)
+
+
+def objects(buffers: Sequence[BytesLike], places: Int64s) -> list[bytes]:
+    """Copies each payload to an object of its own.
+
+    Args:
+        buffers: What the payloads lie in.
+        places: int64 [n, 2], spans in the first buffer; or [n, 4], rows: start, end, `buffer << 32`, and anything.
+
+    Returns:
+        The payloads, in order.
+
+    Raises:
+        ValueError: A span outside of its buffer, or a buffer that is none.
+
+    >>> import numpy as np
+    >>> objects([b"abcdef", b"uvwxyz"], np.array([[1, 3, 1 << 32, 0], [0, 1, 0, 0]]))
+    [b'vw', b'a']
+    """
+    rows = int64s(places, 2, "spans or rows as an int64 array of shape [n, 2] or [n, 4]", most=4).tolist()
+    contents = [bytes_of(buffer) for buffer in tuple(buffers)]
+    found = []
+    for index, (start, end, *rest) in enumerate(rows):
+        buffer = rest[0] >> 32 if rest else 0
+        if not 0 <= buffer < len(contents) or not 0 <= start <= end <= len(contents[buffer]):
+            raise ValueError(f"record {index} does not lie in one of the {len(contents)} buffers")
+        found.append(contents[buffer][start:end])
+    return found

@@ -5,7 +5,7 @@
 
 extern PyMethodDef arrow_binary_methods[], arrow_export_methods[], block_methods[], crc32c_methods[],
     decode_result_methods[], decode_methods[], encode_methods[], frames_methods[], gather_methods[],
-    interleave_methods[], mapped_methods[], pad_methods[], permute_methods[], resync_methods[], shuffle_methods[],
+    interleave_methods[], mapped_methods[], objects_methods[], pad_methods[], permute_methods[], resync_methods[], shuffle_methods[],
     turns_methods[];
 
 static PyMethodDef *const families[] = {
@@ -20,6 +20,7 @@ static PyMethodDef *const families[] = {
     gather_methods,
     interleave_methods,
     mapped_methods,
+    objects_methods,
     pad_methods,
     permute_methods,
     resync_methods,

@@ -9,18 +9,22 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
-from streamrec.pipeline.elements.nests import leaves, map_nest, map_nests, same_nest
+from streamrec.pipeline.elements.nests import is_nest, leaves, map_nest, map_nests, same_nest
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, ragged_rows
 from streamrec.pipeline.elements.sparse_rows import SparseRows
 from streamrec.tfrecord import Frames, Joining
 
-__all__ = ["Columns", "as_array", "compacted", "joined", "objects", "rows_of", "select", "window"]
+__all__ = ["Columns", "as_array", "compacted", "each", "joined", "objects", "pieces", "rows_of", "select", "window"]
+
+PIECE: Final = 1024
+"""So many elements become objects at a time."""
 
 
 class Columns:
@@ -63,6 +67,31 @@ class Columns:
 def window(elements: Any, first: int, last: int) -> Any:
     """Elements first to last (exclusive): of Frames without a copy, since chunks are short-lived."""
     return elements.window(first, last) if isinstance(elements, Frames) else elements[first:last]
+
+
+def pieces(elements: Any) -> Iterator[list[Any]]:
+    """All elements as objects, in new lists of some of them: of few where they are long."""
+    if isinstance(elements, Frames):
+        yield from elements.pieces()
+        return
+    for first in range(0, len(elements), PIECE):
+        piece = elements[first : first + PIECE]
+        yield rows(piece.nest) if isinstance(piece, Columns) else list(piece)
+
+
+def each(elements: Any) -> Iterator[Any]:
+    """The same, one after the other."""
+    return chain.from_iterable(pieces(elements))
+
+
+def rows(nest: Any) -> list[Any]:
+    """The elements that columns stand for."""
+    if not is_nest(nest):
+        return list(nest)
+    if isinstance(nest, dict):
+        return [dict(zip(nest, values, strict=True)) for values in zip(*map(rows, nest.values()), strict=True)]
+    values = zip(*map(rows, nest), strict=True)
+    return [type(nest)(*parts) for parts in values] if hasattr(nest, "_fields") else list(values)
 
 
 def select(elements: Any, indices: npt.NDArray[np.int64]) -> Any:

@@ -204,17 +204,26 @@ class TakeWhile:
 class _TakingWhile(Calling):
     def feed(self, chunk: Chunk) -> list[Chunk]:
         out = []
-        for stretch in self._stretches(chunk.elements, self._wanted):
-            count = stretch.results.index(False) if self.done else len(stretch.results)
-            indices = np.arange(stretch.first, stretch.first + count)
-            out += [*picked(chunk, chunk.positions, indices, stretch.first + count), *failure_of(chunk, stretch)]
-            if self.done:
+        for stretch in self._stretches(chunk.elements, wanted):
+            indices = np.arange(stretch.first, stretch.last)
+            out += picked(chunk, chunk.positions, indices, stretch.last)
+            if isinstance(stretch.error, Enough):
+                self.done = True
+                self.failures.pop()
                 break
+            out += failure_of(chunk, stretch)
         return out
 
-    def _wanted(self, verdict: Any) -> bool:
-        self.done = self.done or not verdict
-        return not self.done
+
+class Enough(Exception):  # noqa: N818
+    """The element at which `take_while` ends."""
+
+
+def wanted(verdict: Any) -> bool:
+    """True; raises Enough for what is false."""
+    if not verdict:
+        raise Enough
+    return True
 
 
 def picked(chunk: Chunk, positions: Positions, indices: npt.NDArray[np.int64], seen: int) -> list[Chunk]:

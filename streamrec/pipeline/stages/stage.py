@@ -19,10 +19,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from inspect import isawaitable, iscoroutine
+from itertools import starmap
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from streamrec.pipeline.elements.chunk import Chunk, Shifted
+from streamrec.pipeline.elements.chunk import Chunk, Elements, Shifted
+from streamrec.pipeline.elements.columns import pieces
 
 __all__ = [
     "Calling",
@@ -91,14 +94,23 @@ class Halt:
         asked: No further call is to be made: what was made is dropped.
     """
 
-    __slots__ = ("asked",)
+    __slots__ = ("_elements", "asked")
 
     def __init__(self) -> None:
         self.asked = False
+        self._elements: list[Any] = []
 
     def ask(self) -> None:
         """Asks for it, from any thread."""
         self.asked = True
+        self._elements.clear()
+
+    def ends(self, elements: list[Any]) -> Iterator[Any]:
+        """Elements that end when it is asked for, since an emptied list has no next one: no call asks before each."""
+        self._elements = elements
+        if self.asked:
+            elements.clear()
+        return iter(elements)
 
 
 halting: ContextVar[Halt | None] = ContextVar("streamrec_halting", default=None)
@@ -180,27 +192,43 @@ class Calling:
         """A failure goes on as it is."""
         return [chunk]
 
-    def _stretches(self, elements: Iterable[Any], kind: Callable[[Any], Any] | None = None) -> Iterator[Stretch]:
+    def _stretches(self, elements: Elements, kind: Callable[[Any], Any] | None = None) -> Iterator[Stretch]:
         """What the function makes of each element, made a `kind`."""
         self.failures = []
-        rest, first, halt = iter(elements), 0, halting.get() or Halt()
-        error: Exception | None = None
-        while not first or error is not None:
-            results: list[Any] = []
-            error = None
-            try:
-                for element in rest:
-                    if halt.asked:
-                        return
-                    result = called(self._function, element)
-                    results.append(result if kind is None else kind(result))
-                    if self.done:
-                        break
-            except Exception as failure:
-                error = failure
+        halt, first, end = halting.get() or Halt(), 0, 0
+        results: list[Any] = []
+        for piece in pieces(elements):
+            end += len(piece)
+            made = results_of(self._function, piece, halt.ends(piece))
+            made = made if kind is None else map(kind, made)
+            while True:
+                error = extended(results, made)
+                if halt.asked:
+                    return
+                if error is None and first + len(results) == end:
+                    break
+                error = error or RuntimeError("the function raised StopIteration")
                 self.failures.append((error, first + len(results)))
-            yield Stretch(first, results, error)
-            first += len(results) + 1
+                yield Stretch(first, results, error)
+                first, results = first + len(results) + 1, []
+        yield Stretch(first, results, None)
+
+
+def results_of(function: Callable[..., Any], piece: list[Any], elements: Iterator[Any]) -> Iterator[Any]:
+    """What a function makes of the elements of a piece, without a line of Python for each."""
+    kinds = set(map(type, piece))
+    if tuple not in kinds:
+        return map(function, elements)
+    return starmap(function, elements) if len(kinds) == 1 else map(partial(called, function), elements)
+
+
+def extended(results: list[Any], made: Iterator[Any]) -> Exception | None:
+    """Adds to the results what comes; gives the error that ended this. `made` goes on behind it."""
+    try:
+        results.extend(made)  # what came before an error stays in the list
+    except Exception as error:
+        return error
+    return None
 
 
 class Mapped(Calling):

@@ -138,14 +138,15 @@ class IndexReader:
         for block in found:
             self._cached.move_to_end(block)
         missing = np.array([block for block in blocks if block not in found], np.int64)
-        left = iter(self._ranges(missing))
+        ranges = self._ranges(missing)
+        left = iter(ranges)
 
         async def work() -> None:
             for first, last in left:
                 found.update(await self._read(first, last))
 
-        if len(missing):
-            await side_by_side(*[work] * PARALLEL)
+        if ranges:
+            await side_by_side(*[work] * min(PARALLEL, len(ranges)))
         return [found[block] for block in blocks]
 
     def _ranges(self, blocks: Numbers) -> list[tuple[int, int]]:

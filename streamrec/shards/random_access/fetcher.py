@@ -21,7 +21,7 @@ from streamrec.shards.manifests.manifest import ShardInfo
 from streamrec.shards.random_access.byte_runs import OFFSET_BITS, ByteRun, byte_runs, first_difference
 from streamrec.shards.side_by_side import side_by_side
 from streamrec.storage import ByteStream, Storages
-from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, Frames, as_spans
+from streamrec.tfrecord import BUFFER_BITS, FOOTER_BYTES, HEADER_BYTES, Frames, Scattered, are_long, as_spans
 
 __all__ = ["RecordFetcher"]
 
@@ -65,12 +65,9 @@ class RecordFetcher:
         places = await self.reader.places(wanted)
         runs = byte_runs(places.shards << OFFSET_BITS | places.offsets, places.lengths)
         buffers = await self._read_all(runs, places, wanted)
-        spans = np.concatenate([spans_in(run, places) for run in runs])[order]
         if len(runs) == 1:
-            return Frames(buffers[0], spans).trimmed()
-        sources = np.repeat(np.arange(len(runs)), [run.last - run.first for run in runs])[order]
-        buffer, packed = kernels.gather(buffers, sources, spans)
-        return Frames(buffer, as_spans(packed))
+            return Frames(buffers[0], spans_in(runs[0], places)[order]).trimmed()
+        return gathered(runs, buffers, places, order)
 
     async def fetch_run(self, first: int, last: int) -> Frames:
         """Records first to last (exclusive), which lie in one shard, by one request.
@@ -161,6 +158,17 @@ class RecordFetcher:
             offset,
             record,
         )
+
+
+def gathered(runs: list[ByteRun], buffers: list[memoryview], places: Places, order: Numbers) -> Frames:
+    """The records of several runs: long ones stay where they lie, short ones are copied."""
+    counts = [run.last - run.first for run in runs]
+    rows = np.zeros((len(places.offsets), 4), np.int64)
+    rows[:, 0] = places.offsets + HEADER_BYTES - np.repeat([run.start for run in runs], counts)
+    rows[:, 1] = rows[:, 0] + places.lengths
+    rows[:, 2] = np.repeat(np.arange(len(runs)) << BUFFER_BITS, counts)
+    records = Scattered(buffers, rows[order])
+    return records if are_long([records]) else records.compact()
 
 
 def spans_in(run: ByteRun, places: Places) -> Numbers:

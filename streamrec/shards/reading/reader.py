@@ -23,12 +23,13 @@ from typing import Any, Self
 import anyio
 from fsspec import AbstractFileSystem
 
+from streamrec.arguments import integer
 from streamrec.errors import ClosedError, CorruptRecordError, StreamrecError, TruncatedShardError
 from streamrec.shards.options import Piece, ReadOptions, ShardPlace
 from streamrec.shards.reading.losses import Losses
 from streamrec.shards.reading.opening import Opened, open_piece, open_whole
 from streamrec.shards.serial_calls import Serial
-from streamrec.storage import Counts, ObjectInfo, ResumingStream, RetryPolicy, Storage, Storages, located
+from streamrec.storage import BUFFER_BYTES, Counts, ObjectInfo, ResumingStream, RetryPolicy, Storage, Storages, located
 from streamrec.tfrecord import MAX_RECORD_BYTES, CompressionType, Framer, Frames, Loss
 
 __all__ = ["ShardReader", "open_shard"]
@@ -361,6 +362,7 @@ async def open_shard(
     retry: RetryPolicy | None = None,
     max_record_bytes: int = MAX_RECORD_BYTES,
     block_bytes: int | None = None,
+    buffer_bytes: int = BUFFER_BYTES,
     memory_map: bool | None = None,
 ) -> AsyncIterator[ShardReader]:
     """Opens one shard: `async with streamrec.open_shard(url) as shard: async for record in shard: ...`.
@@ -386,6 +388,8 @@ async def open_shard(
         retry: What happens when the network fails; see RetryPolicy.
         max_record_bytes: A longer record is taken for corruption; default 1 GiB.
         block_bytes: How much is framed at a time; None for what the storage does best.
+        buffer_bytes: How much is held ahead of what was read, where a large shard is fetched by several requests; by
+            default 96 MiB. 0: one request, and nothing ahead, for a service that has many shards open.
         memory_map: Map a local shard that is not compressed instead of reading it; None where that is safe: see
             `TFRecordDataset`.
 
@@ -399,7 +403,9 @@ async def open_shard(
     )
     piece = Piece(start or 0, end) if start or end is not None else None
     url = located(os.fspath(url), filesystem)
-    async with Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy()) as storages:
+    buffer_bytes = integer("buffer_bytes", buffer_bytes, 0)
+    retry = retry or RetryPolicy()
+    async with Storages(storage_options, filesystem=filesystem, retry=retry, buffer_bytes=buffer_bytes) as storages:
         reader = await ShardReader.open(await storages.at(url), url, options, piece=piece)
         try:
             yield reader

@@ -30,7 +30,7 @@ from typing import Final
 from streamrec.errors import ClosedError
 from streamrec.storage.reading.connections import Connections, StreamShare
 from streamrec.storage.reading.range_buffer import RangeBuffer
-from streamrec.storage.reading.range_plan import FIRST_RANGE, LEAST_RANGE, ByteRange, RangePlan, parts
+from streamrec.storage.reading.range_plan import FIRST_RANGE, LEAST_SPLIT, ByteRange, RangePlan, parts
 from streamrec.storage.reading.stream import ResumingStream, stop_of
 from streamrec.storage.resilience.shield import finish
 
@@ -62,8 +62,13 @@ async def open_parallel(
         version: The version to insist on, or None: the first one seen.
 
     Returns:
-        A stream that adds requests as `connections` allow; a plain one where the store gives no ranges.
+        A stream that adds requests as `connections` allow; a plain one where the store gives no ranges, or these bytes
+        are too few.
     """
+    if end is not None and end - start < LEAST_SPLIT:
+        alone = request(start, end, version)
+        await alone.open()
+        return alone
     share = connections.join()
     stream = request(start, end, version)
     asked = connections.clock()
@@ -108,7 +113,7 @@ class ParallelStream:
         self._pieces = deque([RangeBuffer(first, connections, share, stop or 0)])
         splits = stop is not None and first.info.version is not None
         self._plan = RangePlan(self.position, stop or 0) if splits else RangePlan(0, 0)
-        self._last_cut = (stop or 0) - 2 * LEAST_RANGE
+        self._last_cut = (stop or 0) - LEAST_SPLIT
         self._closed = False
 
     async def readinto(self, buffer: memoryview) -> int:

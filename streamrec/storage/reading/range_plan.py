@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 __all__ = [
     "FIRST_RANGE",
     "LEAST_RANGE",
+    "LEAST_SPLIT",
     "MOST_RANGE",
     "ByteRange",
     "ConnectionSpeed",
@@ -32,6 +33,9 @@ __all__ = [
 
 LEAST_RANGE: Final = 4 << 20
 """A smaller range costs more than it brings: a request to S3 takes 1.6 ms of processor time."""
+
+LEAST_SPLIT: Final = 2 * LEAST_RANGE
+"""What is shorter is one request."""
 
 MOST_RANGE: Final = 16 << 20
 FIRST_RANGE: Final = 2 << 20
@@ -145,7 +149,7 @@ class RangePlan:
             reached: How far that request has come.
             terms: What there is to be had.
         """
-        if not self._ends_open or terms.connections < 2 or self._stop - reached < 2 * LEAST_RANGE:
+        if not self._ends_open or terms.connections < 2 or self._stop - reached < LEAST_SPLIT:
             return None
         self._next = reached + self._size(reached, terms, 0)
         self._ends_open = False

@@ -1,12 +1,20 @@
-"""Landing, on a connection of its own."""
+"""Landing, on a connection of its own; and connections that serve one request after another."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from streamrec.storage import Storages
 from streamrec.storage.backends.http.buffered_body import BufferedBody
+from streamrec.testing.faults import Faults
+from streamrec.testing.objectstore import ObjectStore
+from tests.storage.contract import QUICK, read_all
 
 DATA = bytes(range(256)) * 2_000
 
@@ -18,7 +26,7 @@ async def landed(size: int = len(DATA)) -> AsyncIterator[tuple[BufferedBody, asy
     server = await asyncio.start_server(lambda _, writer: accepted.set_result(writer), "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
     transport, handler = await asyncio.get_running_loop().create_connection(asyncio.Protocol, host, port)
-    buffered = BufferedBody(transport, handler, size)
+    buffered = BufferedBody(transport, handler, size, lambda: None)
     transport.pause_reading()
     transport.set_protocol(buffered)
     writer = await accepted
@@ -96,3 +104,50 @@ async def test_a_connection_that_ends_early() -> None:
         assert await read(buffered, 1 << 20) == DATA[:500]
         with pytest.raises(ConnectionError, match="before the body"):
             await read(buffered, 1 << 20)
+
+
+OBJECT = os.urandom(24 << 20)
+UNHEDGED = replace(QUICK, hedge_share=0.0, hedge_allowance=0)
+"""A second request has a connection of its own."""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ObjectStore]:
+    (tmp_path / "bucket").mkdir()
+    (tmp_path / "bucket" / "object").write_bytes(OBJECT)
+    with ObjectStore(tmp_path, faults=Faults(first_byte=0, jitter=0)) as store:
+        yield store
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "http"])
+async def test_a_connection_serves_one_request_after_another(store: ObjectStore, scheme: str) -> None:
+    """Bodies of every size that are read to their end; one that is closed before costs its connection alone."""
+    options: dict[str, dict[str, Any]] = {
+        "s3": {"endpoint_url": store.url, "anon": True},
+        "gs": {"endpoint_url": store.url, "token": "anon", "project": "p"},
+        "http": {},
+    }
+    path = f"{store.url}/bucket/object" if scheme == "http" else f"{scheme}://bucket/object"
+    async with Storages(options[scheme], retry=UNHEDGED) as storages:
+        storage = await storages.at(path)
+
+        async def reader(number: int) -> None:
+            for turn, size in enumerate([3 << 20, 100_000, 5 << 20, (1 << 20) + 1, 2 << 20, 7]):
+                start = (number * 7 + turn) * 100_003
+                assert (
+                    await read_all(await storage.stream(path, start, start + size), 700_001)
+                    == (OBJECT[start : start + size])
+                )
+
+        await reader(0)
+        store.wait_idle()
+        assert len({entry.connection for entry in store.log}) == 1
+        await asyncio.gather(*map(reader, range(8)))
+        store.wait_idle()
+        assert len({entry.connection for entry in store.log}) <= 8
+        left = await storage.stream(path, 0, 20 << 20)
+        assert await left.readinto(memoryview(bytearray(2 << 20)))
+        await left.aclose()
+        await asyncio.gather(*map(reader, range(8)))
+        store.wait_idle()
+        assert len({entry.connection for entry in store.log}) <= 9

@@ -6,6 +6,7 @@ import itertools
 import os
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from typing import NoReturn
 from uuid import uuid4
 
@@ -167,6 +168,26 @@ async def relayed(store: Store, harm: Callable[[int, int, bytes], bytes | None])
 
 def flipped(data: bytes) -> bytes:
     return data[:100] + bytes([data[100] ^ 1]) + data[101:]
+
+
+@pytest.mark.usefixtures("helpers")
+async def test_a_connection_serves_one_request_after_another(store: Store, path: str) -> None:
+    """A handshake is dear: behind a body that was deciphered past asyncio, asyncio goes on with the connection."""
+    data = os.urandom(8 << 20)
+    async with Storages(store.options, retry=QUICK) as storages, await (await storages.at(path)).upload(path) as upload:
+        await upload.write(data)
+    used: set[int] = set()
+
+    def noted(number: int, came: int, chunk: bytes) -> bytes:
+        used.add(number)
+        return chunk
+
+    unhedged = replace(QUICK, hedge_share=0.0, hedge_allowance=0)
+    async with relayed(store, noted) as options, Storages(options, retry=unhedged) as storages:
+        storage = await storages.at(path)
+        for end in (2_000_000, 100_000, 7_000_001, 8 << 20, 5_000_000):
+            assert await read_all(await storage.stream(path, 5, end), 700_001) == data[5:end]
+    assert len(used) == 1
 
 
 @pytest.mark.parametrize("how", ["a flipped bit", "a connection that ends"])

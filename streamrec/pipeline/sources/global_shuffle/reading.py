@@ -1,27 +1,25 @@
 """Reading in a global order: far ahead, by ranges, within a budget.
 
 `BlockReading` fetches the parts of blocks in the order in which its groups need them, holds those of the windows, and
-gathers the records of each run of positions from them. `ExactReading` fetches runs of positions, as many ahead as there
-is room for; what lies near each other in a shard is one request.
+gathers the records of each run of positions from them: long ones stay where they lie. `ExactReading` fetches runs of
+positions, as many ahead as there is room for; what lies near each other in a shard is one request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from heapq import heapify, heappop, heapreplace
 from typing import Protocol
 
 import numpy as np
 from anyio.abc import TaskGroup
 
-from streamrec import kernels
 from streamrec.pipeline.engine.threads import Threads
 from streamrec.pipeline.sources.global_shuffle.fetch_ahead import FetchAhead
 from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, ExactOrder
 from streamrec.pipeline.sources.global_shuffle.permutation import Numbers
 from streamrec.pipeline.sources.global_shuffle.window import Round, Window
-from streamrec.tfrecord import BUFFER_BITS, Frames, as_spans
+from streamrec.tfrecord import BUFFER_BITS, Frames, Scattered, are_long
 
 __all__ = ["BlockReading", "ExactReading", "Reading", "Records"]
 
@@ -150,7 +148,7 @@ class BlockReading:
         tasks: Where requests run.
         mean_bytes: Of a record.
         limit: How many bytes may be held.
-        threads: Where records are copied.
+        threads: Where short records are copied.
     """
 
     def __init__(
@@ -183,9 +181,8 @@ class BlockReading:
                 mine = order[first : first + count]
                 await self._place(self._groups[number], indices[mine], mine, rows, buffers)
                 first += count
-        held = [frames.buffer for frames in buffers]
-        buffer, spans = await self._threads.run(partial(kernels.pick, held, rows))
-        return Frames(buffer, as_spans(spans))
+        records = Scattered([frames.buffer for frames in buffers], rows)
+        return records if are_long([records]) else await self._threads.run(records.compact)
 
     async def _place(
         self, group: SlotGroup, indices: Numbers, at: Numbers, rows: Numbers, buffers: list[Frames]

@@ -47,8 +47,8 @@ WINDOW_BYTES = 128 << 20
 EXACT_BYTES = 64 << 10
 """Where records are so large on average, and nobody said how they are shuffled, it is exactly."""
 
-CHUNK_BYTES = 8 << 20
-"""About how much is gathered at a time."""
+CHUNK_BYTES = 16 << 20
+"""About how much is gathered at a time: each time costs something for each group."""
 
 AHEAD_BLOCKS = 24
 """So many blocks are fetched ahead at the most: what fills the wire."""

@@ -8,6 +8,9 @@ protocol instead (`Transport.set_protocol`, asyncio's documented way to switch),
 framer wants them. Measured beside aiohttp's own stream: see benchmarks/stream.py.
 
 Rules:
+- Behind the last byte the connection is aiohttp's again, and goes back to its pool: the next request uses it. aiohttp
+  parses each response with a new parser, so it does not matter that the last one never saw the body's end. A body that
+  is closed before its end closes the connection.
 - The transport reads only while a `readinto` waits: back-pressure is the caller's, and no byte is ever
   written into a buffer whose owner is not waiting for it. It is not stopped for a caller who comes back with the next
   buffer at once, before the loop looks at its sockets again: to stop and to go on costs two dozen calls.
@@ -23,6 +26,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 __all__ = ["GATHER", "LINGER", "BufferedBody"]
@@ -45,11 +50,20 @@ class BufferedBody(asyncio.BufferedProtocol):
         transport: What the bytes come through.
         handler: Its protocol until now.
         remaining: Bytes of the body that have not come yet.
+        finish: Called when all have come, and the transport is the handler's again.
     """
 
-    def __init__(self, transport: asyncio.Transport, handler: asyncio.BaseProtocol, remaining: int) -> None:
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        handler: asyncio.BaseProtocol,
+        remaining: int,
+        finish: Callable[[], None],
+    ) -> None:
         self._transport = transport
         self._handler = handler
+        self._finish = finish
+        self._ours = True
         self._socket = transport.get_extra_info("socket")
         self._gathers = 1
         self._remaining = remaining
@@ -85,8 +99,7 @@ class BufferedBody(asyncio.BufferedProtocol):
                 raise
         if not self._filled:
             raise ConnectionError(f"the connection ended {self._remaining:,} bytes before the body") from self._failure
-        self._remaining -= self._filled
-        return self._filled
+        return self._delivered(self._filled)
 
     def _gather(self) -> None:
         """Tells the kernel how much must be there before we hear of it."""
@@ -106,8 +119,22 @@ class BufferedBody(asyncio.BufferedProtocol):
         count = min(len(buffer), len(self._spilled), self._remaining)
         buffer[:count] = self._spilled[:count]
         self._spilled = self._spilled[count:]
+        return self._delivered(count)
+
+    def _delivered(self, count: int) -> int:
+        """The caller has so many bytes more; the connection has done its work behind the last one."""
         self._remaining -= count
+        if not self._remaining and self._failure is None and not self._spilled:
+            self._release()
         return count
+
+    def _release(self) -> None:
+        """The connection goes back to where it came from."""
+        if self._gathers > 1 and self._socket is not None:
+            with suppress(OSError):
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        self.give_back()
+        self._finish()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the transport puts the next bytes."""
@@ -132,7 +159,12 @@ class BufferedBody(asyncio.BufferedProtocol):
             self._linger = self._loop.call_later(LINGER, self._wake)
 
     def give_back(self) -> None:
-        """The client closes its connection itself."""
+        """The connection's own protocol goes on with it."""
+        if not self._ours or self._failure is not None:
+            return
+        self._ours = False
+        self._failure = ConnectionAbortedError("the body was closed")
+        self._transport.set_protocol(self._handler)
 
     def eof_received(self) -> bool:
         """The server ended the connection; the transport closes it."""

@@ -26,7 +26,7 @@ BUFFER: Final = 128 << 10
 
 SET_BUFFER_SIZE: Final = 117
 SET_SSL: Final = 109
-SET_END_OF_MEMORY: Final = 130
+PENDING: Final = 10
 SHOULD_RETRY: Final = 8
 """Numbers of OpenSSL's <openssl/bio.h>, the same in 1.1.1 and 3."""
 
@@ -35,7 +35,7 @@ SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
     "BIO_new": (Pointer, Pointer),
     "BIO_f_buffer": (Pointer,),
     "BIO_f_ssl": (Pointer,),
-    "BIO_s_mem": (Pointer,),
+    "BIO_up_ref": (ctypes.c_int, Pointer),
     "BIO_new_socket": (Pointer, ctypes.c_int, ctypes.c_int),
     "BIO_push": (Pointer, Pointer, Pointer),
     "BIO_ctrl": (ctypes.c_long, Pointer, ctypes.c_int, ctypes.c_long, Pointer),
@@ -43,6 +43,9 @@ SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
     "BIO_read": (ctypes.c_int, Pointer, Pointer, ctypes.c_int),
     "BIO_test_flags": (ctypes.c_int, Pointer, ctypes.c_int),
     "BIO_free_all": (None, Pointer),
+    "SSL_get_rbio": (Pointer, Pointer),
+    "SSL_set_quiet_shutdown": (None, Pointer, ctypes.c_int),
+    "SSL_set_shutdown": (None, Pointer, ctypes.c_int),
     "SSL_set0_rbio": (None, Pointer, Pointer),
     "ERR_clear_error": (None,),
 }
@@ -85,9 +88,11 @@ class SocketReader:
         self._process = os.getpid()
         self._connection = connection  # its SSL * lives as long
         self._ssl = pointer_of(connection)
-        waiting = openssl.BIO_new(openssl.BIO_f_buffer())
-        openssl.BIO_int_ctrl(waiting, SET_BUFFER_SIZE, BUFFER, 0)
-        openssl.SSL_set0_rbio(self._ssl, openssl.BIO_push(waiting, openssl.BIO_new_socket(file, 0)))
+        self._before = openssl.SSL_get_rbio(self._ssl)
+        openssl.BIO_up_ref(self._before)
+        self._waiting = openssl.BIO_new(openssl.BIO_f_buffer())
+        openssl.BIO_int_ctrl(self._waiting, SET_BUFFER_SIZE, BUFFER, 0)
+        openssl.SSL_set0_rbio(self._ssl, openssl.BIO_push(self._waiting, openssl.BIO_new_socket(file, 0)))
         deciphering = openssl.BIO_new(openssl.BIO_f_ssl())
         openssl.BIO_ctrl(deciphering, SET_SSL, 0, self._ssl)
         self._bio = openssl.BIO_push(openssl.BIO_new(openssl.BIO_f_buffer()), deciphering)
@@ -108,20 +113,23 @@ class SocketReader:
             raise ConnectionResetError("the connection ended, or broke")
         return 0
 
+    def holds_none(self) -> bool:
+        """Whether all that was taken off the socket was deciphered and given out."""
+        return not any(self._openssl.BIO_ctrl(bio, PENDING, 0, None) for bio in (self._waiting, self._bio))
+
     def close(self) -> None:
-        """OpenSSL looks at the socket no more. May be called twice."""
+        """OpenSSL looks at the socket no more; the connection reads its memory BIO again. May be called twice."""
         if self._bio:
             openssl, bio, self._bio = self._openssl, self._bio, None
-            nothing = openssl.BIO_new(openssl.BIO_s_mem())
-            openssl.BIO_ctrl(nothing, SET_END_OF_MEMORY, -1, None)
-            openssl.SSL_set0_rbio(self._ssl, nothing)
+            openssl.SSL_set0_rbio(self._ssl, self._before)
+            openssl.SSL_set_quiet_shutdown(self._ssl, 1)  # an SSL BIO that is freed shuts its connection down
             openssl.BIO_free_all(bio)
+            openssl.SSL_set_shutdown(self._ssl, 0)
+            openssl.SSL_set_quiet_shutdown(self._ssl, 0)
             openssl.ERR_clear_error()
 
     def __del__(self) -> None:
-        if (
-            hasattr(self, "_bio") and os.getpid() == self._process
-        ):  # in a forked child it may be half way through a read
+        if hasattr(self, "_bio") and os.getpid() == self._process:  # a forked child's may be half way through a read
             self.close()
 
 

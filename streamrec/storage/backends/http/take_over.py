@@ -1,15 +1,16 @@
 """Taking over: the rest of a large body, received past aiohttp.
 
 Rules:
-- Only a plain body of known length is taken over, when aiohttp holds none of it any more, and when so much
-  is left that a new connection for the next request does not count: the connection is closed afterwards,
-  since aiohttp's parser did not see the body's end.
+- Only a plain body of known length is taken over, when aiohttp holds none of it any more, and when so much is left that
+  it pays.
+- Behind its last byte the connection is aiohttp's again, which keeps it for the next request.
 - It is a fast path (`fast_path.py`): where it fails (under uvloop, say), aiohttp goes on as ever.
 """
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Final
 
 import aiohttp
@@ -54,9 +55,20 @@ def _taken(response: aiohttp.ClientResponse, remaining: int) -> BufferedBody | T
         raise AttributeError(f"a {type(transport).__name__} is no transport of asyncio's own: another event loop runs")
     if handler is None or held or not transport.is_reading():
         return None
+    finish = partial(_give_to_the_pool, response, transport)
     if transport.get_extra_info("sslcontext") is not None:
-        return take_over_tls(transport, remaining, BUFFERED_BODIES)
-    buffered = BufferedBody(transport, handler, remaining)
+        return take_over_tls(transport, remaining, finish, BUFFERED_BODIES)
+    buffered = BufferedBody(transport, handler, remaining, finish)
     transport.pause_reading()
     transport.set_protocol(buffered)
     return buffered
+
+
+def _give_to_the_pool(response: aiohttp.ClientResponse, transport: asyncio.Transport) -> None:
+    """Tells aiohttp that the body is whole: it keeps the connection for the next request, if the server does."""
+    try:
+        response.content.feed_eof()
+        if not transport.is_closing() and not transport.is_reading():
+            transport.resume_reading()  # so that a server that ends it is heard
+    except Exception as error:
+        BUFFERED_BODIES.leave(ALL, error)

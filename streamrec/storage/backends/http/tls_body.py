@@ -5,7 +5,8 @@ deciphers. Here OpenSSL reads the socket itself (`openssl.py`), as much in one c
 has, on the event loop's thread or on a helper (`helpers.py`).
 
 The handshake is over by then: the connection was verified by the client's own SSL context, and its `SSLObject` goes on.
-asyncio's TLS is told that it is over, so it neither reads the connection nor shuts it down: it is closed by us.
+asyncio's TLS is told that it is over, so it neither reads the connection nor shuts it down. Behind the body's last byte
+it goes on; a connection whose body is closed before is closed by us.
 
 What is private here is asyncio's: a TLS transport's protocol, its state, the transport below it, and the memory BIOs
 between them. They are the same from Python 3.11 to 3.14. `take_over_tls` looks at them first, and raises where one is
@@ -19,6 +20,7 @@ import socket
 import ssl
 from asyncio.selector_events import _SelectorSocketTransport  # type: ignore[attr-defined]
 from asyncio.sslproto import SSLProtocol, SSLProtocolState
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -45,10 +47,13 @@ class TLSBody:
     Args:
         protocol: asyncio's TLS of the connection.
         remaining: Bytes of the body that have not come yet.
+        finish: Called when all have come, and the connection is asyncio's again.
         way: Left where an error is neither the network's nor the server's; what helpers did counts there.
     """
 
-    def __init__(self, protocol: Any, remaining: int, way: FastPath) -> None:
+    def __init__(self, protocol: Any, remaining: int, finish: Callable[[], None], way: FastPath) -> None:
+        self._protocol = protocol
+        self._finish = finish
         self._way = way
         self._transport: asyncio.Transport = protocol._transport
         self._connection: ssl.SSLObject = protocol._sslobj
@@ -81,7 +86,21 @@ class TLSBody:
             if not filled:
                 raise ConnectionError(f"the connection ended {self._remaining:,} bytes before the body") from error
         self._remaining -= filled
+        if not self._remaining:
+            self._release()
         return filled
+
+    def _release(self) -> None:
+        """All have come: asyncio goes on with the connection, unless something else came behind."""
+        if self._socket.fileno() < 0 or (self._reader is not None and not self._reader.holds_none()):
+            return
+        if self._gathers > 1:
+            with suppress(OSError):
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        self._leave_socket()
+        self._protocol._state = SSLProtocolState.WRAPPED
+        self._transport.resume_reading()
+        self._finish()
 
     async def _read(self, target: memoryview) -> int:
         """What is there now: what asyncio took off the socket before, then what the socket has."""
@@ -124,19 +143,25 @@ class TLSBody:
     def give_back(self) -> None:
         """Closes the connection; its client hears of it. May be called twice."""
         if self._socket.fileno() >= 0:
-            if self._reader is not None:
-                self._reader.close()
-            self._loop.remove_reader(self._socket)
-            self._socket.close()
+            self._leave_socket()
             self._transport.abort()
 
+    def _leave_socket(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
 
-def take_over_tls(transport: asyncio.Transport, remaining: int, way: FastPath) -> TLSBody | None:
+
+def take_over_tls(
+    transport: asyncio.Transport, remaining: int, finish: Callable[[], None], way: FastPath
+) -> TLSBody | None:
     """Takes a TLS connection from asyncio; None where asyncio is about to do something with it.
 
     Args:
         transport: The client's.
         remaining: As of `TLSBody`.
+        finish: Likewise.
         way: Likewise.
 
     Raises:
@@ -153,7 +178,7 @@ def take_over_tls(transport: asyncio.Transport, remaining: int, way: FastPath) -
     pointer_of(parts._sslobj)
     if parts._state is not SSLProtocolState.WRAPPED or parts._write_backlog or below.is_closing():
         return None
-    body = TLSBody(parts, remaining, way)
+    body = TLSBody(parts, remaining, finish, way)
     below.pause_reading()
     parts._set_state(SSLProtocolState.UNWRAPPED)
     return body

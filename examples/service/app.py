@@ -1,0 +1,143 @@
+"""The application: its settings, its routes, and what lives as long as it does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.routing import Route
+
+import streamrec
+from examples.service import metrics, reading, uploads
+from examples.service.encoding import Turns
+from examples.service.failures import HANDLERS, RequestError
+
+__all__ = ["Service", "Settings", "create"]
+
+NAME = re.compile(r"(?:[\w*-][\w.*-]*/)*[\w*-][\w.*-]*\.tfrecord", re.ASCII)
+
+OPENED = 4
+"""So many objects are opened at the same time."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the service serves.
+
+    Args:
+        url: The directory of the shards.
+        storage_options: As for fsspec.
+        patience: Seconds that a request is tried again for where the store fails.
+    """
+
+    url: str
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    patience: float = 5.0
+
+    @classmethod
+    def of_environment(cls) -> Settings:
+        """From STREAMREC_SERVICE_URL, STREAMREC_SERVICE_OPTIONS (JSON), and STREAMREC_SERVICE_PATIENCE."""
+        given = {name: os.environ.get(f"STREAMREC_SERVICE_{name}") for name in ("OPTIONS", "PATIENCE")}
+        url = os.environ["STREAMREC_SERVICE_URL"].rstrip("/")
+        return cls(url, json.loads(given["OPTIONS"] or "{}"), float(given["PATIENCE"] or cls.patience))
+
+    @property
+    def index(self) -> str:
+        """Where the index of all shards lies."""
+        return f"{self.url}/records.index"
+
+    @property
+    def storage(self) -> dict[str, Any]:
+        """How every call of streamrec reaches the store: with equal options all of them share one client."""
+        return {"storage_options": self.storage_options, "retry": streamrec.RetryPolicy(budget=self.patience)}
+
+    def shard(self, name: str) -> str:
+        """The URL of a shard, or the pattern of several.
+
+        Raises:
+            RequestError: It is no name of a shard.
+        """
+        if not NAME.fullmatch(name):
+            raise RequestError(
+                f"{name!r} is no name of a shard: letters, digits, . _ - and /, and .tfrecord at its end"
+            )
+        return f"{self.url}/{name}"
+
+
+class Service:
+    """What all requests share.
+
+    Args:
+        settings: What is served.
+
+    Attributes:
+        turns: Who works on the event loop next.
+        opening: For opening an object, which is a millisecond or two of Python: a few at a time.
+        metrics: What is counted.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.turns = Turns()
+        self.opening = asyncio.Semaphore(OPENED)
+        self.metrics = metrics.Metrics()
+        self._source: streamrec.RecordSource | None = None
+        self._opening = asyncio.Lock()
+
+    async def records(self) -> streamrec.RecordSource:
+        """The indexed records; the index is opened by the first request that wants it."""
+        async with self._opening:
+            if self._source is None:
+                self._source = await streamrec.RecordSource.open(self.settings.index, **self.settings.storage)
+            return self._source
+
+    async def matching(self, pattern: str) -> list[str]:
+        """The URLs of the shards that a pattern matches, sorted."""
+        found = streamrec.Dataset.list_files(pattern, shuffle=False, **self.settings.storage)
+        async with self.opening, found.aiterate() as names:
+            return [name.decode() async for name in names]
+
+    async def update_index(self) -> streamrec.RecordSource:
+        """Reads the shards that are new or have changed; requests under way go on with the index that they have."""
+        async with self._opening:
+            shards = f"{self.settings.url}/*.tfrecord"
+            await streamrec.write_index(shards, self.settings.index, update=True, **self.settings.storage)
+            self._source = None
+        return await self.records()
+
+
+@asynccontextmanager
+async def lifespan(app: Starlette) -> AsyncIterator[None]:
+    """Watches the event loop while the application runs."""
+    watching = asyncio.create_task(metrics.watch_loop(app.state.service.metrics))
+    try:
+        yield
+    finally:
+        watching.cancel()
+
+
+def create(settings: Settings | None = None) -> Starlette:
+    """The application; without settings, they come from the environment."""
+    service = Service(settings or Settings.of_environment())
+    routes = [
+        Route("/shards", reading.names, methods=["GET"]),
+        Route("/shards/{name:path}", reading.shards, methods=["GET"]),
+        Route("/shards/{name:path}", uploads.put_shard, methods=["PUT"]),
+        Route("/records/{numbers}", reading.records, methods=["GET"]),
+        Route("/index", uploads.post_index, methods=["POST"]),
+        Route("/healthz", metrics.healthz),
+        Route("/readyz", metrics.readyz),
+        Route("/metrics", metrics.scrape),
+    ]
+    counting = Middleware(metrics.Counting, statistics=service.metrics.statistics)
+    app = Starlette(routes=routes, middleware=[counting], exception_handlers=HANDLERS, lifespan=lifespan)
+    app.state.service = service
+    return app

@@ -1,0 +1,101 @@
+"""Records to bodies, in steps that leave the event loop free.
+
+The loop serves all streams, so no step may take long, and no two may follow each other without a look at the sockets:
+- a step is `STEP_BYTES` of records at the most, or one record; one above `LONG_BYTES` is encoded in a thread;
+- steps take turns: in each round of the loop there is one, however many streams have something to do.
+
+Threads for all steps would be slower and no fairer: encoding is Python, so that a thread and the loop would take the
+interpreter's lock from each other, for 5 ms at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
+from typing import Final
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from examples.service.examples import to_json
+from examples.service.failures import RequestError
+from streamrec import Frames, encode_records
+
+__all__ = ["NDJSON", "TFRECORD", "Turns", "bodies", "media_type"]
+
+NDJSON: Final = "application/x-ndjson"
+TFRECORD: Final = "application/x-tfrecord"
+
+STEP_BYTES: Final = {NDJSON: 16 << 10, TFRECORD: 256 << 10}
+"""What a step encodes of records: less than a millisecond's work."""
+
+LONG_BYTES: Final = 1 << 20
+
+SENT_BYTES: Final = 256 << 10
+"""What is handed to the server at a time: it copies what the socket does not take."""
+
+
+class Turns:
+    """Lets one step run in each round of the event loop, in the order of asking: `async with turns: step()`."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    async def __aenter__(self) -> None:
+        await self._lock.acquire()
+        try:
+            await asyncio.sleep(0)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def media_type(accept: str) -> str:
+    """What a client gets, by its `Accept`: NDJSON unless it asks for TFRecord."""
+    return TFRECORD if TFRECORD in accept else NDJSON
+
+
+async def bodies(blocks: AsyncGenerator[Frames], media: str, turns: Turns) -> AsyncGenerator[bytes]:
+    """Blocks of records as parts of a body.
+
+    Raises:
+        RequestError: NDJSON is wanted of records that are no Examples.
+    """
+    step = encode_records if media == TFRECORD else json_lines
+    async with aclosing(blocks):
+        async for frames in blocks:
+            encoded = [await taken(step, part, turns) for part in steps(frames, STEP_BYTES[media])]
+            body = memoryview(b"".join(encoded))
+            for start in range(0, len(body), SENT_BYTES):
+                yield bytes(body[start : start + SENT_BYTES])
+
+
+async def taken(step: Callable[[Frames], bytes], frames: Frames, turns: Turns) -> bytes:
+    """What a step makes of records: in its turn, or in a thread where they are long."""
+    if frames.nbytes > LONG_BYTES:
+        return await asyncio.to_thread(step, frames)
+    async with turns:
+        return step(frames)
+
+
+def steps(frames: Frames, nbytes: int) -> Iterator[Frames]:
+    """Records in their order, so many bytes at a time, and at least one."""
+    ends = np.cumsum(frames.lengths)
+    first = 0
+    while first < len(frames):
+        begin = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, begin + nbytes, "right")))
+        yield frames[first:last]
+        first = last
+
+
+def json_lines(frames: Frames) -> bytes:
+    """A line for each record."""
+    try:
+        return "".join([to_json(record) + "\n" for record in frames]).encode()
+    except DecodeError:
+        raise RequestError(f"these records are no Examples: ask for them with 'Accept: {TFRECORD}'", 406) from None

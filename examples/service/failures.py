@@ -1,0 +1,60 @@
+"""Which error is which status. The text is the error's own: it names path, byte and record, and says what to do.
+
+An error that comes when the head of the response is out has no status any more: see `streaming.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+import streamrec
+
+__all__ = ["HANDLERS", "RequestError"]
+
+
+class RequestError(ValueError):
+    """The client asked for what cannot be: it must ask differently.
+
+    Args:
+        reason: What is wrong, where, and what to write.
+        status: The status: 400, or one that says more.
+    """
+
+    def __init__(self, reason: str, status: int = 400) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+STATUS: Final[dict[type[Exception], int]] = {
+    streamrec.NotFoundError: 404,
+    streamrec.ObjectChangedError: 409,  # the index is older than the shard
+    streamrec.AlreadyExistsError: 412,  # If-None-Match: *
+    streamrec.CorruptRecordError: 502,  # the store answers, and what it has is damaged
+    streamrec.TruncatedShardError: 502,
+    streamrec.ManifestError: 502,
+    streamrec.IntegrityError: 502,
+    streamrec.PermissionDeniedError: 502,  # the service's credentials, not the client's
+    streamrec.StorageTimeoutError: 503,
+    streamrec.ThrottledError: 503,
+    streamrec.StorageError: 503,
+}
+"""By the nearest class above an error's own."""
+
+
+async def failed(request: Request, error: Exception) -> JSONResponse:
+    """The response for an error."""
+    if isinstance(error, RequestError):
+        status = error.status
+    else:
+        status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+    body: dict[str, Any] = {"error": str(error)}
+    for name in ("record", "offset"):
+        if getattr(error, name, None) is not None:
+            body[name] = getattr(error, name)
+    return JSONResponse(body, status, headers={"retry-after": "1"} if status == 503 else None)
+
+
+HANDLERS: Final = dict.fromkeys([*STATUS, RequestError], failed)

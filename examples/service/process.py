@@ -1,0 +1,61 @@
+"""The service as a process of its own, for the demo, the tests and the load test."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from examples.service.app import Settings
+
+__all__ = ["Running", "serving"]
+
+
+@dataclass(frozen=True)
+class Running:
+    """A service that runs.
+
+    Attributes:
+        url: Where it listens: "http://127.0.0.1:PORT".
+        process: Its process.
+        log: The file that it writes its log to.
+    """
+
+    url: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+
+@contextmanager
+def serving(settings: Settings, log: Path, port: int = 0) -> Iterator[Running]:
+    """Runs it until the block ends.
+
+    The socket listens before the process has started, so that a client can connect at once.
+
+    Args:
+        settings: What it serves.
+        log: A file for its log.
+        port: On this machine; 0 for any that is free.
+    """
+    environment = {
+        **os.environ,
+        "STREAMREC_SERVICE_URL": settings.url,
+        "STREAMREC_SERVICE_OPTIONS": json.dumps(dict(settings.storage_options)),
+        "STREAMREC_SERVICE_PATIENCE": str(settings.patience),
+    }
+    with socket.create_server(("127.0.0.1", port), backlog=512) as listening, log.open("wb") as output:
+        command = [sys.executable, "-m", "uvicorn", "--factory", "examples.service.app:create", "--no-access-log"]
+        command += ["--fd", str(listening.fileno()), "--timeout-graceful-shutdown", "5"]
+        with subprocess.Popen(
+            command, env=environment, stderr=output, stdout=output, pass_fds=[listening.fileno()]
+        ) as process:
+            try:
+                yield Running(f"http://127.0.0.1:{listening.getsockname()[1]}", process, log)
+            finally:
+                process.terminate()

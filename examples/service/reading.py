@@ -1,0 +1,121 @@
+"""The requests that read: shards as streams, records by their numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+import streamrec
+from examples.service.encoding import bodies, media_type
+from examples.service.failures import RequestError
+from examples.service.streaming import StreamedBody
+
+__all__ = ["names", "records", "shards"]
+
+BLOCK_BYTES: Final = 256 << 10
+"""What is framed at a time: a stream holds about twice as much."""
+
+MOST_RECORDS: Final = 10_000
+FETCHED: Final = 64
+"""Records of one request that are fetched at the same time."""
+
+
+async def names(request: Request) -> Response:
+    """The names of all shards."""
+    service = request.app.state.service
+    found = await service.matching(service.settings.shard("*.tfrecord"))
+    return JSONResponse([url.removeprefix(f"{service.settings.url}/") for url in found])
+
+
+async def shards(request: Request) -> Response:
+    """The records of a shard, of a piece of it, or of all shards that a pattern matches."""
+    service = request.app.state.service
+    url = service.settings.shard(request.path_params["name"])
+    start, end = (byte(request, name) for name in ("start", "end"))
+    if end is not None and end < (start or 0):
+        raise RequestError(f"end={end} lies before start={start or 0}")
+    urls = [url]
+    if "*" in url:
+        if start is not None or end is not None:
+            raise RequestError("start and end are bytes of one shard: write its name without *")
+        urls = await service.matching(url)
+        if not urls:
+            raise streamrec.NotFoundError("no shard has such a name", url)
+    blocks = blocks_of(service, urls, start, end)
+    media = media_type(request.headers.get("accept", ""))
+    return StreamedBody(bodies(blocks, media, service.turns), media, service.metrics)
+
+
+async def blocks_of(
+    service: Any, urls: Sequence[str], start: int | None, end: int | None
+) -> AsyncGenerator[streamrec.Frames]:
+    """The records of shards, one shard after the other. Nothing is fetched ahead.
+
+    Raises:
+        StreamrecError: A shard is not there or damaged, or the store fails.
+        RequestError: It is shorter than `start`.
+    """
+    read = partial(streamrec.open_shard, block_bytes=BLOCK_BYTES, buffer_bytes=0, **service.settings.storage)
+    for url in urls:
+        async with AsyncExitStack() as opened:
+            async with service.opening:
+                shard = await opened.enter_async_context(read(url, start=start, end=end))
+            if start and shard.info.size is not None and start > shard.info.size:
+                raise RequestError(f"start={start}: the shard has {shard.info.size} bytes", 416)
+            async for frames in shard.frames():
+                yield frames
+
+
+async def records(request: Request) -> Response:
+    """Records by their numbers: `17`, `17,3` in this order, or `100:200`."""
+    service = request.app.state.service
+    source = await service.records()
+    numbers = numbers_in(request.path_params["numbers"], len(source))
+    media = media_type(request.headers.get("accept", ""))
+    return StreamedBody(bodies(fetched(source, numbers), media, service.turns), media, service.metrics)
+
+
+async def fetched(source: streamrec.RecordSource, numbers: Sequence[int]) -> AsyncGenerator[streamrec.Frames]:
+    """The records with these numbers, some at a time."""
+    for first in range(0, len(numbers), FETCHED):
+        yield await source.get(list(numbers[first : first + FETCHED]))
+
+
+def numbers_in(text: str, count: int) -> Sequence[int]:
+    """The numbers that a request names, of `count` records.
+
+    Raises:
+        RequestError: They are none (400), too many (413), or not all of records that there are (416).
+    """
+    found: Sequence[int]
+    if span := re.fullmatch(r"(\d{1,15}):(\d{1,15})", text):
+        found = range(int(span[1]), int(span[2]))
+    elif re.fullmatch(r"\d{1,15}(,\d{1,15})*", text):
+        found = [int(number) for number in text.split(",")]
+    else:
+        raise RequestError(f"{text!r:.60} names no records: write 17, or 17,3, or 100:200")
+    if not found:
+        raise RequestError(f"{text} holds no record")
+    if len(found) > MOST_RECORDS:
+        raise RequestError(f"{len(found)} records are more than the {MOST_RECORDS} of one request", 413)
+    if max(found) >= count:
+        raise RequestError(f"there is no record {max(found)}: there are {count}, from 0 on", 416)
+    return found
+
+
+def byte(request: Request, name: str) -> int | None:
+    """A parameter that is a byte offset; None where it is not there.
+
+    Raises:
+        RequestError: It is no whole number.
+    """
+    text = request.query_params.get(name)
+    if text is not None and not re.fullmatch(r"\d{1,18}", text):
+        raise RequestError(f"{name}={text!r:.40} is no byte offset")
+    return None if text is None else int(text)

@@ -1,0 +1,81 @@
+"""Converting on a cluster: each file becomes one file of the other format, in a task of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from functools import partial
+
+from streamrec import Schema, ShardInfo
+from streamrec.cli.cluster.tasks import map_on
+from streamrec.cli.converting import Conversion, Written, read, schema_in, write_files
+from streamrec.cli.progress import Meter
+from streamrec.cli.reading import run
+from streamrec.cli.resharding import Target, check_numbered, write_limited, write_manifest
+from streamrec.cli.sources import Found, storages_for
+from streamrec.cli.writing import Rollback
+from streamrec.interchange import Column, Format, codec_of, columns_of, combined
+
+__all__ = ["Work", "convert_on"]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What each task does.
+
+    Attributes:
+        how: How it reads.
+        target: Where all files go.
+        form: What is written.
+        columns: What all records hold; None where that was not asked for, or is not known yet.
+    """
+
+    how: Conversion
+    target: Target
+    form: Format
+    columns: tuple[Column, ...] | None
+
+
+async def convert_on(
+    address: str, found: Sequence[Found], work: Work, manifest: str | None, rollback: Rollback
+) -> list[Written]:
+    """Converts all files; returns the new ones, and writes the manifest where there is to be one."""
+    if len(found) > 1:
+        check_numbered(work.target.pattern)
+    if work.form.name != "tfrecord" and work.columns is None and codec_of(work.form.name).needs_columns:
+        schemas = await map_on(address, partial(infer_one, work), found)
+        work = replace(work, columns=columns_of(combined(schemas)))
+    numbered = list(enumerate(found))
+    made = await map_on(address, partial(convert_one, work), numbered, lambda item: rollback.add(item.path))
+    if manifest is not None:
+        shards = [item for item in made if isinstance(item, ShardInfo)]
+        async with storages_for(work.target.storage_options) as storages:
+            await write_manifest(storages, manifest, work.target, shards, rollback)
+    return [Written(item.path, item.records, item.bytes) for item in made]
+
+
+def infer_one(work: Work, item: Found) -> Schema:
+    """What the records of a file hold; runs on a worker."""
+
+    async def infer() -> Schema:
+        async with aclosing(read([item], work.how, Meter())) as records:
+            return await schema_in(records)
+
+    return run(infer())
+
+
+def convert_one(work: Work, numbered: tuple[int, Found]) -> Written | ShardInfo:
+    """Converts one file; runs on a worker."""
+    number, item = numbered
+    target = replace(work.target, pattern=work.target.pattern.format(shard=number))
+
+    async def convert() -> Written | ShardInfo:
+        async with Rollback(target.storage_options) as rollback, aclosing(read([item], work.how, Meter())) as records:
+            if work.form.name == "tfrecord":
+                [shard] = await write_limited(records, target, rollback, None, None)
+                return shard
+            [written] = await write_files(records, target, work.form, work.columns or (), rollback, None, None)
+            return written
+
+    return run(convert())

@@ -1,0 +1,105 @@
+"""A command's work on a Ray cluster: a task for each shard, or each part of the shards; results are merged here.
+
+The workers need streamrec, and must reach all paths. A task that its machine loses is run again elsewhere.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
+from typing import Any, Final, TypeVar
+
+import anyio
+import click
+
+from streamrec import MissingExtraError, StorageError, StreamrecError
+
+__all__ = ["map_on", "ray_option"]
+
+IN_FLIGHT: Final = 4
+"""Tasks that are submitted at a time, for each processor of the cluster."""
+
+POLL_SECONDS: Final = 0.5
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+def ray_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds `--ray ADDRESS`."""
+    help_text = "Run on this Ray cluster: HOST:PORT, ray://..., auto, or local for one on this machine."
+    return click.option("--ray", "ray_address", metavar="ADDRESS", help=help_text)(function)
+
+
+async def map_on(
+    address: str, function: Callable[[A], B], items: Sequence[A], done: Callable[[B], object] = lambda result: None
+) -> list[B]:
+    """Calls a function for each item on the cluster; returns the results in the items' order.
+
+    Args:
+        address: The cluster's.
+        function: Runs on a worker: it must be importable there, or a `partial` of such a function.
+        items: One task each.
+        done: Called here with each result as it comes.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        StorageError: The cluster is not there, or lost a task again and again.
+        StreamrecError: The first error of a task, which ends all.
+    """
+    ray = await anyio.to_thread.run_sync(connected, address)
+    task = remote(ray, function)
+    limit = IN_FLIGHT * max(1, int(ray.cluster_resources().get("CPU", 1)))
+    left, pending, results = iter(enumerate(items)), dict[Any, int](), dict[int, B]()
+    try:
+        while True:
+            while len(pending) < limit and (following := next(left, None)) is not None:
+                pending[task.remote(following[1])] = following[0]
+            if not pending:
+                return [results[number] for number in range(len(items))]
+            waiting = partial(ray.wait, list(pending), num_returns=1, timeout=POLL_SECONDS)
+            ready, _ = await anyio.to_thread.run_sync(waiting)
+            for reference in ready:
+                result = await anyio.to_thread.run_sync(fetched, ray, reference)
+                results[pending.pop(reference)] = result
+                done(result)
+    finally:
+        for reference in pending:
+            ray.cancel(reference)
+
+
+def connected(address: str) -> Any:
+    """The package ray, connected to a cluster."""
+    try:
+        ray = import_module("ray")
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("--ray needs a package more: pip install 'streamrec[ray]'") from error
+    where = {} if address == "local" else {"address": address}
+    try:
+        ray.init(**where, ignore_reinit_error=True, logging_level=logging.ERROR, log_to_driver=False)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise StorageError(f"no Ray cluster answers at {address} ({error}): check --ray") from error
+    return ray
+
+
+def remote(ray: Any, function: Callable[[Any], Any]) -> Any:
+    """A remote function of Ray, which takes no `partial` itself."""
+
+    def call(item: Any) -> Any:
+        return function(item)
+
+    return ray.remote(num_cpus=1)(call)
+
+
+def fetched(ray: Any, reference: Any) -> Any:
+    """A task's result; its error is the library's own."""
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, StreamrecError | OSError):
+            raise error.cause from None
+        raise
+    except ray.exceptions.RayError as error:
+        raise StorageError(f"the Ray cluster lost a task ({type(error).__name__}): {error}") from error

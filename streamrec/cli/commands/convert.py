@@ -1,0 +1,204 @@
+"""`streamrec convert`: the same records in another format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import click
+
+from streamrec.cli import options
+from streamrec.cli.cluster.converting import Work, convert_on
+from streamrec.cli.cluster.tasks import ray_option
+from streamrec.cli.converting import Conversion, Written, read, schema_in, write_files
+from streamrec.cli.output import format_bytes, plural, print_json, print_line
+from streamrec.cli.progress import progress
+from streamrec.cli.reading import run, total_bytes
+from streamrec.cli.resharding import (
+    SHARD_BYTES,
+    Target,
+    check_numbered,
+    check_target,
+    pattern_of,
+    write_limited,
+    write_manifest,
+)
+from streamrec.cli.sources import Found, directory_of, find_records, storages_for
+from streamrec.cli.writing import Rollback, compression_of
+from streamrec.interchange import FORMATS, Column, Format, Reading, codec_of, columns_of, format_of
+
+__all__ = ["command"]
+
+SCHEMA_BYTES: Final = 64 << 20
+FORMAT: Final = click.Choice([*FORMATS])
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is written.
+
+    Attributes:
+        target: Where to.
+        form: The format.
+        shard_bytes, shard_records: How much one file takes; None for no limit.
+        overwrite: Whether what is there is replaced.
+        ray_address: The cluster that does the work, a file for each SOURCE; None for this process.
+    """
+
+    target: Target
+    form: Format
+    shard_bytes: int | None
+    shard_records: int | None
+    overwrite: bool
+    ray_address: str | None
+
+    @property
+    def manifest(self) -> str | None:
+        """Where the manifest goes; TFRecord shards alone have one."""
+        return self.target.manifest if self.form.name == "tfrecord" else None
+
+
+@click.command(
+    "convert",
+    epilog=options.examples(
+        "streamrec convert 's3://bucket/train-*.tfrecord' train.parquet",
+        "streamrec convert --shard-bytes 200MB data/ 's3://bucket/train-{shard:05d}.tar'",
+        "streamrec convert 'table-*.parquet' 'train-{shard:05d}.tfrecord'",
+        "streamrec convert --features label,text train.tfrecord train.jsonl.gz",
+    ),
+)
+@options.sources
+@click.argument("target")
+@click.option("--from", "source", type=FORMAT, help="What SOURCEs are.  [default: as their names end]")
+@click.option("--to", "wanted", type=FORMAT, help="What TARGET is.  [default: as it ends]")
+@options.features
+@click.option("--schema", metavar="FILE", help="Kinds of features, as `streamrec info --json` prints them.")
+@click.option("--shard-bytes", metavar="SIZE", callback=options.parsed_size, help="Files of about this size.")
+@click.option("--shard-records", type=click.IntRange(1), metavar="N", help="Files of up to N records.")
+@click.option("--overwrite", is_flag=True, help="Replace what is there.")
+@ray_option
+@options.as_json
+@options.storage_options
+@options.target_options
+def command(
+    sources: Sequence[str],
+    target: str,
+    source: str | None,
+    wanted: str | None,
+    features: Sequence[str] | None,
+    schema: str | None,
+    shard_bytes: int | None,
+    shard_records: int | None,
+    overwrite: bool,
+    ray_address: str | None,
+    as_json: bool,
+    storage_options: Mapping[str, Any],
+    target_options: Mapping[str, Any],
+) -> None:
+    """Writes the Examples of all SOURCEs to TARGET in another format.
+
+    Names tell the formats: .parquet, .jsonl or .ndjson, .tar, and TFRecord for all others; .jsonl.gz and .tar.gz are
+    compressed. TARGET is one file, has {shard:05d} where a number goes, or is a directory (with --to). Nothing is left
+    of a run that fails or is interrupted.
+    """
+    if directory_of(target) is not None and wanted is None:
+        raise click.UsageError(f"{target} is a directory: say with --to what is written there")
+    form = format_of(target, wanted)
+    pattern = target_pattern(target, form)
+    if shard_bytes or shard_records:
+        check_numbered(pattern)
+        if ray_address is not None:
+            raise click.UsageError(
+                "with --ray each SOURCE becomes one file: leave --shard-bytes and --shard-records out"
+            )
+    elif "{shard" in pattern:
+        shard_bytes = SHARD_BYTES
+    compression = compression_of(pattern, None) if form.name == "tfrecord" else ""
+    goal = Target(pattern, compression, target_options or storage_options)
+    plan = Plan(goal, form, shard_bytes, shard_records, overwrite, ray_address)
+    written = run(convert(sources, source, features, schema, plan, storage_options))
+    if as_json:
+        print_json({"files": [asdict(file) for file in written], "manifest": plan.manifest})
+        return
+    records, size = sum(file.records for file in written), sum(file.bytes for file in written)
+    print_line(f"{plural(len(written), 'file')}, {plural(records, 'record')}, {format_bytes(size)}")
+    if plan.manifest is not None:
+        print_line(f"manifest: {plan.manifest}")
+
+
+def target_pattern(target: str, form: Format) -> str:
+    """The names of the files that TARGET stands for."""
+    directory = directory_of(target)
+    if directory is not None and form.name != "tfrecord":
+        return f"{directory}shard-{{shard:05d}}{FORMATS[form.name][0]}"
+    return pattern_of(target, "", None)
+
+
+async def convert(
+    sources: Sequence[str],
+    source: str | None,
+    features: Sequence[str] | None,
+    schema: str | None,
+    plan: Plan,
+    storage_options: Mapping[str, Any],
+) -> list[Written]:
+    """Reads and writes; returns the new files."""
+    async with storages_for(storage_options) as storages, storages_for(plan.target.storage_options) as goal:
+        found = await find_records(storages, sources)
+        columns = None if schema is None else await read_schema(storages, schema, features)
+        await check_target(goal, found, plan.target, plan.manifest, plan.overwrite)
+        kinds = {column.name: column.kind for column in columns or () if column.kind is not None}
+        how = Conversion(source, Reading(None if features is None else frozenset(features), kinds), storage_options)
+        async with Rollback(plan.target.storage_options) as rollback:
+            if plan.ray_address is not None:
+                work = Work(how, plan.target, plan.form, columns)
+                return await convert_on(plan.ray_address, found, work, plan.manifest, rollback)
+            if plan.form.name == "tfrecord":
+                return await write_tfrecords(found, how, plan, rollback)
+            if columns is None and codec_of(plan.form.name).needs_columns:
+                columns = await infer(found, how)
+            with progress("writing", total_bytes(found)) as meter:
+                async with aclosing(read(found, how, meter)) as records:
+                    limits = plan.shard_bytes, plan.shard_records
+                    return await write_files(records, plan.target, plan.form, columns or (), rollback, *limits)
+
+
+async def infer(found: Sequence[Found], how: Conversion) -> tuple[Column, ...]:
+    """Reads everything once, for what it holds."""
+    with progress("looking", total_bytes(found)) as meter:
+        async with aclosing(read(found, how, meter)) as records:
+            return columns_of(await schema_in(records))
+
+
+async def write_tfrecords(found: Sequence[Found], how: Conversion, plan: Plan, rollback: Rollback) -> list[Written]:
+    """Writes shards, and their manifest."""
+    with progress("writing", total_bytes(found)) as meter:
+        async with aclosing(read(found, how, meter)) as records:
+            shards = await write_limited(records, plan.target, rollback, plan.shard_bytes, plan.shard_records)
+    async with storages_for(plan.target.storage_options) as storages:
+        await write_manifest(storages, plan.target.manifest, plan.target, shards, rollback)
+    return [Written(shard.path, shard.records, shard.bytes) for shard in shards]
+
+
+async def read_schema(storages: Any, path: str, features: Sequence[str] | None) -> tuple[Column, ...]:
+    """The columns that a file says there are, in the form of `streamrec info --json`.
+
+    Raises:
+        UsageError: It has another form.
+    """
+    text = await (await storages.at(path)).read_range(path, 0, SCHEMA_BYTES)
+    try:
+        rows = [row for row in json.loads(text)["features"] if features is None or row["name"] in features]
+        return tuple(
+            Column(
+                row["name"],
+                None if row["kind"] == "unknown" else row["kind"],
+                row["values"] == [1, 1] and row["present"] == 1,
+            )
+            for row in rows
+        )
+    except (ValueError, LookupError, TypeError) as error:
+        raise click.UsageError(f"{path} is no schema: write one with streamrec info --json SOURCE > {path}") from error

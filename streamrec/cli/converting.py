@@ -1,0 +1,214 @@
+"""Records of any format, read from and written to files in stores."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import Any, BinaryIO, cast
+
+import anyio
+
+from streamrec import CorruptRecordError, FeatureError, Frames, Schema, infer_features
+from streamrec.cli.object_file import opened
+from streamrec.cli.progress import Meter
+from streamrec.cli.reading import batches
+from streamrec.cli.resharding import Feed, Target
+from streamrec.cli.sampling import take_sample
+from streamrec.cli.sources import Found, storages_for
+from streamrec.cli.writing import Rollback
+from streamrec.interchange import (
+    Column,
+    Encoder,
+    Format,
+    Reading,
+    codec_of,
+    combined,
+    example_of,
+    features_of,
+    format_of,
+)
+from streamrec.storage import Storage, Storages
+
+__all__ = ["Conversion", "Written", "read", "schema_in", "write_files"]
+
+BLOCK_RECORDS = 4096
+"""Records that are encoded at a time, at the most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """How records are read.
+
+    Attributes:
+        source: The format of all files; None: as each name says.
+        reading: What is read of them.
+        storage_options: Of their stores.
+    """
+
+    source: str | None
+    reading: Reading
+    storage_options: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file that was written.
+
+    Attributes:
+        path: Its URL.
+        records: How many it holds.
+        bytes: Its size.
+    """
+
+    path: str
+    records: int
+    bytes: int
+
+
+async def read(found: Sequence[Found], how: Conversion, meter: Meter) -> AsyncGenerator[Frames, None]:
+    """The records of files, one file after the other, as serialized Examples."""
+    async with storages_for(how.storage_options) as storages:
+        for form, group in groupby(found, lambda item: format_of(item.path, how.source)):
+            files = list(group)
+            if form.name == "tfrecord":
+                blocks = tfrecords(files, how, meter)
+            else:
+                blocks = decoded(storages, files, form, how.reading, meter)
+            async with aclosing(blocks):
+                async for frames in blocks:
+                    yield frames
+
+
+async def tfrecords(found: Sequence[Found], how: Conversion, meter: Meter) -> AsyncGenerator[Frames, None]:
+    """The records of TFRecord shards, maybe with some of their features only."""
+    sample = await take_sample(found, how.storage_options)
+    number = done = 0
+
+    def note(nbytes: int) -> None:
+        nonlocal done
+        meter.add(nbytes - done)
+        done = nbytes
+
+    async with aclosing(batches(found, sample.record_bytes, how.storage_options, note)) as blocks:
+        async for frames in blocks:
+            if how.reading.features is not None:
+                frames = await anyio.to_thread.run_sync(selected, frames, number, how.reading)
+            number += len(frames)
+            yield frames
+
+
+def selected(frames: Frames, first: int, reading: Reading) -> Frames:
+    """The records with the features that are wanted."""
+    rows = (features_of(record, number) for number, record in enumerate(frames, first))
+    return Frames.of(example_of({name: row[name] for name in row if reading.wants(name)}) for row in rows)
+
+
+async def decoded(
+    storages: Storages, found: Sequence[Found], form: Format, reading: Reading, meter: Meter
+) -> AsyncGenerator[Frames, None]:
+    """The records of files in another format. They are decoded in a thread."""
+    codec = codec_of(form.name)
+    for item in found:
+        async with opened(await storages.at(item.path), item.path, meter) as file:
+            plain = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if form.gzip else file
+            records = codec.decode(plain, reading)
+            while (batch := await anyio.to_thread.run_sync(following, records, item.path)) is not None:
+                yield Frames.of(batch)
+
+
+def following(records: Any, path: str) -> list[bytes] | None:
+    """The next batch; its error says which file is damaged."""
+    try:
+        batch: list[bytes] | None = next(records, None)
+        return batch
+    except CorruptRecordError as error:
+        raise CorruptRecordError(error.reason, path, error.offset, error.record) from error
+    except FeatureError as error:
+        raise FeatureError(f"{error.reason} (in {path})", error.feature, error.record) from error
+
+
+async def schema_in(records: AsyncIterator[Frames]) -> Schema:
+    """What all records say of their features.
+
+    Raises:
+        FeatureError: A record is no Example, or a feature has two kinds.
+    """
+    schemas = combined(())
+    async for frames in records:
+        seen = await anyio.to_thread.run_sync(infer_features, frames)
+        schemas = combined((schemas, seen))
+    return schemas
+
+
+async def write_files(
+    records: AsyncIterator[Frames],
+    target: Target,
+    form: Format,
+    columns: Sequence[Column],
+    rollback: Rollback,
+    nbytes: int | None,
+    count: int | None,
+) -> list[Written]:
+    """Writes files up to about a size in bytes, or up to a number of records, or both; at least one."""
+    feed, written, done = Feed(records), list[Written](), 0
+    async with storages_for(target.storage_options) as storages:
+        while not written or not await feed.ended():
+            path = target.pattern.format(shard=len(written))
+            encoder = await anyio.to_thread.run_sync(partial(codec_of(form.name).encoder, columns, done))
+            if form.gzip:
+                encoder = Gzipped(encoder)
+            item = await write_file(feed, path, encoder, await storages.at(path), nbytes, count)
+            rollback.add(path)
+            written.append(item)
+            done += item.records
+    return written
+
+
+async def write_file(
+    feed: Feed, path: str, encoder: Encoder, storage: Storage, nbytes: int | None, count: int | None
+) -> Written:
+    """Writes one file, up to a limit."""
+    records = size = 0
+    async with await storage.upload(path) as upload:
+
+        async def put(make: Callable[[], bytes]) -> None:
+            data = await anyio.to_thread.run_sync(make)
+            await upload.write(data)
+            nonlocal size
+            size += len(data)
+
+        while (nbytes is None or size + encoder.waiting < nbytes) and (count is None or records < count):
+            most = BLOCK_RECORDS if count is None else min(BLOCK_RECORDS, count - records)
+            frames = await feed.block(most)
+            if frames is None:
+                break
+            await put(partial(encoder.write, frames))
+            records += len(frames)
+        await put(encoder.finish)
+    return Written(path, records, size)
+
+
+class Gzipped:
+    """An encoder whose file is compressed."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self._compressor = zlib.compressobj(wbits=31)
+
+    @property
+    def waiting(self) -> int:
+        """Bytes of records of which nothing was given yet."""
+        return self._encoder.waiting
+
+    def write(self, records: Any) -> bytes:
+        """Takes records."""
+        return self._compressor.compress(self._encoder.write(records))
+
+    def finish(self) -> bytes:
+        """The rest of the file."""
+        return self._compressor.compress(self._encoder.finish()) + self._compressor.flush()

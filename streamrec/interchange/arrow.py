@@ -1,0 +1,131 @@
+"""Arrow record batches as Examples: in columns where nothing is null, and else row by row. Needs pyarrow.
+
+Integers and bool are int64, floats float32, strings and binary bytes, each of them alone, in lists or in fixed-size
+lists; dictionaries are what they stand for; a tensor of Ray Data is the list of its values. null is a missing feature,
+and `[null]` one without a kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from streamrec.errors import FeatureError
+from streamrec.example import BytesColumn, RaggedTensor, encode_examples
+from streamrec.interchange.features import BYTES, FLOAT, INT64, NO_KIND, Values, example_of
+
+__all__ = ["Kinds", "examples_of", "kind_of"]
+
+Kinds = Mapping[str, str]
+"""What some columns must be: "int64", "float32" or "bytes"."""
+
+
+def examples_of(batch: Any, wanted: Kinds) -> Sequence[bytes]:
+    """The rows of a `pyarrow.RecordBatch`, as serialized Examples.
+
+    Raises:
+        FeatureError: A column's type, or a value, is nothing that an Example holds; says which.
+    """
+    kinds = {field.name: kind_of(field, wanted) for field in batch.schema}
+    arrays = {name: decoded(batch.column(name)) for name in kinds}
+    if batch.num_columns and not any(has_null(array) for array in arrays.values()):
+        columns = {name: column_of(array) for name, array in arrays.items()}
+        return encode_examples(columns, kinds=kinds, deterministic=True)
+    return list(row_by_row(batch, kinds))
+
+
+def kind_of(field: Any, wanted: Kinds) -> str | None:
+    """The kind of a column's values; None where all are null.
+
+    Raises:
+        FeatureError: An Example holds no such values.
+    """
+    types, inner = pa.types, field.type
+    if is_tensor(inner):
+        inner = inner.storage_type
+    for nests in (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_dictionary):
+        inner = inner.value_type if nests(inner) else inner
+    if types.is_floating(inner) or (types.is_integer(inner) and wanted.get(field.name) == FLOAT):
+        return FLOAT
+    if types.is_integer(inner) or types.is_boolean(inner):
+        return INT64
+    if any(check(inner) for check in (types.is_binary, types.is_large_binary, types.is_string, types.is_large_string)):
+        return BYTES
+    if types.is_null(inner):
+        return None
+    reason = f"a column of {field.type}, which no Example holds: leave it out with --features, or cast it"
+    raise FeatureError(reason, field.name)
+
+
+def is_tensor(kind: Any) -> bool:
+    """Whether it is a type of Ray Data for arrays of one shape."""
+    return isinstance(kind, pa.BaseExtensionType) and "tensor" in getattr(kind, "extension_name", "").lower()
+
+
+def decoded(array: Any) -> Any:
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
+def is_list(kind: Any) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def has_null(array: Any) -> bool:
+    """Whether a value, or one in its lists, is null."""
+    if array.null_count or pa.types.is_null(array.type):
+        return True
+    return is_list(array.type) and has_null(array.flatten())
+
+
+def column_of(array: Any) -> Any:
+    """An array without null, as `encode_examples` takes it."""
+    if is_tensor(array.type):
+        return array.to_numpy(zero_copy_only=False)
+    if not is_list(array.type):
+        return flat(array)
+    if pa.types.is_fixed_size_list(array.type):
+        splits = np.arange(len(array) + 1, dtype=np.int64) * array.type.list_size
+    else:
+        offsets = array.offsets.to_numpy().astype(np.int64)
+        splits = offsets - offsets[0]
+    return RaggedTensor(flat(array.flatten()), (splits,))
+
+
+def flat(array: Any) -> Any:
+    """Numbers as an array, strings as spans over their buffer."""
+    kind = array.type
+    if pa.types.is_boolean(kind):
+        return array.cast(pa.int8()).to_numpy()
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return array.to_numpy()
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    array = array.cast(pa.large_string() if text else pa.large_binary())
+    _, offsets, data = array.buffers()
+    bounds = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+    return BytesColumn(b"" if data is None else data, np.stack([bounds[:-1], bounds[1:]], axis=-1))
+
+
+def row_by_row(batch: Any, kinds: Mapping[str, str | None]) -> Iterator[bytes]:
+    for number, row in enumerate(batch.to_pylist()):
+        named = row.items()
+        yield example_of(
+            {name: feature_of(name, kinds[name], each, number) for name, each in named if each is not None}
+        )
+
+
+def feature_of(name: str, kind: str | None, value: Any, number: int) -> Values:
+    """A feature of a value that is not null."""
+    values = value.ravel().tolist() if isinstance(value, np.ndarray) else value
+    values = values if isinstance(values, list) else [values]
+    if values == [None]:
+        return NO_KIND
+    if None in values:
+        raise FeatureError("a null within a list, which no Example holds: fill it first", name, number)
+    if kind == BYTES:
+        values = [item.encode() if isinstance(item, str) else item for item in values]
+    if kind == INT64:
+        values = [int(item) for item in values]  # a bool is none for protobuf
+    return Values(kind, values)

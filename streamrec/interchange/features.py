@@ -1,0 +1,191 @@
+"""What the formats have in common: an Example as a dict of features, and a feature as a list of values.
+
+- A feature that is missing is not in the dict.
+- A list holds ints, floats or bytes; `kind` says which, also where it is empty.
+- A feature without a kind, which `parse_example` takes for missing, is the list `[None]`.
+"""
+
+from __future__ import annotations
+
+import tarfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, Final, NamedTuple, Protocol
+
+from google.protobuf.message import DecodeError
+
+from streamrec.errors import CorruptRecordError, FeatureError, StreamrecError
+from streamrec.example import Example, SequenceExample
+from streamrec.interchange.columns import Column
+
+__all__ = [
+    "BATCH_BYTES",
+    "BATCH_RECORDS",
+    "BYTES",
+    "FLOAT",
+    "INT64",
+    "KINDS",
+    "Codec",
+    "Encoder",
+    "Reading",
+    "Values",
+    "batched",
+    "example_of",
+    "features_of",
+]
+
+INT64: Final = "int64"
+FLOAT: Final = "float32"
+BYTES: Final = "bytes"
+
+KINDS: Final = {"int64_list": INT64, "float_list": FLOAT, "bytes_list": BYTES}
+LISTS: Final = {kind: name for name, kind in KINDS.items()}
+
+BATCH_BYTES: Final = 8 << 20
+BATCH_RECORDS: Final = 4096
+"""How much is decoded at a time."""
+
+DAMAGE: Final = (ValueError, EOFError, OSError, tarfile.TarError, zlib.error)
+"""What the decoders raise where a file is not what its name says, or is damaged."""
+
+
+class Values(NamedTuple):
+    """The values of a feature.
+
+    Attributes:
+        kind: "int64", "float32" or "bytes"; None where the feature has no kind.
+        values: The list; `[None]` without a kind.
+    """
+
+    kind: str | None
+    values: list[Any]
+
+
+NO_KIND: Final = Values(None, [None])
+
+
+class Encoder(Protocol):
+    """One file on its way.
+
+    Attributes:
+        waiting: Bytes of records that were taken, of which nothing was given yet.
+    """
+
+    @property
+    def waiting(self) -> int: ...
+
+    def write(self, records: Iterable[bytes]) -> bytes:
+        """Takes records; returns the bytes of the file that can be written now."""
+
+    def finish(self) -> bytes:
+        """The rest of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What is read of a file.
+
+    Attributes:
+        features: Only these; None for all.
+        kinds: What some features must be ("int64", "float32", "bytes"), where the file leaves that open.
+    """
+
+    features: frozenset[str] | None = None
+    kinds: Mapping[str, str] = field(default_factory=dict)
+
+    def wants(self, name: str) -> bool:
+        """Whether a feature is read."""
+        return self.features is None or name in self.features
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """A format.
+
+    Attributes:
+        encoder: Begins a file. Takes the columns, and the number of its first record.
+        decode: The records of a file, serialized, in batches. Reads the file from its beginning; only Parquet seeks.
+            Raises CorruptRecordError and FeatureError with the record's number.
+        needs_columns: Whether `encoder` looks at the columns.
+    """
+
+    encoder: Callable[[Sequence[Column], int], Encoder]
+    decode: Callable[[BinaryIO, Reading], Iterator[list[bytes]]]
+    needs_columns: bool = False
+
+
+def features_of(record: bytes, number: int) -> dict[str, Values]:
+    """The features of a serialized Example, in the order of their names.
+
+    Raises:
+        FeatureError: The record is no Example. Says its number.
+    """
+    try:
+        message: Any = SequenceExample.FromString(record)  # an Example is one without feature lists
+    except DecodeError as error:
+        raise FeatureError(f"{len(record):,} bytes that are no Example: {error}", None, number) from error
+    if message.feature_lists.feature_list:
+        raise FeatureError(
+            "a SequenceExample: only Examples can be converted; parse it with parse_sequence_example, and write "
+            "Examples",
+            None,
+            number,
+        )
+    found = message.context.feature
+    return {name: values_of(found[name]) for name in sorted(found)}
+
+
+def values_of(feature: Any) -> Values:
+    kind = feature.WhichOneof("kind")
+    return NO_KIND if kind is None else Values(KINDS[kind], list(getattr(feature, kind).value))
+
+
+def example_of(features: Mapping[str, Values]) -> bytes:
+    """The serialized Example, the same bytes for the same features.
+
+    Raises:
+        FeatureError: A value is too large for its kind, or of another one.
+    """
+    message: Any = Example()
+    message.features.SetInParent()
+    for name, (kind, values) in features.items():
+        feature = message.features.feature[name]
+        if kind is None:
+            continue
+        target = getattr(feature, LISTS[kind])
+        target.SetInParent()
+        try:
+            target.value.extend(values)
+        except (TypeError, ValueError) as error:
+            raise FeatureError(f"a value that is no {kind}: {error}", name) from error
+    serialized: bytes = message.SerializeToString(deterministic=True)
+    return serialized
+
+
+def batched(records: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Records in batches of a bounded size.
+
+    Raises:
+        CorruptRecordError, FeatureError: What is wrong with the next record, and its number.
+    """
+    batch: list[bytes] = []
+    done, size = 0, 0
+    try:
+        for record in records:
+            batch.append(record)
+            size += len(record)
+            done += 1
+            if size >= BATCH_BYTES or len(batch) == BATCH_RECORDS:
+                yield batch
+                batch, size = [], 0
+    except FeatureError as error:
+        raise FeatureError(error.reason, error.feature, done) from error
+    except StreamrecError:  # the store's
+        raise
+    except DAMAGE as error:
+        what = f"{type(error).__name__}: {error}"
+        reason = f"what follows cannot be decoded ({what}): the file is damaged, or of another format"
+        raise CorruptRecordError(reason, None, None, done) from error
+    if batch:
+        yield batch

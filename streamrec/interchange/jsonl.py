@@ -1,0 +1,189 @@
+r"""JSON lines: an object a record, and in it a list of values for each feature.
+
+    {"label": [3], "score": [0.5], "name": ["cat"], "image": [{"base64": "/9j/4AAQ"}]}
+
+- A feature that is missing is left out; null is read as missing, too.
+- int64 are integers; float32 have a point or an exponent, and no more digits than tell them apart. bytes are text where
+  they are UTF-8, and else {"base64": "..."}.
+- What a list does not say by itself, an object says: {"float32": []} is an empty list of floats, and
+  {"float32": ["nan", 0.5]} a list with numbers that JSON does not have. An empty list stands as [] where an
+  earlier line of the file shows the feature's kind.
+- [null] is a feature without a kind.
+- A single value without its list is read as a list of one; true and false are read as 1 and 0.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+
+from streamrec.errors import FeatureError
+from streamrec.interchange.features import (
+    BYTES,
+    FLOAT,
+    INT64,
+    NO_KIND,
+    Codec,
+    Reading,
+    Values,
+    batched,
+    example_of,
+    features_of,
+)
+
+__all__ = ["CODEC", "feature_from_json", "feature_to_json"]
+
+KIND_OF: Final = {bool: INT64, int: INT64, float: FLOAT, str: BYTES, dict: BYTES}
+ADVICE: Final = "leave it out with --features, or flatten it first"
+
+
+class JsonlEncoder:
+    """Writes JSON lines.
+
+    Args:
+        first: The number of the first record, for errors.
+    """
+
+    waiting = 0
+
+    def __init__(self, first: int) -> None:
+        self._number = first
+        self._shown: dict[str, str] = {}
+
+    def write(self, records: Iterable[bytes]) -> bytes:
+        """A line for each record."""
+        return "".join(self._line(record) for record in records).encode()
+
+    def finish(self) -> bytes:
+        """Nothing: each line is complete."""
+        return b""
+
+    def _line(self, record: bytes) -> str:
+        features = features_of(record, self._number)
+        self._number += 1
+        line = {name: feature_to_json(values, self._shown.get(name)) for name, values in features.items()}
+        self._shown |= {name: values.kind for name, values in features.items() if values.kind is not None}
+        return json.dumps(line, ensure_ascii=False, allow_nan=False, separators=(", ", ": ")) + "\n"
+
+
+def feature_to_json(feature: Values, shown: str | None = None) -> Any:
+    """A feature in terms of JSON.
+
+    Args:
+        feature: Its values.
+        shown: The kind that a reader takes an empty list for.
+    """
+    kind, values = feature
+    if kind == FLOAT:
+        numbers = [shortest(value) for value in values]
+        plain = values and all(isinstance(number, float) for number in numbers)
+        return numbers if plain or (not values and shown == FLOAT) else {FLOAT: numbers}
+    if kind == BYTES:
+        values = [text_or_base64(value) for value in values]
+    return values if values or shown == kind else {kind: values}
+
+
+def shortest(value: float) -> float | str:
+    """A float32 with as few digits as say which one it is; text where JSON does not have it."""
+    return float(str(np.float32(value))) if math.isfinite(value) else str(value)
+
+
+def text_or_base64(value: bytes) -> str | dict[str, str]:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+
+
+def decode_jsonl(file: BinaryIO, reading: Reading) -> Iterator[list[bytes]]:
+    """Reads JSON lines; see `Codec`. Empty lines are passed over."""
+    shown = dict(reading.kinds)
+    return batched(example_from_line(line, reading, shown) for line in file if line.strip())
+
+
+def example_from_line(line: bytes, reading: Reading, shown: dict[str, str]) -> bytes:
+    found = json.loads(line)
+    if not isinstance(found, dict):
+        raise ValueError("a line that is no JSON object")
+    features = {
+        name: feature_from_json(name, value, reading.kinds.get(name), shown.get(name))
+        for name, value in found.items()
+        if value is not None and reading.wants(name)
+    }
+    shown |= {name: feature.kind for name, feature in features.items() if feature.kind is not None}
+    return example_of(features)
+
+
+def feature_from_json(name: str, value: Any, wanted: str | None = None, shown: str | None = None) -> Values:
+    """The feature that a value of JSON is.
+
+    Args:
+        name: Its name, for errors.
+        value: The value.
+        wanted: The kind that it must have; integers are floats where that is wanted.
+        shown: The kind of an empty list.
+
+    Raises:
+        FeatureError: It is nothing that a feature holds.
+    """
+    if isinstance(value, dict) and len(value) == 1 and next(iter(value)) in (INT64, FLOAT, BYTES):
+        [(wanted, value)] = value.items()
+    values = value if isinstance(value, list) else [value]
+    if values == [None]:
+        return NO_KIND
+    kind = wanted or kind_of(name, values, shown)
+    if kind is None:
+        return NO_KIND
+    convert = {INT64: whole_number, FLOAT: number, BYTES: as_bytes}[kind]
+    try:
+        return Values(kind, [convert(item) for item in values])
+    except (TypeError, ValueError) as error:
+        raise FeatureError(f"{described(value)} holds something that is no {kind}: {ADVICE}", name) from error
+
+
+def kind_of(name: str, values: list[Any], shown: str | None) -> str | None:
+    kinds = {KIND_OF.get(type(value)) for value in values}
+    if kinds == {INT64, FLOAT}:
+        return FLOAT
+    if len(kinds) > 1 or None in kinds:
+        raise FeatureError(f"{described(values)} is no list of numbers or strings: {ADVICE}", name)
+    return kinds.pop() if kinds else shown
+
+
+def whole_number(value: Any) -> int:
+    if not isinstance(value, int):
+        raise TypeError
+    return int(value)
+
+
+def number(value: Any) -> float:
+    if isinstance(value, str) and value not in ("nan", "inf", "-inf"):
+        raise ValueError
+    return float(value)
+
+
+def as_bytes(value: Any) -> bytes:
+    if isinstance(value, dict):
+        [(key, text)] = value.items()
+        if key != "base64":
+            raise ValueError
+        try:
+            return base64.b64decode(text, validate=True)
+        except binascii.Error as error:
+            raise ValueError(str(error)) from error
+    encoded: bytes = value.encode()
+    return encoded
+
+
+def described(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+CODEC: Final = Codec(lambda _, first: JsonlEncoder(first), decode_jsonl)

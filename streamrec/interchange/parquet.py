@@ -1,0 +1,160 @@
+"""Parquet: a row a record, and a column a feature. Needs pyarrow.
+
+- A column is a list of int64, float or binary; or a value of these, where each record has exactly one.
+- A missing feature is null, an empty list an empty list, a feature without a kind `[null]`.
+- Of other Parquet files `arrow.py` says what is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, Final
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from streamrec.errors import FeatureError
+from streamrec.interchange.arrow import examples_of
+from streamrec.interchange.columns import Column
+from streamrec.interchange.features import (
+    BATCH_BYTES,
+    BATCH_RECORDS,
+    BYTES,
+    FLOAT,
+    INT64,
+    Codec,
+    Reading,
+    Values,
+    batched,
+    features_of,
+)
+
+__all__ = ["CODEC"]
+
+ROW_GROUP_BYTES: Final = 32 << 20
+"""Records of about so many bytes make a row group: as much waits in memory."""
+
+ADVICE: Final = "leave --schema out, and all records are looked at first"
+TYPES: Final = {INT64: pa.int64(), FLOAT: pa.float32(), BYTES: pa.binary(), None: pa.null()}
+
+
+class ParquetEncoder:
+    """Writes a Parquet file.
+
+    Args:
+        columns: What all records hold.
+        first: The number of the first record, for errors.
+    """
+
+    def __init__(self, columns: Sequence[Column], first: int) -> None:
+        self.waiting = 0
+        self._number = first
+        self._columns = columns
+        self._names = {column.name for column in columns}
+        self._schema = pa.schema([(column.name, type_of(column)) for column in columns])
+        self._sink = Collected()
+        self._writer = parquet.ParquetWriter(self._sink, self._schema)
+        self._batches: list[Any] = []
+
+    def write(self, records: Iterable[bytes]) -> bytes:
+        """Takes records; gives a row group where there is enough for one."""
+        rows = [(features_of(record, number), len(record)) for number, record in enumerate(records, self._number)]
+        if rows and not self._columns:
+            raise FeatureError("no record has a feature, and Parquet holds no rows without a column")
+        for number, (row, _) in enumerate(rows, self._number):
+            if unknown := sorted(row.keys() - self._names):
+                raise FeatureError(f"the columns lack this feature: {ADVICE}", unknown[0], number)
+        arrays = [self._array(column, [row for row, _ in rows]) for column in self._columns]
+        self._batches.append(pa.record_batch(arrays, schema=self._schema))
+        self._number += len(rows)
+        self.waiting += sum(size for _, size in rows)
+        return self._row_group() if self.waiting >= ROW_GROUP_BYTES else b""
+
+    def finish(self) -> bytes:
+        """The last row group, and what says where all lie."""
+        rest = self._row_group() if self._batches else b""
+        self._writer.close()
+        return rest + self._sink.taken()
+
+    def _row_group(self) -> bytes:
+        self._writer.write_table(pa.Table.from_batches(self._batches, self._schema), row_group_size=1 << 30)
+        self._batches, self.waiting = [], 0
+        return self._sink.taken()
+
+    def _array(self, column: Column, rows: Sequence[Mapping[str, Values]]) -> Any:
+        values = [self._value(column, row.get(column.name), number) for number, row in enumerate(rows, self._number)]
+        return pa.array(values, type_of(column))
+
+    def _value(self, column: Column, feature: Values | None, number: int) -> Any:
+        if feature is None and not column.scalar:
+            return None
+        kind, values = feature or (None, [])
+        if kind == column.kind or values == [None]:
+            if not column.scalar:
+                return values
+            if len(values) == 1 and kind is not None:
+                return values[0]
+        wanted = f"{'one ' if column.scalar else ''}{column.kind or 'no value'}"
+        raise FeatureError(
+            f"{len(values)} {kind or 'value'} where the columns say {wanted}: {ADVICE}",
+            column.name,
+            number,
+        )
+
+
+def type_of(column: Column) -> Any:
+    """The Arrow type of a column."""
+    return TYPES[column.kind] if column.scalar else pa.list_(TYPES[column.kind])
+
+
+class Collected:
+    """A file that is written to, whose bytes are taken as they come."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def writable(self) -> bool:
+        """Yes."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Keeps the bytes."""
+        self._parts.append(bytes(data))
+        self._size += len(self._parts[-1])
+        return len(self._parts[-1])
+
+    def tell(self) -> int:
+        """Bytes that were written in all."""
+        return self._size
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def close(self) -> None:
+        """The bytes stay to be taken."""
+
+    def taken(self) -> bytes:
+        """What was written since the last call."""
+        taken, self._parts = b"".join(self._parts), []
+        return taken
+
+
+def decode_parquet(file: BinaryIO, reading: Reading) -> Iterator[list[bytes]]:
+    """Reads a Parquet file; see `Codec`. A row group is decoded piece by piece."""
+    return batched(examples_in(file, reading))
+
+
+def examples_in(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
+    opened = parquet.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
+    about = opened.metadata
+    names = [name for name in opened.schema_arrow.names if reading.wants(name)]
+    nbytes = sum(about.row_group(index).total_byte_size for index in range(about.num_row_groups))
+    rows = max(1, min(BATCH_RECORDS, BATCH_BYTES * max(1, about.num_rows) // max(1, nbytes)))
+    for batch in opened.iter_batches(rows, columns=names):
+        yield from examples_of(batch, reading.kinds)
+
+
+CODEC: Final = Codec(ParquetEncoder, decode_parquet, needs_columns=True)

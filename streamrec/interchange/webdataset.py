@@ -1,0 +1,176 @@
+r"""WebDataset tar: the features of a record are files that lie side by side, `KEY.FEATURE.TYPE`.
+
+- int64 and float32 are `.npy` arrays of one dimension, which WebDataset's decoder reads.
+- One byte string is a file as it is: `.jpg` or `.png` where it is such an image, `.txt` where it is printable text,
+  else `.bin`. Any other number of them is a `.json` list as in `jsonl.py`; so is a feature without a kind.
+- `/`, `%`, `\` and control characters in a feature's name are written as `%2F` and the like.
+- The key is the record's number. A feature `__key__`, one byte string, is the key itself, where it can be one; reading
+  gives it back. A header at the beginning says that a tar was written here; of other tars every key becomes `__key__`.
+- Of other tars, what stands behind the first dot of a name is the feature, and the file is its value: `0001.jpg` is the
+  byte string `jpg`. `cls` is a number, as for WebDataset.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from typing import Any, BinaryIO, Final
+from urllib.parse import unquote_to_bytes
+
+import numpy as np
+
+from streamrec.interchange.features import (
+    BYTES,
+    FLOAT,
+    INT64,
+    Codec,
+    Reading,
+    Values,
+    batched,
+    example_of,
+    features_of,
+)
+from streamrec.interchange.jsonl import feature_from_json, feature_to_json
+
+__all__ = ["CODEC"]
+
+MARK: Final = {"STREAMREC.members": "key.feature.type"}
+KEY: Final = "__key__"
+NO_FEATURE: Final = "__empty__"
+"""The one file of a record that has no feature."""
+
+MAGIC: Final = {b"\xff\xd8\xff": "jpg", b"\x89PNG\r\n\x1a\n": "png"}
+DTYPES: Final[dict[str | None, np.dtype[Any]]] = {INT64: np.dtype("<i8"), FLOAT: np.dtype("<f4")}
+USABLE_KEY: Final = re.compile(r"(?![0-9]+\Z)[\w-]+(/[\w-]+)*", re.ASCII)
+SPECIAL: Final = re.compile(r"[%/\\\x00-\x1f\x7f]")
+MEMBER: Final = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)
+
+
+class WebDatasetEncoder:
+    """Writes a tar.
+
+    Args:
+        first: The number of the first record, for its key.
+    """
+
+    waiting = 0
+
+    def __init__(self, first: int) -> None:
+        self._number = first
+        self._last = ""
+        self._beginning = tarfile.TarInfo.create_pax_global_header(MARK)  # no tar may hold nothing else
+
+    def write(self, records: Iterable[bytes]) -> bytes:
+        """The members of these records."""
+        made = b"".join(self._sample(record) for record in records)
+        if made:
+            made, self._beginning = self._beginning + made, b""
+        return made
+
+    def finish(self) -> bytes:
+        """What ends a tar."""
+        return bytes(2 * tarfile.BLOCKSIZE)
+
+    def _sample(self, record: bytes) -> bytes:
+        features = features_of(record, self._number)
+        key = key_in(features)
+        if key is None or key == self._last:  # two samples of one key would be one
+            key = f"{self._number:09d}"
+        else:
+            del features[KEY]
+        self._number, self._last = self._number + 1, key
+        files = [file_of(name, values) for name, values in features.items()] or [(NO_FEATURE, b"")]
+        return b"".join(member(f"{key}.{name}", data) for name, data in files)
+
+
+def key_in(features: Mapping[str, Values]) -> str | None:
+    """The key that a record brings, where it can be one."""
+    kind, values = features.get(KEY, (None, []))
+    if kind != BYTES or len(values) != 1:
+        return None
+    text = values[0].decode(errors="replace")
+    return text if USABLE_KEY.fullmatch(text) else None
+
+
+def file_of(name: str, values: Values) -> tuple[str, bytes]:
+    """Name and contents of a feature's file."""
+    kind, data = type_of(values)
+    return f"{SPECIAL.sub(lambda found: f'%{ord(found[0]):02X}', name)}.{kind}", data
+
+
+def type_of(values: Values) -> tuple[str, bytes]:
+    if values.kind in DTYPES:
+        buffer = io.BytesIO()
+        np.save(buffer, np.array(values.values, DTYPES[values.kind]), allow_pickle=False)
+        return "npy", buffer.getvalue()
+    if values.kind is None or len(values.values) != 1:
+        return "json", json.dumps(feature_to_json(values)).encode()
+    data: bytes = values.values[0]
+    image = next((kind for magic, kind in MAGIC.items() if data.startswith(magic)), None)
+    return image or ("txt" if is_text(data) else "bin"), data
+
+
+def is_text(data: bytes) -> bool:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return False
+    return all(char.isprintable() or char in "\t\r\n" for char in text)
+
+
+def member(name: str, data: bytes) -> bytes:
+    """A file in a tar."""
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = len(data), 0o644
+    padding = bytes(-len(data) % tarfile.BLOCKSIZE)
+    return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape") + data + padding
+
+
+def decode_webdataset(file: BinaryIO, reading: Reading) -> Iterator[list[bytes]]:
+    """Reads a tar; see `Codec`. Files without a dot in their name are passed over."""
+    return batched(examples_in(file, reading))
+
+
+def examples_in(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
+    with tarfile.open(fileobj=file, mode="r|", encoding="utf-8") as tar:
+        for key, files in groupby(files_in(tar), lambda found: found[0]):
+            ours = MARK.items() <= tar.pax_headers.items()
+            features = dict(feature_of(suffix, data, ours) for _, suffix, data in files if suffix != NO_FEATURE)
+            if not ours or not key.isdigit():
+                features[KEY] = Values(BYTES, [key.encode("utf-8", "surrogateescape")])
+            yield example_of({name: values for name, values in features.items() if reading.wants(name)})
+
+
+def files_in(tar: tarfile.TarFile) -> Iterator[tuple[str, str, bytes]]:
+    """Key, suffix and contents of each file."""
+    while (info := tar.next()) is not None:
+        tar.members.clear()  # type: ignore[attr-defined]  # it would hold the name of every file to the end
+        found = MEMBER.fullmatch(info.name)
+        opened = tar.extractfile(info) if info.isfile() else None
+        if found and opened:
+            yield found[1], found[2], opened.read()
+
+
+def feature_of(suffix: str, data: bytes, ours: bool) -> tuple[str, Values]:
+    """A feature's name and values."""
+    escaped, dot, kind = suffix.rpartition(".")
+    name = unquote_to_bytes(escaped).decode() if ours else escaped
+    if kind == "npy" and dot:
+        array = np.load(io.BytesIO(data), allow_pickle=False)
+        found = next((known for known, dtype in DTYPES.items() if array.dtype == dtype and array.ndim == 1), None)
+        if found is not None:
+            return name, Values(found, array.tolist())
+    if kind == "json" and ours:
+        return name, feature_from_json(name, json.loads(data))
+    if not ours:
+        if kind == "cls":
+            return suffix, Values(INT64, [int(data)])
+        return suffix, Values(BYTES, [data])
+    return name, Values(BYTES, [data])
+
+
+CODEC: Final = Codec(lambda _, first: WebDatasetEncoder(first), decode_webdataset)

@@ -1,0 +1,16 @@
+"""ray: TFRecord shards as a Datasource and a Datasink of Ray Data, on its public API, without TensorFlow.
+
+    dataset = streamrec.ray.read_tfrecords("s3://bucket/train-*.tfrecord", features=features)
+    streamrec.ray.write_tfrecords(dataset, "s3://bucket/new/")
+
+- `planning.py`: who reads what. Read tasks are ranges of bytes of shards, so that one large shard spreads over the
+  cluster too; with a manifest or an index they are ranges of records, and how many is known before.
+- `reading.py`, `writing.py`: the Datasource and the Datasink; columns are Arrow blocks.
+
+Needs `pip install 'streamrec[ray]'`.
+"""
+
+from streamrec.ray.reading import TFRecordDatasource, read_tfrecords
+from streamrec.ray.writing import TFRecordDatasink, write_tfrecords
+
+__all__ = ["TFRecordDatasink", "TFRecordDatasource", "read_tfrecords", "write_tfrecords"]

@@ -1,0 +1,137 @@
+"""What a driver learns of shards once, and how it deals them to read tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, Final
+
+from streamrec.example import infer_features
+from streamrec.pipeline.sources.shards.source import Shards
+from streamrec.shards import Portion, ShardInfo, ShardReader, assign_records, deal, find_shards, sizes_of, told_by
+from streamrec.shards.listing.assignment import ShardSize
+from streamrec.storage import Storages
+
+__all__ = ["BATCH_BYTES", "Part", "Survey", "look", "parts_of"]
+
+SAMPLED_SHARDS: Final = 4
+SAMPLED_RECORDS: Final = 250
+SAMPLED_BYTES: Final = 4 << 20
+"""Of each shard."""
+
+BATCH_BYTES: Final = 16 << 20
+"""About how many bytes of records become one block of Arrow columns."""
+
+MOST_ROWS: Final = 1 << 16
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What is known of the shards before they are read.
+
+    Attributes:
+        sizes: Their URLs and sizes.
+        told: What the manifest or the index says of them; None without one.
+        rows: How many records become one block.
+        features: What is parsed.
+    """
+
+    sizes: tuple[ShardSize, ...]
+    told: tuple[ShardInfo, ...] | None
+    rows: int
+    features: Mapping[str, Any]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all shards."""
+        return sum(shard.size for shard in self.sizes)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one task reads.
+
+    Attributes:
+        portions: Ranges of shards.
+        records: How many records these hold; None where nobody knows.
+        nbytes: About how many bytes.
+    """
+
+    portions: tuple[Portion, ...]
+    records: int | None
+    nbytes: int
+
+    @property
+    def paths(self) -> list[str]:
+        """The shards."""
+        return list(dict.fromkeys(portion.path for portion in self.portions))
+
+
+async def look(shards: Shards, manifest: str | None, features: Mapping[str, Any] | None) -> Survey:
+    """Lists the shards, reads the manifest, and the first records of some shards.
+
+    Raises:
+        StorageError: The shards cannot be listed or read.
+        ManifestError: The manifest does not know a shard, or not as it is.
+        FeatureError: No features are given, and the records are no Examples.
+    """
+    async with Storages(shards.storage_options, filesystem=shards.filesystem, retry=shards.retry) as storages:
+        paths = await find_shards(storages, shards.filenames)
+        told = None if manifest is None else tuple(await told_by(storages, manifest, paths, {}))
+        known = {} if told is None else {shard.path: shard.bytes for shard in told}
+        sizes = await sizes_of(storages, paths, known)
+        sample = await first_records(storages, shards, paths)
+    mean = sum(map(len, sample)) / len(sample) if sample else 1.0
+    if features is None:
+        features = infer_features(sample).features
+    return Survey(tuple(sizes), told, max(1, min(MOST_ROWS, int(BATCH_BYTES / max(mean, 1.0)))), features)
+
+
+async def first_records(storages: Storages, shards: Shards, paths: list[str]) -> list[bytes]:
+    """Records from the beginnings of some shards."""
+    found: list[bytes] = []
+    step = max(1, len(paths) // SAMPLED_SHARDS)
+    options = replace(shards.options, block_bytes=1 << 16, on_loss=None)
+    for path in paths[::step][:SAMPLED_SHARDS]:
+        reader = await ShardReader.open(await storages.at(path), path, options)
+        taken, nbytes = 0, 0
+        try:
+            while taken < SAMPLED_RECORDS and nbytes < SAMPLED_BYTES and (frames := await reader.read()) is not None:
+                records = list(islice(frames, SAMPLED_RECORDS - taken))
+                found += records
+                taken, nbytes = taken + len(records), nbytes + frames.nbytes
+        finally:
+            await reader.aclose()
+    return found
+
+
+async def parts_of(shards: Shards, survey: Survey, count: int) -> list[Part]:
+    """Deals all records to about `count` tasks.
+
+    With a manifest, tasks have equally many records, and begin at its marks; else about equally many bytes.
+    """
+    if survey.told is not None:
+        total = sum(shard.records for shard in survey.told)
+        count = max(1, min(count, total))
+        dealt = [assign_records(survey.told, count, reader) for reader in range(count)]
+        bounds = [total * reader // count for reader in range(count + 1)]
+        return [
+            Part(tuple(own), bounds[reader + 1] - bounds[reader], survey.nbytes // count)
+            for reader, own in enumerate(dealt)
+        ]
+    async with Storages(shards.storage_options, filesystem=shards.filesystem, retry=shards.retry) as storages:
+        plan = await deal(storages, survey.sizes, count, shards.options.compression_type)
+    size = {shard.path: shard.size for shard in survey.sizes}
+    return [
+        Part(tuple(own), None, sum(portion_bytes(portion, size[portion.path]) for portion in own))
+        for own in plan
+        if own
+    ]
+
+
+def portion_bytes(portion: Portion, size: int) -> int:
+    """About how many bytes of a shard a portion has."""
+    if portion.piece is None:
+        return size
+    return (size if portion.piece.end is None else portion.piece.end) - portion.piece.start

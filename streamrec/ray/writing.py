@@ -1,0 +1,136 @@
+"""The Datasink: each write task makes one shard; the driver writes the manifest when all are there.
+
+Rules:
+- A shard appears complete or not at all. A task that Ray runs again writes the same name again.
+- A shard's number is its task's. Ray hands a task at least `shard_bytes` of rows, as far as there are so many.
+- The manifest comes last: without it, a run did not end well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import ray
+from ray.data import Datasink
+from ray.data.block import BlockAccessor
+
+from streamrec import bridge
+from streamrec.interchange.arrow import examples_of
+from streamrec.shards import Manifest, ShardInfo, ShardWriter
+from streamrec.storage import Storages
+from streamrec.tfrecord import TFRecordOptions
+
+__all__ = ["TFRecordDatasink", "write_tfrecords"]
+
+SHARD_BYTES: Final = 200_000_000
+
+
+class TFRecordDatasink(Datasink[list[ShardInfo]]):  # type: ignore[misc, unused-ignore]
+    """TFRecord shards as a target of Ray Data; arguments as for `write_tfrecords`."""
+
+    def __init__(
+        self,
+        path: str,
+        options: TFRecordOptions | str | None = None,
+        *,
+        shard_bytes: int = SHARD_BYTES,
+        manifest: str | None = None,
+        overwrite: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._pattern = f"{path.rstrip('/')}/part-{{shard:05d}}.tfrecord" if "{shard" not in path else path
+        self._options = options if isinstance(options, TFRecordOptions) else TFRecordOptions(options)
+        self._shard_bytes = shard_bytes
+        self._manifest = manifest or self._pattern[: self._pattern.rfind("/") + 1] + "manifest.json"
+        self._overwrite = overwrite
+        self._storage_options = dict(storage_options or {})
+
+    def get_name(self) -> str:
+        """What Ray calls the write tasks."""
+        return "TFRecord"
+
+    @property
+    def min_bytes_per_write(self) -> int:
+        """What a shard holds at least, if there is so much."""
+        return self._shard_bytes
+
+    def write(self, blocks: Iterable[Any], ctx: Any) -> list[ShardInfo]:
+        """Writes one shard; this runs on a worker."""
+        path = self._pattern.format(shard=ctx.task_idx)
+        writer = ShardWriter(path, self._options, storage_options=self._storage_options)
+        bridge.run(writer.__aenter__)
+        try:
+            for block in blocks:
+                for batch in BlockAccessor.for_block(block).to_arrow().to_batches():
+                    bridge.run(writer.write_batch, examples_of(batch, {}))
+        except BaseException:
+            bridge.run(writer.abort)
+            raise
+        bridge.run(writer.close)
+        return list(writer.shards)
+
+    def on_write_start(self, schema: Any = None) -> None:
+        """Refuses to write among shards that are there."""
+        if not self._overwrite:
+            bridge.run(self._refuse_existing)
+
+    def on_write_complete(self, write_result: Any) -> None:
+        """Writes the manifest."""
+        shards = [shard for written in write_result.write_returns for shard in written]
+        bridge.run(self._write_manifest, tuple(sorted(shards, key=lambda shard: shard.path)))
+
+    async def _refuse_existing(self) -> None:
+        names = Manifest("", self._pattern, "", ())
+        async with Storages(self._storage_options) as storages:
+            async for info in (await storages.at(self._pattern)).list(names.prefix):
+                if names.belongs(info.path):
+                    raise FileExistsError(f"{info.path} is there already: choose another path, or overwrite=True")
+
+    async def _write_manifest(self, shards: tuple[ShardInfo, ...]) -> None:
+        manifest = Manifest(self._manifest, self._pattern, self._options.compression_type, shards)  # type: ignore[arg-type]
+        async with Storages(self._storage_options) as storages:
+            storage = await storages.at(self._manifest)
+            async with await storage.upload(self._manifest) as upload:
+                await upload.write(manifest.to_json())
+
+
+def write_tfrecords(
+    dataset: ray.data.Dataset,
+    path: str,
+    options: TFRecordOptions | str | None = None,
+    *,
+    shard_bytes: int = SHARD_BYTES,
+    manifest: str | None = None,
+    overwrite: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    concurrency: int | None = None,
+    ray_remote_args: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes a Ray Dataset's rows as Examples, to TFRecord shards and a manifest.
+
+    Args:
+        dataset: Its columns are numbers, strings, lists of them, or tensors. null is a missing feature.
+        path: A directory, or the shards' names with `{shard:05d}` where the number of the write task goes.
+        options: Compression; None for none.
+        shard_bytes: How many bytes of columns a shard holds at least, as far as there are so many.
+        manifest: Its URL; None for `manifest.json` beside the shards.
+        overwrite: Whether shards of these names may be there already, and be replaced.
+        storage_options: Passed to the fsspec filesystem; sent to the workers.
+        concurrency: How many tasks run at the same time; None: as Ray decides.
+        ray_remote_args: Passed to `ray.remote` of the tasks.
+
+    Raises:
+        FileExistsError: Shards of these names are there, and `overwrite` is False.
+        FeatureError: A column holds what no Example does.
+        StorageError: The store failed. Shards that are complete stay; there is no manifest then.
+    """
+    sink = TFRecordDatasink(
+        path,
+        options,
+        shard_bytes=shard_bytes,
+        manifest=manifest,
+        overwrite=overwrite,
+        storage_options=storage_options,
+    )
+    dataset.write_datasink(sink, concurrency=concurrency, ray_remote_args=dict(ray_remote_args or {}))

@@ -1,0 +1,191 @@
+"""The cases of test_ray.py: a cluster of four workers for all of them."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pyarrow
+import pytest
+import ray
+from pyarrow import parquet
+
+import streamrec
+from streamrec import Example, FixedLenFeature, RaggedFeature
+from streamrec.cli import program
+from streamrec.ray import TFRecordDatasource, read_tfrecords, write_tfrecords
+from streamrec.testing.servers import Store
+from tests.pages import blocks
+
+FEATURES = {
+    "id": FixedLenFeature([], "int64"),
+    "name": FixedLenFeature([], "string"),
+    "scores": RaggedFeature("float32"),
+}
+COUNT = 20_000
+
+Call = Callable[..., str]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[str]:
+    """Its address."""
+    context = ray.init(num_cpus=4, include_dashboard=False, object_store_memory=300 << 20, log_to_driver=False)
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    yield context.address_info["gcs_address"]
+    ray.shutdown()
+
+
+def rows(count: int) -> list[dict[str, Any]]:
+    return [{"id": n, "name": b"name %d" % n, "scores": [n / 4] * (n % 3)} for n in range(count)]
+
+
+def write(path: Path, count: int, first: int = 0) -> list[bytes]:
+    records = [streamrec.encode_example(row, kinds=FEATURES) for row in rows(first + count)[first:]]
+    path.write_bytes(streamrec.encode_records(records))
+    return records
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    """Runs a command that ends well; what it printed."""
+
+    def run(*arguments: object) -> str:
+        assert program.run([str(part) for part in arguments]) == 0, capsys.readouterr().err
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_one_large_shard_spreads(tmp_path: Path) -> None:
+    write(tmp_path / "a.tfrecord", COUNT)
+    size = (tmp_path / "a.tfrecord").stat().st_size
+    source = TFRecordDatasource(str(tmp_path / "a.tfrecord"), FEATURES)
+    tasks = source.get_read_tasks(7)
+    assert len(tasks) == 7
+    assert sum(task.metadata.size_bytes for task in tasks) == source.estimate_inmemory_data_size() == size
+    found = [pyarrow.concat_tables(task()) for task in tasks]
+    assert max(table.num_rows for table in found) < COUNT / 5
+    assert pyarrow.concat_tables(found)["id"].to_pylist() == list(range(COUNT))
+    dataset = read_tfrecords(str(tmp_path / "a.tfrecord"), FEATURES, override_num_blocks=7)
+    taken = sorted(dataset.take_all(), key=lambda row: row["id"])
+    assert [(row["id"], row["name"], list(row["scores"])) for row in taken] == [
+        tuple(row.values()) for row in rows(COUNT)
+    ]
+
+
+def test_an_index_tells_the_rows(tmp_path: Path) -> None:
+    for shard in range(3):
+        write(tmp_path / f"{shard}.tfrecord", 1000 * (shard + 1), 1000 * shard)
+    streamrec.write_index_sync(f"{tmp_path}/*.tfrecord", f"{tmp_path}/train.index")
+    source = TFRecordDatasource(f"{tmp_path}/*.tfrecord", FEATURES, manifest=f"{tmp_path}/train.index")
+    tasks = source.get_read_tasks(4)
+    assert [task.metadata.num_rows for task in tasks] == [1500] * 4
+    assert [sum(table.num_rows for table in task()) for task in tasks] == [1500] * 4
+
+
+def test_from_a_store_and_back(s3_store: Store, call: Call) -> None:
+    url, options = f"{s3_store.url}/{uuid4()}", s3_store.options
+    with streamrec.TFRecordWriter(f"{url}/a.tfrecord.gz", "GZIP", storage_options=options) as writer:
+        for row in rows(500):
+            writer.write(streamrec.encode_example(row, kinds=FEATURES))
+    dataset = read_tfrecords(f"{url}/*.gz", storage_options=options)  # features are inferred
+    write_tfrecords(dataset, f"{url}/new", shard_bytes=1, storage_options=options)
+    assert streamrec.verify_sync(f"{url}/new/manifest.json", storage_options=options).ok
+    written = streamrec.TFRecordDataset(f"{url}/new/*.tfrecord", storage_options=options)
+    found = sorted(
+        (Example.FromString(record) for record in written), key=lambda e: e.features.feature["id"].int64_list.value[0]
+    )
+    assert found == [Example.FromString(streamrec.encode_example(row, kinds=FEATURES)) for row in rows(500)]
+    with pytest.raises(Exception, match="is there already"):
+        write_tfrecords(dataset, f"{url}/new", storage_options=options)
+
+
+def test_null_and_tensors_are_written(tmp_path: Path) -> None:
+    table = pyarrow.table({"id": [1, None], "tags": [["a"], None]})
+    write_tfrecords(ray.data.from_arrow(table), str(tmp_path / "a"))
+    write_tfrecords(ray.data.from_numpy(np.arange(12, dtype=np.float32).reshape(3, 2, 2)), str(tmp_path / "b"))
+    found = [Example.FromString(record) for record in streamrec.TFRecordDataset(f"{tmp_path}/a/*.tfrecord")]
+    assert found == [Example.FromString(streamrec.encode_example({"id": 1, "tags": ["a"]})), Example(features={})]
+    values = [Example.FromString(record) for record in streamrec.TFRecordDataset(f"{tmp_path}/b/*.tfrecord")]
+    assert [list(each.features.feature["data"].float_list.value) for each in values][1] == [4, 5, 6, 7]
+
+
+def test_damage_is_one_error_or_a_loss_that_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "a.tfrecord"
+    write(path, 1000)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(streamrec.CorruptRecordError) as caught:
+        read_tfrecords(str(path), FEATURES, override_num_blocks=2).materialize()
+    assert str(path) in str(caught.value)
+    assert "record " in str(caught.value)
+    assert read_tfrecords(str(path), FEATURES, on_error="resync", override_num_blocks=2).count() == 999
+    for task in TFRecordDatasource(str(path), FEATURES, on_error="resync").get_read_tasks(1):
+        list(task())
+    assert f"{path}: 0 requests made again, 1 damaged places left out (" in caplog.text
+    with pytest.raises(streamrec.FeatureError, match="feature 'colour'"):
+        features = {"colour": FixedLenFeature([], "int64")}
+        read_tfrecords(str(path), features, on_error="resync").materialize()
+
+
+def test_a_worker_that_is_killed_costs_no_row(tmp_path: Path) -> None:
+    write(tmp_path / "a.tfrecord", 2000)
+    marker = str(tmp_path / "killed")
+
+    def kill_once(batch: pyarrow.Table) -> pyarrow.Table:
+        try:
+            os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return batch
+        os._exit(1)
+
+    dataset = read_tfrecords(str(tmp_path / "a.tfrecord"), FEATURES, override_num_blocks=4)
+    found = dataset.map_batches(kill_once, batch_format="pyarrow").take_all()
+    assert os.path.exists(marker)
+    assert sorted(row["id"] for row in found) == list(range(2000))
+
+
+def test_commands_run_on_the_cluster(
+    tmp_path: Path, cluster: str, call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a").mkdir()
+    wanted = [record for shard in range(5) for record in write(tmp_path / "a" / f"{shard}.tfrecord", 100, 100 * shard)]
+    far = "--ray", cluster
+    assert call("index", *far, tmp_path / "a", tmp_path / "a.index").endswith("500 records in 5 shards\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "a.index"]
+    assert list(streamrec.RecordSource(f"{tmp_path}/a.index"))[321] == wanted[321]
+    assert call("reshard", *far, "--shards", 3, tmp_path / "a", f"{tmp_path}/b/").startswith("3 shards, 500 records, ")
+    shards = sorted((tmp_path / "b").glob("*.tfrecord"))
+    assert list(streamrec.TFRecordDataset([str(shard) for shard in shards])) == wanted
+    assert call("verify", *far, f"{tmp_path}/b/") == "3 shards read, 500 good records, nothing is damaged\n"
+    assert call("verify", f"{tmp_path}/b/manifest.json").endswith("all as the manifest says\n")
+    target = f"{tmp_path}/c-{{shard}}.parquet"
+    assert call("convert", *far, tmp_path / "b", target).startswith("3 files, 500 records, ")
+    assert sum(parquet.read_table(f"{tmp_path}/c-{number}.parquet").num_rows for number in range(3)) == 500
+    back = f"{tmp_path}/d-{{shard}}.tfrecord"
+    call("convert", *far, f"{tmp_path}/c-*.parquet", back)
+    found = list(streamrec.TFRecordDataset(f"{tmp_path}/d-*.tfrecord"))
+    assert [Example.FromString(record) for record in found] == [Example.FromString(record) for record in wanted]
+    data = bytearray(shards[1].read_bytes())
+    data[50] ^= 1
+    shards[1].write_bytes(data)
+    assert program.run(["verify", *far, "--repair", f"{tmp_path}/clean/", f"{tmp_path}/b/"]) == 1
+    assert "1 shard damaged" in capsys.readouterr().out
+    assert program.run(["reshard", *far, "--shards", "2", f"{tmp_path}/b/", f"{tmp_path}/e/"]) == 1
+    assert f"{shards[1]}, record 0, byte 0: " in capsys.readouterr().err
+    assert [path for path in (tmp_path / "e").rglob("*") if path.is_file()] == []
+
+
+def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = Path(__file__).parents[2] / "docs" / "ray.md"
+    snippets = [block.text for block in blocks(page) if block.kind == "python"]
+    assert len(snippets) == 3
+    exec(compile("\n".join(snippets), str(page), "exec"), {})

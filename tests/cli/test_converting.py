@@ -1,0 +1,272 @@
+"""convert: to and from Parquet, JSON lines and WebDataset tar, which other tools read and write, too."""
+
+import gzip
+import importlib.util
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import polars
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+import streamrec
+from streamrec import Example
+from tests.cli.conftest import PNG, Bucket, Done, examples, run, start
+from tests.effort import thorough
+
+Call = Callable[..., Done]
+
+
+def records(*paths: Path | str) -> list[Example]:
+    return [Example.FromString(record) for path in paths for record in streamrec.TFRecordDataset(str(path))]
+
+
+WANTED = [Example.FromString(record) for record in examples(240)]
+
+
+def test_parquet_is_read_by_others_and_comes_back(shard: Path, tmp_path: Path, called: Call) -> None:
+    assert run("convert", shard, tmp_path / "a.parquet").out.startswith("1 file, 240 records, ")
+    table = parquet.read_table(tmp_path / "a.parquet")
+    assert {field.name: str(field.type) for field in table.schema} == {
+        "image": "binary",
+        "label": "int64",
+        "score": "list<element: float>",
+        "words": "list<element: binary>",
+    }
+    rows = table.slice(3, 2).to_pylist()
+    assert [row["label"] for row in rows] == [3, 0]
+    assert [row["score"] for row in rows] == [None, [0.5]]
+    assert rows[1]["words"] == [b"a"]
+    assert polars.read_parquet(tmp_path / "a.parquet")["label"].sum() == sum(number % 4 for number in range(240))
+    [(count,)] = duckdb.sql(f"select count(score) from '{tmp_path}/a.parquet'").fetchall()
+    assert count == 160
+    assert called("convert", tmp_path / "a.parquet", tmp_path / "b.tfrecord").code == 0
+    assert records(tmp_path / "b.tfrecord") == WANTED
+    assert streamrec.verify_sync(f"{tmp_path}/b.tfrecord.manifest.json").ok
+
+
+def test_json_lines_in_files_of_so_many_records(shard: Path, tmp_path: Path, called: Call) -> None:
+    done = called("convert", "--json", "--shard-records", "100", shard, f"{tmp_path}/a-{{shard}}.jsonl.gz")
+    assert [file["records"] for file in done.json["files"]] == [100, 100, 40]
+    with gzip.open(tmp_path / "a-0.jsonl.gz", "rt") as file:
+        lines = [json.loads(line) for line in file]
+    assert lines[4] == {
+        "image": [{"base64": lines[0]["image"][0]["base64"]}],
+        "label": [0],
+        "score": [0.5],
+        "words": ["a"],
+    }
+    assert "score" not in lines[3]
+    assert called("convert", f"{tmp_path}/a-*.jsonl.gz", tmp_path / "b.parquet").code == 0
+    assert called("convert", tmp_path / "b.parquet", tmp_path / "c.tfrecord.gz").code == 0
+    assert records(tmp_path / "c.tfrecord.gz") == WANTED
+
+
+@pytest.mark.skipif(importlib.util.find_spec("webdataset") is None, reason="webdataset is not installed")
+@pytest.mark.peer
+@pytest.mark.filterwarnings("ignore")
+def test_webdataset_decodes_a_tar(shard: Path, tmp_path: Path, called: Call) -> None:
+    import webdataset
+
+    assert called("convert", shard, tmp_path / "a.tar").code == 0
+    samples = list(webdataset.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False).decode())
+    assert len(samples) == 240
+    np.testing.assert_array_equal(samples[4]["label.npy"], [0])
+    assert (samples[4]["score.npy"].tolist(), samples[4]["words.txt"], samples[4]["image.png"]) == ([0.5], "a", PNG)
+    assert samples[5]["words.json"] == ["a", "a"]
+    assert "score.npy" not in samples[3]
+
+
+def test_tars_of_about_a_size_and_back(shard: Path, tmp_path: Path, bucket: Bucket, called: Call) -> None:
+    target = f"{bucket.url}a-{{shard:03d}}.tar"
+    done = called("convert", *bucket.options, "--json", "--shard-bytes", "300kB", shard, target)
+    assert done.code == 0, done.err
+    assert len(done.json["files"]) == 1, "blocks are not cut"
+    assert called("convert", *bucket.options, "--json", f"{bucket.url}*.tar", f"{tmp_path}/b.tfrecord").code == 0
+    assert records(tmp_path / "b.tfrecord") == WANTED
+
+
+def test_foreign_parquet(tmp_path: Path, called: Call) -> None:
+    table = pyarrow.table(
+        {
+            "id": pyarrow.array([1, 2], pyarrow.uint8()),
+            "ok": [True, None],
+            "price": [0.5, 1.5],
+            "name": pyarrow.array(["a", "b"]).dictionary_encode(),
+            "tags": pyarrow.array([["x", "y"], []], pyarrow.large_list(pyarrow.large_string())),
+            "at": pyarrow.array([0, 1], pyarrow.timestamp("us")),
+        }
+    )
+    parquet.write_table(table, tmp_path / "a.parquet")
+    done = called("convert", tmp_path / "a.parquet", tmp_path / "a.tfrecord")
+    assert done.code == 1
+    assert "feature 'at': a column of timestamp[us], which no Example holds: leave it out with --features" in done.err
+    assert not (tmp_path / "a.tfrecord").exists()
+    wanted = "id,ok,price,name,tags"
+    assert called("convert", "--features", wanted, tmp_path / "a.parquet", tmp_path / "a.tfrecord").code == 0
+    kinds = {"tags": bytes}
+    assert records(tmp_path / "a.tfrecord") == [
+        Example.FromString(streamrec.encode_example(row, kinds=kinds))
+        for row in (
+            {"id": 1, "ok": 1, "price": 0.5, "name": "a", "tags": ["x", "y"]},
+            {"id": 2, "price": 1.5, "name": "b", "tags": []},
+        )
+    ]
+
+
+def test_foreign_json_lines(tmp_path: Path, called: Call) -> None:
+    path = tmp_path / "a.ndjson"
+    path.write_text('{"id": 1, "x": 1, "ok": true, "t": null, "e": []}\n\n{"id": 2, "x": 1.5, "t": "ü", "e": ["a"]}\n')
+    done = called("convert", path, tmp_path / "a.parquet")
+    assert done.code == 1
+    assert "feature 'x'" in done.err
+    schema = {"features": [{"name": "x", "kind": "float32", "values": [1, 1], "present": 1}]}
+    (tmp_path / "schema.json").write_text(json.dumps(schema))
+    assert called("convert", "--schema", tmp_path / "schema.json", path, tmp_path / "a.tfrecord").code == 0
+    assert records(tmp_path / "a.tfrecord") == [
+        Example.FromString(streamrec.encode_example(row))
+        for row in ({"id": 1, "x": 1.0, "ok": 1, "e": []}, {"id": 2, "x": 1.5, "t": "ü", "e": "a"})
+    ]
+    path.write_text('{"id": 1}\n{"id": [1, "a"]}\n')
+    assert "record 1, feature 'id': [1, \"a\"] is no list of numbers" in called("convert", path, tmp_path / "b").err
+    path.write_text('{"id": 1}\n{"id": \n')
+    done = called("convert", path, tmp_path / "b")
+    assert done.code == 1
+    assert f"{path}, record 1: what follows cannot be decoded (JSONDecodeError" in done.err
+
+
+def test_a_foreign_tar(tmp_path: Path, called: Call) -> None:
+    array = io.BytesIO()
+    np.save(array, np.zeros((2, 2)))
+    files = {
+        "x/0001.jpg": b"\xff\xd8\xff",
+        "x/0001.cls": b"7",
+        "x/0001.a.npy": array.getvalue(),
+        "x/0002.txt": b"hello",
+    }
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    assert called("convert", tmp_path / "a.tar", tmp_path / "a.tfrecord").code == 0
+    assert records(tmp_path / "a.tfrecord") == [
+        Example.FromString(streamrec.encode_example(row))
+        for row in (
+            {"__key__": "x/0001", "jpg": b"\xff\xd8\xff", "cls": 7, "a.npy": array.getvalue()},
+            {"__key__": "x/0002", "txt": "hello"},
+        )
+    ]
+    assert called("convert", tmp_path / "a.tfrecord", tmp_path / "b.tar").code == 0
+    with tarfile.open(tmp_path / "b.tar") as tar:
+        assert "x/0001.jpg.jpg" in tar.getnames()
+    (tmp_path / "c.tar").write_bytes((tmp_path / "a.tar").read_bytes()[:700])
+    done = called("convert", tmp_path / "c.tar", tmp_path / "c.tfrecord")
+    assert (done.code, f"{tmp_path}/c.tar, record 0: " in done.err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["SHARD", "SHARD"], "choose another TARGET"),
+        (["SHARD", "out/"], "say with --to what is written there"),
+        (["--shard-records", "3", "SHARD", "out.parquet"], "write out.parquet-{shard:05d}"),
+        (["SHARD", "there.jsonl"], "there.jsonl is there already"),
+        (["--schema", "there.jsonl", "SHARD", "a.parquet"], "streamrec info --json SOURCE > there.jsonl"),
+    ],
+)
+def test_wrong_usage(
+    shard: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, called: Call, arguments: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("there.jsonl").write_text("")
+    done = called("convert", *[shard if part == "SHARD" else part for part in arguments])
+    assert done.code == 2
+    assert said in done.err
+
+
+def test_a_schema_that_the_data_does_not_keep(shard: Path, tmp_path: Path, called: Call) -> None:
+    about = called("info", "--json", shard).json
+    [score] = [row for row in about["features"] if row["name"] == "score"]
+    score["present"] = 1
+    (tmp_path / "schema.json").write_text(json.dumps(about))
+    done = called("convert", "--schema", tmp_path / "schema.json", shard, tmp_path / "a.parquet")
+    assert done.code == 1
+    assert "record 0, feature 'score': 0 value where the columns say one float32: leave --schema out" in done.err
+    assert not (tmp_path / "a.parquet").exists()
+
+
+def test_without_pyarrow(shard: Path, tmp_path: Path) -> None:
+    (tmp_path / "pyarrow.py").write_text("raise ModuleNotFoundError('none', name='pyarrow')")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+    done = run("convert", shard, tmp_path / "a.parquet", env=environment)
+    assert done == Done(2, "", "streamrec: Parquet needs a package more: pip install 'streamrec[arrow]'\n")
+    assert run("convert", shard, tmp_path / "a.jsonl", env=environment).code == 0
+
+
+def test_damage_and_ctrl_c_leave_nothing(damaged: Path, shard: Path, tmp_path: Path, called: Call) -> None:
+    done = called("convert", "--shard-records", "10", damaged, f"{tmp_path}/new/{{shard}}.jsonl")
+    assert done.code == 1
+    assert "record 100, byte " in done.err
+    with start("-v", "convert", "--shard-records", "1", *[shard] * 20, f"{tmp_path}/new/{{shard}}.tar") as process:
+        assert process.stderr is not None
+        while "is written" not in process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert [path for path in (tmp_path / "new").rglob("*") if path.is_file()] == []
+
+
+PEAK = """
+import pathlib, re, sys, threading
+from streamrec.cli import program
+ended, peak = threading.Event(), [0]
+def anonymous():
+    return int(re.search(r"RssAnon:\\s+(\\d+)", pathlib.Path("/proc/self/status").read_text())[1]) >> 10
+def watch():
+    while not ended.wait(0.01):
+        peak[0] = max(peak[0], anonymous())
+watching = threading.Thread(target=watch)
+watching.start()
+code = program.run(["convert", *sys.argv[1:]])
+ended.set()
+watching.join()
+print(code, peak[0])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells what memory is anonymous")
+@pytest.mark.parametrize("ending", ["parquet", *thorough("jsonl", "tar")])
+def test_memory_is_bounded(tmp_path: Path, ending: str) -> None:
+    """There and back, a file of 240 MB takes about as much memory as one of 60 MB."""
+
+    def peak(*arguments: Any) -> int:
+        done = subprocess.run([sys.executable, "-c", PEAK, *arguments], capture_output=True, text=True, check=True)
+        code, megabytes = done.stdout.split()[-2:]
+        assert code == "0"
+        return int(megabytes)
+
+    peaks = []
+    for size in (60, 240):
+        source, there, back = (f"{tmp_path}/{size}.{name}" for name in ("tfrecord", ending, "back"))
+        with streamrec.TFRecordWriter(source) as writer:
+            for number in range(size):
+                image = np.random.default_rng(number).bytes(1_000_000)
+                writer.write(streamrec.encode_example({"image": image, "label": number}))
+        peaks.append((peak(source, there), peak(there, back)))
+    (there, back), (there_4, back_4) = peaks
+    assert there_4 < there + 50
+    assert back_4 < back + 50
