@@ -8,7 +8,8 @@ never hides good data that came before it: readers deliver every record that pre
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
 
 __all__ = [
     "AlreadyExistsError",
@@ -31,6 +32,8 @@ __all__ = [
     "TruncatedShardError",
     "UnsupportedOperationError",
     "UploadEndedError",
+    "hides_passwords",
+    "without_passwords",
 ]
 
 
@@ -42,6 +45,17 @@ def without_passwords(text: str) -> str:
     return _PASSWORD.sub(r"\1:***@", text)
 
 
+C = TypeVar("C", bound=type)
+
+
+def hides_passwords(cls: C) -> C:
+    """A class whose `repr()` hides the passwords of URLs."""
+    shown = cast("Callable[[Any], str]", cls.__repr__)
+    cast("Any", cls).__repr__ = lambda self: without_passwords(shown(self))
+    return cls
+
+
+@hides_passwords
 class StreamrecError(Exception):
     """The root: catch this to catch all that streamrec raises on purpose.
 

@@ -17,14 +17,15 @@ PACKAGE = Path(streamrec.__file__).parent
 
 MAY_IMPORT = {
     "arguments": set(),
+    "html": {"errors"},
     "errors": set(),
     "kernels": {"errors"},
-    "tfrecord": {"arguments", "errors", "kernels"},
-    "example": {"arguments", "errors", "kernels"},
+    "tfrecord": {"arguments", "html", "errors", "kernels"},
+    "example": {"arguments", "html", "errors", "kernels"},
     "storage": {"arguments", "errors", "kernels"},
     "bridge": {"errors"},
     "shards": {"arguments", "errors", "kernels", "tfrecord", "storage", "bridge"},
-    "pipeline": {"arguments", "errors", "kernels", "tfrecord", "example", "storage", "shards", "bridge"},
+    "pipeline": {"arguments", "html", "errors", "kernels", "tfrecord", "example", "storage", "shards", "bridge"},
     "interchange": {"errors", "example"},
     "__init__": {"errors", "tfrecord", "example", "storage", "shards", "pipeline"},
 }

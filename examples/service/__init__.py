@@ -24,5 +24,5 @@ starts a SeaweedFS, writes shards to it, and serves them on http://127.0.0.1:800
     metrics.py    figures, health, and the event loop's delay
     load.py       a client that tries all of it at once
 
-Needs `pip install 'streamrec[s3,prometheus,examples]'`.
+Needs `pip install 'streamrec[s3,prometheus]' starlette uvicorn`.
 """

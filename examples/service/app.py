@@ -19,13 +19,11 @@ import streamrec
 from examples.service import metrics, reading, uploads
 from examples.service.encoding import Turns
 from examples.service.failures import HANDLERS, RequestError
+from streamrec.storage import Storages
 
 __all__ = ["Service", "Settings", "create"]
 
 NAME = re.compile(r"(?:[\w*-][\w.*-]*/)*[\w*-][\w.*-]*\.tfrecord", re.ASCII)
-
-OPENED = 4
-"""So many objects are opened at the same time."""
 
 
 @dataclass(frozen=True)
@@ -80,14 +78,12 @@ class Service:
 
     Attributes:
         turns: Who works on the event loop next.
-        opening: For opening an object, which is a millisecond or two of Python: a few at a time.
         metrics: What is counted.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.turns = Turns()
-        self.opening = asyncio.Semaphore(OPENED)
         self.metrics = metrics.Metrics()
         self._source: streamrec.RecordSource | None = None
         self._opening = asyncio.Lock()
@@ -102,7 +98,9 @@ class Service:
     async def matching(self, pattern: str) -> list[str]:
         """The URLs of the shards that a pattern matches, sorted."""
         found = streamrec.Dataset.list_files(pattern, shuffle=False, **self.settings.storage)
-        async with self.opening, found.aiterate() as names:
+        async with self.turns:
+            names = found.aiterate()
+        async with names:
             return [name.decode() async for name in names]
 
     async def update_index(self) -> streamrec.RecordSource:
@@ -116,11 +114,12 @@ class Service:
 
 @asynccontextmanager
 async def lifespan(app: Starlette) -> AsyncIterator[None]:
-    """Watches the event loop while the application runs."""
-    watching = asyncio.create_task(metrics.watch_loop(app.state.service.metrics))
-    try:
+    """Watches the event loop while the application runs, and keeps the store's client, which takes long to make."""
+    service = app.state.service
+    async with Storages(**service.settings.storage) as storages:
+        await storages.at(service.settings.url)
+        watching = asyncio.create_task(metrics.watch_loop(service.metrics))
         yield
-    finally:
         watching.cancel()
 
 

@@ -1,8 +1,9 @@
 """Records to bodies, in steps that leave the event loop free.
 
 The loop serves all streams, so no step may take long, and no two may follow each other without a look at the sockets:
-- a step is `STEP_BYTES` of records at the most, or one record; one above `LONG_BYTES` is encoded in a thread;
-- steps take turns: in each round of the loop there is one, however many streams have something to do.
+- a step is `STEP_BYTES` and `STEP_RECORDS` at the most; a record above `LONG_BYTES` is encoded in a thread;
+- steps take turns: in each round of the loop there is one, however many streams have something to do. So do requests to
+  the store, each of which is a millisecond of Python.
 
 Threads for all steps would be slower and no fairer: encoding is Python, so that a thread and the loop would take the
 interpreter's lock from each other, for 5 ms at a time.
@@ -27,8 +28,9 @@ __all__ = ["NDJSON", "TFRECORD", "Turns", "bodies", "media_type"]
 NDJSON: Final = "application/x-ndjson"
 TFRECORD: Final = "application/x-tfrecord"
 
-STEP_BYTES: Final = {NDJSON: 16 << 10, TFRECORD: 256 << 10}
-"""What a step encodes of records: less than a millisecond's work."""
+STEP_BYTES: Final = {NDJSON: 64 << 10, TFRECORD: 256 << 10}
+STEP_RECORDS: Final = {NDJSON: 32, TFRECORD: 1 << 16}
+"""What a step encodes: less than a millisecond's work."""
 
 LONG_BYTES: Final = 1 << 20
 
@@ -68,7 +70,7 @@ async def bodies(blocks: AsyncGenerator[Frames], media: str, turns: Turns) -> As
     step = encode_records if media == TFRECORD else json_lines
     async with aclosing(blocks):
         async for frames in blocks:
-            encoded = [await taken(step, part, turns) for part in steps(frames, STEP_BYTES[media])]
+            encoded = [await taken(step, part, turns) for part in steps(frames, media)]
             body = memoryview(b"".join(encoded))
             for start in range(0, len(body), SENT_BYTES):
                 yield bytes(body[start : start + SENT_BYTES])
@@ -82,13 +84,14 @@ async def taken(step: Callable[[Frames], bytes], frames: Frames, turns: Turns) -
         return step(frames)
 
 
-def steps(frames: Frames, nbytes: int) -> Iterator[Frames]:
-    """Records in their order, so many bytes at a time, and at least one."""
+def steps(frames: Frames, media: str) -> Iterator[Frames]:
+    """Records in their order, as many at a time as a step encodes, and at least one."""
     ends = np.cumsum(frames.lengths)
     first = 0
     while first < len(frames):
         begin = int(ends[first - 1]) if first else 0
-        last = max(first + 1, int(np.searchsorted(ends, begin + nbytes, "right")))
+        fitting = int(np.searchsorted(ends, begin + STEP_BYTES[media], "right"))
+        last = max(first + 1, min(fitting, first + STEP_RECORDS[media]))
         yield frames[first:last]
         first = last
 

@@ -52,10 +52,12 @@ def serving(settings: Settings, log: Path, port: int = 0) -> Iterator[Running]:
     with socket.create_server(("127.0.0.1", port), backlog=512) as listening, log.open("wb") as output:
         command = [sys.executable, "-m", "uvicorn", "--factory", "examples.service.app:create", "--no-access-log"]
         command += ["--fd", str(listening.fileno()), "--timeout-graceful-shutdown", "5"]
-        with subprocess.Popen(
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        process = subprocess.Popen(
             command, env=environment, stderr=output, stdout=output, pass_fds=[listening.fileno()]
-        ) as process:
-            try:
-                yield Running(f"http://127.0.0.1:{listening.getsockname()[1]}", process, log)
-            finally:
-                process.terminate()
+        )
+    with process:  # which alone listens now: if it ends, its clients are refused
+        try:
+            yield Running(url, process, log)
+        finally:
+            process.terminate()

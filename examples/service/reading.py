@@ -64,8 +64,9 @@ async def blocks_of(
     read = partial(streamrec.open_shard, block_bytes=BLOCK_BYTES, buffer_bytes=0, **service.settings.storage)
     for url in urls:
         async with AsyncExitStack() as opened:
-            async with service.opening:
-                shard = await opened.enter_async_context(read(url, start=start, end=end))
+            async with service.turns:
+                opening = read(url, start=start, end=end)
+            shard = await opened.enter_async_context(opening)
             if start and shard.info.size is not None and start > shard.info.size:
                 raise RequestError(f"start={start}: the shard has {shard.info.size} bytes", 416)
             async for frames in shard.frames():
@@ -78,13 +79,17 @@ async def records(request: Request) -> Response:
     source = await service.records()
     numbers = numbers_in(request.path_params["numbers"], len(source))
     media = media_type(request.headers.get("accept", ""))
-    return StreamedBody(bodies(fetched(source, numbers), media, service.turns), media, service.metrics)
+    return StreamedBody(bodies(fetched(service, source, numbers), media, service.turns), media, service.metrics)
 
 
-async def fetched(source: streamrec.RecordSource, numbers: Sequence[int]) -> AsyncGenerator[streamrec.Frames]:
+async def fetched(
+    service: Any, source: streamrec.RecordSource, numbers: Sequence[int]
+) -> AsyncGenerator[streamrec.Frames]:
     """The records with these numbers, some at a time."""
     for first in range(0, len(numbers), FETCHED):
-        yield await source.get(list(numbers[first : first + FETCHED]))
+        async with service.turns:
+            fetching = source.get(list(numbers[first : first + FETCHED]))
+        yield await fetching
 
 
 def numbers_in(text: str, count: int) -> Sequence[int]:

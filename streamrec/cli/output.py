@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from streamrec.errors import without_passwords
+
 __all__ = ["format_bytes", "format_number", "plural", "print_json", "print_line", "print_table"]
 
 UNITS = ("kB", "MB", "GB", "TB", "PB")
@@ -44,12 +46,13 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def escaped(text: str) -> str:
-    r"""The text with all that a terminal would not show, or would obey, written as Python writes it.
+    r"""The text with all that a terminal would not show, or would obey, written as Python writes it. No passwords.
 
     Examples:
         >>> escaped("naïve\x1b[31m")
         'naïve\\x1b[31m'
     """
+    text = without_passwords(text)
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)

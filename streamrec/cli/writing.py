@@ -17,6 +17,7 @@ import click
 from fsspec.core import url_to_fs
 
 from streamrec import NotFoundError
+from streamrec.errors import without_passwords
 from streamrec.shards import Manifest
 from streamrec.storage import Storages
 
@@ -42,7 +43,7 @@ class Rollback:
     def add(self, path: str) -> None:
         """There is one more."""
         self._paths.append(path)
-        logger.info("%s is written", path)
+        logger.info("%s is written", without_passwords(path))
 
     def expect(self, path: str) -> None:
         """There may be one more: it is about to be written."""

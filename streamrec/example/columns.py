@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from streamrec import kernels
+from streamrec import html, kernels
 
 __all__ = ["BytesColumn", "Column", "RaggedTensor", "SparseTensor", "Values"]
 
@@ -142,6 +142,11 @@ class BytesColumn:
     def __repr__(self) -> str:
         """Shape and bytes, not the strings."""
         return f"BytesColumn(shape={list(self.shape)}, bytes={self.nbytes:,})"
+
+    def _repr_html_(self) -> str:
+        """The first strings, for notebooks."""
+        flat = self.reshape(-1)
+        return html.payloads(repr(self), flat.lengths, flat)
 
     def reshape(self, *shape: int) -> BytesColumn:
         """The same strings in another shape."""

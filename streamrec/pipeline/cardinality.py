@@ -1,6 +1,6 @@
 """Cardinality: how many elements a chain gives, as far as its description says it, in tf.data's numbers.
 
-Of shards that have a manifest or an index, that is read: a small object.
+Of shards that have a manifest or an index, that is read, once for each source: a small object.
 
 A source or stage that is not named here is of an unknown number: what it gives depends on the data.
 """
@@ -25,7 +25,7 @@ from streamrec.pipeline.sources.in_memory import Range, Slices
 from streamrec.pipeline.sources.prefetch import Prefetch
 from streamrec.pipeline.sources.repeat import Repeat
 from streamrec.pipeline.sources.shards.distribute import Distribute
-from streamrec.pipeline.sources.shards.ranks import Rank
+from streamrec.pipeline.sources.shards.ranks import Rank, rank_here, worker_here
 from streamrec.pipeline.sources.shuffle.shuffle import Shuffle
 from streamrec.pipeline.stages.batch import Batch, PaddedBatch, RaggedBatch
 from streamrec.pipeline.stages.conform import Conform
@@ -88,9 +88,19 @@ def of_source(source: Source, rank: Rank | None) -> int:
         case Zip():
             return least(map(inner, leaves(source.nest)))
         case Distribute() | GlobalShuffle():
-            return bridge.run(told, source, rank)
+            return counted(source, rank)
         case _:
             return UNKNOWN_CARDINALITY
+
+
+def counted(source: Distribute | GlobalShuffle, rank: Rank | None) -> int:
+    """What a manifest or an index says of shards, for who reads here; remembered, as each `list(dataset)` asks."""
+    key = ("cardinality", source.rank or rank or rank_here(), worker_here())
+    count: int | None = source.memo.get(key)
+    if count is None:
+        count = bridge.run(told, source, rank)
+        source.memo.keep(key, count)
+    return count
 
 
 async def told(source: Distribute | GlobalShuffle, rank: Rank | None) -> int:

@@ -243,8 +243,8 @@ class Dataset(Runnable[T]):
 
         Args:
             batch_size, drop_remainder: As above.
-            num_parallel_calls, deterministic: Taken for tf.data's sake: columns are batched by one copy at the most, in
-                order.
+            num_parallel_calls, deterministic: Taken for tf.data's sake, and change nothing: a batch is a window or one
+                copy, in order, with nothing to divide among threads.
         """
         check_calls(num_parallel_calls)
         if deterministic is not None:
@@ -508,11 +508,11 @@ class Dataset(Runnable[T]):
         return self._then(Filter(function("predicate", predicate)))
 
     def ignore_errors(self, log_warning: bool = False) -> Dataset[T]:
-        """Leaves out elements that failed in a stage before this: in `map`, `filter`, `parse_example`, `batch`, ...
+        """Leaves out elements that failed before this: in `map`, `filter`, `parse_example`, `batch`, `interleave`, ...
 
-        `iterator.stats()` counts them (`errors_ignored` of this stage). It stands behind those stages, and before a
-        `shuffle`, `cache`, `zip` or `interleave`. Damage in a shard, and a store that fails, are no such errors: see
-        `on_error` of `TFRecordDataset`.
+        `iterator.stats()` counts them (`errors_ignored` of this stage). It may stand anywhere behind; before a `cache`,
+        which keeps no pass in which an element failed. Damage in a shard, a store that fails and a generator that
+        raises are no such errors: they end the run; see `on_error` of `TFRecordDataset`.
 
         Args:
             log_warning: Whether the log "streamrec" tells of each: the error, the stage, the element's number, and the

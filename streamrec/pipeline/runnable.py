@@ -12,7 +12,9 @@ from fsspec import AbstractFileSystem
 
 from streamrec import bridge
 from streamrec.arguments import flag, function
+from streamrec.errors import LoopThreadError, without_passwords
 from streamrec.pipeline.cardinality import INFINITE_CARDINALITY, cardinality_of
+from streamrec.pipeline.chain_html import dataset_html
 from streamrec.pipeline.element_spec import element_spec_of
 from streamrec.pipeline.engine.description import Chain, derived
 from streamrec.pipeline.engine.epochs import Epochs
@@ -233,7 +235,7 @@ class Runnable(Generic[T]):
         """How many elements there are, where the description says it: of ranges, slices, and what is made of them.
 
         Of shards, `distribute(even=..., manifest=...)` and `global_shuffle` know how many this rank gets, and
-        `distribute(manifest=...)` where there is one rank: the manifest or index is read, which blocks.
+        `distribute(manifest=...)` where there is one rank: the manifest or index is read the first time, which blocks.
 
         `streamrec.INFINITE_CARDINALITY` (-1) where there is no end, `streamrec.UNKNOWN_CARDINALITY` (-2) where only the
         data says it: records of other shards, generators, and what `filter` or `flat_map` let through.
@@ -246,7 +248,14 @@ class Runnable(Generic[T]):
         return cardinality_of(self.chain, self.options.rank)
 
     def __len__(self) -> int:
-        count = self.cardinality()
+        """`cardinality()`, where it is known; else a TypeError, with which `list(dataset)` does without it."""
+        try:
+            count = self.cardinality()
+        except LoopThreadError as error:
+            raise TypeError(
+                f"{self!r} has no len() here: its manifest or index must be read, and this is the thread that reads; "
+                "ask before the run begins"
+            ) from error
         if count < 0:
             why = "it has no end" if count == INFINITE_CARDINALITY else "how many elements it has depends on its data"
             raise TypeError(
@@ -285,7 +294,11 @@ class Runnable(Generic[T]):
         return self.aiterate()
 
     def __repr__(self) -> str:
-        return f"<Dataset: {' > '.join(self.chain.lines())}>"
+        return without_passwords(f"<Dataset: {' > '.join(self.chain.lines())}>")
+
+    def _repr_html_(self) -> str:
+        """The source and the stages, drawn, for notebooks."""
+        return dataset_html(self.chain)
 
     def _begun(self, state: Mapping[str, Any] | None, trace: str | os.PathLike[str] | None, progress: bool) -> Run:
         """A run of the next epoch, or of the one that a state is of."""

@@ -1,5 +1,6 @@
 """One shard = storage x tfrecord: reading, writing, and which shards a name means."""
 
+from streamrec.shards.index.gathering import IndexGathering
 from streamrec.shards.index.index import Index
 from streamrec.shards.index.reader import IndexReader, Places, open_index
 from streamrec.shards.index.write_index import join_index, join_index_sync, part_of, write_index, write_index_sync
@@ -16,6 +17,7 @@ from streamrec.shards.random_access.byte_runs import OFFSET_BITS, RUN_BYTES, Byt
 from streamrec.shards.random_access.fetcher import RecordFetcher
 from streamrec.shards.random_access.record_source import RecordSource
 from streamrec.shards.reading.reader import ShardReader, open_shard
+from streamrec.shards.reading.short_shards import ShortShard, may_be_short, read_short_shards
 from streamrec.shards.writing.shard_set import ShardSet, ShardTarget
 from streamrec.shards.writing.tfrecord_writer import TFRecordWriter
 from streamrec.shards.writing.writer import ShardWriter
@@ -27,6 +29,7 @@ __all__ = [
     "Even",
     "Filenames",
     "Index",
+    "IndexGathering",
     "IndexReader",
     "Listing",
     "Manifest",
@@ -42,6 +45,7 @@ __all__ = [
     "ShardSet",
     "ShardTarget",
     "ShardWriter",
+    "ShortShard",
     "TFRecordWriter",
     "VerifyProblem",
     "VerifyReport",
@@ -56,10 +60,12 @@ __all__ = [
     "join_index",
     "join_index_sync",
     "matching_files",
+    "may_be_short",
     "open_index",
     "open_shard",
     "part_of",
     "read_manifest",
+    "read_short_shards",
     "sizes_of",
     "told_by",
     "verify",

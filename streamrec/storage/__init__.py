@@ -9,7 +9,7 @@ and `uploads` (resume, parts), `retry` and `faults` (what is tried again), `back
 per kind of store below it.
 """
 
-from streamrec.storage.backend import ObjectInfo
+from streamrec.storage.backend import ObjectInfo, ShortObject
 from streamrec.storage.backends.chained_urls import protocol_of, split_chain
 from streamrec.storage.backends.local.backend import local_path
 from streamrec.storage.backends.local.mapped_files import Mappings, noting
@@ -33,6 +33,7 @@ __all__ = [
     "ObjectInfo",
     "ResumingStream",
     "RetryPolicy",
+    "ShortObject",
     "Snapshot",
     "Statistics",
     "Storage",

@@ -18,9 +18,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-__all__ = ["BLOCK_BYTES", "Backend", "Body", "EmptyBody", "ObjectInfo", "PartSink", "Sent", "Viewable"]
+from streamrec.errors import hides_passwords
+
+__all__ = [
+    "BLOCK_BYTES",
+    "Backend",
+    "Body",
+    "EmptyBody",
+    "ObjectInfo",
+    "PartSink",
+    "PieceSink",
+    "ReadsShort",
+    "Sent",
+    "ShortObject",
+    "Viewable",
+]
 
 
+@hides_passwords
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
     """What is known about one object.
@@ -77,6 +92,22 @@ class Viewable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class ShortObject:
+    """A small object, whole."""
+
+    info: ObjectInfo
+    data: bytes
+
+
+@runtime_checkable
+class ReadsShort(Protocol):
+    """A backend that reads many small objects in one step, where each costs little beside the step."""
+
+    async def read_short(self, paths: Sequence[str]) -> list[ShortObject | None]:
+        """Each object, or None where it has to be opened: it is long, empty, changing, special, or not to be read."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sent:
     """All bytes of an object, as they were sent: what the store must have in the end.
 
@@ -124,6 +155,14 @@ class PartSink(Protocol):
 
     async def abort(self) -> None:
         """Frees what the store holds of it. May be called at any time, and twice."""
+
+
+@runtime_checkable
+class PieceSink(Protocol):
+    """A PartSink that stores a part as the pieces that it lies in, so that nobody has to join them."""
+
+    async def put_pieces(self, offset: int, pieces: Sequence[memoryview]) -> None:
+        """Stores one part, as `put_part` does."""
 
 
 BLOCK_BYTES = 2 << 20

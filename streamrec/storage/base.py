@@ -13,13 +13,14 @@ A Storage belongs to the event loop that it was made in.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Protocol, TypeVar
 
 from streamrec.errors import ClosedError
-from streamrec.storage.backend import Backend, ObjectInfo
+from streamrec.storage.backend import Backend, ObjectInfo, ReadsShort, ShortObject
 from streamrec.storage.reading.connections import Connections
 from streamrec.storage.reading.parallel_stream import open_parallel
 from streamrec.storage.reading.stream import ResumingStream
@@ -28,7 +29,7 @@ from streamrec.storage.resilience.traffic import Traffic
 from streamrec.storage.telemetry.statistics import Tally
 from streamrec.storage.uploads.upload import PARALLEL, PART_SIZE, Upload
 
-__all__ = ["ByteStream", "ObjectInfo", "Storage", "Upload"]
+__all__ = ["ByteStream", "ObjectInfo", "ShortObject", "Storage", "Upload"]
 
 T = TypeVar("T")
 
@@ -83,6 +84,33 @@ class Storage:
     def block_bytes(self) -> int:
         """How much of an object is best read at a time, in bytes."""
         return self._backend.block_bytes
+
+    @property
+    def reads_short(self) -> bool:
+        """Whether `read_short` can give anything."""
+        return isinstance(self._backend, ReadsShort)
+
+    async def read_short(self, paths: Sequence[str]) -> list[ShortObject | None]:
+        """Many small objects, whole, in one step.
+
+        Args:
+            paths: Their URLs.
+
+        Returns:
+            Each one; None for each that only `stream` can read, or say what is wrong with.
+        """
+        self._check_open(paths[0])
+        if not isinstance(self._backend, ReadsShort):
+            return [None] * len(paths)
+        began = time.monotonic()
+        found = await self._backend.read_short(paths)
+        seconds = (time.monotonic() - began) / len(paths)
+        for short in found:
+            if short is not None:
+                self._traffic.tally.request()
+                self._traffic.tally.first_byte(seconds)
+                self._traffic.tally.block(len(short.data), seconds, 0.0)
+        return found
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         """All objects whose URL begins with `prefix`, in the order of their paths.

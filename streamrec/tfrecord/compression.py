@@ -105,7 +105,7 @@ class _ZstdMember:
 class _Compressor(Protocol):
     """One compressed stream that is being written."""
 
-    def compress(self, data: bytes) -> bytes: ...
+    def compress(self, data: Buffer) -> bytes: ...
     def flush(self) -> bytes: ...
     def finish(self) -> bytes: ...
 
@@ -146,7 +146,7 @@ class _ZstdCompressor:
         level = options.compression_level
         self._stream = zstd_module().ZstdCompressor(level=3 if level in (None, -1) else level)
 
-    def compress(self, data: bytes) -> bytes:
+    def compress(self, data: Buffer) -> bytes:
         return bytes(self._stream.compress(data))
 
     def flush(self) -> bytes:
@@ -299,9 +299,9 @@ class Deflater:
         """Whether `write` is work enough for a thread of its own."""
         return self._compressor is not None
 
-    def write(self, data: bytes) -> bytes:
+    def write(self, data: Buffer) -> bytes:
         """Takes plain bytes; returns the compressed ones that are ready, often b""."""
-        return data if self._compressor is None else self._compressor.compress(data)
+        return bytes(memoryview(data)) if self._compressor is None else self._compressor.compress(data)
 
     def flush(self) -> bytes:
         """The compressed bytes of all that was written so far."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from streamrec import kernels
+from streamrec import html, kernels
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -207,6 +207,10 @@ class Frames(Sequence[bytes]):
         return len(self) == len(other) and all(a == b for a, b in zip(self.views(), other.views(), strict=True))
 
     __hash__ = None  # type: ignore[assignment]
+
+    def _repr_html_(self) -> str:
+        """The first records, for notebooks."""
+        return html.payloads(repr(self), self.lengths, self.views())
 
     def __repr__(self) -> str:
         return f"<Frames of {len(self):,} records, {self.nbytes:,} bytes>"

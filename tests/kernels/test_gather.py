@@ -130,3 +130,33 @@ def test_spans_need_not_be_aligned(kernels: ModuleType) -> None:
     raw = b"\0" + as_spans([[1, 3]]).tobytes()
     spans = np.frombuffer(raw, np.int64, offset=1).reshape(-1, 2)
     assert kernels.gather([b"abcd"], None, spans)[0] == b"bc"
+
+
+@given(job=jobs())
+def test_objects(kernels: ModuleType, job: tuple[list[bytes], list[int], list[tuple[int, int]]]) -> None:
+    """Of rows in many buffers, and of spans in one."""
+    buffers, sources, spans = job
+    rows = [(start, end, source << 32, 7) for source, (start, end) in zip(sources, spans, strict=True)]
+    expected = [buffers[source][start:end] for source, (start, end) in zip(sources, spans, strict=True)]
+    assert kernels.objects(buffers, np.array(rows, np.int64).reshape(-1, 4)) == expected
+    ours = [span for source, span in zip(sources, spans, strict=True) if source == 0]
+    assert kernels.objects(buffers[:1], as_spans(ours)) == [buffers[0][start:end] for start, end in ours]
+
+
+@pytest.mark.parametrize("span", OUTSIDE)
+def test_objects_lie_in_their_buffers(kernels: ModuleType, span: list[int]) -> None:
+    with pytest.raises(ValueError, match="record 1 does not lie"):
+        kernels.objects(BUFFERS, as_spans([[0, 1], span]))
+    with pytest.raises(ValueError, match="record 0 does not lie"):
+        kernels.objects(BUFFERS, np.array([[0, 0, 3 << 32, 0]]))
+
+
+@given(records=st.lists(st.binary(max_size=300), max_size=12))
+def test_encode_objects(kernels: ModuleType, records: list[bytes]) -> None:
+    """What `encode_frames` makes of the same records."""
+    ends = np.cumsum([0, *map(len, records)])
+    spans = np.stack([ends[:-1], ends[1:]], axis=1).astype(np.int64)
+    framed = kernels.encode_frames(b"".join(records), spans)
+    assert bytes(kernels.encode_objects(records)) == bytes(kernels.encode_block(b"".join(records), spans)) == framed
+    with pytest.raises(TypeError, match="expected bytes, str found"):
+        kernels.encode_objects([*records, "x"])

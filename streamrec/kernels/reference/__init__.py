@@ -13,7 +13,7 @@ Rules of every kernel, here and in C:
 from streamrec.kernels.reference.arrow import arrow_array, arrow_binary, arrow_stream
 from streamrec.kernels.reference.block import allocate
 from streamrec.kernels.reference.checksum import crc32c, crc32c_implementations, crc32c_with, masked_crc32c
-from streamrec.kernels.reference.frames import encode_frames, scan_frames
+from streamrec.kernels.reference.frames import encode_block, encode_frames, encode_objects, scan_frames
 from streamrec.kernels.reference.gathering import gather, objects
 from streamrec.kernels.reference.interleaving import interleave
 from streamrec.kernels.reference.mapping import file_stamp, is_cached, is_safe_to_map, lost_pages, map_file
@@ -31,7 +31,9 @@ __all__ = [
     "crc32c",
     "crc32c_implementations",
     "crc32c_with",
+    "encode_block",
     "encode_frames",
+    "encode_objects",
     "exchange",
     "file_stamp",
     "find_header",

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import struct
 import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from streamrec.kernels.codes import BAD_LENGTH_CRC, BAD_PAYLOAD_CRC, OK, TOO_LONG, BytesLike, Int64s, Scan
 from streamrec.kernels.reference.args import bytes_of, integer, packed, payload_of, spans_of
 from streamrec.kernels.reference.checksum import masked_crc32c
 
-__all__ = ["HEADER", "encode_frames", "look_at", "scan_frames"]
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["HEADER", "encode_block", "encode_frames", "encode_objects", "look_at", "scan_frames"]
 
 HEADER = struct.Struct("<QI")  # length, masked CRC32C of the length's 8 bytes
 FOOTER = struct.Struct("<I")  # masked CRC32C of the payload
@@ -74,6 +79,29 @@ def encode_frames(buffer: BytesLike, spans: Int64s) -> bytes:
     """
     content = bytes_of(buffer)
     return b"".join(_frame(payload_of(content, i, pair)) for i, pair in enumerate(spans_of(spans)))
+
+
+def encode_block(buffer: BytesLike, spans: Int64s) -> Buffer:
+    """As `encode_frames`; in C, many bytes come as a Block."""
+    return encode_frames(buffer, spans)
+
+
+def encode_objects(records: Sequence[bytes]) -> Buffer:
+    """Frames records that are objects; in C, many bytes come as a Block.
+
+    Args:
+        records: `bytes` each.
+
+    Returns:
+        The records, one after the other.
+
+    Raises:
+        TypeError: One of them is something else.
+    """
+    for record in records:
+        if not isinstance(record, bytes):
+            raise TypeError(f"expected bytes, {type(record).__name__} found")
+    return b"".join(map(_frame, records))
 
 
 def look_at(content: bytes, position: int, verify: bool, limit: int) -> tuple[int, int]:

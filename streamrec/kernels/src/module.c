@@ -4,9 +4,9 @@
 #include "native.h"
 
 extern PyMethodDef arrow_binary_methods[], arrow_export_methods[], block_methods[], crc32c_methods[],
-    decode_result_methods[], decode_methods[], encode_methods[], frames_methods[], gather_methods[],
-    interleave_methods[], mapped_methods[], objects_methods[], pad_methods[], permute_methods[], resync_methods[], shuffle_methods[],
-    turns_methods[];
+    decode_result_methods[], decode_methods[], encode_methods[], frames_methods[], framing_methods[],
+    gather_methods[], interleave_methods[], mapped_methods[], objects_methods[], pad_methods[], permute_methods[],
+    resync_methods[], shuffle_methods[], turns_methods[];
 
 static PyMethodDef *const families[] = {
     arrow_binary_methods,
@@ -17,6 +17,7 @@ static PyMethodDef *const families[] = {
     decode_methods,
     encode_methods,
     frames_methods,
+    framing_methods,
     gather_methods,
     interleave_methods,
     mapped_methods,

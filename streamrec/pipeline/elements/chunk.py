@@ -28,6 +28,7 @@ __all__ = [
     "Batches",
     "Chunk",
     "Elements",
+    "FixedPosition",
     "Marks",
     "Nested",
     "Picked",
@@ -124,6 +125,16 @@ class Chunk:
     def weighed(cls, elements: Elements, positions: Positions) -> Chunk:
         """A chunk that weighs what its elements and its positions do."""
         return cls(elements, positions, weigh(elements) + weigh_places(positions, len(elements)))
+
+
+@dataclass(frozen=True, slots=True)
+class FixedPosition:
+    """The position of the only place there is."""
+
+    position: Position | None
+
+    def at(self, index: int) -> Position:
+        return self.position or {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from typing import Final
 
 __all__ = ["first_difference", "sketch", "told"]
 
+from streamrec.errors import without_passwords
+
 FEW: Final = 4
 """So many names are told one by one."""
 
@@ -27,6 +29,7 @@ def told(names: Sequence[str]) -> str:
     >>> told(["a", "b"]), told([f"x-{number}" for number in range(9000)])
     ("['a', 'b']", "['x-0', 'x-1', 'x-2', ... 9,000 names, digest 2a0f9fca1862d1e2]")
     """
+    names = shown(names)
     if len(names) <= FEW:
         return repr(list(names))
     first = ", ".join(map(repr, names[: FEW - 1]))
@@ -36,7 +39,12 @@ def told(names: Sequence[str]) -> str:
 
 def sketch(names: Sequence[str]) -> str:
     """A character for each name, or for each stretch of equal length."""
-    return "".join(map(character, stretches(names)))
+    return "".join(map(character, stretches(shown(names))))
+
+
+def shown(names: Sequence[str]) -> Sequence[str]:
+    """The names without passwords: a state holds none, and is the same where one was changed."""
+    return [without_passwords(name) for name in names] if any("@" in name for name in names) else names
 
 
 def stretches(names: Sequence[str]) -> list[Sequence[str]]:
@@ -55,7 +63,7 @@ def first_difference(saved: str, names: Sequence[str]) -> str:
     >>> first_difference(sketch(["a", "b", "c"]), ["a", "x", "c"])
     "the first that differs is number 1, 'x'"
     """
-    groups = stretches(names)
+    groups = stretches(shown(names))
     for index, (was, group) in enumerate(zip_longest(saved, groups)):
         if group is None:
             return f"there are {len(names):,} now, which is fewer"

@@ -6,8 +6,8 @@ What a consumer sees:
   and a note that says where it came up: which stage, which element, and which record of which shard where that is
   known. An unfinished batch is delivered before it. The run goes on: the next element is the one behind that which
   failed, and so is the position. The error travels among the chunks (`Chunk.error`), through all steps.
-- A failing source, a step that raises, or a failure within a source that does not go on behind one (`goes_on`: those
-  that join or reorder chains do not): the same, but the run is over: who asks again gets a ClosedError.
+- A failing source, or a step that raises: the same, but the run is over: who asks again gets a ClosedError. So it is
+  where a source that runs chains does not go on behind an element that failed (`goes_on`).
 - An end from below (`take` has enough): the source is closed at once; nothing more is fetched.
 - Cancellation, an early exit or an error of the consumer, Ctrl-C, an iterator that is dropped, the interpreter's exit:
   the generators are closed from the outside in, by the task that runs them: tasks are cancelled, bodies closed,
@@ -25,6 +25,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
+
+import anyio.lowlevel
 
 from streamrec.errors import DataError
 from streamrec.pipeline.elements.chunk import Chunk, Position, Shifted
@@ -111,6 +113,7 @@ async def running(chain: Chain, position: Position, within: RunContext, counter:
                 async for chunk in skipping(source, skip):
                     if chunk.error is not None:
                         counter.source.blamed(chunk.error)
+                        await anyio.lowlevel.checkpoint()  # thousands may follow each other, and none fills a queue
                     outputs = push(steps, chunk)
                     work = outputs if within.goes_on else strict(outputs)
                     chunks, failure = await offloader.through(work, chunk.nbytes)

@@ -19,7 +19,7 @@ from streamrec.pipeline.stages.padding import Padding, ragged
 from streamrec.pipeline.stages.stage import Offload, Step
 from streamrec.tfrecord import Frames, Joining
 
-__all__ = ["Batch", "PaddedBatch", "RaggedBatch", "Remainder", "stack"]
+__all__ = ["Batch", "PaddedBatch", "RaggedBatch", "Remainder", "batched", "check_size", "made", "stack"]
 
 
 def check_size(size: int) -> None:
@@ -107,8 +107,7 @@ class _Batching:
         if self._held is None or self._drop_remainder:
             return []
         assert self._mark is not None
-        batch = self._release()
-        return [Chunk.weighed([batch], Remainder(self._mark))]
+        return self._tried(Remainder(self._mark))
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
         """What came before an element that failed is a smaller batch; another one begins behind it."""
@@ -126,7 +125,7 @@ class _Batching:
             return []
         return self._tried(Marks((start, end)))
 
-    def _tried(self, places: Marks) -> list[Chunk]:
+    def _tried(self, places: Positions) -> list[Chunk]:
         """The batch that was held, or what went wrong with it."""
         try:
             return [Chunk.weighed([self._release()], places)]

@@ -17,11 +17,11 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from streamrec.pipeline.elements.chunk import Chunk, Elements, Positions
-from streamrec.pipeline.elements.columns import as_array, joined, select
+from streamrec.pipeline.elements.chunk import Chunk, Elements, Positions, Shifted
+from streamrec.pipeline.elements.columns import as_array, joined, select, window
 from streamrec.pipeline.elements.nests import is_nest
 from streamrec.pipeline.engine.description import name_of
-from streamrec.pipeline.stages.batch import batched, check_size
+from streamrec.pipeline.stages.batch import batched, check_size, made
 from streamrec.pipeline.stages.deferred_positions import NONE, CompletedPositions, Ordinals, Origins, RemainderPositions
 from streamrec.pipeline.stages.padding import Padding
 from streamrec.pipeline.stages.stage import Calls, Offload, Step
@@ -188,8 +188,8 @@ class Grouping:
         self._groups = groups
         self._drop_remainder = drop_remainder
         self._key = key
+        self.failures: list[tuple[Exception, int | None]] = []
         self._lengths = Calls(function)
-        self._batches = Calls(self._batch)
         self._buckets: list[WaitingElements] = []
         self._places = Origins()
         self._last: tuple[Positions, int] | None = None
@@ -199,8 +199,21 @@ class Grouping:
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
         """Takes a chunk; returns the groups that it fills."""
-        self._check()
-        ids = self._ids(chunk.elements)
+        self.failures = []
+        out, first, count = [], 0, len(chunk.elements)
+        error: Exception | None = None
+        while not first or error is not None:
+            rest = Chunk(window(chunk.elements, first, count), Shifted(chunk.positions, first), 0) if first else chunk
+            ids, error = self._ids(rest.elements)
+            out += self._filled(rest, ids, first)
+            first += len(ids) + 1
+            if error is not None:
+                self.failures.append((error, first - 1))
+                out += self.fail(Chunk.failure(error, chunk.positions, first))
+        return out
+
+    def _filled(self, chunk: Chunk, ids: Ordinals, first: int) -> list[Chunk]:
+        """The groups that these elements fill, of which the first is element `first` of what was fed."""
         sizes = tuple(self._groups.sizes)
         self._buckets += [WaitingElements() for _ in sizes[len(self._buckets) :]]
         waiting = [bucket.ordinals for bucket in self._buckets]
@@ -209,21 +222,23 @@ class Grouping:
         passed = min(max(self._span - self._seen, 0), len(ids))
         ends = [passed, *(int(indices[-1]) + 1 for _, indices in events)]
         positions = CompletedPositions(self._key, places, waiting, sizes, self._seen, ids, ends)
-        batches = list(self._batches.results((chunk.elements, *event) for event in events))
+        out: list[Chunk] = []
+        batches: list[Any] = []
+        for number, (bucket, indices) in enumerate(events):
+            try:
+                batches.append(self._batch(chunk.elements, bucket, indices))
+            except Exception as error:
+                self.failures.append((error, first + int(indices[-1])))
+                out += [*made(batches, positions, number), Chunk.failure(error, positions, number + 1)]
+                batches = []
         self._keep(chunk.elements, ids, events)
         self._seen += len(ids)
         self._places = places.kept(np.concatenate([NONE, *(bucket.ordinals for bucket in self._buckets)]))
         self._last = (chunk.positions, len(ids))
-        out = [Chunk.weighed(batches, positions)] if batches else []
-        if len(ids) < len(chunk.elements) and len(batches) == len(events):
-            out += self._remainder(ended=False)  # the function failed: what came before goes first
-        if not out:
-            self._check()
-        return out
+        return [*out, *made(batches, positions, len(events))]
 
     def flush(self) -> list[Chunk]:
         """What waits at the end."""
-        self._check()
         return self._remainder(ended=True)
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
@@ -234,13 +249,8 @@ class Grouping:
         self._seen = self._span = 0
         return [*left, chunk]
 
-    def _check(self) -> None:
-        """Raises what a batch or the function failed with, once."""
-        self._batches.check()
-        self._lengths.check()
-
-    def _ids(self, elements: Elements) -> Ordinals:
-        """The buckets of elements, up to the one at which the function fails."""
+    def _ids(self, elements: Elements) -> tuple[Ordinals, Exception | None]:
+        """The buckets of elements, up to the one at which the function fails, and its error."""
         count = len(elements)
         wanted = np.arange(min(max(self._span - self._seen, 0), count), count)
         if len(wanted) < count:
@@ -250,7 +260,7 @@ class Grouping:
         lengths = list(self._lengths.results(elements, self._groups.value))
         ids = np.full(count, GONE, np.int64)
         ids[wanted[: len(lengths)]] = self._groups.ids(lengths)
-        return ids if len(lengths) == len(wanted) else ids[: wanted[len(lengths)]]
+        return ids if len(lengths) == len(wanted) else ids[: wanted[len(lengths)]], self._lengths.taken_error()
 
     def _events(self, ids: Ordinals) -> list[tuple[int, Ordinals]]:
         """The buckets that these fill, in order, each with the places of those among them that go into the batch."""
@@ -285,5 +295,13 @@ class Grouping:
         assert self._last is not None
         ordinals = [waiting.ordinals for _, waiting in left]
         positions = RemainderPositions(self._key, self._places, ordinals, self._seen, self._last, ended)
-        batches = [self._groups.batch(bucket, waiting.release()) for bucket, waiting in left]
-        return [Chunk.weighed(batches, positions)]
+        out: list[Chunk] = []
+        batches: list[Any] = []
+        for number, (bucket, waiting) in enumerate(left):
+            try:
+                batches.append(self._groups.batch(bucket, waiting.release()))
+            except Exception as error:
+                self.failures.append((error, None))
+                out += [*made(batches, positions, number), Chunk.failure(error, positions, number + 1)]
+                batches = []
+        return [*out, *made(batches, positions, len(left))]

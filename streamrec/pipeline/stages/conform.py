@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from streamrec.pipeline.elements.chunk import Chunk, StageState
+from streamrec.pipeline.elements.chunk import Chunk, Shifted, StageState
 from streamrec.pipeline.elements.specs import TensorSpec, conformed
-from streamrec.pipeline.stages.stage import Calls, Offload, Step
+from streamrec.pipeline.stages.stage import Calling, Offload, Step, failure_of
 from streamrec.tfrecord import Frames
 
 __all__ = ["Conform"]
@@ -26,38 +26,32 @@ class Conform:
         return _Conforming(self.signature, key, state or 0)
 
 
-class _Conforming:
-    done = False
-
+class _Conforming(Calling):
     def __init__(self, signature: Any, key: str, seen: int) -> None:
-        self._calls = Calls(self._conform)
+        super().__init__(self._conform)
         self._signature = signature
         self._records = signature == TensorSpec((), np.dtype(object))
         self._key = key
         self._number = seen
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
-        self._calls.check()
         positions = StageState(chunk.positions, self._key, self._number)
         if self._records and isinstance(chunk.elements, Frames):
             self._number += len(chunk.elements)
             return [Chunk(chunk.elements, positions, chunk.nbytes)]
-        results = list(self._calls.results((element,) for element in chunk.elements))
-        if not results:
-            return self.flush()
-        return [Chunk.weighed(Frames.of(results) if self._records else results, positions)]
-
-    def flush(self) -> list[Chunk]:
-        """Raises the error that ended the last chunk, once."""
-        self._calls.check()
-        return []
+        out = []
+        numbered = replace(chunk, positions=positions)
+        for stretch in self._stretches([(element,) for element in chunk.elements]):
+            if stretch.results:
+                elements = Frames.of(stretch.results) if self._records else stretch.results
+                out.append(Chunk.weighed(elements, Shifted(positions, stretch.first) if stretch.first else positions))
+            out += failure_of(numbered, stretch)
+        return out
 
     def _conform(self, element: Any) -> Any:
+        number, self._number = self._number, self._number + 1
         try:
-            result = conformed(self._signature, element)
+            return conformed(self._signature, element)
         except (TypeError, ValueError) as error:
-            raise type(error)(
-                f"element {self._number:,} of the generator is not as output_signature says: {error}"
-            ) from error
-        self._number += 1
-        return result
+            said = f"element {number:,} of the generator is not as output_signature says: {error}"
+            raise type(error)(said) from error

@@ -7,18 +7,18 @@ often classes come is told, or counted as the elements pass, from `SMOOTHING` of
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from streamrec.arguments import number
-from streamrec.pipeline.elements.chunk import Chunk, Position, Positions, with_state
+from streamrec.pipeline.elements.chunk import Chunk, Position, Positions, Shifted, with_state
 from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.sources.endless import RANDOM_BITS
 from streamrec.pipeline.stages.select import picked
-from streamrec.pipeline.stages.stage import Calls, Offload, Step, called
+from streamrec.pipeline.stages.stage import Calling, Offload, Step, called
 
 __all__ = ["Resample", "distribution"]
 
@@ -26,6 +26,7 @@ SMOOTHING: Final = 10
 """Elements of each class that are taken to have come before the first."""
 
 Shares = npt.NDArray[np.float64]
+NO_CLASSES: Final[npt.NDArray[np.int64]] = np.empty(0, np.int64)
 
 
 def distribution(name: str, shares: Any) -> tuple[float, ...]:
@@ -72,31 +73,34 @@ class Resample:
         return _Resampling(self, key, state)
 
 
-class _Resampling:
-    done = False
-
+class _Resampling(Calling):
     def __init__(self, stage: Resample, key: str, state: Sequence[int] | None) -> None:
+        super().__init__(self._classified)
         self._stage = stage
         self._key = key
         self._counts = np.array([SMOOTHING] * len(stage.target) if state is None else state, np.int64)
-        self._calls = Calls(self._classified)
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
-        self._calls.check()
-        classified = list(self._calls.results(chunk.elements))
+        out = []
+        for stretch in self._stretches(chunk.elements):
+            out += self._kept(Shifted(chunk.positions, stretch.first), stretch.results)
+            if stretch.error is not None:
+                out += self.fail(Chunk.failure(stretch.error, chunk.positions, stretch.last + 1))
+        return out
+
+    def fail(self, chunk: Chunk) -> list[Chunk]:
+        """An element that failed is of no class."""
+        return [replace(chunk, positions=ResamplePositions(chunk.positions, self._key, self._counts, NO_CLASSES))]
+
+    def _kept(self, inner: Positions, classified: Sequence[tuple[int, int, tuple[Any, Any]]]) -> list[Chunk]:
+        """Those that are kept of some elements, which are counted."""
         classes = np.array([kind for kind, _, _ in classified], np.int64)
         numbers = np.array([drawn for _, drawn, _ in classified], np.float64)
         kept = np.flatnonzero(numbers < self._chances(classes) * 2.0**RANDOM_BITS)
-        positions = ResamplePositions(chunk.positions, self._key, self._counts, classes)
+        positions = ResamplePositions(inner, self._key, self._counts, classes)
         self._counts = self._counts + np.bincount(classes, minlength=len(self._counts))
         pairs = [pair for _, _, pair in classified]
-        whole = Chunk(pairs, positions, chunk.nbytes)
-        return picked(whole, positions, kept, len(pairs)) or self.flush()
-
-    def flush(self) -> list[Chunk]:
-        """Raises the error that the function failed with, once."""
-        self._calls.check()
-        return []
+        return picked(Chunk.weighed(pairs, positions), positions, kept, len(pairs))
 
     def _classified(self, drawn: Any, element: Any) -> tuple[int, int, tuple[Any, Any]]:
         found = called(self._stage.class_func, element)

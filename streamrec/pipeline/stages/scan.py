@@ -2,6 +2,7 @@
 
 A position holds the state before a chunk's first element, and how many elements of the chunk had been seen: a run that
 goes on there calls the function for these once more. So one state is kept for each chunk, and not one for each element.
+An element at which the function fails leaves the state as it was, as in tf.data; what is behind it counts from there.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from streamrec.pipeline.elements.chunk import Chunk, Position, Positions, Shifte
 from streamrec.pipeline.elements.codec import pack, unpack
 from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.sources.in_memory import digest_of
-from streamrec.pipeline.stages.stage import Calls, Offload, Step
+from streamrec.pipeline.stages.stage import Calling, Offload, Step
 
 __all__ = ["Scan"]
 
@@ -49,43 +50,38 @@ class Scan:
         return _Scanning(self.scan_func, key, before, state["seen"] if state else 0)
 
 
-class _Scanning:
-    done = False
-
+class _Scanning(Calling):
     def __init__(self, function: Callable[..., Any], key: str, state: Any, again: int) -> None:
-        self._calls = Calls(self._scan)
-        self._function = function
+        super().__init__(self._scan)
+        self._scan_func = function
         self._key = key
         self._state = state
         self._again = again  # elements whose results had been given before the run was resumed
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
-        self._calls.check()
-        before = packed(self._state)
-        results = list(self._calls.results((element,) for element in chunk.elements))
-        used = min(self._again, len(results))
-        self._again -= used
-        if used == len(results):
-            return self.flush()
-        positions = ScanPositions(chunk.positions, self._key, before)
-        return [Chunk.weighed(results[used:], Shifted(positions, used) if used else positions)]
+        before, out = packed(self._state), []
+        for first, results, error in self._stretches([(element,) for element in chunk.elements]):
+            used = min(self._again, len(results))
+            self._again -= used
+            if used < len(results):
+                positions = ScanPositions(chunk.positions, first, self._key, before)
+                out.append(Chunk.weighed(results[used:], Shifted(positions, used) if used else positions))
+            if error is not None:
+                before = packed(self._state)
+                beside = BesidePositions(chunk.positions, self._key, before)
+                out.append(Chunk.failure(error, beside, first + len(results) + 1))
+        return out
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
         """An element that failed before the scan leaves its state as it is."""
-        self._calls.check()
         return [replace(chunk, positions=BesidePositions(chunk.positions, self._key, packed(self._state)))]
 
-    def flush(self) -> list[Chunk]:
-        """Raises the error that ended the last chunk, once."""
-        self._calls.check()
-        return []
-
     def _scan(self, element: Any) -> Any:
-        given = self._function(self._state, element)
+        given = self._scan_func(self._state, element)
         if not isinstance(given, tuple | list) or len(given) != 2:
             raise TypeError(
-                f"{name_of(self._function)} gave {described(given)}: scan wants a function that gives a pair, the next "
-                "state and an element"
+                f"{name_of(self._scan_func)} gave {described(given)}: scan wants a function that gives a pair, the "
+                "next state and an element"
             )
         self._state, result = given
         return result
@@ -93,9 +89,10 @@ class _Scanning:
 
 @dataclass(frozen=True, slots=True)
 class ScanPositions:
-    """Positions of what was made of a chunk's elements: the place before them all, and how many were seen."""
+    """Positions of what was made of a chunk's elements from `first` on: the place there, and how many were seen."""
 
     inner: Positions
+    first: int
     stage: str
     state: str
 
@@ -105,7 +102,7 @@ class ScanPositions:
         return int(getattr(self.inner, "place_bytes", 0))
 
     def at(self, index: int) -> Position:
-        return with_state(self.inner.at(0), self.stage, {"state": self.state, "seen": index})
+        return with_state(self.inner.at(self.first), self.stage, {"state": self.state, "seen": index})
 
 
 @dataclass(frozen=True, slots=True)

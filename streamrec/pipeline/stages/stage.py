@@ -58,7 +58,7 @@ class Step(Protocol):
     """A stage at work.
 
     It may have `fail(chunk)`, which takes an element that failed before it, and `failures`: the errors of the last
-    chunk and at which of its elements each was.
+    chunk and at which of its elements each was, None where that says nothing.
     """
 
     @property
@@ -122,7 +122,7 @@ def called(function: Callable[..., Any], element: Any) -> Any:
 
 
 class Calls:
-    """Calls of a function of the user's, whose error waits for what was made before it."""
+    """Calls of a function of the user's, up to the first at which it fails."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -140,11 +140,10 @@ class Calls:
         except Exception as error:
             self._error = error
 
-    def check(self) -> None:
-        """Raises the error that ended `results`, once."""
+    def taken_error(self) -> Exception | None:
+        """The error that ended `results`, once."""
         error, self._error = self._error, None
-        if error is not None:
-            raise error
+        return error
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,9 +75,20 @@ class _Windowing:
         whole = max(0, (self._seen - self._next - self._stage.reach) // self._stage.shift + 1)
         return self._windows(whole, ended=False)
 
+    @property
+    def _left(self) -> int:
+        """How many windows begin among what is held, the last of them smaller."""
+        return 0 if self._stage.drop_remainder else max(0, -(-(self._seen - self._next) // self._stage.shift))
+
     def flush(self) -> list[Chunk]:
-        left = 0 if self._stage.drop_remainder else max(0, -(-(self._seen - self._next) // self._stage.shift))
-        return self._windows(left, ended=True)
+        return self._windows(self._left, ended=True)
+
+    def fail(self, chunk: Chunk) -> list[Chunk]:
+        """What is held when an element failed comes in smaller windows; others begin behind it."""
+        out = self._windows(self._left, ended=False)
+        self._next = self._seen = self._held = 0
+        self._parts, self._places = [], Origins()
+        return [*out, chunk]
 
     def _windows(self, count: int, *, ended: bool) -> list[Chunk]:
         """So many windows that begin among what is held; then what no window needs any more is dropped."""

@@ -23,7 +23,12 @@ from streamrec.pipeline.elements.chunk import (
     StageState,
     Stride,
 )
-from streamrec.pipeline.sources.shards.positions import BlockPositions, SharePositions, SourcePositions
+from streamrec.pipeline.sources.shards.positions import (
+    BlockPositions,
+    JoinedPositions,
+    SharePositions,
+    SourcePositions,
+)
 from streamrec.pipeline.stages.batch import Remainder
 
 __all__ = ["FailedElement", "record_at"]
@@ -56,6 +61,8 @@ class FailedElement:
         Of a batch it is the record of its row; where records were left out before the batch was made, of its first row.
         """
         positions, count = self.chunk.positions, len(self.chunk.elements)
+        if (joined := among_short_pulls(positions, self.index)) is not None:
+            return in_a_short_pull(*joined, 0 if picked_before(positions) else self.row, block_length)
         before, after = innermost(positions.at(self.index)), innermost(positions.at(count))
         if "slots" not in before.get("source", {}) or "slots" not in after.get("source", {}):
             return None
@@ -67,6 +74,34 @@ class FailedElement:
         if kind is None:
             return None  # rows of batches
         return record_at(before, after, block_length)
+
+
+def among_short_pulls(positions: Positions, index: int) -> tuple[JoinedPositions, int] | None:
+    """The short pulls of which element `index` was made, and its first record's number among theirs."""
+    while not isinstance(positions, JoinedPositions):
+        if isinstance(positions, Marks | Remainder):
+            positions, index = positions.marks[index] if isinstance(positions, Marks) else positions.before
+            continue
+        if isinstance(positions, Shifted):
+            index += positions.first
+        elif isinstance(positions, Stride):
+            index = positions.first + index * positions.size
+        elif isinstance(positions, Picked):
+            index = int(positions.indices[index])
+        elif not isinstance(positions, StageState | Nested | SharePositions):
+            return None
+        positions = positions.inner
+    return positions, index
+
+
+def in_a_short_pull(pulls: JoinedPositions, index: int, row: int, block_length: int) -> tuple[int, int] | None:
+    """The shard and the number of the record `row` behind this one; None where it came later than these pulls."""
+    index += row
+    if index >= pulls.firsts[-1]:
+        return None
+    number = pulls.part_of(index)
+    part, first, end = pulls.parts[number], pulls.firsts[number], pulls.firsts[number + 1]
+    return record_at(part.at(index - first), part.at(end - first), block_length)
 
 
 def innermost(position: Position) -> Position:
@@ -112,7 +147,7 @@ def picked_before(positions: Positions) -> bool:
         return picked_before(positions.before[0])
     if isinstance(positions, StageState | Nested | Shifted | Stride | SharePositions):
         return picked_before(positions.inner)
-    return not isinstance(positions, SourcePositions | BlockPositions)
+    return not isinstance(positions, SourcePositions | BlockPositions | JoinedPositions)
 
 
 def records(position: Position) -> dict[int, int]:
@@ -149,7 +184,9 @@ def backwards(turn: Mapping[str, Any], last: Mapping[int, int], back: int, block
     """The record that came `back` records before this turn."""
     slots: Sequence[Any] = turn["slots"]
     place, had = turn["cycle"], turn["block"]
-    given = dict.fromkeys(last, 0)
+    rounds = max(0, back - had - 1) // (len(last) * block_length)  # whole ones are gone through at once
+    given = dict.fromkeys(last, rounds * block_length)
+    back -= rounds * len(last) * block_length
     while True:
         if slots[place] is not None:
             shard = slots[place][0]

@@ -16,6 +16,7 @@ from contextlib import aclosing
 from time import perf_counter, thread_time
 from weakref import WeakSet
 
+from streamrec.errors import without_passwords
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.engine.description import Chain, ChunkCounter, Source
 from streamrec.pipeline.engine.queue import ByteQueue
@@ -88,7 +89,9 @@ class SourceMeter:
             (chain,) = reader._chains.values()
             reader = chain.source
         found = failed.record(reader._block_length) if reader._paths and not reader._chains else None
-        return number if found is None else f"{number}: {reader._paths[found[0]]}, record {found[1]:,}"
+        return (
+            number if found is None else f"{number}: {without_passwords(reader._paths[found[0]])}, record {found[1]:,}"
+        )
 
     def fills(self) -> Iterator[tuple[str, int]]:
         """The bytes in the queues of this source and of all below it."""

@@ -8,7 +8,7 @@ from time import perf_counter
 
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.engine.apply_steps import passed_on
-from streamrec.pipeline.stages.stage import Stage, Step
+from streamrec.pipeline.stages.stage import Halt, Stage, Step, halting
 from streamrec.pipeline.telemetry.clocks import BETWEEN, BUSY, Lock, StateClock, Throughput
 from streamrec.pipeline.telemetry.error_locations import FailedElement
 from streamrec.pipeline.telemetry.snapshots import StageStats
@@ -85,17 +85,14 @@ class CountedStep:
     def feed(self, chunk: Chunk) -> list[Chunk]:
         before = self._meter.begin(chunk)
         chunks = self._counted(partial(self._step.feed, chunk))
-        failures: list[tuple[Exception, int]] = getattr(self._step, "failures", [])
-        while failures:
-            error, index = failures.pop()
-            error.add_note(
-                f"in {self._meter.title}{self._place(FailedElement(before + index, chunk, index).blamed_by(error))}"
-            )
+        self._note(chunk, before)
         return chunks
 
     def flush(self) -> list[Chunk]:
         self._meter.begin(None)
-        return self._counted(self._step.flush)
+        chunks = self._counted(self._step.flush)
+        self._note()
+        return chunks
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
         """An element failed before it."""
@@ -106,7 +103,19 @@ class CountedStep:
             chunks = passed_on(self._step, chunk.error, chunk)
         finally:
             self._meter.end(chunks or [], ignored=chunks == [])
+        self._note()
         return chunks
+
+    def _note(self, chunk: Chunk | None = None, before: int = 0) -> None:
+        """Errors of the step say where they came up; of a chunk, at which of its elements."""
+        failures: list[tuple[Exception, int | None]] = getattr(self._step, "failures", [])
+        halt = halting.get() or Halt()
+        while failures and not halt.asked:
+            error, index = failures.pop()
+            place = ""
+            if chunk is not None and index is not None:
+                place = self._place(FailedElement(before + index, chunk, index).blamed_by(error))
+            error.add_note(f"in {self._meter.title}{place}")
 
     def _counted(self, work: Callable[[], list[Chunk]]) -> list[Chunk]:
         chunks: list[Chunk] = []

@@ -7,18 +7,25 @@ from dataclasses import fields, is_dataclass
 from itertools import pairwise
 from typing import Any, Final
 
+from streamrec.errors import without_passwords
 from streamrec.pipeline.engine.description import Chain, described
 
 __all__ = ["held_chains", "own_line", "title"]
 
 VERBS: Final = {
+    "Conform": "from_generator",
+    "CyclicBatch": "rebatch",
     "Generated": "from_generator",
     "ParallelMap": "map",
     "Parse": "parse_example",
+    "Resample": "rejection_resample",
     "Shards": "TFRecordDataset",
     "Slices": "from_tensor_slices",
 }
 """Descriptions whose verb is not their own name in lower case."""
+
+FUNCTIONS: Final = ("function", "scan_func", "class_func", "key_func", "length_of")
+"""What descriptions call a function of the user's."""
 
 
 def title(what: object) -> str:
@@ -32,7 +39,7 @@ def title(what: object) -> str:
     """
     kind = type(what).__name__
     verb = VERBS.get(kind) or "".join(snake(kind))
-    function = getattr(what, "function", None)
+    function = next((getattr(what, name) for name in FUNCTIONS if hasattr(what, name)), None)
     if not callable(function):
         return verb
     return f"{verb}: your function {getattr(function, '__qualname__', type(function).__qualname__)}"
@@ -44,7 +51,11 @@ def snake(name: str) -> Iterator[str]:
 
 
 def own_line(what: object) -> str:
-    """The line of its description that is its own, and not that of a chain within it."""
+    """The line of its description that is its own, and not that of a chain within it; without passwords."""
+    return without_passwords(line_of(what))
+
+
+def line_of(what: object) -> str:
     if not hasattr(what, "lines"):
         return described(what)
     inner = {line.strip() for chain in held_chains(what) for line in chain.lines()}

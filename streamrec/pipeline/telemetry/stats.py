@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from streamrec.pipeline.telemetry.bottleneck import bottleneck
+from streamrec.pipeline.telemetry.chart import chart
 from streamrec.pipeline.telemetry.snapshots import ChainStats, StageStats
 from streamrec.pipeline.telemetry.table import table
 from streamrec.storage import Snapshot
@@ -79,6 +80,12 @@ class Stats:
             consumer_busy=self.consumer_busy - earlier.consumer_busy,
             chain=self.chain.since(earlier.chain),
         )
+
+    def _repr_html_(self) -> str:
+        """The same with bars, for notebooks."""
+        took = StageStats("consumer", "", elements_out=self.elements, bytes_out=self.bytes, busy=self.consumer_busy)
+        queue = replace(took, waited_for_input=self.consumer_waited, queued=self.queued, queue_limit=self.queue_limit)
+        return chart(self.chain, queue, self.bottleneck)
 
     def __str__(self) -> str:
         """A table for people, and the bottleneck."""

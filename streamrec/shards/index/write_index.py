@@ -23,7 +23,7 @@ from streamrec.shards.listing.patterns import Filenames, listed
 from streamrec.shards.manifests.manifest import ShardInfo
 from streamrec.storage import RetryPolicy, Storages, located
 
-__all__ = ["join_index", "join_index_sync", "part_of", "write_index", "write_index_sync"]
+__all__ = ["join_index", "join_index_sync", "join_parts", "part_of", "write_index", "write_index_sync"]
 
 PARALLEL: Final = 16
 
@@ -159,16 +159,21 @@ async def join_index(
     async with Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy()) as storages:
         paths = await find_shards(storages, names)
         check_parts(paths)
-        jobs: list[Job] = []
-        patterns = set()
-        for path in paths:
-            storage = await storages.at(path)
-            found = await open_index(storage, path)
-            patterns.add(found.pattern)
-            jobs += [partial(read_indexed_shard, storage, found, number) for number in range(len(found.shards))]
-        pattern = patterns.pop() if len(patterns) == 1 else None
-        at = await storages.at(url)
-        return await assemble(at, url, jobs, pattern=pattern, overwrite=overwrite, parallel=PARALLEL)
+        return await join_parts(storages, url, paths, overwrite)
+
+
+async def join_parts(storages: Storages, url: str, paths: Sequence[str], overwrite: bool = True) -> Index:
+    """As `join_index`, of parts whose names are known."""
+    jobs: list[Job] = []
+    patterns = set()
+    for path in paths:
+        storage = await storages.at(path)
+        found = await open_index(storage, path)
+        patterns.add(found.pattern)
+        jobs += [partial(read_indexed_shard, storage, found, number) for number in range(len(found.shards))]
+    pattern = patterns.pop() if len(patterns) == 1 else None
+    at = await storages.at(url)
+    return await assemble(at, url, jobs, pattern=pattern, overwrite=overwrite, parallel=PARALLEL)
 
 
 def join_index_sync(

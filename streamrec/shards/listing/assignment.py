@@ -27,6 +27,7 @@ from itertools import accumulate
 from operator import itemgetter
 from typing import Literal, get_args
 
+from streamrec.errors import hides_passwords
 from streamrec.shards.manifests.manifest import ShardInfo
 from streamrec.shards.options import Piece, ShardPlace
 
@@ -38,6 +39,7 @@ FAIR = 1 / 20
 SNAP = 1 / 50
 
 
+@hides_passwords
 @dataclass(frozen=True, slots=True)
 class ShardSize:
     """What is known of a shard before it is opened.
@@ -53,6 +55,7 @@ class ShardSize:
     splittable: bool = True
 
 
+@hides_passwords
 @dataclass(frozen=True, slots=True)
 class Portion:
     """What one reader reads of one shard.

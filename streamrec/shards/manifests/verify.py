@@ -21,7 +21,7 @@ import anyio
 from fsspec import AbstractFileSystem
 
 from streamrec import bridge, kernels
-from streamrec.errors import NotFoundError, StreamrecError
+from streamrec.errors import NotFoundError, StreamrecError, hides_passwords
 from streamrec.shards.index.index import MAGIC
 from streamrec.shards.index.reader import END_BYTES, open_index
 from streamrec.shards.manifests.manifest import Manifest, Marks, ShardInfo
@@ -37,6 +37,7 @@ GROWTH_BYTES = 16 << 20
 Kind = Literal["missing", "extra", "bytes", "crc32c", "records"]
 
 
+@hides_passwords
 @dataclass(frozen=True, slots=True)
 class VerifyProblem:
     """One thing that is not as the manifest says.
@@ -58,6 +59,7 @@ class VerifyProblem:
         return f"{self.path}: {self.kind}: {self.found} where the manifest says {self.expected}"
 
 
+@hides_passwords
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
     """What `verify` found. True where all is as the manifest says.

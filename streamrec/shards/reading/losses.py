@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from streamrec.errors import without_passwords
 from streamrec.storage import Tally
 from streamrec.tfrecord import Loss
 
@@ -41,6 +42,7 @@ class Losses:
             if self.count <= LOGGED:
                 LOG.warning("%s", loss)
             elif self.count == LOGGED + 1:
-                LOG.warning("%s: more was lost than %d times; the rest is counted and not logged", loss.path, LOGGED)
+                where = without_passwords(loss.path or "")
+                LOG.warning("%s: more was lost than %d times; the rest is counted and not logged", where, LOGGED)
             if self._on_loss is not None:
                 self._on_loss(loss)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
+import numpy as np
 
+from streamrec import kernels
 from streamrec.shards.manifests.manifest import Marks, ShardInfo
 from streamrec.storage import Upload
-from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, Deflater, Frames, LengthPacker, RecordBatch, encode_records
+from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, Deflater, LengthPacker, RecordBatch
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 __all__ = ["BLOCK_BYTES", "FRAME_BYTES", "ShardUpload"]
 
@@ -50,13 +56,20 @@ class ShardUpload:
         """Takes records that lie in one buffer, without making an object of each."""
         await self.send_block()
         self.records += len(batch.spans)
-        await self._send(batch)
+        spans = np.ascontiguousarray(batch.spans)
+        await self._send(kernels.encode_block(batch.buffer, spans), lambda: spans[:, 1] - spans[:, 0], len(spans))
+
+    async def add_records(self, records: list[bytes]) -> None:
+        """Takes a block of records that are objects."""
+        await self.send_block()
+        self._block, self.records = records, self.records + len(records)
+        await self.send_block()
 
     async def send_block(self) -> None:
         """Frames the block under way, compresses it where asked to, and hands it to the upload."""
         if self._block:
             block, self._block, self._block_bytes = self._block, [], 0
-            await self._send(Frames.of(block))
+            await self._send(kernels.encode_objects(block), lambda: list(map(len, block)), len(block))
 
     async def flush(self) -> None:
         """Sends all that was written so far towards the store."""
@@ -74,18 +87,19 @@ class ShardUpload:
         """Drops the shard: nothing of it stays in the store."""
         await self._upload.abort()
 
-    async def _send(self, batch: RecordBatch) -> None:
-        framed = encode_records(batch)
+    async def _send(self, framed: Buffer, lengths: Callable[[], Any], records: int) -> None:
         if not self._deflater.compresses:
             self._marks.pass_by(self._framed, self._sent)
-            self._framed += len(batch.spans)
+            self._framed += records
             if self.lengths is not None:
-                self.lengths.add(batch.spans[:, 1] - batch.spans[:, 0])
+                self.lengths.add(np.asarray(lengths(), np.int64))
         else:
             framed = await anyio.to_thread.run_sync(self._deflater.write, framed)
         await self._pass_on(framed)
 
-    async def _pass_on(self, data: bytes) -> None:
-        if data:
-            self._sent += len(data)
-            await self._upload.write(data)
+    async def _pass_on(self, data: Buffer) -> None:
+        """Hands bytes to the upload: nobody writes to them any more."""
+        size = memoryview(data).nbytes
+        if size:
+            self._sent += size
+            await self._upload.write(data, given=True)

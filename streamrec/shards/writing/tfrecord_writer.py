@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Self
 from fsspec import AbstractFileSystem
 
 from streamrec import bridge
-from streamrec.errors import ClosedError
+from streamrec.errors import ClosedError, without_passwords
 from streamrec.shards.writing.shard_upload import FRAME_BYTES
 from streamrec.shards.writing.writer import ShardWriter
 from streamrec.storage import RetryPolicy
-from streamrec.tfrecord import Frames, TFRecordOptions, as_record
+from streamrec.tfrecord import TFRecordOptions, as_record
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -26,7 +26,8 @@ __all__ = ["TFRecordWriter"]
 
 logger = logging.getLogger("streamrec")
 
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 2 << 20
+"""So many bytes of records go to the loop's thread at a time."""
 
 
 class TFRecordWriter:
@@ -91,9 +92,10 @@ class TFRecordWriter:
             StorageError: The store failed, and retrying did not help.
             ClosedError: The writer was closed.
         """
-        kept = as_record(record)
+        kept = record if type(record) is bytes else as_record(record)
         with self._lock:
-            self._check_open()
+            if self._closed:
+                self._check_open()
             self._block.append(kept)
             self._block_bytes += len(kept) + FRAME_BYTES
             if self._block_bytes >= BLOCK_BYTES:
@@ -142,7 +144,7 @@ class TFRecordWriter:
         try:
             block, self._block, self._block_bytes = self._block, [], 0
             if block:
-                bridge.run(self._writer.write_batch, Frames.of(block))
+                bridge.run(self._writer.write_block, block)
         except BaseException:  # a shard with a hole must not appear
             self._failed = True
             self._abort()
@@ -167,5 +169,5 @@ def dropped(path: str, abort: Callable[[], bool]) -> None:
         logger.warning(
             "%s: its TFRecordWriter was dropped without close(), so nothing of it is kept: "
             "use a `with` block, or close it",
-            path,
+            without_passwords(path),
         )

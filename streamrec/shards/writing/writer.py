@@ -28,7 +28,7 @@ import numpy as np
 from fsspec import AbstractFileSystem
 
 from streamrec.arguments import flag, integer
-from streamrec.errors import ClosedError
+from streamrec.errors import ClosedError, without_passwords
 from streamrec.shards.index.encoder import IndexedShard, encode_index, portable
 from streamrec.shards.manifests.manifest import Manifest, ShardInfo
 from streamrec.shards.serial_calls import Serial
@@ -208,6 +208,14 @@ class ShardWriter:
             await (await self._shard_for(0, 0)).add_batch(Frames(records.buffer, records.spans[first:last]))
             first = last
 
+    async def write_block(self, records: list[bytes]) -> None:
+        """Writes records that are objects, and given away, all into the shard under way; for who has one shard only."""
+        self._check_open()
+        await self._serial.run(self._write_block, records)
+
+    async def _write_block(self, records: list[bytes]) -> None:
+        await (await self._shard_for(0, 0)).add_records(records)
+
     async def _flush(self) -> None:
         if self._shard is not None:
             await self._shard.flush()
@@ -309,5 +317,5 @@ def dropped(pattern: str, maker: int) -> None:
         logger.warning(
             "%s: its ShardWriter was dropped without close(), so the shard under way is not kept: use an `async with` "
             "block, or close it",
-            pattern,
+            without_passwords(pattern),
         )

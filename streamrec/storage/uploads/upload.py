@@ -3,7 +3,8 @@
 The contract:
 
 * Nothing is visible under the path before `complete` returns; a killed process leaves nothing there either.
-* `write` copies what it is given into parts of `part_size`. At most `parallel` parts are on their way (fewer
+* `write` makes parts of `part_size` of what it is given: `bytes` stay where they are until their part is stored, and
+  so does what its owner gives away; anything else is copied. At most `parallel` parts are on their way (fewer
   where the store wants them in order, or parts are large); past that `write` waits. So memory stays below
   `(parallel + 1) * part_size`, whatever is written, where parts do not grow.
 * Where the store takes so many parts only (S3), they grow with their number: see `part_bytes`.
@@ -20,14 +21,18 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from streamrec import kernels
 from streamrec.errors import ClosedError, StreamrecError
-from streamrec.storage.backend import ObjectInfo, PartSink, Sent
+from streamrec.storage.backend import ObjectInfo, PartSink, PieceSink, Sent
 from streamrec.storage.resilience.retry import RetryPolicy, attempt
 from streamrec.storage.resilience.shield import finish
 from streamrec.storage.resilience.traffic import Traffic
+from streamrec.storage.uploads.part import Part
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 __all__ = ["PARALLEL", "PART_SIZE", "Upload"]
 
@@ -88,8 +93,7 @@ class Upload:
         self._parallel = min(parallel, sink.parallel)
         self._slots = asyncio.Semaphore(self._parallel)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._part = bytearray(part_size)
-        self._filled = 0
+        self._part = Part()
         self._index = 0
         self._sent = Sent(0, 0)
         self._error: Exception | None = None
@@ -100,21 +104,25 @@ class Upload:
         """Size and CRC32C of all parts that were sent so far; of the whole object after `complete`."""
         return self._sent
 
-    async def write(self, data: bytes | bytearray | memoryview) -> None:
+    async def write(self, data: Buffer, given: bool = False) -> None:
         """Takes bytes, of any size; waits where too much is under way.
+
+        Args:
+            data: What is written next.
+            given: Whether nobody writes to it any more, so that it may stay where it lies.
 
         Raises:
             ClosedError: After `complete`, `abort` or an error.
             StorageError: A part could not be stored.
         """
         self._check()
-        view = memoryview(data).cast("B")
+        kept = data if given or isinstance(data, bytes) else bytes(memoryview(data).cast("B"))
+        view = memoryview(kept).cast("B")
         while view:
-            if self._filled == self._part_size:  # only now: a full part is held back, it may be the last
+            if self._part.size == self._part_size:  # only now: a full part is held back, it may be the last
                 await self._send(last=False)
-            count = min(len(view), self._part_size - self._filled)
-            self._part[self._filled : self._filled + count] = view[:count]
-            self._filled += count
+            count = min(len(view), self._part_size - self._part.size)
+            self._part.add(view[:count])
             view = view[count:]
 
     async def complete(self) -> ObjectInfo:
@@ -179,7 +187,7 @@ class Upload:
             raise ClosedError(f"{self.path}: the upload is closed; start a new one")
 
     async def _send(self, last: bool) -> None:
-        """Starts the part when there is a slot. It is copied: a dying connection may hold it for long."""
+        """Starts the part when there is a slot."""
         slots = min(self._parallel, -(-self._part_size // LARGE_BYTES))
         taken = 0
         try:
@@ -190,30 +198,28 @@ class Upload:
         except BaseException:
             self._free(taken)
             raise
-        data = bytes(memoryview(self._part)[: self._filled])
-        self._sent = Sent(self._sent.size + len(data), kernels.crc32c(data, self._sent.crc32c))
+        part, self._part = self._part, Part()
+        for piece in part.pieces:
+            self._sent = Sent(self._sent.size + len(piece), kernels.crc32c(piece, self._sent.crc32c))
         whole = self._sent if last else None
-        put = self._put(self._index, self._sent.size - len(data), data, whole, slots)
+        put = self._put(self._index, self._sent.size - part.size, part, whole, slots)
         task = asyncio.get_running_loop().create_task(put)
         self._index += 1
-        self._filled = 0
-        self._resize(part_bytes(self._index, self._first_size, self._grows))
+        self._part_size = part_bytes(self._index, self._first_size, self._grows)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    def _resize(self, size: int) -> None:
-        """The next part has this size."""
-        if size != self._part_size:
-            self._part_size, self._part = size, bytearray(size)
 
     def _free(self, slots: int) -> None:
         for _ in range(slots):
             self._slots.release()
 
-    async def _put(self, index: int, start: int, data: bytes, whole: Sent | None, slots: int) -> None:
-        end = start + len(data)
-        call = partial(self._sink.put_part, index, start, data, whole)
-        limit = self._policy.request_timeout(len(data))
+    async def _put(self, index: int, start: int, part: Part, whole: Sent | None, slots: int) -> None:
+        end = start + part.size
+        if isinstance(self._sink, PieceSink):
+            call = partial(self._sink.put_pieces, start, part.pieces)
+        else:
+            call = partial(self._sink.put_part, index, start, part.joined(), whole)
+        limit = self._policy.request_timeout(part.size)
         try:
             await attempt(
                 self._policy,
@@ -236,5 +242,5 @@ class Upload:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        self._part = bytearray()
+        self._part = Part()
         await attempt(self._policy, self.path, self._sink.abort, "aborting an upload", traffic=self._traffic)

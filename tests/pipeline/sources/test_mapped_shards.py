@@ -37,7 +37,7 @@ SHARDS, RECORDS = 5, 40 if THOROUGH else 16
 @pytest.fixture(autouse=True)
 def no_file_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is short is read as it is opened, and not mapped."""
-    monkeypatch.setattr("streamrec.storage.backends.local.backend.SHORT_BYTES", 0)
+    monkeypatch.setattr("streamrec.storage.backends.local.short_files.SHORT_BYTES", 0)
 
 
 @pytest.fixture

@@ -1,11 +1,13 @@
 """cardinality() and len() of shards: where a manifest or an index says how many records there are."""
 
+import operator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from streamrec import UNKNOWN_CARDINALITY, NotFoundError, TFRecordDataset
+from streamrec import UNKNOWN_CARDINALITY, Dataset, NotFoundError, TFRecordDataset
+from streamrec.pipeline.sources.shards.distribute import Distribute
 from tests.pipeline.distributed_shards import folder_of, of
 from tests.pipeline.sources.global_shuffle.indexed import Indexed, indexed, numbered
 
@@ -43,6 +45,42 @@ def test_where_nobody_knows() -> None:
         len(of(folder, 0, 1))
     with pytest.raises(NotFoundError, match=r"none\.json"):
         len(of(folder, 0, 1, manifest=f"{folder}/none.json"))
+
+
+def test_the_manifest_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`list()` asks for the length of what it is given: each time."""
+    folder = folder_of(COUNTS)
+    dataset = of(folder, 0, 1, even="drop", manifest=f"{folder}/manifest.json")
+    asked: list[Any] = []
+    count = Distribute.count
+    monkeypatch.setattr(Distribute, "count", lambda *arguments: asked.append(1) or count(*arguments))
+    for _ in range(3):
+        assert len(list(dataset)) == len(dataset) == len(dataset.batch(1)) == sum(COUNTS)
+    assert len(asked) == 1
+
+
+async def test_in_a_running_loop() -> None:
+    folder = folder_of(COUNTS)
+    dataset = of(folder, 0, 1, even="drop", manifest=f"{folder}/manifest.json")
+    assert len(dataset) == dataset.cardinality() == sum(COUNTS)
+
+
+def test_on_the_thread_that_reads() -> None:
+    """A function of a run may ask for the length of another dataset: it is told where that cannot be had there."""
+    folder = folder_of(COUNTS)
+    other = of(folder, 0, 1, even="drop", manifest=f"{folder}/manifest.json")
+
+    async def length(number: Any) -> int:
+        return operator.length_hint(other, -1)
+
+    async def refused(number: Any) -> int:
+        return len(other)
+
+    assert list(Dataset.range(2).map(length)) == [-1, -1]
+    with pytest.raises(TypeError, match="this is the thread that reads; ask before the run begins"):
+        list(Dataset.range(2).map(refused))
+    assert len(other) == sum(COUNTS)
+    assert list(Dataset.range(2).map(length)) == [sum(COUNTS)] * 2
 
 
 @pytest.mark.parametrize("even", [None, "pad", "drop", "cycle"])

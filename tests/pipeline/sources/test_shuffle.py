@@ -289,16 +289,19 @@ def test_an_input_that_shrank_is_refused() -> None:
         list(dataset.iterate(state))
 
 
-def test_an_error_comes_behind_what_the_buffer_holds(files: list[str]) -> None:
+def test_an_element_that_failed_is_told_at_once(files: list[str]) -> None:
     def fails_at_20(number: int) -> int:
         if number == 20:
             raise RuntimeError("twenty")
         return number
 
     found: list[int] = []
+    elements = Dataset.range(50).map(fails_at_20).shuffle(8).iterate()
     with pytest.raises(RuntimeError, match="twenty"):
-        found.extend(Dataset.range(50).map(fails_at_20).shuffle(8))
-    assert sorted(found) == list(range(20))
+        for element in elements:
+            found.append(int(element))
+    assert len(found) == 12
+    assert sorted([*found, *map(int, elements)]) == [number for number in range(50) if number != 20]
 
 
 def test_arguments_out_of_range() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec import ClosedError, Dataset, Frames, PositionMismatchError, TFRecordDataset, encode_records
+from streamrec import Dataset, Frames, PositionMismatchError, TFRecordDataset, encode_records
 from streamrec.testing.resuming import assert_resumes_everywhere, plain
 from tests.effort import draws
 
@@ -134,8 +134,7 @@ def test_an_error_of_the_function_comes_behind_all_that_waits() -> None:
             found.append(batch.tolist())
             states.append(iterator.state_dict())
     assert sorted(number for batch in found for number in batch) == list(range(25))
-    with pytest.raises(ClosedError, match="cannot go on"):
-        next(iterator)
+    assert sorted(number for batch in iterator for number in batch.tolist()) == list(range(26, 90))
     for index, state in enumerate(states):
         again: list[Any] = []
         with pytest.raises(ZeroDivisionError):

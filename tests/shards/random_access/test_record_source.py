@@ -258,3 +258,17 @@ def test_an_object_that_changes_under_way_is_one_clear_error(store: ObjectStore,
     with pytest.raises(ObjectChangedError, match=r"s3://bucket/s-0.*streamrec index --update"):
         remote[0]
         remote[0]
+
+
+def test_a_late_first_byte_is_asked_for_once_more(store: ObjectStore, tmp_path: Path, remote: RecordSource) -> None:
+    """The second request is read; to wait for the first one would take an hour."""
+    retry = RetryPolicy(hedge_share=1.0, first_byte_timeout=7200)
+    source = RecordSource(f"{tmp_path}/x.index", storage_options=options_of(store), retry=retry)
+    store.faults = Faults(seed=1, first_byte=0.002, jitter=0.001, slow=0.1, slow_first_byte=3600.0)
+    numbers = range(0, 1500, 25)
+    for number in numbers:
+        assert source[number] == ALL[number]
+    asked = [entry for entry in store.log if entry.method == "GET"]
+    late = sum(entry.slow for entry in asked)
+    assert late > 0
+    assert len(asked) >= len(numbers) + late

@@ -21,6 +21,7 @@ from streamrec.errors import CorruptRecordError, NotFoundError, StorageError, Un
 from streamrec.storage import Storages
 from streamrec.testing.servers import Store, ftp, sftp
 from tests.effort import thorough
+from tests.storage.backends.hugging_face import REPOSITORY, Hub, hub
 from tests.storage.contract import QUICK, read_all
 
 RECORDS = [b"%d " % number * 200 for number in range(3_000)]
@@ -146,6 +147,13 @@ def sftp_store() -> Iterator[Store]:
         yield store
 
 
+@pytest.fixture(scope="module")
+def hf_hub() -> Iterator[Hub]:
+    pytest.importorskip("huggingface_hub")
+    with hub(FILES) as server:
+        yield server
+
+
 async def put(store: Store, name: str, data: bytes) -> str:
     """Writes an object to a real store."""
     url = f"{store.url}/{name}"
@@ -183,6 +191,9 @@ def place_of(kind: str, directory: Path, request: pytest.FixtureRequest) -> Plac
     if kind in ("ftp", "sftp"):
         store = request.getfixturevalue(f"{kind}_store")
         return Place(lambda file: f"{store.url}/{file}")
+    if kind == "hf":
+        found: Hub = request.getfixturevalue("hf_hub")
+        return Place(lambda file: f"hf://datasets/{REPOSITORY}/{file}", {"endpoint": found.endpoint, "token": False})
     if kind == "sync":
         fsspec.register_implementation("synconly", SyncOnly, clobber=True)
         return Place(lambda file: f"synconly://{file}")
@@ -200,7 +211,7 @@ def place_of(kind: str, directory: Path, request: pytest.FixtureRequest) -> Plac
 
 KINDS = ["q.zip", *thorough("d.zip"), "zip on s3", *thorough("zip on http"), "q.tar", *thorough("q.tar.gz")]
 KINDS += ["simplecache", "simplecache on s3", *thorough("simplecache on a zip"), *thorough("filecache")]
-KINDS += ["dir", "ftp", "sftp", "sync", "onlycat", "sizeless"]
+KINDS += ["dir", "ftp", "sftp", "hf", "sync", "onlycat", "sizeless"]
 
 
 @pytest.fixture(scope="module", params=KINDS)

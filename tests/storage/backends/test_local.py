@@ -19,7 +19,7 @@ from streamrec.errors import (
     UnsupportedOperationError,
 )
 from streamrec.storage import ResumingStream, Storage, Storages
-from streamrec.storage.backends.local.backend import SHORT_BYTES
+from streamrec.storage.backends.local.short_files import SHORT_BYTES
 from tests.storage.contract import DATA, PART, Place, StorageTests, kill_while_writing, read_all
 
 
@@ -222,3 +222,18 @@ async def test_a_short_range_of_a_long_file(tmp_path: Path) -> None:
         path.write_bytes(data[:-1])
         with pytest.raises(ObjectChangedError):
             await storage.read_range(str(path), 0, 10, version)
+
+
+async def test_a_written_buffer_may_be_used_again(tmp_path: Path) -> None:
+    """Pieces of all lengths, over the ends of parts: what was written is what its buffer held then."""
+    path, expected, buffer = str(tmp_path / "x"), bytearray(), bytearray(1 << 20)
+    async with Storages() as storages:
+        storage = await storages.at(path)
+        async with await storage.upload(path, part_size=PART) as upload:
+            for size in (1, 70_000, 300_001, 5, 1 << 20, 0, 64 << 10, 3):
+                buffer[:size] = os.urandom(size)
+                await upload.write(memoryview(buffer)[:size])
+                await upload.write(data := os.urandom(size))
+                expected += buffer[:size] + data
+                buffer[:size] = bytes(size)
+    assert (tmp_path / "x").read_bytes() == expected

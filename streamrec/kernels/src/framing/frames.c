@@ -1,4 +1,4 @@
-/* The frames family: finding TFRecord's records in a buffer, and writing them.
+/* The frames family, its reading half: finding TFRecord's records in a buffer.
  *
  * A record is: uint64 length (little-endian), masked CRC32C of those 8 bytes, payload, masked CRC32C of the
  * payload (tensorflow/core/lib/io/record_writer.h).
@@ -111,64 +111,6 @@ scan_records(struct scan *scan)
     return scan->verdict.code != OK || scan->verdict.bytes > scan->records.size - scan->position;
 }
 
-static void
-store_le64(uint8_t *target, uint64_t value)
-{
-    value = load_le64((const uint8_t *)&value); /* swaps on big-endian machines */
-    memcpy(target, &value, sizeof value);
-}
-
-static void
-store_le32(uint8_t *target, uint32_t value)
-{
-    value = load_le32((const uint8_t *)&value);
-    memcpy(target, &value, sizeof value);
-}
-
-/* Bytes of all frames; -1 with *bad set to the first span outside the buffer, or to n where the sum overflows. */
-static Py_ssize_t
-framed_bytes(const Py_buffer *buffer, const void *spans, Py_ssize_t n, Py_ssize_t *bad)
-{
-    Py_ssize_t total = 0;
-    for (Py_ssize_t i = 0; i < n; i++) {
-        size_t start, length;
-        *bad = i;
-        if (!span_at(spans, i, buffer->len, &start, &length)) {
-            return -1;
-        }
-        *bad = n;
-        if (__builtin_add_overflow(total, (Py_ssize_t)length, &total) ||
-            __builtin_add_overflow(total, (Py_ssize_t)CRC32C_FRAME_BYTES, &total)) {
-            return -1;
-        }
-    }
-    return total;
-}
-
-/* Writes the frames. The spans may have changed since they were measured (another thread's array), so they are
- * checked again. Returns the index of a span that does not fit, or -1. */
-static Py_ssize_t
-write_frames(const Py_buffer *buffer, const void *spans, Py_ssize_t n, uint8_t *target, size_t room)
-{
-    for (Py_ssize_t i = 0; i < n; i++) {
-        size_t start, length;
-        if (!span_at(spans, i, buffer->len, &start, &length) || room < CRC32C_FRAME_BYTES ||
-            length > room - CRC32C_FRAME_BYTES) {
-            return i;
-        }
-        const uint8_t *payload = (const uint8_t *)buffer->buf + start;
-        store_le64(target, length);
-        store_le32(target + 8, crc32c_masked_word(length));
-        if (length > 0) {
-            memcpy(target + CRC32C_HEADER_BYTES, payload, length);
-        }
-        store_le32(target + CRC32C_HEADER_BYTES + length, crc32c_masked(target + CRC32C_HEADER_BYTES, length));
-        target += CRC32C_FRAME_BYTES + length;
-        room -= CRC32C_FRAME_BYTES + length;
-    }
-    return -1;
-}
-
 /* The spans as an object of their size: few of them as bytes, which cost less than a Block. */
 static PyObject *
 spans_found(const struct scan *scan)
@@ -219,50 +161,9 @@ py_scan_frames(PyObject *module, PyObject *args, PyObject *kwargs)
     return result;
 }
 
-static PyObject *
-encode(const Py_buffer *buffer, const Py_buffer *spans)
-{
-    Py_ssize_t n = spans->shape[0], bad;
-    Py_ssize_t size = framed_bytes(buffer, spans->buf, n, &bad);
-    if (size < 0) {
-        return bad == n ? PyErr_NoMemory() : raise_bad_span(spans->buf, bad, buffer->len);
-    }
-    PyObject *frames = PyBytes_FromStringAndSize(NULL, size);
-    if (frames == NULL) {
-        return NULL;
-    }
-    uint8_t *target = (uint8_t *)PyBytes_AsString(frames);
-    Py_BEGIN_ALLOW_THREADS
-    bad = write_frames(buffer, spans->buf, n, target, (size_t)size);
-    Py_END_ALLOW_THREADS
-    if (bad >= 0) {
-        Py_DECREF(frames);
-        return raise_bad_span(spans->buf, bad, buffer->len);
-    }
-    return frames;
-}
-
-static PyObject *
-py_encode_frames(PyObject *module, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"buffer", "spans", NULL};
-    (void)module;
-    Py_buffer buffer, spans;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&O&:encode_frames", names, take_buffer, &buffer, take_spans,
-                                     &spans)) {
-        return NULL;
-    }
-    PyObject *frames = encode(&buffer, &spans);
-    PyBuffer_Release(&spans);
-    PyBuffer_Release(&buffer);
-    return frames;
-}
-
 PyMethodDef frames_methods[] = {
     {"scan_frames", KEYWORD_FUNCTION(py_scan_frames), KEYWORDS,
      "scan_frames(data, start, verify, max_record_bytes)\n--\n\n"
      "Finds the whole records in data from start on: (spans, position, code, wants)."},
-    {"encode_frames", KEYWORD_FUNCTION(py_encode_frames), KEYWORDS,
-     "encode_frames(buffer, spans)\n--\n\nThe payloads of spans of buffer, framed as TFRecord bytes."},
     {NULL, NULL, 0, NULL},
 };

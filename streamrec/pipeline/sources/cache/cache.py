@@ -5,9 +5,10 @@ Rules:
   lives. In a file (`cache_file.py`) for all programs.
 - All passes have the elements and the order of the first one. So the chain is always read as in epoch 0, also where it
   is read again: because the cache did not fit, or a run was resumed.
-- Only a pass from the start to the end fills the cache. A position within the first pass is the chain's own, and what
-  a resumed run has of that pass is not kept; the next whole pass is. Within later passes it is the element's number:
-  a run that is resumed there and finds no cache fills it first, and drops the elements before its place.
+- Only a pass from the start to the end fills the cache, and only one in which no element failed. A position within the
+  first pass is the chain's own, and what a resumed run has of that pass is not kept; the next whole pass is. Within
+  later passes it is the element's number: a run that is resumed there and finds no cache fills it first, and drops the
+  elements before its place.
 - In memory the cache has `MEMORY` of the budget. Where that is too little it is given up, with a warning, and the
   chain is read again for each epoch.
 - Elements are copied when they are kept, and when they are given: nobody's changes to them show in a later pass.
@@ -94,7 +95,7 @@ class Cache:
     ) -> AsyncGenerator[Chunk]:
         """The chain, or what was kept of it, from a position on."""
         if state is not None and "next" not in state:
-            return first_pass(self._feeding(within).chunks(self.inner, state["inner"]))
+            return first_pass(self._feeding(within).chunks(self.inner, state["inner"], goes_on=True))
         wanted: int = state["next"] if state else 0
         if kept.parts is not None:
             return numbered(remembered(kept.parts), wanted)
@@ -109,7 +110,7 @@ class Cache:
 
     def _keeping(self, kept: CacheState, within: RunContext) -> AsyncGenerator[Chunk]:
         """A whole pass of the chain, which fills the cache."""
-        chunks = self._feeding(within).chunks(self.inner, None)
+        chunks = self._feeding(within).chunks(self.inner, None, goes_on=True)
         if self.file is not None:
             return self.file.filled(chunks, readers_lines(self.inner, within))
         limit = MEMORY.of(within.budget)
@@ -142,7 +143,11 @@ async def numbered(
         async for chunk in chunks:
             count = len(chunk.elements)
             used = min(max(wanted - number, 0), count)
-            if used < count:
+            if chunk.error is not None:
+                count = 1  # one that failed has a number, too
+                if number >= wanted:
+                    yield replace(chunk, positions=CachedPositions(number + 1, None, chunk.positions, 0))
+            elif used < count:
                 elements = window(chunk.elements, used, count) if used else chunk.elements
                 positions = CachedPositions(number + used, version, chunk.positions, used)
                 yield Chunk(elements, positions, chunk.nbytes)
@@ -166,18 +171,20 @@ class CachedPositions:
 
 
 async def remembering(chunks: AsyncGenerator[Chunk], kept: CacheState, limit: int) -> AsyncGenerator[Chunk]:
-    """A whole pass, whose elements are kept where they fit."""
+    """A whole pass, whose elements are kept where they fit and none of them failed."""
     parts: list[tuple[Any, int]] = []
+    failed = False
     try:
         async with aclosing(chunks):
             async for chunk in chunks:
-                if limit > kept.over:
+                failed = failed or chunk.error is not None
+                if limit > kept.over and not failed:
                     part = copied(chunk.elements)
                     parts.append((part, weigh(part)))
                     if kept.hold(parts[-1][1]) > limit:
                         give_up(kept, limit, parts)
                 yield chunk
-        if limit > kept.over and kept.parts is None:
+        if limit > kept.over and kept.parts is None and not failed:
             kept.parts, parts = parts, []
     finally:
         kept.hold(-sum(nbytes for _, nbytes in parts))

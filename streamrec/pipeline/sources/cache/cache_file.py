@@ -27,7 +27,14 @@ import anyio
 import anyio.to_thread
 from fsspec import AbstractFileSystem
 
-from streamrec.errors import AlreadyExistsError, CacheError, NotFoundError, UnsupportedOperationError, UploadEndedError
+from streamrec.errors import (
+    AlreadyExistsError,
+    CacheError,
+    NotFoundError,
+    UnsupportedOperationError,
+    UploadEndedError,
+    without_passwords,
+)
 from streamrec.pipeline.elements.chunk import Chunk, Elements
 from streamrec.pipeline.elements.codec import pack, unpack
 from streamrec.pipeline.elements.columns import window
@@ -140,6 +147,10 @@ class CacheFile:
             await writing.begin(HEAD + json.dumps(head).encode())
             await stack.enter_async_context(aclosing(chunks))
             async for chunk in chunks:
+                if chunk.error is not None:
+                    await writing.drop()
+                    yield chunk
+                    continue
                 count += len(chunk.elements)
                 blocks, error = await anyio.to_thread.run_sync(packed, chunk) if writing.going else ([], None)
                 yield chunk
@@ -195,6 +206,12 @@ class CacheWriter:
         if self.going:
             await self._go_on(self._writer.close())
 
+    async def drop(self) -> None:
+        """An element failed: there is no cache of this pass."""
+        if self.going:
+            self.going = False
+            await self.leave()
+
     async def leave(self, *_: object) -> None:
         """Drops what is not complete."""
         await self._writer.abort()
@@ -214,7 +231,7 @@ class CacheWriter:
         self.going = False
         if self._alone:
             raise error
-        LOG.info("%s: another process writes this cache: %s", self._file.path, error)
+        LOG.info("%s: another process writes this cache: %s", without_passwords(self._file.path), error)
         await self.leave()
 
 

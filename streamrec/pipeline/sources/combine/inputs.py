@@ -3,7 +3,8 @@
 Rules:
 - An input buffer holds as many bytes as its limit allows, but always one chunk. Its task waits there; the others go on.
 - What has arrived can be looked at before it is taken: so whoever joins buffers decides without awaiting.
-- An error waits behind the elements that came before it, and is raised where its turn has come, once.
+- An error that ended a chain waits behind the elements that came before it, and is raised at its turn, once.
+- An element that failed stands among the others: those behind it are not available before it was taken.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import anyio
 
-from streamrec.pipeline.elements.chunk import Chunk, Position, Positions
+from streamrec.pipeline.elements.chunk import FAILURE_BYTES, Chunk, Position, Positions
 from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.engine.background_tasks import background
 from streamrec.pipeline.engine.budget import Share
@@ -67,6 +69,24 @@ class InputPositions:
         return self.start
 
 
+@dataclass(frozen=True, slots=True)
+class FailurePositions:
+    """The places before and behind an element that failed.
+
+    Args:
+        before: The place before it.
+        behind: Gives the place behind it; None where nobody asks.
+    """
+
+    before: InputPositions
+    behind: Positions | None = None
+
+    def at(self, index: int) -> Position:
+        if index and self.behind is not None:
+            return self.behind.at(0)
+        return self.before.at(0) or {}
+
+
 class TakenElements(NamedTuple):
     """What was taken of an input buffer.
 
@@ -92,9 +112,10 @@ class InputBuffer:
     Attributes:
         limit: How many bytes it should hold.
         held: How many it holds.
-        available: Elements that have arrived and were not taken.
+        available: Elements that have arrived and were not taken, up to the first that failed.
         ended: Nothing more arrives.
-        error: What ended it, or None; it belongs behind what is available.
+        error: What ended it, or None; it belongs behind all that arrived.
+        failures: How many elements that failed have arrived and were not taken.
     """
 
     def __init__(self, limit: int, arrived: Signal, start: Position | None = None) -> None:
@@ -103,24 +124,37 @@ class InputBuffer:
         self.available = 0
         self.ended = False
         self.error: Exception | None = None
+        self.failures = 0
         self._arrived = arrived
         self._room = Signal()
         self._chunks: deque[Chunk] = deque()
         self._weights: deque[int] = deque()
         self._used = 0
-        self._passed = InputPositions((), start)
+        self._passed = self._last = InputPositions((), start)
 
     async def put(self, chunk: Chunk, weight: int) -> None:
         """Adds a chunk; waits while there is no room for it."""
-        count = len(chunk.elements)
-        if not count:
+        if not len(chunk.elements) and chunk.error is None:
             return
         while self._chunks and self.held + weight > self.limit:
             await self._room.wait()
+        if chunk.error is not None:
+            self.fail(chunk.error, chunk.positions)
+            return
+        self._add(chunk, weight)
+        if not self.failures:
+            self.available += len(chunk.elements)
+
+    def fail(self, error: Exception, behind: Positions | None = None) -> None:
+        """Adds an element that failed, and the place behind it."""
+        self._add(Chunk((None,), FailurePositions(self._last, behind), FAILURE_BYTES, error), FAILURE_BYTES)
+        self.failures += 1
+
+    def _add(self, chunk: Chunk, weight: int) -> None:
         self._chunks.append(chunk)
         self._weights.append(weight)
+        self._last = InputPositions(((chunk.positions, len(chunk.elements), 0),))
         self.held += weight
-        self.available += count
         self._arrived.notify()
 
     def end(self, error: Exception | None) -> None:
@@ -129,12 +163,12 @@ class InputBuffer:
         self._arrived.notify()
 
     async def more(self) -> bool:
-        """Waits until elements are there; False at the end. An error that ended them is raised."""
-        while not self.available and not self.ended:
+        """Waits until elements are there, or one that failed; False at the end. An error that ended them is raised."""
+        while not self._chunks and not self.ended:
             await self._arrived.wait()
-        if not self.available:
+        if not self._chunks:
             self.check()
-        return self.available > 0
+        return bool(self._chunks)
 
     def check(self) -> None:
         """Raises the error that ended the chain, once."""
@@ -145,7 +179,23 @@ class InputBuffer:
     @property
     def exhausted(self) -> bool:
         """Whether all was taken, and nothing more comes."""
-        return self.ended and not self.available
+        return self.ended and not self._chunks
+
+    @property
+    def failed(self) -> bool:
+        """Whether the next element is one that failed: `take_failure` takes it."""
+        return bool(self._chunks) and self._chunks[0].error is not None
+
+    def take_failure(self) -> Exception:
+        """The error of the next element, which failed; it counts as taken."""
+        error = self._chunks[0].error
+        assert error is not None
+        self._used = 1
+        self._drop()
+        self.failures -= 1
+        sound = takewhile(lambda chunk: chunk.error is None, self._chunks)
+        self.available = sum(len(chunk.elements) for chunk in sound)
+        return error
 
     @property
     def first(self) -> int:
@@ -226,5 +276,5 @@ async def run_inputs(
             InputBuffer(limit, arrived, position) for (limit, _), position in zip(shares, positions, strict=True)
         ]
         for buffer, (_, feeding), chain, position in zip(buffers, shares, chains, positions, strict=True):
-            tasks.start_soon(fill, buffer, feeding.chunks(chain, position))
+            tasks.start_soon(fill, buffer, feeding.chunks(chain, position, goes_on=True))
         yield buffers

@@ -6,6 +6,7 @@ Each dataset runs in a task of its own, with an equal share of the budget; a few
 Rules:
 - The function is called in a thread, for as many elements as there is room for; what it raises waits for its turn.
 - Nothing here raises but the main loop: tasks put their errors where they belong in the order.
+- An element of the outer chain that failed, or at which the function failed, is an input that gives nothing but that.
 - Where a run goes on, the inputs that were open are made again before anything is given: the outer chain runs from
   the oldest of them on, and must give the same elements again.
 """
@@ -120,6 +121,10 @@ class InputOpener:
             while await self._outer.more():
                 while not (room := self._source.places - order.under_way):
                     await self.room.wait()
+                if self._outer.failed:
+                    order.waiting.append(self._failed())
+                    self._arrived.notify()
+                    continue
                 taken = [self._taken(None) for _ in range(min(room, self._outer.available))]
                 order.waiting.extend(entry for entry, _ in taken)
                 await self._make(taken)
@@ -146,12 +151,24 @@ class InputOpener:
                     f"{state['next']:,} were in use; resume with the data that it was saved with, or start anew"
                 )
             slot = saved.get(self.count)
+            if self._outer.failed:
+                entry = self._failed()
+                entries[entry.ordinal] = entry
+                continue
             entry, element = self._taken(slot and slot[2])
             if slot is not None:
                 entries[slot[0]] = entry
                 await self._make([(entry, element)], slot[1], slot[2])
         slots = [slot and entries[slot[0]] for slot in state["slots"]]
         return InterleaveOrder(plan, slots, state["cycle"], state["block"])
+
+    def _failed(self) -> OpenInput:
+        """An input in the place of the next element, which failed."""
+        entry = OpenInput(self.count, self._outer.mark(), InputBuffer(self._limit, self._arrived))
+        entry.buffer.fail(self._outer.take_failure())
+        entry.buffer.end(None)
+        self.count += 1
+        return entry
 
     def _taken(self, position: Position | None) -> tuple[OpenInput, Any]:
         """The next element, and an input for what will be made of it."""
@@ -168,7 +185,8 @@ class InputOpener:
         chains = await self._within.session.threads.run(work)
         for (entry, _), chain in zip(taken, chains, strict=True):
             if isinstance(chain, Exception):
-                entry.buffer.end(chain)
+                entry.buffer.fail(chain)
+                entry.buffer.end(None)
                 continue
             if digest is not None and digest != digest_of(chain):
                 raise PositionMismatchError(
@@ -211,7 +229,7 @@ async def branched(chain: Chain, position: Position | None, within: RunContext) 
     """A chain's chunks; what it opens is closed behind it, but for the clients, which the run keeps."""
     async with (
         within.session.branch() as session,
-        aclosing(replace(within, session=session).chunks(chain, position)) as chunks,
+        aclosing(replace(within, session=session).chunks(chain, position, goes_on=True)) as chunks,
     ):
         async for chunk in chunks:
             yield chunk

@@ -11,6 +11,7 @@ Rules:
 - A position holds no element: it says where the outer chain stands at the oldest open input, the numbers of those that
   are open, and where each of them stands.
 - An input that fails is an error at its turn. All that came before it was given.
+- An element that failed takes no place in its input's turn. An input that could not be made is as one without elements.
 """
 
 from __future__ import annotations
@@ -120,12 +121,34 @@ class InterleaveOrder:
         """
         self._fill()
         ready = self._in_order() if self._plan.deterministic else self._at_hand()
-        if not ready:
-            return None
+        if ready:
+            return self._take(ready, self._mark(next_ordinal, next_outer))
+        return self._failure(next_ordinal, next_outer) if self._failed(self._cycle) else None
+
+    def _mark(self, next_ordinal: int, next_outer: InputPositions) -> OrderMark:
+        """Where it stands."""
         if self.waiting:
             next_ordinal, next_outer = self.waiting[0].ordinal, self.waiting[0].outer
         slots = tuple(None if entry is None else SlotMark.of(entry) for entry in self._slots)
-        return self._take(ready, OrderMark(slots, next_ordinal, next_outer))
+        return OrderMark(slots, next_ordinal, next_outer)
+
+    def _failed(self, index: int) -> bool:
+        """Whether the next element of a slot failed."""
+        entry = self._slots[index]
+        return entry is not None and entry.buffer.failed
+
+    def _failure(self, next_ordinal: int, next_outer: InputPositions) -> Chunk:
+        """The next element of the slot whose turn it is, which failed."""
+        entry = self._slots[self._cycle]
+        assert entry is not None
+        error = entry.buffer.take_failure()
+        if entry.chain is None:
+            self._pass()
+        entry = self._slots[self._cycle]
+        place = InputPositions(()) if entry is None else entry.buffer.mark()
+        turn = TurnShares((self._cycle,), (self._cycle,), self._plan.block_length, self._block)
+        here = InterleavedPositions(self._mark(next_ordinal, next_outer), turn, (place,))
+        return Chunk.failure(error, here, 0)
 
     def _fill(self) -> None:
         """Empty slots take the next inputs, in the order in which their turns come."""
@@ -140,7 +163,7 @@ class InterleaveOrder:
             entry = self._slots[self._cycle]
             if entry is not None and entry.buffer.available:
                 return self._live()
-            ended = self.complete if entry is None else entry.buffer.ended
+            ended = self.complete if entry is None else entry.buffer.exhausted
             if not ended:
                 return []
             self._pass()
@@ -162,9 +185,11 @@ class InterleaveOrder:
             if entry is not None and entry.buffer.exhausted:
                 self._leave(index)
         self._fill()
-        ready = [index for index in self._around() if self._available(index)]
-        if ready and ready[0] != self._cycle:
-            self._cycle, self._block = ready[0], 0
+        failed = [index for index in self._around() if self._failed(index)]
+        ready = [index for index in self._around() if self._available(index)] if not failed else []
+        first = next(iter(failed or ready), self._cycle)
+        if first != self._cycle:
+            self._cycle, self._block = first, 0
         return ready
 
     def _around(self) -> list[int]:

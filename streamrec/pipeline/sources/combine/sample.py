@@ -7,7 +7,8 @@ ends there (`stop_on_empty`), or the choice is passed over, until all chains hav
 Rules:
 - Choices are followed by thousands: what they take of each chain is taken as windows, and joined by one copy.
 - A position is that of each chain, and of the choices.
-- A chain that fails is an error where it would have been chosen for the element that it failed to give.
+- A chain that fails is an error where it would have been chosen for the element that it failed to give; where only an
+  element failed, that choice is used up.
 """
 
 from __future__ import annotations
@@ -96,6 +97,8 @@ class Sampler:
             ValueError: A choice is no chain's number.
         """
         while not self.ended:
+            if self._choices.failed:
+                return self._failure(self._choices.take_failure())
             if self._choices.exhausted:
                 self._choices.check()
             if self._choices.exhausted or all(part.exhausted and part.error is None for part in self._parts):
@@ -112,7 +115,7 @@ class Sampler:
         """What the next choices take, and whether any of them was followed or passed over."""
         chosen, error = checked(self._choices.peek(self._most()), len(self._parts))
         available = np.array([part.available for part in self._parts])
-        empty = np.array([part.ended and part.error is None for part in self._parts])
+        empty = np.array([part.ended and part.error is None and not part.failures for part in self._parts])
         rank = ranks(chosen, len(self._parts))
         short = rank >= available[chosen]
         passed = short & empty[chosen] & (not self._stop_on_empty)
@@ -120,20 +123,28 @@ class Sampler:
         count = int(stops[0]) if len(stops) else len(chosen)
         kept = np.flatnonzero(~passed[:count])
         if not count:
-            self._stop(chosen, error)
-            return None, False
+            return self._stop(chosen, error), False
         places = self._choices.take(count).places
         return (self._taken(chosen[kept], rank[kept], kept, count, places) if len(kept) else None), True
 
-    def _stop(self, chosen: Indices, error: Exception | None) -> None:
+    def _stop(self, chosen: Indices, error: Exception | None) -> Chunk | None:
         """The next choice cannot be followed: wait for its chain, end, or fail."""
         if not len(chosen):
             assert error is not None
             raise error
         part = self._parts[int(chosen[0])]
+        if part.failed:
+            self._choices.take(1)
+            return self._failure(part.take_failure())
         if part.exhausted:
             part.check()
             self.ended = True
+        return None
+
+    def _failure(self, error: Exception) -> Chunk:
+        """An element that failed was taken."""
+        none, parts = np.empty(0, np.int64), tuple(part.mark() for part in self._parts)
+        return Chunk.failure(error, SampledPositions(self._choices.mark(), 0, none, none, parts), 0)
 
     def _most(self) -> int:
         """How many choices to look at: about as many as can be followed, and what they take should not leave caches."""

@@ -38,7 +38,8 @@ class Zip:
                 for buffer in buffers:
                     if not await buffer.more():
                         return
-                yield paired(self.nest, buffers)
+                failed = any(buffer.failed for buffer in buffers)
+                yield failed_row(buffers) if failed else paired(self.nest, buffers)
 
 
 def paired(nest: Any, buffers: Sequence[InputBuffer]) -> Chunk:
@@ -48,6 +49,17 @@ def paired(nest: Any, buffers: Sequence[InputBuffer]) -> Chunk:
     windows = iter([part.windows[0] for part in taken])
     columns = Columns(map_nest(lambda _: column(next(windows)), nest))
     return Chunk(columns, ZippedPositions(tuple(part.places for part in taken)), sum(part.nbytes for part in taken))
+
+
+def failed_row(buffers: Sequence[InputBuffer]) -> Chunk:
+    """The next element of each part, of which one failed at least: all parts go on behind it, as in tf.data."""
+    errors = []
+    for buffer in buffers:
+        if buffer.failed:
+            errors.append(buffer.take_failure())
+        else:
+            buffer.take(1)
+    return Chunk.failure(errors[0], ZippedPositions(tuple(buffer.mark() for buffer in buffers)), 0)
 
 
 def column(elements: Any) -> Any:

@@ -168,6 +168,11 @@ class Share:
         return self.portions[number]
 
     @property
+    def part(self) -> tuple[int, int]:
+        """Which reader's it is, and how many there are."""
+        return self.reader.number, self.reader.readers
+
+    @property
     def whose(self) -> list[Any]:
         """What positions hold of it, as JSON."""
         digest = hashlib.blake2b(repr((self.portions, self.total)).encode(), digest_size=8).hexdigest()

@@ -133,6 +133,11 @@ class Interleave:
         return self._next + self._plan.cycle_length + ahead + 1
 
     @property
+    def next_shard(self) -> int:
+        """The first shard whose turn has not come."""
+        return self._next
+
+    @property
     def finished(self) -> bool:
         """Whether every record was taken."""
         return self._next == self._shards and not any(self._slots)

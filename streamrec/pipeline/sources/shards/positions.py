@@ -6,6 +6,7 @@ only when somebody asks. It holds spans, never a buffer of records.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -14,14 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.pipeline.elements.chunk import Position, Positions
-from streamrec.pipeline.sources.shuffle.record_locations import RecordLocations, TakenRecords, places_of
+from streamrec.pipeline.sources.shuffle.record_locations import RecordLocations, TakenRecords, joined, places_of
 from streamrec.shards import ShardPlace
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 __all__ = [
+    "START",
     "BlockPositions",
     "InterleaveMark",
     "InterleaveSnapshot",
+    "JoinedPositions",
     "QueueMark",
     "ShardMark",
     "SharePositions",
@@ -137,6 +140,25 @@ class BlockPositions(NamedTuple):
 
     def at(self, index: int) -> Position:
         return {"source": self.before.turn(self.shard, index).to_json(), "skip": 0}
+
+
+class JoinedPositions(NamedTuple):
+    """Positions of several pulls, one behind the other: where each begins, and the last one ends."""
+
+    firsts: tuple[int, ...]
+    parts: tuple[Positions, ...]
+
+    def part_of(self, index: int) -> int:
+        """Which pull an element is of; the last one also for the place behind all elements."""
+        return min(bisect_right(self.firsts, index), len(self.parts)) - 1
+
+    def places(self) -> RecordLocations | None:
+        found = [places_of(part) for part in self.parts]
+        return None if None in found else joined([places for places in found if places is not None])
+
+    def at(self, index: int) -> Position:
+        part = self.part_of(index)
+        return self.parts[part].at(index - self.firsts[part])
 
 
 class Owner(Protocol):

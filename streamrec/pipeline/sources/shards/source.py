@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing, closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -29,6 +30,7 @@ import anyio
 from anyio.abc import TaskGroup
 from fsspec import AbstractFileSystem
 
+from streamrec.errors import StreamrecError, hides_passwords
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.engine.background_tasks import background
 from streamrec.pipeline.engine.description import RunContext
@@ -37,9 +39,18 @@ from streamrec.pipeline.engine.file_names import told
 from streamrec.pipeline.engine.queue import run_ahead
 from streamrec.pipeline.engine.session import ListedShards, OpenSource, Session, StoreOptions
 from streamrec.pipeline.sources.shards.interleave import Interleave, Plan
-from streamrec.pipeline.sources.shards.positions import InterleaveMark
+from streamrec.pipeline.sources.shards.positions import START, InterleaveMark
 from streamrec.pipeline.sources.shards.shard_queue import ShardQueue
-from streamrec.shards import ReadOptions, ShardReader
+from streamrec.pipeline.sources.shards.short_pulls import pull
+from streamrec.shards import (
+    IndexGathering,
+    Portion,
+    ReadOptions,
+    ShardReader,
+    ShortShard,
+    may_be_short,
+    read_short_shards,
+)
 from streamrec.storage import MAX_CONNECTIONS, RetryPolicy, Storage
 
 __all__ = ["Shards", "read"]
@@ -73,10 +84,17 @@ turn alone does not fill the wire for long enough."""
 SLACK_BYTES = 512 << 10
 """What a small shard's queue holds beside the shard: a block that is larger than what is left for it."""
 
+SHORT_BYTES = 256 << 10
+"""Shards that are usually no longer than this are started together."""
+
+TOGETHER = 32
+"""So many at a time, once they are known to be short."""
+
 REMEMBERED = 16
 """So many shards tell how large the next ones are."""
 
 
+@hides_passwords
 @dataclass(frozen=True, slots=True)
 class Shards:
     """Which shards are read, from where, and in which order: the description behind TFRecordDataset."""
@@ -88,7 +106,16 @@ class Shards:
     filesystem: AbstractFileSystem | None = field(default=None, repr=False)
     retry: RetryPolicy = RetryPolicy()
     max_connections: int = MAX_CONNECTIONS
+    write_index: str | None = None
     memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
+
+    @property
+    def gathering(self) -> IndexGathering | None:
+        """What is known for the index that is to be written; None where none is, or none any more."""
+        if self.write_index is None:
+            return None
+        gathering = self.memo.of(IndexGathering, partial(IndexGathering, self.write_index))
+        return None if gathering.done else gathering
 
     @property
     def stores(self) -> StoreOptions:
@@ -144,6 +171,8 @@ async def read(
             async with aclosing(run_ahead(chunks) if within.beside else chunks) as chunks:
                 async for chunk in chunks:
                     yield chunk
+    if (gathering := shards.gathering) is not None:
+        await gathering.write(opened.storages, opened.listing.paths, opened.listing.part)
 
 
 async def interleaved(interleave: Interleave, feeds: Fetchers, listing: ListedShards) -> AsyncGenerator[Chunk]:
@@ -154,13 +183,15 @@ async def interleaved(interleave: Interleave, feeds: Fetchers, listing: ListedSh
         interleave.extend(len(listing.paths))
         if interleave.finished:
             break
-        pulled = interleave.pull()
-        feeds.feed(interleave.wanted(ahead))
+        pulled, error = pull(interleave)
+        if pulled is None or feeds.due(interleave.next_shard + ahead):
+            feeds.feed(interleave.wanted(ahead))
         if pulled is not None:
             feeds.wake()
-            frames, positions = pulled
-            yield Chunk.weighed(frames, positions)
-        elif not interleave.finished:
+            yield pulled
+        if error is not None:
+            raise error
+        if pulled is None and not interleave.finished:
             await feeds.arrival(interleave.awaited)
     if listing.error is not None:
         raise listing.error
@@ -183,6 +214,7 @@ class Fetchers:
         self._started: set[int] = set()
         self._beyond: dict[ShardQueue, int] = {}
         self._unused = 0
+        self._behind = 0
         self._awaited: set[ShardQueue] = set()
         self._arrival: asyncio.Future[None] | None = None
         self._resting: dict[ShardQueue, asyncio.Future[None]] = {}
@@ -197,9 +229,18 @@ class Fetchers:
             return self._shards.ahead
         return max(self._shards.ahead, self._connections.streams_for(size) - self._shards.plan.cycle_length)
 
+    def due(self, end: int) -> bool:
+        """Whether to look for queues to feed, where those before shard `end` should be: short shards start together."""
+        return not (self._short and self._sizes) or end - self._behind >= min(TOGETHER, self.ahead // 2)
+
+    @property
+    def _short(self) -> bool:
+        """Whether the next shards may be short, as far as is known."""
+        return self._typical_bytes <= SHORT_BYTES and self._share >= 2 * SHORT_BYTES
+
     def feed(self, queues: list[ShardQueue]) -> None:
-        """Starts a task for each queue that has none; beyond the places, as far as the budget goes."""
-        places = self._shards.places
+        """Starts a task for each queue that has none, or one for short ones; beyond the places, within the budget."""
+        places, starting = self._shards.places, list[ShardQueue]()
         self._lend()
         self._settle(set(queues[places:]))
         for number, queue in enumerate(queues):
@@ -208,7 +249,13 @@ class Fetchers:
             if number >= places and not self._admit(queue):
                 break
             self._started.add(queue.shard)
-            self._tasks.start_soon(self._feed, queue)
+            starting.append(queue)
+        self._behind = max((queue.shard + 1 for queue in starting), default=self._behind)
+        if starting and self._short:
+            self._tasks.start_soon(self._feed_short, starting)
+        else:
+            for queue in starting:
+                self._tasks.start_soon(self._feed, queue)
 
     def close(self) -> None:
         """What was lent is given back."""
@@ -287,6 +334,46 @@ class Fetchers:
         if self._arrival is not None and (queue is None or not self._awaited):
             answer(self._arrival)
 
+    async def _feed_short(self, queues: list[ShardQueue]) -> None:
+        """Fetches short shards whole, in one step; each other one by a task of its own."""
+        try:
+            found = await self._read_short([queue for queue in queues if self._is_whole(queue)])
+        except StreamrecError:  # it is told by who reads a shard alone
+            found = {}
+        self._opened(short.info.size or 0 for short in found.values())
+        for queue in queues:
+            if (short := found.get(queue)) is None:
+                self._tasks.start_soon(self._feed, queue)
+                continue
+            queue.opened(short.info.version, "", min(self._share, LANE_BYTES))
+            queue.push(short.frames)
+            queue.ended = True
+            self._arrived(queue)
+
+    async def _read_short(self, queues: list[ShardQueue]) -> dict[ShardQueue, ShortShard]:
+        """Those of them that are short; none while an index is gathered, which wants what a reader tells."""
+        if not queues or self._shards.gathering is not None:
+            return {}
+        paths = [self._listing.portion(queue.shard).path for queue in queues]
+        storage = await self._storages.at(paths[0])
+        alike = [await self._storages.at(path) is storage for path in paths]
+        if not may_be_short(storage, self._options) or not all(alike):
+            return {}
+        shorts = await read_short_shards(storage, paths, self._options)
+        return {queue: short for queue, short in zip(queues, shorts, strict=True) if short is not None}
+
+    def _is_whole(self, queue: ShardQueue) -> bool:
+        """Whether a shard is read from its first record to its last."""
+        portion = self._listing.portion(queue.shard)
+        return queue.start.place == START and portion == Portion(portion.path)
+
+    def _opened(self, sizes: Iterable[int]) -> None:
+        """Shards of these sizes were opened."""
+        self._sizes.extend(sizes)
+        if self._sizes:
+            self._typical_bytes = int(median(self._sizes))
+            self._arrived()
+
     async def _feed(self, queue: ShardQueue) -> None:
         """Fetches one shard to its end."""
         try:
@@ -303,16 +390,18 @@ class Fetchers:
         if not place.offset and portion.place.offset:  # a mark in a manifest: only shards without compression have them
             place, options = replace(portion.place, version=place.version), replace(options, compression_type="")
         reader = await ShardReader.open(storage, portion.path, options, place, portion.piece)
+        gathering = self._shards.gathering
+        lengths = None if gathering is None else gathering.lengths_of(portion, place, reader.compression_type)
         try:
             if reader.info.size is not None:
-                self._sizes.append(reader.info.size)
-                self._typical_bytes = int(median(self._sizes))
-                self._arrived()
+                self._opened([reader.info.size])
             limit = self._whole(queue, reader.info.size) or min(self._share, queue_bytes(reader.most_block_bytes))
             queue.opened(reader.info.version, reader.compression_type, limit)
             while (frames := await reader.read_alone()) is not None:
                 count = len(frames)
                 begun = reader.place.record - count
+                if lengths is not None:
+                    lengths.add(frames.lengths)
                 first, last = portion.within(begun, count)
                 if first < last:
                     queue.push(frames if last - first == count else frames.window(first, last), begun + first)
@@ -322,6 +411,8 @@ class Fetchers:
                 if not queue.has_room:
                     room = self._resting[queue] = asyncio.get_running_loop().create_future()
                     await room
+            if gathering is not None and lengths is not None:
+                gathering.add(reader.info, lengths.finish())
         finally:
             with anyio.CancelScope(shield=True):
                 await reader.aclose()

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from streamrec.errors import StreamrecError
-from streamrec.pipeline.elements.chunk import Chunk, Position, Positions, Shifted
+from streamrec.pipeline.elements.chunk import Chunk, FixedPosition, Position, Positions, Shifted
 from streamrec.pipeline.sources.shuffle.buffer_index import (
     END,
     REFERENCE,
@@ -37,7 +37,7 @@ from streamrec.pipeline.sources.shuffle.record_locations import RecordLocations,
 from streamrec.shards import OFFSET_BITS
 from streamrec.tfrecord import BUFFER_BITS
 
-__all__ = ["NOTHING", "FixedPosition", "HeldElements", "ShuffleBuffer"]
+__all__ = ["NOTHING", "HeldElements", "ShuffleBuffer"]
 
 logger = logging.getLogger("streamrec")
 
@@ -144,6 +144,13 @@ class ShuffleBuffer:
         self._next = entry.first + taken
         self._rebase(entry, taken)
 
+    def fail(self, error: Exception, positions: Positions) -> Chunk:
+        """Takes an element that failed, which has a number and no place in the buffer: it is given at once."""
+        self._next += 1
+        self._entries.append(Entry(NOTHING, positions, self._next))
+        here = self._positions(0, len(self._entries))
+        return Chunk.failure(error, here, 0)
+
     def feed(self, chunk: Chunk) -> Iterator[Chunk]:
         """Takes a chunk; gives what had to leave for its elements.
 
@@ -215,10 +222,15 @@ class ShuffleBuffer:
         if not went:
             return came, None
         elements = self._store.pick(out[:went])
-        shards = self._shards if self._refers else None
-        positions = ShuffledPositions(self._base, self._entries, self._gone, went, self._known, shards, self._ordered)
+        positions = self._positions(went)
         self._gone += went
         return came, Chunk.weighed(elements, positions)
+
+    def _positions(self, count: int, came: int | None = None) -> ShuffledPositions:
+        """Positions of the next elements that go."""
+        shards = self._shards if self._refers else None
+        base, entries, gone, known = self._base, self._entries, self._gone, self._known
+        return ShuffledPositions(base, entries, gone, count, known, shards, self._ordered, came)
 
     def _rebase(self, entry: Entry, taken: int) -> None:
         """Positions count from here on."""
@@ -260,16 +272,6 @@ def known_places(positions: Positions) -> RecordLocations:
 
 
 @dataclass(frozen=True, slots=True)
-class FixedPosition:
-    """The position of the only place there is."""
-
-    position: Position | None
-
-    def at(self, index: int) -> Position:
-        return self.position or {}
-
-
-@dataclass(frozen=True, slots=True)
 class ShuffledPositions:
     """Positions of elements that went.
 
@@ -281,6 +283,7 @@ class ShuffledPositions:
         known: Places of the input.
         shards: Version and compression of each shard; None where elements are held by number.
         ordered: Whether the input comes in one order.
+        came: How many entries came in before; None: as many as made the elements before these go.
     """
 
     base: IndexCopy
@@ -290,6 +293,7 @@ class ShuffledPositions:
     known: Sequence[KnownPlace]
     shards: Mapping[int, tuple[str | None, str | None]] | None
     ordered: bool
+    came: int | None = None
 
     place_bytes: ClassVar[int] = 3 * ROW_BYTES
     """A row that came in, and two of a base, which is copied when half as many went as it holds."""
@@ -307,7 +311,11 @@ class ShuffledPositions:
                 "what is before this shuffle is no records of shards and has no fixed order (deterministic=False): "
                 "what its buffer holds cannot be found again; shuffle the records themselves, or keep their order"
             )
-        place = self.base.place(self.entries, self.gone + index)
+        place = (
+            self.base.place(self.entries, self.gone + index)
+            if self.came is None
+            else self.base.behind(self.entries[: self.came])
+        )
         numbers = place.rows[:, REFERENCE]
         state: dict[str, Any] = {"limit": self.base.rule.limit, "step": place.step}
         if self.shards is not None:

@@ -151,6 +151,15 @@ class IndexCopy:
         """Where the buffer stands when `gone` elements more went, while these entries came in behind the base."""
         return self._replayed(iter(entries), gone)[1]
 
+    def behind(self, entries: Sequence[Entry]) -> IndexState:
+        """Where the buffer stands when all of these entries came in behind the base."""
+        slots = BufferIndex(self.rule, self.rows, self.step, self.weight)
+        for entry in entries:
+            taken = 0
+            while taken < len(entry.rows):
+                taken += slots.exchange(entry, taken, None, len(entry.rows))[0]
+        return IndexState(slots.rows, slots.step, entries[-1], len(entries[-1].rows))
+
     def went(self, entries: Sequence[Entry], gone: int, count: int) -> Rows:
         """The rows of the `count` elements that went after `gone` others."""
         coming = iter(entries)

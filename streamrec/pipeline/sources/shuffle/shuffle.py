@@ -9,6 +9,8 @@ How a position says what the buffer holds is chosen here, once for each chain (`
 - Everything else (numbers, arrays, batches, zips, ...): by number. Resuming runs what is before the shuffle again, from
   the last place known before the oldest element held: for n elements held about ln(n) + 2 times as many.
 
+An element that failed before the shuffle is given at once; it has a number, and no place in the buffer.
+
 Both go on exactly, if functions give the same for the same element. Where what is before the shuffle comes in no fixed
 order (`deterministic=False`), numbers mean nothing, and asking for a position is an error.
 """
@@ -25,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.errors import PositionMismatchError
-from streamrec.pipeline.elements.chunk import Chunk, Shifted
+from streamrec.pipeline.elements.chunk import Chunk, FixedPosition, Shifted
 from streamrec.pipeline.elements.columns import select, window
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import Chain, RunContext, Source, derived, in_order
@@ -36,7 +38,7 @@ from streamrec.pipeline.sources.prefetch import Prefetch
 from streamrec.pipeline.sources.repeat import Repeat
 from streamrec.pipeline.sources.shards.distribute import Distribute
 from streamrec.pipeline.sources.shards.source import Shards
-from streamrec.pipeline.sources.shuffle.buffer import NOTHING, FixedPosition, HeldElements, ShuffleBuffer
+from streamrec.pipeline.sources.shuffle.buffer import NOTHING, HeldElements, ShuffleBuffer
 from streamrec.pipeline.sources.shuffle.buffer_index import END, REFERENCE, TAG, Entry, ShuffleRule
 from streamrec.pipeline.sources.shuffle.buffer_store import BufferStore, spans_of
 from streamrec.pipeline.sources.shuffle.record_locations import RecordLocations
@@ -119,11 +121,14 @@ class Shuffle:
             before = replace(before, begun=(within.begun - within.skip - buffer.room) % within.batch)
         before = replace(before, beside=False)  # it runs ahead already
         nbytes, given, threads = 0, within.begun - within.skip, within.session.threads
-        inner = before.chunks(self.inner, state and state["inner"], in_step=shards is not None)
+        inner = before.chunks(self.inner, state and state["inner"], in_step=shards is not None, goes_on=True)
         async with aclosing(run_ahead(inner)) as chunks:
             try:
                 source = run_again(buffer, state, chunks) if state and shards is None else chunks
                 async for chunk in source:
+                    if chunk.error is not None:
+                        yield buffer.fail(chunk.error, chunk.positions)
+                        continue
                     nbytes = max(nbytes, chunk.nbytes)
                     for out in await worked(threads, buffer.feed(chunk), chunk.nbytes):
                         given += len(out.elements)
@@ -175,6 +180,11 @@ async def run_again(
         count = len(chunk.elements)
         if first >= last:
             yield chunk
+            continue
+        if chunk.error is not None:  # it was given before
+            first += 1
+            if first == last:
+                filling.into(buffer, state["step"], Entry(NOTHING, chunk.positions, last), 0)
             continue
         low, high = np.searchsorted(numbers, [first, min(last, first + count)]).tolist()
         filling.put(select(chunk.elements, numbers[low:high] - first), order[low:high])

@@ -5,7 +5,8 @@ end in any order. Their results are delivered in order, or as they come.
 
 Rules:
 - An error waits for the results before it: in order, for those of all elements before; else for those that were there.
-  Then it is delivered in a chunk of its own, and the elements behind it go on.
+  Then it is delivered in a chunk of its own, and the elements behind it go on. So is that of an element that failed
+  before it came here: it has an ordinal as all others, and no call.
 - Positions: where to resume is the oldest element that was not delivered, and which of those behind it were. In order
   there are none of these. A state of one kind of delivery is good for the other.
 - What is held are the chunks of which elements are under way, and results that were not delivered.
@@ -20,7 +21,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from streamrec.pipeline.elements.chunk import FAILURE_BYTES, Chunk, Position, Positions, Shifted, weigh_places
+from streamrec.pipeline.elements.chunk import (
+    FAILURE_BYTES,
+    Chunk,
+    FixedPosition,
+    Position,
+    Positions,
+    Shifted,
+    weigh_places,
+)
 from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.sources.shuffle import record_locations
 
@@ -136,6 +145,7 @@ class InFlight:
     Args:
         ordered: Whether results are delivered in order.
         done: Runs of ordinals that were delivered before this run began.
+        start: Where the input begins.
 
     Attributes:
         pending: Elements that were fed and not started.
@@ -146,7 +156,7 @@ class InFlight:
         ended: Whether no more elements come.
     """
 
-    def __init__(self, ordered: bool, done: Sequence[Sequence[int]] = ()) -> None:
+    def __init__(self, ordered: bool, done: Sequence[Sequence[int]] = (), start: Position | None = None) -> None:
         self.pending = 0
         self.at_work = 0
         self.undelivered = 0
@@ -156,7 +166,7 @@ class InFlight:
         self._ordered = ordered
         self._delivered = Delivered(0, done)
         self._next = 0
-        self._fed: deque[ChunkMark] = deque()
+        self._fed: deque[ChunkMark] = deque([ChunkMark(0, FixedPosition(start))])
         self._waiting: deque[tuple[HeldChunk, int, int]] = deque()
         self._line: deque[ElementRun] = deque()
         self._again: deque[ElementRun] = deque()
@@ -173,7 +183,10 @@ class InFlight:
         return not self.pending and not self.undelivered
 
     def feed(self, chunk: Chunk) -> None:
-        """The next elements; those that were delivered before are left out."""
+        """The next elements, or one that failed; those that were delivered before are left out."""
+        if chunk.error is not None:
+            self._feed_failure(chunk)
+            return
         first, self._next = self._next, self._next + len(chunk.elements)
         runs = self._delivered.missing(first, self._next)
         count = sum(last - begun for begun, last in runs)
@@ -183,6 +196,20 @@ class InFlight:
             self._waiting.extend((held, *run) for run in runs)
             self.pending += count
             self.input_bytes += chunk.nbytes
+
+    def _feed_failure(self, chunk: Chunk) -> None:
+        first, self._next = self._next, self._next + 1
+        self._fed.append(ChunkMark(self._next, chunk.positions))
+        if self._delivered.missing(first, self._next):
+            self.undelivered += 1
+            self._waiting.append((HeldChunk(chunk, first, 0), first, self._next))
+            self._queue_failures()
+
+    def _queue_failures(self) -> None:
+        """Elements that failed before they came, up to the next that can be started, stand in the line."""
+        while self._waiting and (error := self._waiting[0][0].chunk.error) is not None:
+            held, first, last = self._waiting.popleft()
+            self._queue(ElementRun(held, first, last, error=error))
 
     def end(self, error: Exception | None) -> None:
         """No more elements come, because of an error or not; it is raised behind all results."""
@@ -205,6 +232,7 @@ class InFlight:
         self.undelivered += 1
         if self._ordered:
             self._queue(element_run)
+        self._queue_failures()
         return element_run
 
     def came(self, element_run: ElementRun, results: list[Any], nbytes: int, error: Exception | None = None) -> None:

@@ -75,11 +75,11 @@ class ParallelMap:
         position, done = (state["inner"], state["done"]) if state else (None, ())
         fixed = replace(feeding, deterministic=feeding.deterministic or bool(done))
         in_turn = fixed.deterministic if self.deterministic is None else self.deterministic
-        in_flight = InFlight(in_turn or not in_order(self.inner, fixed.deterministic), done)
+        in_flight = InFlight(in_turn or not in_order(self.inner, fixed.deterministic), done, position)
         async with background() as tasks:
             caller = Caller(self.function, within.session.threads)
             calling = Calling(caller, self.calls, in_flight, most_bytes, tasks, within.counter)
-            tasks.start_soon(calling.take_in, fixed.chunks(self.inner, position))
+            tasks.start_soon(calling.take_in, fixed.chunks(self.inner, position, goes_on=True))
             try:
                 while (chunk := await calling.next()) is not None:
                     yield chunk
@@ -141,6 +141,8 @@ class Calling:
                 async for chunk in chunks:
                     self._in_flight.feed(chunk)
                     self._start()
+                    if chunk.error is not None:
+                        self._wake()
                     while self._full:
                         await self._news()
         except Exception as error:

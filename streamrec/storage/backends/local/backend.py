@@ -4,8 +4,7 @@ What lies in the page cache is read at once, on the loop: Linux can be asked not
 copying a megabyte takes less than the hop to a thread. Many bodies take turns of the loop, so that what else
 is on it goes on between them. What is not in the cache is read in a thread, as much as the caller's buffer
 takes. A thread that reads cannot be stopped, so a cancelled `readinto` waits for it: nobody writes into a
-buffer that its owner believes to be free. What is short is read in the thread that opens the file: of thousands of
-small shards, going to a thread and back is most of what each costs.
+buffer that its owner believes to be free. What is short is read in the thread that opens the file (`short_files.py`).
 
 Uploads go to a temporary name in the same directory (`temporary_files.py`) and are put in place by fsync, rename (or
 a hard link, which never replaces), fsync of the directory. A process that is killed leaves the temporary file,
@@ -23,10 +22,9 @@ import io
 import os
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 from urllib.parse import quote, unquote, urlsplit
 
 import aiofiles
@@ -39,9 +37,10 @@ from streamrec.errors import (
     StorageError,
     UnsupportedOperationError,
 )
-from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink, Sent
+from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink, Sent, ShortObject
 from streamrec.storage.backends.local.fair_scheduling import FairScheduler
 from streamrec.storage.backends.local.mapped_files import MappedFile, read_at, read_cached
+from streamrec.storage.backends.local.short_files import ShortFile, read_all, read_if_short
 from streamrec.storage.backends.local.special_files import DirectUpload, SpecialBody, is_special, is_unsized
 from streamrec.storage.backends.local.temporary_files import (
     create_temporary,
@@ -56,9 +55,6 @@ from streamrec.storage.resilience.retry import RetryPolicy
 from streamrec.storage.resilience.shield import finish, in_thread, surely
 
 __all__ = ["LocalBackend", "connect"]
-
-SHORT_BYTES: Final = 256 << 10
-"""What is no longer than this is read while the file is opened."""
 
 
 async def connect(source: Source, policy: RetryPolicy) -> LocalBackend:
@@ -92,7 +88,7 @@ class LocalBackend:
             opened = await in_thread(partial(_open, local, start, end), undo=_close_opened)
             if opened is None:
                 return await SpecialBody.open(path, local, start)
-            if isinstance(opened, _Short):
+            if isinstance(opened, ShortFile):
                 info = _info(path, opened.stat)
                 if version is not None and version != info.version:
                     raise changed(path, start, end)
@@ -110,6 +106,14 @@ class LocalBackend:
             await finish(_close(file))
             return EmptyBody(info)
         return _LocalBody(file, info, start, self._turns)
+
+    async def read_short(self, paths: Sequence[str]) -> list[ShortObject | None]:
+        """All files in one go, in a thread."""
+        read = await finish(asyncio.to_thread(read_all, [local_name(path) for path in paths]))
+        return [
+            None if short is None else ShortObject(_info(path, short.stat), short.data)
+            for path, short in zip(paths, read, strict=True)
+        ]
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
         """Makes the directories, and a temporary file beside the final one.
@@ -230,8 +234,12 @@ class _LocalUpload:
 
     async def put_part(self, index: int, offset: int, data: bytes, whole: Sent | None) -> None:
         """Writes at the offset."""
-        with _seam(self._path, offset, offset + len(data)):
-            await finish(_write_all(self._file, offset, data))
+        await self.put_pieces(offset, [memoryview(data)])
+
+    async def put_pieces(self, offset: int, pieces: Sequence[memoryview]) -> None:
+        """Writes at the offset, from where the pieces lie."""
+        with _seam(self._path, offset, offset + sum(map(len, pieces))):
+            await finish(asyncio.to_thread(_write_all, self._file.fileno(), offset, pieces))
 
     async def complete(self, sent: Sent) -> ObjectInfo:
         """fsync, rename, fsync of the directory."""
@@ -314,7 +322,12 @@ def local_path(url: str) -> Path:
     >>> str(local_path("file:///data/a%20b")), str(local_path("/data/a%20b"))
     ('/data/a b', '/data/a%20b')
     """
-    return Path(os.path.expanduser(_named(url)))
+    return Path(local_name(url))
+
+
+def local_name(url: str) -> str:
+    """The same as a string, as it was written."""
+    return os.path.expanduser(_named(url))
 
 
 def _named(url: str) -> str:
@@ -330,36 +343,23 @@ def scheme_of(url: str) -> str:
     return next((scheme for scheme in ("file://", "local://") if url.startswith(scheme)), "")
 
 
-@dataclass(frozen=True, slots=True)
-class _Short:
-    """What was asked for of a file, all of it, and what the file was."""
-
-    data: bytes
-    stat: os.stat_result
-
-
-def _open(path: Path, start: int, end: int | None) -> io.FileIO | _Short | None:
+def _open(path: Path, start: int, end: int | None) -> io.FileIO | ShortFile | None:
     """Opens a plain file, or reads what was asked for where that is short. None for what is no plain file."""
     if is_special(path):
         return None
     file = open(path, "rb", buffering=0)  # noqa: SIM115 - its caller closes it
     try:
-        stat = os.fstat(file.fileno())
-        count = (stat.st_size if end is None else min(end, stat.st_size)) - start
-        if not 0 < count <= SHORT_BYTES:
-            return file
-        data = os.pread(file.fileno(), count, start)
-        after = os.fstat(file.fileno())
-        if len(data) < count or (stat.st_mtime_ns, stat.st_size) != (after.st_mtime_ns, after.st_size):
-            return file  # somebody writes to it: that is noticed where it is read
+        short = read_if_short(file.fileno(), start, end)
     except BaseException:
         file.close()
         raise
+    if short is None:
+        return file
     file.close()
-    return _Short(data, stat)
+    return short
 
 
-def _close_opened(opened: io.FileIO | _Short | None) -> None:
+def _close_opened(opened: io.FileIO | ShortFile | None) -> None:
     if isinstance(opened, io.FileIO):
         opened.close()
 
@@ -372,11 +372,11 @@ def _wrapped(file: io.FileIO, start: int) -> Any:
     return wrapped
 
 
-async def _write_all(file: Any, offset: int, data: bytes | bytearray) -> None:
-    await file.seek(offset)
-    view = memoryview(data)
-    while view:
-        view = view[await file.write(view) :]
+def _write_all(file: int, offset: int, pieces: Sequence[memoryview]) -> None:
+    for piece in pieces:
+        while piece:
+            count = os.pwrite(file, piece, offset)
+            offset, piece = offset + count, piece[count:]
 
 
 def _stat_file(path: Path) -> os.stat_result:

@@ -1,0 +1,118 @@
+"""What a batch looks like, for notebooks: `show(batch)` as the last line of a cell.
+
+Datasets, statistics, `Frames` and `BytesColumn` show themselves. A parsed batch is a plain dict, which cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from streamrec import html
+from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
+from streamrec.tfrecord import Frames
+
+__all__ = ["Shown", "show"]
+
+
+class Shown:
+    """Columns that a notebook draws as a table; made by `show`."""
+
+    def __init__(self, batch: Any) -> None:
+        self._columns = list(columns_of(batch, ""))
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{name or 'batch'}: {described(column)}" for name, column in self._columns)
+
+    def _repr_html_(self) -> str:
+        budget = html.Budget()
+        head = [
+            html.text(name) + "<br>" + html.element("small", html.text(described(column)))
+            for name, column in self._columns
+        ]
+        cells = [[html.shown(value, budget) for value in html.rows_of(rows(column))] for _, column in self._columns]
+        count = max(map(len, cells), default=0)
+        padded = [column + [""] * (count - len(column)) for column in cells]
+        more = max((length(column) for _, column in self._columns), default=0) - count
+        note = html.element("small", f"and {more:,} rows more") if more > 0 else ""
+        return html.fragment(html.table(head, zip(*padded, strict=True)), note)
+
+
+def show(batch: Any) -> Shown:
+    """A batch as a table: a column for each feature, its dtype and shape, and the first rows.
+
+    JPEG and PNG are shown as images, and so are uint8 arrays of shape `[n, height, width, 1 or 3]`. At most 8 rows and
+    4 MiB of images are shown.
+
+    Args:
+        batch: What a pipeline gives: a dict or a tuple of columns, also nested, or one column: an array, `Frames`,
+            `BytesColumn`, a ragged or sparse tensor.
+
+    Returns:
+        An object that a notebook displays. Its `repr` is a line for each column.
+
+    Examples:
+        >>> import numpy as np
+        >>> show({"label": np.arange(3), "mean": np.zeros((3, 2), np.float32)})
+        label: int64 [3]
+        mean: float32 [3, 2]
+    """
+    return Shown(batch)
+
+
+def columns_of(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """The columns of a nest, each with its name."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from columns_of(part, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, tuple) and not isinstance(value, RaggedTensor | SparseTensor):
+        for number, part in enumerate(value):
+            yield from columns_of(part, f"{name}.{number}" if name else str(number))
+    else:
+        yield name, value
+
+
+def described(column: Any) -> str:
+    """A column's dtype and shape."""
+    if isinstance(column, RaggedTensor):
+        return f"ragged {described(column.flat_values)}"
+    if isinstance(column, SparseTensor):
+        return f"sparse {described(column.values)}"
+    if isinstance(column, Frames):
+        return f"records [{len(column)}]"
+    if isinstance(column, BytesColumn):
+        return f"bytes {list(column.shape)}"
+    kind = getattr(column, "dtype", type(column).__name__)
+    return f"{'bytes' if kind == np.dtype(object) else kind} {list(np.shape(column))}"
+
+
+def length(column: Any) -> int:
+    """How many rows it has; 1 for a single value."""
+    if isinstance(column, SparseTensor):
+        return int(column.dense_shape[0])
+    if isinstance(column, RaggedTensor):
+        return len(column.nested_row_splits[0]) - 1
+    return len(column) if getattr(column, "shape", (0,)) and hasattr(column, "__len__") else 1
+
+
+def rows(column: Any) -> Iterator[Any]:
+    """Its rows, one by one."""
+    count = min(length(column), html.ROWS)
+    if isinstance(column, RaggedTensor):
+        bounds = column.nested_row_splits[0][: count + 1]
+        for splits in column.nested_row_splits[1:]:
+            bounds = splits[bounds]
+        return (plain(column.flat_values[first:last]) for first, last in pairwise(bounds.tolist()))
+    if isinstance(column, SparseTensor):
+        return (plain(column.values[np.flatnonzero(column.indices[:, 0] == row)]) for row in range(count))
+    if isinstance(column, bytes | str) or not hasattr(column, "__len__") or not getattr(column, "shape", (0,)):
+        return iter([column])
+    return (plain(column[row]) for row in range(count))
+
+
+def plain(values: Any) -> Any:
+    """A row as NumPy has it."""
+    return values.to_numpy() if isinstance(values, BytesColumn) else values

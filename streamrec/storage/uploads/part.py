@@ -1,0 +1,48 @@
+"""Part: what goes to a store in one request, as the pieces that were written."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["Part"]
+
+SHORT_BYTES: Final = 64 << 10
+"""Shorter pieces are copied together."""
+
+
+class Part:
+    """One part of an upload.
+
+    Attributes:
+        size: Its bytes.
+    """
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._pieces: list[memoryview] = []
+        self._short = bytearray()
+
+    def add(self, piece: memoryview) -> None:
+        """Appends bytes; a long piece stays where it lies, and nobody may write to it any more."""
+        self.size += len(piece)
+        if len(piece) < SHORT_BYTES:
+            self._short += piece
+        else:
+            self._gather()
+            self._pieces.append(piece)
+
+    @property
+    def pieces(self) -> list[memoryview]:
+        """All of it, in order."""
+        self._gather()
+        return self._pieces
+
+    def joined(self) -> bytes:
+        """All of it in one object."""
+        return b"".join(self.pieces)
+
+    def _gather(self) -> None:
+        """Short pieces become one."""
+        if self._short:
+            self._pieces.append(memoryview(self._short))
+            self._short = bytearray()

@@ -1,0 +1,169 @@
+"""What notebooks show: drawn, escaped, bounded, without passwords; and the tutorial notebook, executed."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import streamrec
+from streamrec import BytesColumn, Dataset, Frames, html
+from streamrec.notebook import show
+from tests.pages import ROOT
+
+NOTEBOOK = ROOT / "examples" / "notebook" / "tutorial.ipynb"
+
+
+def html_of(value: Any) -> str:
+    drawn: str = value._repr_html_()
+    assert drawn.count("<div") == drawn.count("</div>")
+    assert "<script" not in drawn
+    return drawn
+
+
+def jpeg(side: int = 16) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (side, side, 3), dtype=np.uint8)).save(file, "jpeg")
+    return file.getvalue()
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def images(drawn: str) -> list[bytes]:
+    """The images that are shown."""
+    return [base64.b64decode(data) for data in re.findall(r'<img src="data:image/\w+;base64,([^"]+)"', drawn)]
+
+
+def test_a_dataset_draws_its_stages_in_order() -> None:
+    drawn = html_of(Dataset.zip((Dataset.range(9).map(double), Dataset.range(4))).repeat(2).batch(3))
+    assert re.findall("<b>(.*?)</b>", drawn) == [
+        *("range", "map: your function double", "range"),
+        *("zip", "repeat", "batch"),
+    ]
+    assert drawn.count('class="inner"') == 2
+
+
+def test_passwords_are_masked_wherever_urls_are_shown() -> None:
+    secret = streamrec.TFRecordDataset("sftp://user:hunter2@host/a.tfrecord", storage_options={"password": "hunter3"})
+    batches = secret.batch(2)
+    with batches.iterate() as run:
+        stats = run.stats()
+    for shown in (repr(batches), html_of(batches), str(stats), html_of(stats), html.text("ftp://u:hunter2@h/x")):
+        assert "hunter" not in shown
+    assert "sftp://user:***@host" in html_of(batches)
+
+
+def test_statistics_have_a_bar_for_each_stage() -> None:
+    with Dataset.range(2000).map(double).batch(100).iterate() as run:
+        assert len(list(run)) == 20
+        stats = run.stats()
+    drawn = html_of(stats)
+    assert drawn.count('class="bar"') == 4  # the consumer has one, too
+    assert f"bottleneck: <b>{stats.bottleneck}</b>" in drawn
+    assert all(float(width) <= 100 for width in re.findall(r"width: ([\d.]+)%", drawn))
+    assert "2,000" in drawn
+
+
+def test_a_batch_shows_its_columns() -> None:
+    records = [
+        streamrec.encode_example({"image": jpeg(), "name": f"<b>{n}</b>", "raw": b"\xff\x00", "words": [b"w"] * n})
+        for n in range(12)
+    ]
+    features = {
+        **{name: streamrec.FixedLenFeature([], "string") for name in ("image", "name", "raw")},
+        "words": streamrec.RaggedFeature("string"),
+        "sparse": streamrec.VarLenFeature("int64"),
+    }
+    batch = streamrec.parse_example(records, features)
+    drawn = html_of(show(batch))
+    assert images(drawn) == [jpeg()] * 8
+    assert "<b>3</b>" not in drawn
+    assert "&lt;b&gt;3&lt;/b&gt;" in drawn
+    assert "2 bytes: ff 00" in drawn
+    assert "[w, w, w]</td>" in drawn
+    assert "and 4 rows more" in drawn
+    assert "name: bytes [12]" in repr(show(batch)).splitlines()
+    assert "words: ragged bytes [66]" in repr(show(batch)).splitlines()
+
+
+def test_pixels_are_images() -> None:
+    pixels = np.random.default_rng(0).integers(0, 255, (3, 20, 30, 3), dtype=np.uint8)
+    grey = pixels[..., :1]
+    for column in (pixels, grey):
+        for data, wanted in zip(images(html_of(show({"x": column}))), column, strict=True):
+            found = np.asarray(Image.open(io.BytesIO(data)))
+            np.testing.assert_array_equal(found.reshape(wanted.shape), wanted)
+    [large] = images(html_of(show(np.zeros((1, 4000, 2000, 3), np.uint8))))
+    assert Image.open(io.BytesIO(large)).size == (125, 250)
+
+
+def test_what_is_shown_is_bounded() -> None:
+    large = jpeg() + bytes(1 << 20)
+    many = [jpeg(400) + bytes(700_000)] * 8
+    assert f"JPEG, {len(large):,} bytes" in html_of(Frames.of([large]))
+    drawn = html_of(Frames.of(many))
+    assert 0 < len(images(drawn)) < 8
+    assert len(drawn) < 6_000_000
+    assert len(html_of(Frames.of([b"x" * 10_000_000] * 1000))) < 10_000
+    assert len(html_of(show({"numbers": np.zeros((1000, 1000)), "text": np.array([b"t" * 10**6], object)}))) < 10_000
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Frames.of([]),
+        Frames.of([b"", b"text", b"\xff"]),
+        BytesColumn(b"onetwo", np.array([[[0, 3]], [[3, 6]]])),
+        show(np.float32(0.5)),
+        show((np.arange(3), {"a": [1, 2]})),
+        show({}),
+        show(b"record"),
+        show({"object": np.array([None, "cat<"], object), "bool": np.array([True])}),
+        Dataset.from_generator(lambda: iter([1])),
+    ],
+    ids=repr,
+)
+def test_whatever_is_shown_is_html(value: Any) -> None:
+    assert "cat<" not in html_of(value)
+
+
+async def test_a_loop_that_runs_is_not_in_the_way() -> None:
+    """What a cell does: its thread runs an event loop, and the sync calls in it work beside it."""
+    dataset = Dataset.range(10).batch(4)
+    assert asyncio.get_running_loop().is_running()
+    assert [len(batch) for batch in dataset] == [4, 4, 2]
+    assert [len(batch) async for batch in dataset] == [4, 4, 2]
+    assert dataset.reduce(0, lambda total, batch: total + len(batch)) == 10
+
+
+@pytest.mark.timeout(300)
+def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    nbformat.validate(notebook)
+    assert not any(cell.get("outputs") for cell in notebook.cells), "outputs are not kept: clear them"
+    nbclient.NotebookClient(
+        notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
+    outputs = [
+        output for cell in notebook.cells for output in cell.get("outputs", ()) if output.output_type != "stream"
+    ]
+    shards, drawn, batch, progress, stats, count, some = [output.data for output in outputs]
+    assert shards["text/plain"] == "4"
+    assert re.findall("<b>(.*?)</b>", drawn["text/html"]) == ["TFRecordDataset", "shuffle", "batch", "parse_example"]
+    assert len(images(batch["text/html"])) == 8
+    assert progress["text/plain"].startswith("streamrec: 16 elements (1,000 records read)")
+    assert "bottleneck" in stats["text/html"]
+    assert count["text/plain"] == "(1000, [100, 100, 100, 100, 100, 100, 100, 100, 100, 100])"
+    assert len(images(some["text/html"])) == 3
