@@ -16,7 +16,7 @@ from streamrec.pipeline.sources.combine.interleave import plan_of
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.shards import Filenames, ReadOptions
 from streamrec.shards.listing.patterns import listed
-from streamrec.storage import RetryPolicy, check_source, located
+from streamrec.storage import MAX_CONNECTIONS, RetryPolicy, check_source, located
 from streamrec.tfrecord import MAX_RECORD_BYTES, Loss
 
 __all__ = ["TFRecordDataset"]
@@ -40,6 +40,7 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
     retry: RetryPolicy | None = None,
     max_record_bytes: int = MAX_RECORD_BYTES,
     memory_map: bool | None = None,
+    max_connections: int = MAX_CONNECTIONS,
     write_index: str | None = None,
 ) -> Dataset[bytes]:
     """The records of TFRecord shards, wherever they lie.
@@ -69,6 +70,9 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
             an ObjectChangedError within a millisecond or two; but what was handed out before, and still lies in the
             file, changes with it: False where that may happen. A file that another one replaces by its name is
             no such case. Other shards, and pieces of shards that several readers share, are read as ever.
+        max_connections: How many requests for ranges of large shards may be under way at a time, at the most; how many
+            there are finds itself. Beside these, each open shard has one. More than 32 pay where one process takes
+            more than some 2 GB/s.
         write_index: The URL of an index to write at the end of the first epoch that has read all shards whole: see
             `write_index`, which reads them for nothing else. An epoch that is left early writes none; what it knows
             stays with this Dataset, and a later one completes it. With `distribute` each reader writes a part beside
@@ -108,6 +112,7 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
         storage_options,
         filesystem,
         retry or RetryPolicy(),
+        integer("max_connections", max_connections, 1),
         None if write_index is None else located(os.fspath(write_index), filesystem),
     )
     return Dataset(Chain(shards))

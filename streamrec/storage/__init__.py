@@ -15,6 +15,7 @@ from streamrec.storage.backends.local.backend import local_path
 from streamrec.storage.backends.local.mapped_files import Mappings, noting
 from streamrec.storage.backends.urls import directory_advice
 from streamrec.storage.base import ByteStream, Storage
+from streamrec.storage.reading.adaptive_concurrency import MAX_CONNECTIONS
 from streamrec.storage.reading.connections import BUFFER_BYTES
 from streamrec.storage.reading.stream import ResumingStream
 from streamrec.storage.registry import Storages, check_source, located
@@ -24,6 +25,7 @@ from streamrec.storage.uploads.upload import Upload
 
 __all__ = [
     "BUFFER_BYTES",
+    "MAX_CONNECTIONS",
     "ByteStream",
     "Counts",
     "Distribution",

@@ -25,6 +25,7 @@ from streamrec.storage.backends.clients import borrow, key_of
 from streamrec.storage.backends.fsspec.protocols import ASYNC, SYNC, generic_backend, place_of
 from streamrec.storage.backends.options import Source
 from streamrec.storage.base import Storage
+from streamrec.storage.reading.adaptive_concurrency import MAX_CONNECTIONS, AdaptiveConcurrency
 from streamrec.storage.reading.connections import BUFFER_BYTES, Connections
 from streamrec.storage.resilience.hedging import Hedging
 from streamrec.storage.resilience.retry import RetryPolicy, attempt
@@ -77,6 +78,8 @@ class Storages:
             arguments, in the running loop; any other is used as it is. A path without a scheme is a path in it.
         retry: When to try again and when to give up.
         buffer_bytes: How much all streams together may hold of large objects ahead of what was read.
+        max_connections: How many requests for ranges of large objects may be under way, at the most; beside these, each
+            stream has one.
         report_interval: Seconds between two lines in the log, where its level is INFO; see `report`.
 
     Attributes:
@@ -93,10 +96,11 @@ class Storages:
         filesystem: fsspec.AbstractFileSystem | None = None,
         retry: RetryPolicy | None = None,
         buffer_bytes: int = BUFFER_BYTES,
+        max_connections: int = MAX_CONNECTIONS,
         report_interval: float = 60.0,
     ) -> None:
         check_source(storage_options, filesystem)
-        self.connections = Connections(buffer_bytes)
+        self.connections = Connections(buffer_bytes, AdaptiveConcurrency(most=max_connections))
         self._options = dict(storage_options or {})
         self._backend = self._options.pop("backend", None)
         _check_backend(self._backend, filesystem)

@@ -23,7 +23,7 @@ from streamrec.pipeline.engine.background_tasks import background
 from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.threads import Threads
 from streamrec.shards import Filenames, Listing, Portion
-from streamrec.storage import RetryPolicy, Storages, check_source
+from streamrec.storage import MAX_CONNECTIONS, RetryPolicy, Storages, check_source
 
 __all__ = ["ListedShards", "OpenSource", "Session", "StoreOptions", "session"]
 
@@ -60,13 +60,20 @@ class StoreOptions:
     storage_options: Mapping[str, Any] | None = None
     filesystem: AbstractFileSystem | None = None
     retry: RetryPolicy = RetryPolicy()
+    max_connections: int = MAX_CONNECTIONS
 
     def __post_init__(self) -> None:
         check_source(self.storage_options, self.filesystem)
 
     def storages(self) -> Storages:
         """New clients."""
-        return Storages(self.storage_options, filesystem=self.filesystem, retry=self.retry, buffer_bytes=0)
+        return Storages(
+            self.storage_options,
+            filesystem=self.filesystem,
+            retry=self.retry,
+            buffer_bytes=0,
+            max_connections=self.max_connections,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["MOST", "START", "AdaptiveConcurrency"]
+__all__ = ["MAX_CONNECTIONS", "START", "AdaptiveConcurrency"]
 
 START: Final = 16
 """Connections to begin with: at 60 MB/s each, a 10 Gbit/s wire is nearly full."""
 
-MOST: Final = 32
-"""Never more than this many: beyond, stores begin to refuse, and each costs buffers."""
+MAX_CONNECTIONS: Final = 32
+"""Never more than this many, unless the user says so. At 60 MB/s each they bring 1.9 GB/s, which is more than one
+process takes over TLS, and as much as over plain HTTP; beyond, stores begin to refuse, and each costs buffers."""
 
 GROWTH: Final = 0.5
 """Which share of its proportional gain a step must bring, to be kept."""
@@ -33,10 +34,11 @@ class AdaptiveConcurrency:
 
     Args:
         start: Connections to begin with.
-        most: Never more.
+        most: Never more, from the start.
 
     Attributes:
         target: How many connections there should be now.
+        most: As given.
 
     Examples:
         >>> concurrency = AdaptiveConcurrency(start=4, most=32)
@@ -46,9 +48,9 @@ class AdaptiveConcurrency:
         10
     """
 
-    def __init__(self, start: int = START, most: int = MOST) -> None:
-        self.target = start
-        self._most = most
+    def __init__(self, start: int = START, most: int = MAX_CONNECTIONS) -> None:
+        self.target = min(start, most)
+        self.most = most
         self._before: tuple[int, float] | None = None
         self._rest = 0
         self._next_rest = REST
@@ -70,6 +72,6 @@ class AdaptiveConcurrency:
                 return
         if self._rest:
             self._rest -= 1
-        elif self.target < self._most:
+        elif self.target < self.most:
             self._before = (self.target, rate)
-            self.target = min(self.target + max(self.target // 4, step, 1), self._most)
+            self.target = min(self.target + max(self.target // 4, step, 1), self.most)

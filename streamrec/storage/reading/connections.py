@@ -40,7 +40,7 @@ BUFFER_BYTES: Final = 96 << 20
 """Default bytes that ranges may hold ahead of their turn."""
 
 MOST_OPEN: Final = 64
-"""Small objects open at a time, at the most: processors take no more."""
+"""Small objects open at a time, at the most: processors take no more. Where more connections are allowed, as many."""
 
 LEAST_OPEN: Final = 8
 OF_LIMIT: Final = 8
@@ -242,7 +242,7 @@ class Connections:
         pace = self.pace
         useful = max(size, 1) / pace.rate
         wanted = math.ceil(self._concurrency.target * (1 + pace.latency / useful))
-        return min(wanted, MOST_OPEN, self._most_files)
+        return min(wanted, max(MOST_OPEN, self._concurrency.most), self._most_files)
 
     def _room(self, urgent: bool) -> int:
         """What one stream may hold ahead of its turn."""

@@ -16,7 +16,8 @@ from streamrec import ShardWriter, StorageError, TFRecordDataset
 from streamrec.kernels import crc32c
 from streamrec.storage import Storage, Storages
 from streamrec.storage.backends.fast_path import FastPath
-from streamrec.storage.backends.http import buffered_body, deciphering
+from streamrec.storage.backends.http import openssl, take_over, tls_body
+from streamrec.storage.backends.http.helpers import Helpers, Load
 from streamrec.storage.uploads.checksums import encoded
 from streamrec.testing.servers import Store, seaweedfs
 from tests.storage.contract import QUICK, read_all
@@ -69,22 +70,34 @@ def _said(headers: dict[str, str | bytes]) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-async def test_bodies_land_deciphered(storage: Storage, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A whole object by one GET and by several, in reads of any size: every byte, though the kernel gathers."""
-    landed: list[buffered_body.BufferedBody] = []
-    begin = buffered_body.BufferedBody.__init__
+@pytest.fixture(params=[0, 2], ids=["alone", "helped"])
+def helpers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Helpers:
+    """Bodies are deciphered by the event loop's thread, or all of them by two helpers."""
+    helpers = Helpers(request.param)
+    monkeypatch.setattr(tls_body, "HELPERS", helpers)
+    monkeypatch.setattr(Load, "is_busy", lambda _: True)
+    return helpers
 
-    def noted(self: buffered_body.BufferedBody, *arguments: object) -> None:
+
+async def test_bodies_land_deciphered(
+    storage: Storage, path: str, helpers: Helpers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole object by one GET and by several, in reads of any size: every byte, though the kernel gathers."""
+    landed: list[tls_body.TLSBody] = []
+    begin = tls_body.TLSBody.__init__
+
+    def noted(self: tls_body.TLSBody, *arguments: object) -> None:
         landed.append(self)
         begin(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(buffered_body.BufferedBody, "__init__", noted)
+    monkeypatch.setattr(tls_body.TLSBody, "__init__", noted)
     data = os.urandom(21 << 20)
     async with await storage.upload(path) as upload:
         await upload.write(data)
     for step in (70_001, 1 << 20, 4 << 20):
         assert await read_all(await storage.stream(path), step) == data
     assert len(landed) >= 6
+    assert (storage._traffic.tally.counts().helped_bytes > 30 << 20) == (helpers.most > 0)  # type: ignore[attr-defined]
     for end in (2_000_000, 2_000_001):
         assert await storage.read_range(path, 7, end) == data[7:end]
 
@@ -157,6 +170,7 @@ def flipped(data: bytes) -> bytes:
     return data[:100] + bytes([data[100] ^ 1]) + data[101:]
 
 
+@pytest.mark.usefixtures("helpers")
 async def test_a_connection_serves_one_request_after_another(store: Store, path: str) -> None:
     """A handshake is dear: behind a body that was deciphered past asyncio, asyncio goes on with the connection."""
     data = os.urandom(8 << 20)
@@ -177,7 +191,9 @@ async def test_a_connection_serves_one_request_after_another(store: Store, path:
 
 
 @pytest.mark.parametrize("how", ["a flipped bit", "a connection that ends"])
-async def test_damage_on_the_way_is_a_broken_body_that_is_gone_on_with(store: Store, path: str, how: str) -> None:
+async def test_damage_on_the_way_is_a_broken_body_that_is_gone_on_with(
+    store: Store, path: str, how: str, helpers: Helpers
+) -> None:
     """No byte of a record of TLS that was changed is handed out."""
     data = os.urandom(8 << 20)
     async with Storages(store.options, retry=QUICK) as storages, await (await storages.at(path)).upload(path) as upload:
@@ -195,24 +211,26 @@ async def test_damage_on_the_way_is_a_broken_body_that_is_gone_on_with(store: St
         assert await read_all(stream, 1 << 20) == data
         assert harmed
         assert stream.tally.counts().retries["broken"] >= 1
-        assert buffered_body.BUFFERED_BODIES.is_open(buffered_body.ALL), "what came is at fault, and not the way"
+        assert take_over.BUFFERED_BODIES.is_open(tls_body.ALL), "what came is at fault, and not the way"
 
 
-@pytest.mark.parametrize("broken", ["looking", "reading"])
+@pytest.mark.parametrize("broken", ["asyncio", "OpenSSL", "reading"])
 async def test_where_asyncio_is_not_as_expected_the_client_reads(
     store: Store, path: str, broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """For good, said once, and counted; every byte comes."""
     way = FastPath(f"receiving bodies, {broken}")
-    monkeypatch.setattr(buffered_body, "BUFFERED_BODIES", way)
+    monkeypatch.setattr(take_over, "BUFFERED_BODIES", way)
 
     def other(*_: object) -> NoReturn:
         raise AttributeError("something of asyncio's is gone")
 
-    if broken == "looking":
-        monkeypatch.setattr(deciphering, "SSLProtocol", int)
+    if broken == "asyncio":
+        monkeypatch.setattr(tls_body, "SSLProtocol", int)
+    elif broken == "OpenSSL":
+        monkeypatch.setattr(openssl, "library", other)
     else:
-        monkeypatch.setattr(deciphering.Deciphering, "read_on", other)
+        monkeypatch.setattr(openssl.SocketReader, "read", other)
     data = os.urandom(6 << 20)
     async with Storages(store.options, retry=QUICK) as storages:
         storage = await storages.at(path)
@@ -221,5 +239,5 @@ async def test_where_asyncio_is_not_as_expected_the_client_reads(
         for _ in range(3):
             assert await read_all(await storage.stream(path), 1 << 20) == data
     assert way.fallbacks == 1
-    assert not way.is_open(buffered_body.ALL)
+    assert not way.is_open(tls_body.ALL)
     assert len([line for line in caplog.messages if "client's own way is taken" in line]) == 1

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec.storage.reading.adaptive_concurrency import MOST, START, AdaptiveConcurrency
+from streamrec.storage.reading.adaptive_concurrency import MAX_CONNECTIONS, START, AdaptiveConcurrency
 from streamrec.storage.reading.connections import MOST_OPEN, PROOF_ALONE, PROOF_BESIDE, Connections, StreamShare
 from streamrec.storage.reading.range_plan import (
     FIRST_RANGE,
@@ -102,8 +102,8 @@ def test_the_climb_finds_how_many_the_wire_takes(wire: float, windows: int) -> N
     concurrency = AdaptiveConcurrency()
     for _ in range(40 + windows):
         concurrency.measured(min(concurrency.target, wire))
-    expected = min(max(wire, START), MOST)
-    assert expected * 0.75 - 1 <= concurrency.target <= min(expected * 1.3 + 1, MOST)
+    expected = min(max(wire, START), MAX_CONNECTIONS)
+    assert expected * 0.75 - 1 <= concurrency.target <= min(expected * 1.3 + 1, MAX_CONNECTIONS)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e10), st.integers(0, 100)), max_size=200))
@@ -111,7 +111,7 @@ def test_the_climb_stays_within_its_limits(measured: list[tuple[float, int]]) ->
     concurrency = AdaptiveConcurrency()
     for rate, step in measured:
         concurrency.measured(rate, step)
-        assert START <= concurrency.target <= MOST
+        assert START <= concurrency.target <= MAX_CONNECTIONS
 
 
 def test_the_climb_rests_longer_and_longer() -> None:
@@ -230,12 +230,20 @@ def run_a_wire(connections: Connections, clock: Clock, wire: float, seconds: flo
         share.took(0, connections.arrived(int(rate * 0.01)))
 
 
-@pytest.mark.parametrize(("wire", "expected"), [(10e9, MOST), (1e9, START), (125e6, START)])
+@pytest.mark.parametrize(("wire", "expected"), [(10e9, MAX_CONNECTIONS), (1e9, START), (125e6, START)])
 def test_more_connections_only_where_they_bring_more(wire: float, expected: int) -> None:
     clock = Clock()
     connections = Connections(1 << 30, clock=clock)
     run_a_wire(connections, clock, wire, seconds=6)
     assert expected <= connections.target <= expected * 1.25
+
+
+@pytest.mark.parametrize("most", [4, 100])
+def test_the_user_says_how_many_connections_there_are_at_most(most: int) -> None:
+    clock = Clock()
+    connections = Connections(4 << 30, AdaptiveConcurrency(most=most), clock=clock)
+    run_a_wire(connections, clock, 20e9, seconds=8)
+    assert connections.target == most
 
 
 def test_a_pause_of_the_consumer_tells_nothing() -> None:

@@ -23,7 +23,7 @@ from streamrec.pipeline.elements.chunk import Batches, Chunk, Position
 from streamrec.pipeline.engine.background_tasks import background
 from streamrec.pipeline.engine.description import RunContext, derived
 from streamrec.pipeline.engine.epochs import SEED_BITS, Memo
-from streamrec.pipeline.engine.session import Session, StoreOptions
+from streamrec.pipeline.engine.session import Session
 from streamrec.pipeline.sources.global_shuffle.blocks import blocks_of
 from streamrec.pipeline.sources.global_shuffle.opening import IndexedRecords, index_of, opened
 from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, ExactOrder, groups_for
@@ -98,8 +98,7 @@ class GlobalShuffle:
         return derived(self.seed) >> (64 - SEED_BITS)
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
-        stores = StoreOptions(self.shards.storage_options, self.shards.filesystem, self.shards.retry)
-        source = await within.session.open(self, stores, 0, self.shards.filenames, self.memo)
+        source = await within.session.open(self, self.shards.stores, 0, self.shards.filenames, self.memo)
         records = await opened(source, self.index, self.shards.options, self.memo)
         rank = self.rank or within.rank or rank_here()
         steps = resumed(self._steps(len(records), rank), state, records.digest)

@@ -51,7 +51,7 @@ from streamrec.shards import (
     may_be_short,
     read_short_shards,
 )
-from streamrec.storage import RetryPolicy, Storage
+from streamrec.storage import MAX_CONNECTIONS, RetryPolicy, Storage
 
 __all__ = ["Shards", "read"]
 
@@ -105,6 +105,7 @@ class Shards:
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     filesystem: AbstractFileSystem | None = field(default=None, repr=False)
     retry: RetryPolicy = RetryPolicy()
+    max_connections: int = MAX_CONNECTIONS
     write_index: str | None = None
     memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
 
@@ -115,6 +116,11 @@ class Shards:
             return None
         gathering = self.memo.of(IndexGathering, partial(IndexGathering, self.write_index))
         return None if gathering.done else gathering
+
+    @property
+    def stores(self) -> StoreOptions:
+        """Where they lie."""
+        return StoreOptions(self.storage_options, self.filesystem, self.retry, self.max_connections)
 
     @property
     def ahead(self) -> int:
@@ -131,14 +137,12 @@ class Shards:
 
     async def listed(self, session: Session) -> OpenSource:
         """Its stores and listing, where none of its records will be read."""
-        stores = StoreOptions(self.storage_options, self.filesystem, self.retry)
-        return await session.open(self, stores, 0, self.filenames, self.memo)
+        return await session.open(self, self.stores, 0, self.filenames, self.memo)
 
     async def opened(self, within: RunContext) -> OpenSource:
         """Its stores and listing; what its queues leave of the budget, its stores may hold ahead of them."""
-        stores = StoreOptions(self.storage_options, self.filesystem, self.retry)
         return await within.session.open(
-            self, stores, self.beside(self.places, within.budget), self.filenames, self.memo
+            self, self.stores, self.beside(self.places, within.budget), self.filenames, self.memo
         )
 
     def beside(self, queues: int, budget: int) -> int:

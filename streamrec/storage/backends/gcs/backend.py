@@ -26,7 +26,6 @@ from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, 
 from streamrec.storage.backends.gcs.credentials import GcsCredentials
 from streamrec.storage.backends.gcs.responses import check, info_in, read_json, resource
 from streamrec.storage.backends.gcs.uploads import GcsUpload
-from streamrec.storage.backends.http.buffered_body import BUFFERED_BODIES
 from streamrec.storage.backends.http.responses import (
     AiohttpBody,
     client_timeout,
@@ -35,6 +34,7 @@ from streamrec.storage.backends.http.responses import (
     session_settings,
     size_in,
 )
+from streamrec.storage.backends.http.take_over import BUFFERED_BODIES
 from streamrec.storage.backends.option_names import OF_EVERY_FILESYSTEM, check_endpoint, check_names, parameters_of
 from streamrec.storage.backends.options import Source, build
 from streamrec.storage.backends.urls import split_prefix

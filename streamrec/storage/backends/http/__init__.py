@@ -1,4 +1,4 @@
-"""Plain web servers: `backend.py`. S3 and GCS share `responses.py` and `buffered_body.py`."""
+"""Plain web servers: `backend.py`. S3 and GCS share `responses.py` and what takes bodies over."""
 
 from streamrec.storage.backends.http.backend import connect
 

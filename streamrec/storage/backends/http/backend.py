@@ -16,7 +16,6 @@ from fsspec.implementations.http import HTTPFileSystem
 
 from streamrec.errors import UnsupportedOperationError
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
-from streamrec.storage.backends.http.buffered_body import BUFFERED_BODIES
 from streamrec.storage.backends.http.responses import (
     AiohttpBody,
     check_answer,
@@ -26,6 +25,7 @@ from streamrec.storage.backends.http.responses import (
     session_settings,
     size_in,
 )
+from streamrec.storage.backends.http.take_over import BUFFERED_BODIES
 from streamrec.storage.backends.option_names import OF_EVERY_FILESYSTEM, check_names, parameters_of
 from streamrec.storage.backends.options import Source, build
 from streamrec.storage.resilience.faults import Cause, TransientError, changed

@@ -8,8 +8,6 @@ protocol instead (`Transport.set_protocol`, asyncio's documented way to switch),
 framer wants them. Measured beside aiohttp's own stream: see benchmarks/stream.py.
 
 Rules:
-- Only a plain body of known length is taken over, when aiohttp holds none of it any more, and when so much is left that
-  it pays.
 - Behind the last byte the connection is aiohttp's again, and goes back to its pool: the next request uses it. aiohttp
   parses each response with a new parser, so it does not matter that the last one never saw the body's end. A body that
   is closed before its end closes the connection.
@@ -19,9 +17,6 @@ Rules:
 - `readinto` returns when the buffer is full, or `LINGER` seconds after its first byte.
 - The kernel gathers: while much is still to come, it says so only when `GATHER` bytes are there (SO_RCVLOWAT), or as
   many as are wanted if that is less.
-- Over TLS it is the transport below that is given this protocol, and the bytes are deciphered into the caller's buffer
-  (`deciphering.py`). What came and is not deciphered yet stays with OpenSSL.
-- Taking a body over is a fast path (`fast_path.py`): where it fails, aiohttp goes on as ever.
 - aiohttp may still switch the reading on: an earlier response of the same connection that was whole when the
   connection was given on, and is drained only now, does so. What comes then is kept for the next `readinto`,
   and the reading is switched off again.
@@ -32,18 +27,10 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from functools import partial
+from contextlib import suppress
 from typing import Final
 
-import aiohttp
-
-from streamrec.storage.backends.fast_path import FastPath
-from streamrec.storage.backends.http.deciphering import Deciphering, taken_apart
-
-__all__ = ["BUFFERED_BODIES", "BufferedBody", "take_over"]
-
-LEAST: Final = 1 << 20
-"""Bytes that must be left for a body to be taken over."""
+__all__ = ["GATHER", "LINGER", "BufferedBody"]
 
 SPILL: Final = 1 << 16
 """Bytes that are taken at a time while nobody waits for them."""
@@ -52,60 +39,8 @@ GATHER: Final = 1 << 20
 """So many bytes at a time: a turn of the event loop for fewer costs as much as receiving them. Ungathered, a paced
 connection gives 64 KiB."""
 
-RECORD_EXTRA: Final = 64
-"""More than what TLS adds to each of its records of 16 KiB."""
-
 LINGER: Final = 0.02
 """How long a buffer that is not full waits for more, in seconds."""
-
-BUFFERED_BODIES: Final = FastPath("receiving bodies past aiohttp (streamrec.storage.backends.http.buffered_body)")
-ALL: Final = "all connections"
-
-
-def take_over(response: aiohttp.ClientResponse, remaining: int) -> BufferedBody | None:
-    """Takes a response's connection over, if that is worth it and safe; None where it is not.
-
-    Args:
-        response: A response whose `content` was drained a moment ago.
-        remaining: Bytes of its body that have not come yet.
-    """
-    if remaining < LEAST or not BUFFERED_BODIES.is_open(ALL):
-        return None
-    try:
-        return _buffered(response, remaining)
-    except Exception as error:
-        BUFFERED_BODIES.leave(ALL, error)
-        return None
-
-
-def _buffered(response: aiohttp.ClientResponse, remaining: int) -> BufferedBody | None:
-    connection = response.connection
-    if connection is None or connection.transport is None:
-        return None
-    transport, handler = connection.transport, connection.protocol
-    held = getattr(handler, "_tail", b"")
-    if not isinstance(transport, asyncio.Transport) or handler is None or held or not transport.is_reading():
-        return None
-    finish = partial(_give_to_the_pool, response, transport)
-    if transport.get_extra_info("sslcontext") is None:
-        buffered = BufferedBody(transport, handler, remaining, finish)
-    else:
-        deciphering = taken_apart(transport)
-        if deciphering is None:
-            return None
-        transport.pause_reading()  # asyncio's own TLS reads no more
-        transport = deciphering.below
-        buffered = BufferedBody(transport, deciphering.protocol, remaining, finish, deciphering)
-    transport.pause_reading()
-    transport.set_protocol(buffered)
-    return buffered
-
-
-def _give_to_the_pool(response: aiohttp.ClientResponse, transport: asyncio.Transport) -> None:
-    """Tells aiohttp that the body is whole: it keeps the connection for the next request, if the server does."""
-    response.content.feed_eof()
-    if not transport.is_closing() and not transport.is_reading():
-        transport.resume_reading()  # so that a server that ends it is heard
 
 
 class BufferedBody(asyncio.BufferedProtocol):
@@ -116,7 +51,6 @@ class BufferedBody(asyncio.BufferedProtocol):
         handler: Its protocol until now.
         remaining: Bytes of the body that have not come yet.
         finish: Called when all have come, and the transport is the handler's again.
-        deciphering: How they are deciphered; None where they come as they are.
     """
 
     def __init__(
@@ -125,13 +59,11 @@ class BufferedBody(asyncio.BufferedProtocol):
         handler: asyncio.BaseProtocol,
         remaining: int,
         finish: Callable[[], None],
-        deciphering: Deciphering | None = None,
     ) -> None:
         self._transport = transport
         self._handler = handler
         self._finish = finish
         self._ours = True
-        self._deciphering = deciphering
         self._socket = transport.get_extra_info("socket")
         self._gathers = 1
         self._remaining = remaining
@@ -155,13 +87,7 @@ class BufferedBody(asyncio.BufferedProtocol):
         if self._spilled:
             return self._take_spilled(buffer)
         self._target, self._filled = buffer[: self._remaining], 0
-        if self._deciphering is not None:
-            self._filled = self._deciphering.read(self._target)
-        if self._filled == len(self._target):
-            self._target = None
-        elif self._failure is None:
-            if self._filled:
-                self._linger = self._loop.call_later(LINGER, self._wake)
+        if self._failure is None:
             self._waiter = self._loop.create_future()
             self._gather()
             self._transport.resume_reading()
@@ -180,9 +106,6 @@ class BufferedBody(asyncio.BufferedProtocol):
         if self._socket is None or self._target is None:
             return
         wanted, sure = len(self._target) - self._filled, self._remaining - self._filled
-        if self._deciphering is not None:
-            wanted += RECORD_EXTRA * (2 + wanted // (16 << 10))
-            sure -= self._deciphering.most_ciphered()
         count = max(1, min(GATHER, wanted, sure))
         if count == self._gathers or self._gathers < count < GATHER:
             return
@@ -202,16 +125,14 @@ class BufferedBody(asyncio.BufferedProtocol):
         """The caller has so many bytes more; the connection has done its work behind the last one."""
         self._remaining -= count
         if not self._remaining and self._failure is None and not self._spilled:
-            try:
-                self._release()
-            except Exception as error:
-                BUFFERED_BODIES.leave(ALL, error)
+            self._release()
         return count
 
     def _release(self) -> None:
         """The connection goes back to where it came from."""
         if self._gathers > 1 and self._socket is not None:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+            with suppress(OSError):
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         self.give_back()
         self._finish()
 
@@ -219,8 +140,6 @@ class BufferedBody(asyncio.BufferedProtocol):
         """Where the transport puts the next bytes."""
         if self._target is None:
             self._transport.pause_reading()
-        if self._deciphering is not None:
-            return self._deciphering.room()
         if self._target is None:
             self._spill = memoryview(bytearray(SPILL))
             return self._spill
@@ -228,11 +147,8 @@ class BufferedBody(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have landed."""
-        if self._deciphering is not None:
-            nbytes = self._decipher(self._deciphering, nbytes)
-        elif self._target is None:
-            self._spilled += self._spill[:nbytes]
         if self._target is None:
+            self._spilled += self._spill[:nbytes]
             return
         self._filled += nbytes
         if self._filled == len(self._target):
@@ -242,32 +158,13 @@ class BufferedBody(asyncio.BufferedProtocol):
         if self._linger is None and self._filled:
             self._linger = self._loop.call_later(LINGER, self._wake)
 
-    def _decipher(self, deciphering: Deciphering, nbytes: int) -> int:
-        """Into the caller's buffer, where there is one; how many bytes came of it."""
-        try:
-            if self._target is None:
-                deciphering.came(nbytes)
-                return 0
-            return deciphering.read_on(nbytes, self._target[self._filled :])
-        except OSError as error:  # of the network, or of what came: those of TLS are such errors too
-            self._failure = error
-        except Exception as error:
-            BUFFERED_BODIES.leave(ALL, error)
-            self._failure = error
-        self._transport.abort()
-        self._wake()
-        return 0
-
     def give_back(self) -> None:
         """The connection's own protocol goes on with it."""
         if not self._ours or self._failure is not None:
             return
         self._ours = False
         self._failure = ConnectionAbortedError("the body was closed")
-        if self._deciphering is None:
-            self._transport.set_protocol(self._handler)
-        else:
-            self._deciphering.give_back()
+        self._transport.set_protocol(self._handler)
 
     def eof_received(self) -> bool:
         """The server ended the connection; the transport closes it."""

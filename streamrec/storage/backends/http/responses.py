@@ -15,7 +15,7 @@ import aiohttp
 
 from streamrec.errors import StorageError
 from streamrec.storage.backend import ObjectInfo
-from streamrec.storage.backends.http.buffered_body import take_over
+from streamrec.storage.backends.http.take_over import take_over
 from streamrec.storage.resilience.faults import (
     Cause,
     TransientError,

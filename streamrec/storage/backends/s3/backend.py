@@ -27,7 +27,7 @@ from streamrec.errors import StorageError
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
 from streamrec.storage.backends.fast_path import FastPath
 from streamrec.storage.backends.http import responses as http_body
-from streamrec.storage.backends.http.buffered_body import BUFFERED_BODIES
+from streamrec.storage.backends.http.take_over import BUFFERED_BODIES
 from streamrec.storage.backends.option_names import OF_EVERY_FILESYSTEM, check_endpoint, check_names, parameters_of
 from streamrec.storage.backends.options import Source, build
 from streamrec.storage.backends.s3.credentials import watch_credentials
