@@ -70,10 +70,14 @@ def _said(headers: dict[str, str | bytes]) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-@pytest.fixture(params=[0, 2], ids=["alone", "helped"])
+@pytest.fixture(params=["alone", "helped", "record by record"])
 def helpers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Helpers:
-    """Bodies are deciphered by the event loop's thread, or all of them by two helpers."""
-    helpers = Helpers(request.param)
+    """Bodies are deciphered by the event loop's thread, all of them by two helpers, or where OpenSSL is built in."""
+    if request.param == "record by record":
+        monkeypatch.setattr(take_over, "BUFFERED_BODIES", FastPath("receiving bodies with OpenSSL built in"))
+        monkeypatch.delattr("_ssl.__file__")
+        openssl.library.cache_clear()
+    helpers = Helpers(2 if request.param == "helped" else 0)
     monkeypatch.setattr(tls_body, "HELPERS", helpers)
     monkeypatch.setattr(Load, "is_busy", lambda _: True)
     return helpers
@@ -239,5 +243,5 @@ async def test_where_asyncio_is_not_as_expected_the_client_reads(
         for _ in range(3):
             assert await read_all(await storage.stream(path), 1 << 20) == data
     assert way.fallbacks == 1
-    assert not way.is_open(tls_body.ALL)
+    assert not way.is_open(tls_body.BLOCKS if broken == "OpenSSL" else tls_body.ALL)
     assert len([line for line in caplog.messages if "client's own way is taken" in line]) == 1

@@ -5,8 +5,8 @@ thread that deciphers so waits for it 64 times a megabyte. OpenSSL's own BIOs do
 BIO reads until the caller's buffer is full or the socket is empty, in one call that holds no lock.
 
 What is private here is CPython's: where an `SSLObject` has its `SSL *`. It lies between two members of which one is
-known, the context, in all releases from 3.11 to 3.14; where that is not found, or where the functions are not to be
-had (a Python that has OpenSSL built in), nothing is made of it.
+known, the context, in all releases from 3.11 to 3.14. Where that is not found, or where the functions are not to be
+had (a Python that has OpenSSL built in, as those that uv installs), a `RecordReader` does the same by `SSLObject`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import ctypes
 import os
 import ssl
 import sys
+import threading
 from functools import cache
 from typing import Any, Final
 
-__all__ = ["SocketReader", "library", "pointer_of"]
+__all__ = ["RecordReader", "SocketReader", "decipher", "library", "pointer_of"]
 
 BUFFER: Final = 128 << 10
 """Bytes that are taken off a socket at a time: they stay in the second cache until they are deciphered."""
@@ -131,6 +132,75 @@ class SocketReader:
     def __del__(self) -> None:
         if hasattr(self, "_bio") and os.getpid() == self._process:  # a forked child's may be half way through a read
             self.close()
+
+
+class _OfThread(threading.local):
+    """A buffer for each thread: nobody else writes into it between the kernel's doing so and OpenSSL's reading."""
+
+    def __init__(self) -> None:
+        self.buffer = memoryview(bytearray(BUFFER))
+
+
+_of_thread = _OfThread()
+
+
+class RecordReader:
+    """A SocketReader by Python's ssl module: a call for each record, where OpenSSL cannot be called past it.
+
+    Args:
+        connection: The connection.
+        incoming: The memory BIO that it reads.
+        file: The descriptor of its socket, which does not block.
+    """
+
+    def __init__(self, connection: ssl.SSLObject, incoming: ssl.MemoryBIO, file: int) -> None:
+        self._connection = connection
+        self._incoming = incoming
+        self._file = file
+
+    def read(self, target: memoryview) -> int:
+        """Fills a buffer as far as the socket has bytes.
+
+        Raises:
+            OSError: The connection ended, or what came was not what the server sent.
+        """
+        filled = decipher(self._connection, target)
+        while filled < len(target):
+            try:
+                count = os.readv(self._file, [_of_thread.buffer])
+            except BlockingIOError:
+                break
+            if not count:
+                if filled:
+                    break
+                raise ConnectionResetError("the connection ended")
+            self._incoming.write(_of_thread.buffer[:count])
+            filled += decipher(self._connection, target[filled:])
+        return filled
+
+    def holds_none(self) -> bool:
+        """What was taken off the socket is where asyncio goes on with it."""
+        return True
+
+    def close(self) -> None:
+        """Nothing was changed."""
+
+
+def decipher(connection: ssl.SSLObject, target: memoryview) -> int:
+    """Deciphers what lies in a connection's memory BIO; returns how many bytes that are, maybe none."""
+    filled = 0
+    try:
+        while filled < len(target):
+            count: int = connection.read(len(target) - filled, target[filled:])  # type: ignore[assignment]
+            if not count:
+                raise ConnectionResetError("the server closed the connection")
+            filled += count
+    except ssl.SSLWantReadError:
+        pass
+    except ConnectionError:
+        if not filled:
+            raise
+    return filled
 
 
 def pointer_of(connection: ssl.SSLObject) -> int:

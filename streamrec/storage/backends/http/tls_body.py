@@ -27,12 +27,15 @@ from typing import Any, Final
 from streamrec.storage.backends.fast_path import FastPath
 from streamrec.storage.backends.http.buffered_body import GATHER, LINGER
 from streamrec.storage.backends.http.helpers import HELPERS
-from streamrec.storage.backends.http.openssl import SocketReader, pointer_of
+from streamrec.storage.backends.http.openssl import RecordReader, SocketReader, decipher
 
 __all__ = ["ALL", "TLSBody", "take_over_tls"]
 
 ALL: Final = "all connections"
 """What the fast path is left for."""
+
+BLOCKS: Final = "a block over TLS by one call of OpenSSL"
+"""What it is left for where only that does not work: records are then deciphered one by one, past aiohttp still."""
 
 RECORD: Final = (16 << 10) + 512
 """No record of TLS is longer."""
@@ -57,10 +60,11 @@ class TLSBody:
         self._way = way
         self._transport: asyncio.Transport = protocol._transport
         self._connection: ssl.SSLObject = protocol._sslobj
+        self._incoming: ssl.MemoryBIO = protocol._incoming
         self._answers: ssl.MemoryBIO = protocol._outgoing
         self._socket: socket.socket = self._transport.get_extra_info("socket").dup()
         self._loop = asyncio.get_running_loop()
-        self._reader: SocketReader | None = None
+        self._reader: SocketReader | RecordReader | None = None
         self._remaining = remaining
         self._gathers = 1
         self._empty = False
@@ -105,10 +109,10 @@ class TLSBody:
     async def _read(self, target: memoryview) -> int:
         """What is there now: what asyncio took off the socket before, then what the socket has."""
         if self._reader is None:
-            count = _read_on(self._connection, target)
+            count = decipher(self._connection, target)
             if count == len(target):
                 return count
-            self._reader = SocketReader(self._connection, self._socket.fileno())
+            self._reader = _reader_of(self._connection, self._incoming, self._socket.fileno(), self._way)
             target = target[count:]
         else:
             count = 0
@@ -175,7 +179,6 @@ def take_over_tls(
     parts: Any = protocol
     if not isinstance(parts._incoming, ssl.MemoryBIO) or parts._sslobj is not transport.get_extra_info("ssl_object"):
         raise AttributeError("asyncio keeps its TLS in another way than from Python 3.11 to 3.14")
-    pointer_of(parts._sslobj)
     if parts._state is not SSLProtocolState.WRAPPED or parts._write_backlog or below.is_closing():
         return None
     body = TLSBody(parts, remaining, finish, way)
@@ -184,21 +187,16 @@ def take_over_tls(
     return body
 
 
-def _read_on(connection: ssl.SSLObject, target: memoryview) -> int:
-    """Deciphers what asyncio has received; returns how many bytes that are, maybe none."""
-    filled = 0
-    try:
-        while filled < len(target):
-            count: int = connection.read(len(target) - filled, target[filled:])  # type: ignore[assignment]
-            if not count:
-                raise ConnectionResetError("the server closed the connection")
-            filled += count
-    except ssl.SSLWantReadError:
-        pass
-    except ConnectionError:
-        if not filled:
-            raise
-    return filled
+def _reader_of(
+    connection: ssl.SSLObject, incoming: ssl.MemoryBIO, file: int, way: FastPath
+) -> SocketReader | RecordReader:
+    """OpenSSL itself, where it can be called; else Python's ssl module."""
+    if way.is_open(BLOCKS):
+        try:
+            return SocketReader(connection, file)
+        except AttributeError as error:
+            way.leave(BLOCKS, error)
+    return RecordReader(connection, incoming, file)
 
 
 def _answer(waiter: asyncio.Future[bool], readable: bool) -> None:
