@@ -1,4 +1,4 @@
-"""fsspec's simplecache keeps what it has of a file when a download breaks off, and takes it for the file: not here."""
+"""fsspec's caches of whole files keep what they have when a download breaks off, and take it for the file: not here."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from fsspec.implementations.cached import CachingFileSystem
+
 from streamrec.storage.resilience.faults import Cause, TransientError
 
-__all__ = ["whole"]
+__all__ = ["below", "whole"]
+
+
+def below(filesystem: Any) -> Any:
+    """What a cache keeps copies of; anything else as it is."""
+    return filesystem.fs if isinstance(filesystem, CachingFileSystem) else filesystem
 
 
 @contextmanager
@@ -17,24 +24,30 @@ def whole(filesystem: Any, name: str, size: int | None) -> Iterator[None]:
     """Opens a file within: a copy that is not whole is removed, so that the next attempt fetches it again.
 
     Args:
-        filesystem: Any; only a simplecache is looked at.
+        filesystem: Any; only a simplecache and a filecache are looked at.
         name: The file.
         size: Its bytes, as its store says; None where it does not.
 
     Raises:
         TransientError: The copy has another number of bytes.
     """
-    if "simplecache" not in filesystem.protocol:
+    if not any(kind in filesystem.protocol for kind in ("simplecache", "filecache")):
         yield
         return
     try:
         yield
-        copy = filesystem._check_file(filesystem._strip_protocol(name))
-        if size is not None and (found := os.path.getsize(copy)) != size:
+        copy = copy_of(filesystem, name)
+        if size is not None and copy is not None and (found := os.path.getsize(copy)) != size:
             raise TransientError(Cause.BROKEN, f"the copy in the cache has {found:,} bytes of {size:,}")
     except BaseException:
-        copy = filesystem._check_file(filesystem._strip_protocol(name))
+        copy = copy_of(filesystem, name)
         if copy is not None and copy.startswith(filesystem.storage[-1]):
             with suppress(OSError):
                 os.unlink(copy)
         raise
+
+
+def copy_of(filesystem: Any, name: str) -> str | None:
+    """Where the copy of a file is; None where there is none."""
+    found = filesystem._check_file(filesystem._strip_protocol(name))
+    return (found[1] if isinstance(found, tuple) else found) or None

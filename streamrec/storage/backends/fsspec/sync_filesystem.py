@@ -156,7 +156,7 @@ class SyncFsBackend:
         ftp.wake(self._fs)
         sftp.wake(self._fs)
         self._fs.invalidate_cache(self._fs._parent(name))
-        return self._fs.info(name)
+        return caches.below(self._fs).info(name)  # a filecache lists the directory, which a web server may refuse
 
     def _open_file(self, name: str, start: int, size: int | None) -> _File:
         ftp.wake(self._fs)
