@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -13,7 +14,7 @@ from streamrec.shards import Portion, ShardInfo, ShardReader, assign_records, de
 from streamrec.shards.listing.assignment import ShardSize
 from streamrec.storage import Storages
 
-__all__ = ["BATCH_BYTES", "Part", "Survey", "look", "parts_of"]
+__all__ = ["BATCH_BYTES", "Part", "Survey", "look", "parts_of", "understood"]
 
 SAMPLED_SHARDS: Final = 4
 SAMPLED_RECORDS: Final = 250
@@ -66,6 +67,11 @@ class Part:
     def paths(self) -> list[str]:
         """The shards."""
         return list(dict.fromkeys(portion.path for portion in self.portions))
+
+
+def understood(path: str) -> str:
+    """A path as workers understand it, whose working directory is another one: a local path becomes absolute."""
+    return path if "://" in path else os.path.abspath(os.path.expanduser(path))
 
 
 async def look(shards: Shards, manifest: str | None, features: Mapping[str, Any] | None) -> Survey:

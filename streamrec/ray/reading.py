@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ from streamrec.pipeline.engine.description import Chain
 from streamrec.pipeline.sources.shards.portions import Portions
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.pipeline.telemetry.stats import Stats
-from streamrec.ray.planning import Part, look, parts_of
+from streamrec.ray.planning import Part, look, parts_of, understood
 from streamrec.shards import Filenames
 
 __all__ = ["TFRecordDatasource", "read_tfrecords"]
@@ -57,8 +58,8 @@ class TFRecordDatasource(Datasource):  # type: ignore[misc, unused-ignore]
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         source = TFRecordDataset(paths, storage_options=storage_options, **reading).chain.source
         assert isinstance(source, Shards)
-        self._shards = source
-        self._survey = bridge.run(look, source, manifest, features)
+        self._shards = replace(source, filenames=tuple(map(understood, source.filenames)))
+        self._survey = bridge.run(look, self._shards, manifest and understood(manifest), features)
 
     def get_name(self) -> str:
         """What Ray calls the read tasks."""

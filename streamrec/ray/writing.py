@@ -17,6 +17,7 @@ from ray.data.block import BlockAccessor
 
 from streamrec import bridge
 from streamrec.interchange.arrow import examples_of
+from streamrec.ray.planning import understood
 from streamrec.shards import Manifest, ShardInfo, ShardWriter
 from streamrec.storage import Storages
 from streamrec.tfrecord import TFRecordOptions
@@ -39,10 +40,12 @@ class TFRecordDatasink(Datasink[list[ShardInfo]]):  # type: ignore[misc, unused-
         overwrite: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._pattern = f"{path.rstrip('/')}/part-{{shard:05d}}.tfrecord" if "{shard" not in path else path
+        pattern = f"{path.rstrip('/')}/part-{{shard:05d}}.tfrecord" if "{shard" not in path else path
+        self._pattern = understood(pattern)
         self._options = options if isinstance(options, TFRecordOptions) else TFRecordOptions(options)
         self._shard_bytes = shard_bytes
-        self._manifest = manifest or self._pattern[: self._pattern.rfind("/") + 1] + "manifest.json"
+        beside = self._pattern[: self._pattern.rfind("/") + 1] + "manifest.json"
+        self._manifest = understood(manifest or beside)
         self._overwrite = overwrite
         self._storage_options = dict(storage_options or {})
 

@@ -6,6 +6,7 @@ The workers need streamrec, and must reach all paths. A task that its machine lo
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -102,9 +103,12 @@ def ended(ray: Any, references: list[Any]) -> list[Any]:
 
 
 def remote(ray: Any, function: Callable[[Any], Any]) -> Any:
-    """A remote function of Ray, which takes no `partial` itself."""
+    """A remote function of Ray, which takes no `partial` itself; relative paths mean what they mean here."""
+    here = os.getcwd()
 
     def call(item: Any) -> Any:
+        with suppress(OSError):  # another machine may lack the directory
+            os.chdir(here)
         return function(item)
 
     return ray.remote(num_cpus=1)(call)
