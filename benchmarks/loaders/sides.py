@@ -97,8 +97,9 @@ def mosaic(kind: str, url: str, folder: str) -> Made:
 def litdata(kind: str, url: str, folder: str) -> Made:
     """LitData, whose cache is a folder that is empty at first."""
     from litdata import StreamingDataLoader, StreamingDataset
+    from litdata.streaming import downloader
 
-    os.environ["AWS_ALLOW_HTTP"] = "true"  # its client takes https alone
+    downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True  # its client takes https alone
     options = {
         "endpoint_url": url,
         "aws_access_key_id": "any",
