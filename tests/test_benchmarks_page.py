@@ -46,9 +46,8 @@ FIGURES: dict[str, Callable[[], list[str]]] = {
     "benchmarks.training`": lambda: [
         two(row("training", side=side)["speed"]) for side in ("streamrec", "tf.data", "DataLoader")
     ],
-    "benchmarks.stream --only nginx`": lambda: [
-        f"{row('stream', server='nginx', records='110 kB', block_length=1)[key]:.2f}"
-        for key in ("speed_ratio", "cpu_ratio")
+    "benchmarks.tls --only nginx`": lambda: [
+        two(row("tls", server="nginx", tls=True)["streamrec"][f"{key}_of_bare"]) for key in ("mb_s", "cpu")
     ],
     "benchmarks.paced --only large`": lambda: [
         of_streamrec("paced", "large", one) for one in ("s3fs_open", "gcsfs_open")
