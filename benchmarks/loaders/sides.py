@@ -89,7 +89,9 @@ def mosaic(kind: str, url: str, folder: str) -> Made:
 
     def begun() -> Any:
         dataset = StreamingDataset(remote="s3://data/mds", local=folder, batch_size=KINDS[kind][1], shuffle=False)
-        return DataLoader(dataset, KINDS[kind][1], num_workers=WORKERS, collate_fn=collated_raw)
+        # Forked workers gave samples of no bytes. The time of these, children of another process, is not counted.
+        how: dict[str, Any] = {"num_workers": WORKERS, "multiprocessing_context": "forkserver"}
+        return DataLoader(dataset, KINDS[kind][1], collate_fn=collated_raw, **how)
 
     return begun
 
