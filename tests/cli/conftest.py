@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -67,6 +68,19 @@ def start(*arguments: str | Path) -> subprocess.Popen[str]:
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
+
+
+def interrupted(*arguments: str | Path) -> str:
+    """What the command says when Ctrl-C comes after its first shard is written: it ends as interrupted ones do."""
+    with start("-v", *arguments) as process:
+        assert process.stderr is not None
+        while "is written" not in process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    return said
 
 
 def examples(count: int) -> list[bytes]:

@@ -2,8 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -13,7 +11,7 @@ import pytest
 import streamrec
 from streamrec.storage.backends.fsspec import common
 from streamrec.storage.resilience.faults import Cause, TransientError
-from streamrec.testing.servers import ServerError, Store, azurite
+from streamrec.testing.servers import Store
 from tests.storage.contract import QUICK, NotExclusiveTests, Place
 
 adlfs = pytest.importorskip("adlfs")
@@ -21,14 +19,8 @@ ClientAuthenticationError = pytest.importorskip("azure.core.exceptions").ClientA
 
 
 @pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
-    with ExitStack() as stack:
-        try:
-            store = stack.enter_context(azurite())
-        except ServerError as error:
-            pytest.skip(str(error))
-        adlfs.AzureBlobFileSystem(**store.options).mkdir("streamrec")
-        yield store
+def store(azure: Store) -> Store:
+    return azure
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # azure-core's own way of uploading

@@ -4,8 +4,8 @@ The reader goes on at the byte it reached, or reads the file again: each record 
 """
 
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ import pytest
 
 import streamrec
 from streamrec.storage import Storages
-from streamrec.testing.servers import ServerError, Store, azurite
+from streamrec.testing.servers import Store
 from tests.effort import thorough
 from tests.storage.backends.hugging_face import REPOSITORY, hub
 from tests.storage.backends.test_chained_urls import (
@@ -88,18 +88,6 @@ async def test_hugging_face() -> None:
             options = {"endpoint": proxy.url, "token": False}
             assert await read(f"hf://datasets/{REPOSITORY}/a/x-0.tfrecord", options) == RECORDS
         assert not breaking.left
-
-
-@pytest.fixture(scope="module")
-def azure() -> Iterator[Store]:
-    adlfs = pytest.importorskip("adlfs")
-    with ExitStack() as stack:
-        try:
-            store = stack.enter_context(azurite())
-        except ServerError as error:
-            pytest.skip(str(error))
-        adlfs.AzureBlobFileSystem(**store.options).mkdir("streamrec")
-        yield store
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # azure-core's own way of uploading
