@@ -167,11 +167,20 @@ def record_at(before: Position, after: Position, block_length: int) -> tuple[int
     >>> before = {"source": {"slots": [[0, 0, 8, None, ""], [1, 0, 8, None, ""]]}, "skip": 3}
     >>> record_at(before, {"source": {"slots": slots, "cycle": 0, "block": 0}}, block_length=1)
     (1, 9)
+
+    Where one shard alone takes part, `after` may lie within a chunk as well, on either side of the record:
+
+    >>> before = {"source": {"slots": [[0, 0, 0, None, ""]]}, "skip": 13}
+    >>> record_at(before, {"source": {"slots": [[0, 0, 11, None, ""]]}, "skip": 5}, block_length=1)
+    (0, 13)
     """
     first, last = records(before), records(after)
+    if len(first) == 1 and first.keys() == last.keys():
+        [(shard, record)] = first.items()
+        return shard, record + int(before.get("skip", 0))
     moved = {shard: record - first.get(shard, 0) for shard, record in last.items()}
     moved = {shard: count for shard, count in moved.items() if count > 0}
-    back = sum(moved.values()) - before.get("skip", 0) + after.get("skip", 0)
+    back = sum(moved.values()) - before.get("skip", 0)
     if back <= 0 or not moved:
         return None
     if len(moved) == 1:

@@ -13,6 +13,7 @@ from streamrec import ShardWriter, TFRecordDataset
 from streamrec.storage.backends.http import tls_body
 from streamrec.storage.backends.http.helpers import Helpers, Load
 from streamrec.testing.servers import Store
+from tests.effort import OTHER_CLIENT
 from tests.storage.backends.test_tls import relayed, store
 from tests.storage.contract import QUICK
 
@@ -146,4 +147,5 @@ def test_a_forked_child_has_helpers_of_its_own_and_none_holds_an_exit_up(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script], capture_output=True, text=True, timeout=90
     )
     assert (done.returncode, done.stdout) == (0, "read\n" * 2), done.stderr
-    assert not done.stderr
+    said = [line for line in done.stderr.splitlines() if not (OTHER_CLIENT and "repeated_gets" in line)]
+    assert not said  # an old client has no GETs that can be repeated, which is said once

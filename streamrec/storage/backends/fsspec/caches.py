@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from fsspec.implementations.cached import CachingFileSystem
+from fsspec.implementations.cached import CachingFileSystem, WholeFileCacheFileSystem
 
 from streamrec.storage.resilience.faults import Cause, TransientError
 
@@ -31,7 +31,7 @@ def whole(filesystem: Any, name: str, size: int | None) -> Iterator[None]:
     Raises:
         TransientError: The copy has another number of bytes.
     """
-    if not any(kind in filesystem.protocol for kind in ("simplecache", "filecache")):
+    if not isinstance(filesystem, WholeFileCacheFileSystem):  # whose `protocol` an old fsspec takes from what it caches
         yield
         return
     try:
