@@ -136,10 +136,10 @@ def test_errors(tmp_path: Path) -> None:
 def test_a_missing_feature(tmp_path: Path, place: Any) -> None:
     data = [encode_example({"id": number} if number != 10 else {"other": 1}) for number in range(21)]
     (tmp_path / "shard").write_bytes(encode_records(data))
-    dataset = TFRecordDataset(str(tmp_path / "shard")).distribute().batch(4).parse_example(FEATURES)
+    dataset = TFRecordDataset(str(tmp_path / "shard")).distribute().shuffle(8).batch(4).parse_example(FEATURES)
     with pytest.raises(FeatureError, match="feature 'id': found nothing") as told:
         list(place(IterDataset(dataset)))
-    assert f"{tmp_path / 'shard'}, record" in told.value.__notes__[0]
+    assert f"{tmp_path / 'shard'}, record 10" in told.value.__notes__[0]
 
 
 @pytest.mark.parametrize("place", [iter, in_a_worker])

@@ -131,11 +131,13 @@ def test_bad_input(tmp_path: Path) -> None:
             seen += batch["id"].tolist()
     assert seen == list(range(32))
     features = {**FEATURES, "label": FixedLenFeature((), np.int64)}
-    dataset = TFRecordDataset(examples(tmp_path / "good", 8)).batch(8).parse_example(features)
+    dataset = TFRecordDataset(examples(tmp_path / "good", 8)).shuffle(8, seed=1).batch(8)
+    first = next(iter(dataset.parse_example(FEATURES)))["id"][0]
     with pytest.raises(FeatureError, match="label") as told:
-        list(Loader(dataset, ROWS))
+        list(Loader(dataset.with_epoch(0).parse_example(features), ROWS))
     assert told.value.feature == "label"
-    assert f"{tmp_path / 'good'}, record 0" in told.value.__notes__[0]
+    assert told.value.__notes__[0].endswith(f"{tmp_path / 'good'}, record {first}")
+    assert "element 0 of this run" in told.value.__notes__[0]
 
 
 def test_a_server_that_goes_away(leaving: Leaving) -> None:

@@ -5,6 +5,7 @@ Rules:
 - `positions.at(i)` says where to resume so that exactly `elements[i:]` and all that follows come. It is made
   when somebody asks, never per record.
 - Chunks and positions are immutable, and positions hold no data.
+- Positions that know what an element was made of say so (`made_of`), down to the records of shards: errors ask.
 - A chunk with an error stands for an element that failed: it has no elements, and its place is behind that one.
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, overload
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, overload, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -29,14 +30,19 @@ __all__ = [
     "Chunk",
     "Elements",
     "FixedPosition",
-    "Marks",
     "Nested",
     "Picked",
     "Position",
     "Positions",
+    "Precursor",
+    "RecordPlace",
     "Shifted",
     "StageState",
+    "Stretches",
     "Stride",
+    "Traceable",
+    "in_stretches",
+    "records_behind",
     "weigh",
     "weigh_places",
     "with_state",
@@ -107,6 +113,57 @@ class Positions(Protocol):
         """Resume there, and exactly `elements[index:]` and what follows come."""
 
 
+class RecordPlace(NamedTuple):
+    """Where a record lies: its shard's URL, its number there, and its header's offset, as far as they are known."""
+
+    path: str
+    record: int | None
+    offset: int | None = None
+
+    def __str__(self) -> str:
+        at = f"byte {self.offset:,}" if self.record is None else f"record {self.record:,}"
+        return f"{self.path}, {at}"
+
+
+@dataclass(frozen=True, slots=True)
+class Precursor:
+    """What an element was made of: element `index` of an earlier chunk with these positions; of a batch, its row."""
+
+    positions: Positions
+    index: int
+    row: int = 0
+
+
+Stretches = Sequence[tuple[Positions, int, int]]
+"""Elements that follow each other: the positions of their chunk, the first one's index there, and how many."""
+
+
+@runtime_checkable
+class Traceable(Protocol):
+    """Positions that say what the elements between them were made of."""
+
+    def made_of(self, index: int, row: int) -> Sequence[Precursor | RecordPlace]:
+        """What element `index`, or row `row` of it if it is a batch, was made of; nothing where that is not known."""
+
+
+def records_behind(positions: Positions, index: int, row: int = 0) -> Iterator[RecordPlace]:
+    """The records that an element, or a row of a batch, was made of, as far as they are known."""
+    for found in positions.made_of(index, row) if isinstance(positions, Traceable) else ():
+        if isinstance(found, RecordPlace):
+            yield found
+        else:
+            yield from records_behind(found.positions, found.index, found.row)
+
+
+def in_stretches(stretches: Stretches, index: int, row: int = 0) -> Sequence[Precursor]:
+    """Element `index` of all stretches; nothing where they have fewer."""
+    for positions, first, count in stretches:
+        if index < count:
+            return (Precursor(positions, first + index, row),)
+        index -= count
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """A run of elements, their positions, and about how many bytes both keep alive; or an element that failed."""
@@ -146,17 +203,6 @@ class FixedPosition:
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
-    """Positions of elements that were made of other elements: mark i is a place between those."""
-
-    marks: Sequence[tuple[Positions, int]]
-
-    def at(self, index: int) -> Position:
-        positions, inner = self.marks[index]
-        return positions.at(inner)
-
-
-@dataclass(frozen=True, slots=True)
 class Stride:
     """Positions of elements that are made of `size` elements each, from element `first` on."""
 
@@ -166,6 +212,9 @@ class Stride:
 
     def at(self, index: int) -> Position:
         return self.inner.at(self.first + index * self.size)
+
+    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+        return (Precursor(self.inner, self.first + index * self.size + row),) if row < self.size else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +228,9 @@ class Picked:
     def at(self, index: int) -> Position:
         return self.inner.at(int(self.indices[index]) if index < len(self.indices) else self.size)
 
+    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+        return (Precursor(self.inner, int(self.indices[index]), row),)
+
 
 @dataclass(frozen=True, slots=True)
 class StageState:
@@ -191,6 +243,9 @@ class StageState:
     def at(self, index: int) -> Position:
         return with_state(self.inner.at(index), self.stage, self.first + index)
 
+    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+        return (Precursor(self.inner, index, row),)
+
 
 @dataclass(frozen=True, slots=True)
 class Shifted:
@@ -202,6 +257,9 @@ class Shifted:
     def at(self, index: int) -> Position:
         return self.inner.at(self.first + index)
 
+    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+        return (Precursor(self.inner, self.first + index, row),)
+
 
 @dataclass(frozen=True, slots=True)
 class Nested:
@@ -212,6 +270,9 @@ class Nested:
 
     def at(self, index: int) -> Position:
         return {"source": {**self.state, "inner": dict(self.inner.at(index))}}
+
+    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+        return (Precursor(self.inner, index, row),)
 
 
 def with_state(position: Position, stage: str, state: Any) -> Position:

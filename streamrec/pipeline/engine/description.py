@@ -11,7 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from hashlib import blake2b
 from typing import Any, Protocol
@@ -91,9 +91,6 @@ class SourceCounter(ChunkCounter, Protocol):
     def queue(self, limit: int) -> ByteQueue:
         """A queue of its own, bounded in bytes, whose fill is told."""
 
-    def reads(self, paths: Sequence[str], block_length: int) -> None:
-        """It reads these shards, so many records of each at a turn; there may be more of them later."""
-
     def failed(self, error: Exception, number: int, chunk: Chunk, index: int) -> None:
         """A function of the user's failed at element `number` of this run, at a place of a chunk; the error says so."""
 
@@ -163,10 +160,6 @@ class RunContext:
     def queue(self, limit: int) -> ByteQueue:
         """A queue for chunks, bounded in bytes; the run's statistics tell how full it is."""
         return self.counter.queue(limit)
-
-    def tells(self, paths: Sequence[str], block_length: int) -> None:
-        """The source reads these shards, so many records of each at a turn: for errors, to say where they came up."""
-        self.counter.reads(paths, block_length)
 
     def take(self, share: Share) -> tuple[int, RunContext]:
         """A share of the budget for a buffer, in bytes, and all this with what is left for the chains that fill it."""

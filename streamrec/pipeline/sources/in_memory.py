@@ -11,7 +11,7 @@ from typing import Any
 import anyio.lowlevel
 import numpy as np
 
-from streamrec.pipeline.elements.chunk import Chunk, Position, weigh
+from streamrec.pipeline.elements.chunk import Chunk, Position, Precursor, RecordPlace, Traceable, weigh
 from streamrec.pipeline.elements.columns import Columns, rows_of, window
 from streamrec.pipeline.elements.nests import leaves, map_nest
 from streamrec.pipeline.elements.ragged_rows import RaggedRows
@@ -69,10 +69,17 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """The rows of arrays. Made by `of`; two are equal when their structure and all their values are."""
+    """The rows of arrays. Made by `of`; two are equal when their structure and all their values are.
+
+    Args:
+        data: The rows.
+        digest: What tells them from others.
+        origin: What the rows were made of; None where that is not known.
+    """
 
     data: Frames | Columns = field(repr=False, compare=False)
     digest: str
+    origin: Traceable | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of(cls, tensors: Any) -> Slices:
@@ -93,12 +100,12 @@ class Slices:
         return cls.of(batch)
 
     @classmethod
-    def holding(cls, column: Any) -> Slices:
+    def holding(cls, column: Any, origin: Traceable | None = None) -> Slices:
         """The values of a column of the caller's, or of dicts and tuples of them, which it gives away."""
         for part in leaves(column):
             if isinstance(part, np.ndarray):
                 part.flags.writeable = False
-        return cls(column if isinstance(column, Frames) else Columns(column), digest_of(column))
+        return cls(column if isinstance(column, Frames) else Columns(column), digest_of(column), origin)
 
     def __len__(self) -> int:
         return len(self.data)
@@ -165,7 +172,7 @@ async def yielded(source: Range | Slices, state: Mapping[str, Any] | None) -> As
         count = max(1, len(rows) * CHUNK_BYTES // max(weigh(rows), CHUNK_BYTES))
         elements = window(rows, 0, count)
         await anyio.lowlevel.checkpoint()
-        yield Chunk.weighed(elements, NumberedPositions(first))
+        yield Chunk.weighed(elements, NumberedPositions(first, getattr(source, "origin", None)))
         first += count
 
 
@@ -174,6 +181,10 @@ class NumberedPositions:
     """Positions of elements that have numbers."""
 
     first: int
+    origin: Traceable | None = None
 
     def at(self, index: int) -> Position:
         return {"source": {"next": self.first + index}}
+
+    def made_of(self, index: int, row: int) -> Sequence[Precursor | RecordPlace]:
+        return self.origin.made_of(self.first + index, row) if self.origin is not None else ()

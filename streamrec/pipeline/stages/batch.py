@@ -10,7 +10,19 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.example import RaggedTensor, SparseTensor
-from streamrec.pipeline.elements.chunk import NUMBERS, Batches, Chunk, Elements, Marks, Positions, Shifted, Stride
+from streamrec.pipeline.elements.chunk import (
+    NUMBERS,
+    Batches,
+    Chunk,
+    Elements,
+    Position,
+    Positions,
+    Precursor,
+    Shifted,
+    Stretches,
+    Stride,
+    in_stretches,
+)
 from streamrec.pipeline.elements.columns import Columns, as_array, compacted, joined, objects, window
 from streamrec.pipeline.elements.nests import map_nest, map_nests
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, stacked_ragged
@@ -19,7 +31,7 @@ from streamrec.pipeline.stages.padding import Padding, ragged
 from streamrec.pipeline.stages.stage import Offload, Step
 from streamrec.tfrecord import Frames, Joining
 
-__all__ = ["Batch", "PaddedBatch", "RaggedBatch", "Remainder", "batched", "check_size", "made", "stack"]
+__all__ = ["Batch", "PaddedBatch", "RaggedBatch", "batched", "check_size", "made", "stack"]
 
 
 def check_size(size: int) -> None:
@@ -82,51 +94,47 @@ class _Batching:
         self._drop_remainder = drop_remainder
         self._combine = combine
         self._held: Joining | Parts | None = None
-        self._mark: tuple[Positions, int] | None = None
+        self._stretches: list[tuple[Positions, int, int]] = []  # what is held
         self._end: tuple[Positions, int] | None = None
         self.failures: list[tuple[Exception, int]] = []
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
         self.failures = []
         count = len(chunk.elements)
-        mark = self._mark or (chunk.positions, 0)
         first = min(count, self._size - len(self._held)) if self._held is not None else 0
         if first:
-            self._hold(window(chunk.elements, 0, first))
-        completed = self._completed(mark, (chunk.positions, first))
+            self._hold(chunk, 0, first)
+        completed = self._completed((chunk.positions, first))
         last = count - (count - first) % self._size
         whole = self._whole(chunk, first, last)
-        if last > first or completed:
-            mark = (chunk.positions, last)
         if last < count:
-            self._hold(window(chunk.elements, last, count))
-        self._mark, self._end = mark, (chunk.positions, count)
+            self._hold(chunk, last, count)
+        self._end = (chunk.positions, count)
         return completed + whole
 
     def flush(self) -> list[Chunk]:
         if self._held is None or self._drop_remainder:
             return []
-        assert self._mark is not None
-        return self._tried(Remainder(self._mark))
+        return self._tried(None)
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
         """What came before an element that failed is a smaller batch; another one begins behind it."""
         left: list[Chunk] = []
         if self._held is not None and not self._drop_remainder:
-            assert self._mark is not None
-            assert self._end is not None
-            left = self._tried(Marks((self._mark, self._end)))
-        self._held = self._mark = None
+            left = self._tried(self._end)
+        self._held, self._stretches = None, []
         return [*left, chunk]
 
-    def _completed(self, start: tuple[Positions, int], end: tuple[Positions, int]) -> list[Chunk]:
+    def _completed(self, end: tuple[Positions, int]) -> list[Chunk]:
         """The batch that earlier chunks began, when it is whole."""
         if self._held is None or len(self._held) < self._size:
             return []
-        return self._tried(Marks((start, end)))
+        return self._tried(end)
 
-    def _tried(self, places: Positions) -> list[Chunk]:
+    def _tried(self, end: tuple[Positions, int] | None) -> list[Chunk]:
         """The batch that was held, or what went wrong with it."""
+        places = HeldPositions(tuple(self._stretches), end)
+        self._stretches = []
         try:
             return [Chunk.weighed([self._release()], places)]
         except Exception as error:
@@ -151,8 +159,10 @@ class _Batching:
                 batches = []
         return [*out, *made(batches, positions, (last - first) // self._size)]
 
-    def _hold(self, elements: Any) -> None:
+    def _hold(self, chunk: Chunk, first: int, last: int) -> None:
         """Keeps the start of a batch."""
+        elements = window(chunk.elements, first, last)
+        self._stretches.append((chunk.positions, first, last - first))
         if self._held is None:
             self._held = Joining(self._size) if isinstance(elements, Frames) else Parts()
         if isinstance(self._held, Joining):
@@ -190,17 +200,26 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True)
-class Remainder:
-    """Positions of a last, smaller batch: before it its first element's, after it the end of the input."""
+class HeldPositions:
+    """Positions of a batch that several chunks began, or the end of the input cut short.
 
-    before: tuple[Positions, int]
+    Args:
+        stretches: Its elements.
+        end: The place behind it; None for the end of the input.
+    """
 
-    def at(self, index: int) -> dict[str, Any]:
-        positions, inner = self.before
-        position = dict(positions.at(inner))
-        if index:
-            position["ended"] = True
-        return position
+    stretches: Stretches
+    end: tuple[Positions, int] | None
+
+    def at(self, index: int) -> Position:
+        if index and self.end is not None:
+            positions, inner = self.end
+            return positions.at(inner)
+        positions, inner, _ = self.stretches[0]
+        return {**positions.at(inner), "ended": True} if index else positions.at(inner)
+
+    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+        return in_stretches(self.stretches, row)
 
 
 def batched(elements: Any) -> Any:

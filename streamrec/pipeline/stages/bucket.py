@@ -17,12 +17,19 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from streamrec.pipeline.elements.chunk import Chunk, Elements, Positions, Shifted
+from streamrec.pipeline.elements.chunk import Chunk, Elements, Positions, Shifted, Traceable
 from streamrec.pipeline.elements.columns import as_array, joined, select, window
 from streamrec.pipeline.elements.nests import is_nest
 from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.stages.batch import batched, check_size, made
-from streamrec.pipeline.stages.deferred_positions import NONE, CompletedPositions, Ordinals, Origins, RemainderPositions
+from streamrec.pipeline.stages.deferred_positions import (
+    NONE,
+    CompletedPositions,
+    Ordinals,
+    Origins,
+    RemainderPositions,
+    WaitedElements,
+)
 from streamrec.pipeline.stages.padding import Padding
 from streamrec.pipeline.stages.stage import Calls, Offload, Step
 from streamrec.tfrecord import Frames
@@ -113,8 +120,8 @@ class Groups(Protocol):
     def order(self, group: int) -> int:
         """Where a group's remainder comes among those of others."""
 
-    def batch(self, group: int, elements: Any) -> Any:
-        """What is made of elements of one group."""
+    def batch(self, group: int, elements: Any, origin: Traceable) -> Any:
+        """What is made of elements of one group, which were made of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +147,7 @@ class LengthBuckets:
         """The shortest lengths come first."""
         return group
 
-    def batch(self, group: int, elements: Any) -> Any:
+    def batch(self, group: int, elements: Any, origin: Traceable) -> Any:
         """A batch of one bucket."""
         return self.stage.batch(group, elements)
 
@@ -226,7 +233,7 @@ class Grouping:
         batches: list[Any] = []
         for number, (bucket, indices) in enumerate(events):
             try:
-                batches.append(self._batch(chunk.elements, bucket, indices))
+                batches.append(self._batch(chunk.elements, bucket, indices, places))
             except Exception as error:
                 self.failures.append((error, first + int(indices[-1])))
                 out += [*made(batches, positions, number), Chunk.failure(error, positions, number + 1)]
@@ -271,11 +278,16 @@ class Grouping:
             events += [(bucket, indices[max(first, 0) : first + size]) for first in firsts]
         return sorted(events, key=lambda event: int(event[1][-1]))
 
-    def _batch(self, elements: Elements, bucket: int, indices: Ordinals) -> Any:
+    def _batch(self, elements: Elements, bucket: int, indices: Ordinals, places: Origins) -> Any:
         """The batch of what waited in a bucket and these elements of a chunk."""
         waiting = self._buckets[bucket]
-        waiting.add(select(elements, indices), indices)
-        return self._groups.batch(bucket, waiting.release())
+        waiting.add(select(elements, indices), indices + self._seen)
+        return self._released(bucket, waiting, places)
+
+    def _released(self, bucket: int, waiting: WaitingElements, places: Origins) -> Any:
+        """The batch of what waits in a bucket."""
+        origin = WaitedElements(places, waiting.ordinals)
+        return self._groups.batch(bucket, waiting.release(), origin)
 
     def _keep(self, elements: Elements, ids: Ordinals, events: Sequence[tuple[int, Ordinals]]) -> None:
         """Those that went into no batch wait in their buckets."""
@@ -299,7 +311,7 @@ class Grouping:
         batches: list[Any] = []
         for number, (bucket, waiting) in enumerate(left):
             try:
-                batches.append(self._groups.batch(bucket, waiting.release()))
+                batches.append(self._released(bucket, waiting, self._places))
             except Exception as error:
                 self.failures.append((error, None))
                 out += [*made(batches, positions, number), Chunk.failure(error, positions, number + 1)]

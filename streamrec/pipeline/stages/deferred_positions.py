@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.pipeline.elements.chunk import Position, Positions, with_state
+from streamrec.pipeline.elements.chunk import Position, Positions, Precursor, with_state
 
-__all__ = ["NONE", "CompletedPositions", "Ordinals", "Origins", "RemainderPositions"]
+__all__ = ["NONE", "CompletedPositions", "Ordinals", "Origins", "RemainderPositions", "WaitedElements"]
 
 Ordinals = npt.NDArray[np.int64]
 
@@ -46,6 +46,11 @@ class Origins:
         chunk = bisect_right(self.firsts, ordinal) - 1
         return self.positions[chunk].at(ordinal - self.firsts[chunk])
 
+    def precursor(self, ordinal: int) -> Precursor:
+        """An element of one of the chunks."""
+        chunk = bisect_right(self.firsts, ordinal) - 1
+        return Precursor(self.positions[chunk], ordinal - self.firsts[chunk])
+
     def before(self, waiting: Sequence[Ordinals], seen: int, key: str) -> Position:
         """The place where these elements wait and `seen` were seen, for the stage `key`."""
         ordinals = np.sort(np.concatenate(waiting)) if waiting else NONE
@@ -54,6 +59,26 @@ class Origins:
         oldest = int(ordinals[0])
         state = {"span": seen - oldest, "waiting": np.diff(ordinals, prepend=oldest).tolist()}
         return with_state(self.at(oldest), key, state)
+
+
+class WaitedElements:
+    """What the elements of a window were made of: it is a dataset of its own, which no position of the chain knows.
+
+    No dataclass: who goes through descriptions need not go through this.
+
+    Args:
+        places: Where they came from.
+        ordinals: Which they are.
+    """
+
+    __slots__ = ("_ordinals", "_places")
+
+    def __init__(self, places: Origins, ordinals: Ordinals) -> None:
+        self._places = places
+        self._ordinals = ordinals
+
+    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+        return (replace(self._places.precursor(int(self._ordinals[index])), row=row),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +111,13 @@ class CompletedPositions:
             left.append(came[len(came) - len(came) % size :])
         return self.places.before(left, self.first + seen, self.key)
 
+    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+        seen = self.ends[index + 1]
+        bucket = int(self.ids[seen - 1])  # the element that completed the batch is its last
+        came = np.concatenate([self.waiting[bucket], self.first + np.flatnonzero(self.ids[:seen] == bucket)])
+        mine = came[len(came) - self.sizes[bucket] :]
+        return (self.places.precursor(int(mine[row])),) if row < len(mine) else ()
+
 
 @dataclass(frozen=True, slots=True)
 class RemainderPositions:
@@ -112,3 +144,7 @@ class RemainderPositions:
             return self.places.before(self.waiting[index:], self.seen, self.key)
         positions, inner = self.last
         return {**positions.at(inner), **({"ended": True} if self.ended else {})}
+
+    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+        mine = self.waiting[index]
+        return (self.places.precursor(int(mine[row])),) if row < len(mine) else ()

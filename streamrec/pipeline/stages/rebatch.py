@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from streamrec.pipeline.elements.chunk import Chunk, Position, Positions, StageState, with_state
+from streamrec.pipeline.elements.chunk import Chunk, Position, Positions, Precursor, StageState, with_state
 from streamrec.pipeline.elements.columns import compacted, joined, window
 from streamrec.pipeline.stages.batch import batched, check_size
 from streamrec.pipeline.stages.stage import Offload, Step
@@ -106,3 +106,9 @@ class TurnPositions:
         positions, inner = self.marks[min(index, len(self.marks) - 1)]
         found: Mapping[str, Any] = with_state(positions.at(inner), self.stage, (self.turn + index) % self.turns)
         return {**found, "ended": True} if index == len(self.marks) else found
+
+    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+        """A row of a batch that lies in one chunk, or the first one."""
+        positions, first = self.marks[index]
+        end = self.marks[index + 1] if index + 1 < len(self.marks) else None
+        return (Precursor(positions, first + row),) if not row or (end and end[0] is positions) else ()

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.arguments import number
-from streamrec.pipeline.elements.chunk import Chunk, Position, Positions, Shifted, with_state
+from streamrec.pipeline.elements.chunk import Chunk, Position, Positions, Precursor, Shifted, with_state
 from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.sources.endless import RANDOM_BITS
 from streamrec.pipeline.stages.select import picked
@@ -145,3 +145,6 @@ class ResamplePositions:
     def at(self, index: int) -> Position:
         counts = self.counts + np.bincount(self.classes[:index], minlength=len(self.counts))
         return with_state(self.inner.at(index), self.stage, counts.tolist())
+
+    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+        return (Precursor(self.inner, index, row),)

@@ -8,12 +8,12 @@ An element at which the function fails leaves the state as it was, as in tf.data
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from streamrec.arguments import described
-from streamrec.pipeline.elements.chunk import Chunk, Position, Positions, Shifted, with_state
+from streamrec.pipeline.elements.chunk import Chunk, Position, Positions, Precursor, Shifted, with_state
 from streamrec.pipeline.elements.codec import pack, unpack
 from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.sources.in_memory import digest_of
@@ -103,6 +103,9 @@ class ScanPositions:
 
     def at(self, index: int) -> Position:
         return with_state(self.inner.at(self.first), self.stage, {"state": self.state, "seen": index})
+
+    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+        return (Precursor(self.inner, self.first + index, row),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,14 @@ many different elements weighs.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.pipeline.elements.chunk import Chunk, Position, Positions, with_state
+from streamrec.pipeline.elements.chunk import Chunk, Position, Positions, Precursor, with_state
 from streamrec.pipeline.elements.columns import Columns
 from streamrec.pipeline.sources.in_memory import digest_of
 from streamrec.pipeline.stages.select import picked
@@ -97,3 +98,6 @@ class UniquePositions:
         count = self.before + int(np.searchsorted(self.given, index))
         seen = bytes(self.digests[: count * DIGEST_BYTES])
         return with_state(self.inner.at(index), self.stage, b64encode(seen).decode())
+
+    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+        return (Precursor(self.inner, index, row),)

@@ -19,13 +19,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from streamrec.pipeline.elements.chunk import Chunk, Position, weigh, with_state
+from streamrec.pipeline.elements.chunk import Chunk, Position, Precursor, Traceable, weigh, with_state
 from streamrec.pipeline.elements.columns import Columns, compacted, joined, select, window
 from streamrec.pipeline.elements.nests import is_nest, map_nest, map_nests
 from streamrec.pipeline.engine.description import Chain, name_of
 from streamrec.pipeline.sources.in_memory import Slices
 from streamrec.pipeline.stages.bucket import Grouping
-from streamrec.pipeline.stages.deferred_positions import Ordinals, Origins
+from streamrec.pipeline.stages.deferred_positions import Ordinals, Origins, WaitedElements
 from streamrec.pipeline.stages.stage import Offload, Step
 from streamrec.tfrecord import Frames
 
@@ -98,7 +98,8 @@ class _Windowing:
         rows = joined(self._parts) if self._held and (count or self._next > origin) else None
         for at in range(first, self._next, stage.shift):
             wanted = np.arange(at, min(at + stage.reach, self._seen), stage.stride)
-            made.append(stage_window(select(rows, wanted - origin), stage.dataset_of))
+            made_of = WaitedElements(self._places, wanted)
+            made.append(stage_window(select(rows, wanted - origin), stage.dataset_of, made_of))
         positions = WindowPositions(self._places, self._key, first, stage.shift, self._seen, ended)
         if rows is not None:
             self._keep(rows, min(self._next, self._seen) - origin)
@@ -140,8 +141,12 @@ class WindowPositions:
         found = with_state(self.places.at(self.seen), self.stage, start - self.seen)
         return {**found, "ended": True} if self.ended else found
 
+    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+        """The first element of a window."""
+        return (self.places.precursor(self.first + index * self.shift),)
 
-def stage_window(elements: Any, dataset_of: MakeDataset) -> tuple[Any, int]:
+
+def stage_window(elements: Any, dataset_of: MakeDataset, origin: Traceable) -> tuple[Any, int]:
     """A window of elements, as a nest of datasets, and the bytes that they hold."""
     if isinstance(elements, Columns):
         nest = map_nest(lambda column: column, elements.nest)
@@ -149,7 +154,7 @@ def stage_window(elements: Any, dataset_of: MakeDataset) -> tuple[Any, int]:
         nest = map_nests(lambda values: values, list(elements))
     else:
         nest = elements
-    return map_nest(lambda column: dataset_of(Chain(Slices.holding(column))), nest), weigh(elements)
+    return map_nest(lambda column: dataset_of(Chain(Slices.holding(column, origin))), nest), weigh(elements)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +205,7 @@ class KeyedGroups:
         """The smallest keys come first."""
         return self._keys[group]
 
-    def batch(self, group: int, elements: Any) -> Any:
+    def batch(self, group: int, elements: Any, origin: Traceable) -> Any:
         """A key, and the dataset of its elements."""
         data = elements.nest if isinstance(elements, Columns) else elements
-        return np.int64(self._keys[group]), self._dataset_of(Chain(Slices.holding(data)))
+        return np.int64(self._keys[group]), self._dataset_of(Chain(Slices.holding(data, origin)))

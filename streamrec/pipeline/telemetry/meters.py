@@ -11,12 +11,11 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import aclosing
 from time import perf_counter, thread_time
 from weakref import WeakSet
 
-from streamrec.errors import without_passwords
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.engine.description import Chain, ChunkCounter, Source
 from streamrec.pipeline.engine.queue import ByteQueue
@@ -50,8 +49,6 @@ class SourceMeter:
         self._worked = self._worked_before = 0.0
         self._chains: dict[object, ChainMeter] = {}
         self._queues: WeakSet[ByteQueue] = WeakSet()
-        self._paths: Sequence[str] = ()
-        self._block_length = 1
 
     def chain(self, chain: Chain) -> ChainMeter:
         """The rows of a chain that it runs."""
@@ -69,9 +66,6 @@ class SourceMeter:
             self._queues.add(queue)
         return queue
 
-    def reads(self, paths: Sequence[str], block_length: int) -> None:
-        self._paths, self._block_length = paths, block_length
-
     def blamed(self, error: Exception) -> Exception:
         told = any(note.startswith("in ") for note in getattr(error, "__notes__", ()))
         if ":" in self.title and not told:
@@ -79,19 +73,7 @@ class SourceMeter:
         return error
 
     def failed(self, error: Exception, number: int, chunk: Chunk, index: int) -> None:
-        error.add_note(f"in {self.title}{self.place(FailedElement(number, chunk, index).blamed_by(error))}")
-
-    def place(self, failed: FailedElement) -> str:
-        """Where an element lies that came of this source, as far as that is known."""
-        number = f", element {failed.number:,} of this run"
-        reader = self
-        while len(reader._chains) == 1:
-            (chain,) = reader._chains.values()
-            reader = chain.source
-        found = failed.record(reader._block_length) if reader._paths and not reader._chains else None
-        return (
-            number if found is None else f"{number}: {without_passwords(reader._paths[found[0]])}, record {found[1]:,}"
-        )
+        error.add_note(f"in {self.title}{FailedElement(number, chunk, index).blamed_by(error)}")
 
     def fills(self) -> Iterator[tuple[str, int]]:
         """The bytes in the queues of this source and of all below it."""
@@ -174,7 +156,7 @@ class ChainMeter:
 
     def steps(self, steps: Iterable[Step]) -> list[Step]:
         """Its stages' steps, counted."""
-        return [CountedStep(step, meter, self.source.place) for step, meter in zip(steps, self.stages, strict=True)]
+        return [CountedStep(step, meter) for step, meter in zip(steps, self.stages, strict=True)]
 
     def begins(self) -> None:
         with self._lock:

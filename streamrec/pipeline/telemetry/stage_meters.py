@@ -73,10 +73,9 @@ class StageMeter:
 class CountedStep:
     """A step whose work is counted, and whose errors say where they came up."""
 
-    def __init__(self, step: Step, meter: StageMeter, place: Callable[[FailedElement], str]) -> None:
+    def __init__(self, step: Step, meter: StageMeter) -> None:
         self._step = step
         self._meter = meter
-        self._place = place
 
     @property
     def done(self) -> bool:
@@ -114,7 +113,7 @@ class CountedStep:
             error, index = failures.pop()
             place = ""
             if chunk is not None and index is not None:
-                place = self._place(FailedElement(before + index, chunk, index).blamed_by(error))
+                place = str(FailedElement(before + index, chunk, index).blamed_by(error))
             error.add_note(f"in {self._meter.title}{place}")
 
     def _counted(self, work: Callable[[], list[Chunk]]) -> list[Chunk]:

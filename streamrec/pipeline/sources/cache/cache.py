@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -27,7 +27,7 @@ import anyio.lowlevel
 import numpy as np
 
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
-from streamrec.pipeline.elements.chunk import Batches, Chunk, Nested, Position, Positions, weigh
+from streamrec.pipeline.elements.chunk import Batches, Chunk, Nested, Position, Positions, Precursor, weigh
 from streamrec.pipeline.elements.columns import Columns, window
 from streamrec.pipeline.elements.nests import is_nest, map_nest
 from streamrec.pipeline.elements.ragged_rows import RaggedRows
@@ -168,6 +168,10 @@ class CachedPositions:
         if self.version is None:
             return {"source": number}
         return {"source": {**number, "version": self.version, "inner": dict(self.inner.at(self.used + index))}}
+
+    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+        """Of what comes from a file, nothing is known."""
+        return (Precursor(self.inner, self.used + index, row),) if self.version is None else ()
 
 
 async def remembering(chunks: AsyncGenerator[Chunk], kept: CacheState, limit: int) -> AsyncGenerator[Chunk]:

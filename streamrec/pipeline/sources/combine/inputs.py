@@ -18,7 +18,15 @@ from typing import Any, NamedTuple
 
 import anyio
 
-from streamrec.pipeline.elements.chunk import FAILURE_BYTES, Chunk, Position, Positions
+from streamrec.pipeline.elements.chunk import (
+    FAILURE_BYTES,
+    Chunk,
+    Position,
+    Positions,
+    Precursor,
+    Stretches,
+    in_stretches,
+)
 from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.engine.background_tasks import background
 from streamrec.pipeline.engine.budget import Share
@@ -53,11 +61,11 @@ class InputPositions:
     """Where an input buffer stood when elements were taken, and the places between those.
 
     Args:
-        stretches: Runs of elements: the positions of their chunk, the first one's index in it, and how many.
+        stretches: The elements.
         start: The place where there is no stretch: nothing had arrived yet.
     """
 
-    stretches: tuple[tuple[Positions, int, int], ...]
+    stretches: Stretches
     start: Position | None = None
 
     def at(self, index: int) -> Position | None:
@@ -67,6 +75,9 @@ class InputPositions:
                 return dict(positions.at(first + index))
             index -= count
         return self.start
+
+    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+        return in_stretches(self.stretches, index, row)
 
 
 @dataclass(frozen=True, slots=True)

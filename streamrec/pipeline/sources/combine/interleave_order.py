@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from streamrec.pipeline.elements.chunk import Chunk, Position
+from streamrec.pipeline.elements.chunk import Chunk, Position, Precursor
 from streamrec.pipeline.elements.merge import in_turn
 from streamrec.pipeline.engine.description import Chain
 from streamrec.pipeline.sources.combine.inputs import InputBuffer, InputPositions
@@ -278,6 +278,11 @@ class TurnShares:
         rounds, rest = divmod(count, len(self.ready) * self.block)
         return [rounds * self.block + min(max(rest - n * self.block, 0), self.block) for n in range(len(self.ready))]
 
+    def giver(self, index: int) -> tuple[int, int]:
+        """Which of the ready slots gives element `index`, and how many it gives before that."""
+        number = index // self.block % len(self.ready) if len(self.ready) > 1 else 0
+        return number, self.shares(index)[number]
+
     def next(self, count: int) -> tuple[int, int]:
         """Whose turn it is behind `count` elements, and how many of it were given."""
         turns, given = divmod(self.given + count, self.block)
@@ -302,6 +307,10 @@ class InterleavedPositions:
         ]
         inputs = {"outer": outer.at(0), "first": first, "next": self.before.next_ordinal, "slots": slots}
         return {"source": {**inputs, "cycle": cycle, "block": block}}
+
+    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+        number, before = self.turns.giver(index)
+        return self.taken[number].made_of(before, row)
 
 
 def digest_of(chain: Chain) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.pipeline.elements.chunk import Chunk, Position
+from streamrec.pipeline.elements.chunk import Chunk, Position, Precursor
 from streamrec.pipeline.elements.columns import Columns
 from streamrec.pipeline.elements.merge import merged
 from streamrec.pipeline.engine.description import Chain, RunContext
@@ -234,3 +234,7 @@ class SampledPositions:
         choice = int(self.kept[index]) if index < len(self.kept) else self.count
         parts = [places.at(share) for places, share in zip(self.parts, shares, strict=True)]
         return {"source": {"choices": self.choices.at(choice), "parts": parts}}
+
+    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+        part = int(self.chosen[index])
+        return self.parts[part].made_of(int(np.count_nonzero(self.chosen[:index] == part)), row)

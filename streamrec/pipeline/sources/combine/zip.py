@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from streamrec.pipeline.elements.chunk import Chunk, Position
+from streamrec.pipeline.elements.chunk import Chunk, Position, Precursor
 from streamrec.pipeline.elements.columns import Columns
 from streamrec.pipeline.elements.nests import leaves, map_nest
 from streamrec.pipeline.engine.description import RunContext
@@ -75,3 +75,6 @@ class ZippedPositions:
 
     def at(self, index: int) -> Position:
         return {"source": {"parts": [places.at(index) for places in self.parts]}}
+
+    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+        return [found for places in self.parts for found in places.made_of(index, row)]

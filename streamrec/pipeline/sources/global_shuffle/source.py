@@ -11,15 +11,16 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import gcd
 from typing import Any, Literal
 
 import numpy as np
 
 from streamrec.errors import PositionMismatchError
-from streamrec.pipeline.elements.chunk import Batches, Chunk, Position
+from streamrec.pipeline.elements.chunk import Batches, Chunk, Position, RecordPlace
 from streamrec.pipeline.engine.background_tasks import background
 from streamrec.pipeline.engine.description import RunContext, derived
 from streamrec.pipeline.engine.epochs import SEED_BITS, Memo
@@ -105,6 +106,7 @@ class GlobalShuffle:
         first = steps.next_own(0 if state is None else (state["position"] - steps.base) // steps.batch)
         step_bytes = max(1, int(steps.share * records.mean_bytes))
         plan = Plan(steps, first, max(1, self._chunk_bytes(records, within) // step_bytes))
+        place_of = partial(self._place, records, within.epoch)
         async with background() as tasks:
             reading = self._reading(plan, records, tasks, within)
             for step, positions in plan.runs():
@@ -114,7 +116,7 @@ class GlobalShuffle:
                 else:
                     frames = await records.some(self._order(records, within.epoch).records(positions.ravel()))
                 elements = frames if self.batch is None else Batches(frames, positions.shape[1])
-                yield Chunk.weighed(elements, StepPositions(steps, step, records.digest))
+                yield Chunk.weighed(elements, StepPositions(steps, step, records.digest, place_of))
 
     async def count(self, session: Session, rank: Rank | None) -> int:
         """How many elements this reader gives: records, or its parts of global batches.
@@ -154,6 +156,13 @@ class GlobalShuffle:
         window = max(1, self.window_bytes // self.block_bytes // groups)
         blocks = blocks_of(records.counts, records.sizes, self.block_bytes)
         return BlockOrder(blocks, self.seed, epoch, self.batch or groups, groups, window)
+
+    def _place(self, records: IndexedRecords, epoch: int, position: int) -> RecordPlace:
+        """Where the record lies that is at a position of an epoch's order."""
+        (number,) = self._order(records, epoch).records(np.array([position])).tolist()
+        firsts = records.index.first_records
+        shard = int(np.searchsorted(firsts, number, side="right")) - 1
+        return RecordPlace(records.index.shards[shard].path, number - int(firsts[shard]))
 
     def _reading(self, plan: Plan, records: IndexedRecords, tasks: Any, within: RunContext) -> Reading:
         """What reads this reader's records.
@@ -253,11 +262,17 @@ class StepPositions:
         steps: Whose they are.
         first: The first one's.
         digest: The index's.
+        place_of: Where the record lies that is at a position.
     """
 
     steps: Steps
     first: int
     digest: str
+    place_of: Callable[[int], RecordPlace]
+
+    def made_of(self, index: int, row: int) -> Sequence[RecordPlace]:
+        positions = self.steps.positions(self.first + index * self.steps.workers)
+        return (self.place_of(int(positions[row])),) if row < len(positions) else ()
 
     def at(self, index: int) -> Position:
         steps = self.steps

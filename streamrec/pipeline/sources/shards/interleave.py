@@ -84,6 +84,7 @@ class Interleave:
         batch: How many records make a batch behind this.
         skip: How many records precede the first batch.
         most_bytes: No pull of long records need take more, unless it is CHUNK_BYTES.
+        paths: The shards' URLs, which grow with `extend`: positions tell errors in which shard a record lies.
 
     Attributes:
         queues: Those in the slots, and those that are fed ahead of their turn, by their shards' numbers.
@@ -99,6 +100,7 @@ class Interleave:
         batch: int = 1,
         skip: int = 0,
         most_bytes: int = 0,
+        paths: Sequence[str] = (),
     ) -> None:
         turn = turn or InterleaveMark((None,) * plan.cycle_length)
         self._plan = plan
@@ -114,6 +116,7 @@ class Interleave:
         self._batch = batch
         self._pulled = -skip
         self._most_bytes = min(most_bytes, LONG_CHUNK_BYTES)
+        self._paths = paths
         self.awaited: set[ShardQueue] = set()
         self._before = self.snapshot
 
@@ -223,7 +226,7 @@ class Interleave:
 
     def _take(self, ready: Mapping[int, ShardQueue], count: int) -> tuple[Frames, TakenRecords]:
         """The next `count` records of the queues in these slots, in turn."""
-        frames, taken = take_in_turn(list(ready.values()), count, self._plan.block_length)
+        frames, taken = take_in_turn(list(ready.values()), count, self._plan.block_length, self._paths)
         if count:
             for slot, queue in ready.items():
                 self._marks[slot] = queue.mark()

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.pipeline.elements.chunk import Position, Positions
+from streamrec.pipeline.elements.chunk import Position, Positions, Precursor, RecordPlace
 from streamrec.pipeline.sources.shuffle.record_locations import RecordLocations, TakenRecords, joined, places_of
 from streamrec.shards import ShardPlace
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES
@@ -122,6 +122,9 @@ class SourcePositions(NamedTuple):
     def places(self) -> RecordLocations | None:
         return self.taken and self.taken.places()
 
+    def made_of(self, index: int, row: int) -> Sequence[RecordPlace]:
+        return self.taken.record(index) if self.taken else ()
+
     def at(self, index: int) -> Position:
         if index == self.size:
             return {"source": self.after.turn().to_json(), "skip": 0}
@@ -137,6 +140,9 @@ class BlockPositions(NamedTuple):
 
     def places(self) -> RecordLocations | None:
         return self.taken and self.taken.places()
+
+    def made_of(self, index: int, row: int) -> Sequence[RecordPlace]:
+        return self.taken.record(index) if self.taken else ()
 
     def at(self, index: int) -> Position:
         return {"source": self.before.turn(self.shard, index).to_json(), "skip": 0}
@@ -160,6 +166,10 @@ class JoinedPositions(NamedTuple):
         part = self.part_of(index)
         return self.parts[part].at(index - self.firsts[part])
 
+    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+        part = self.part_of(index)
+        return (Precursor(self.parts[part], index - self.firsts[part], row),)
+
 
 class Owner(Protocol):
     """A share: what one reader reads."""
@@ -180,6 +190,9 @@ class SharePositions:
     def places(self) -> RecordLocations | None:
         """The places of the records in their portions, whose numbers stand for the shards'."""
         return places_of(self.inner)
+
+    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+        return (Precursor(self.inner, index, row),)
 
     def at(self, index: int) -> Position:
         position = self.inner.at(index)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from streamrec import kernels
 from streamrec.pipeline.sources.shards.positions import QueueMark, ShardMark
-from streamrec.pipeline.sources.shuffle.record_locations import RecordRun, TakenRecords
+from streamrec.pipeline.sources.shuffle.record_locations import QueueRecords, RecordRun, TakenRecords
 from streamrec.tfrecord import SCATTERED_BYTES, Frames, Scattered, as_spans
 
 __all__ = ["STRETCH_BYTES", "ShardQueue", "records_begun", "shares_of", "take_in_turn"]
@@ -110,10 +110,10 @@ class ShardQueue:
                 self.held_bytes -= memoryview(block.buffer).nbytes
         return taken
 
-    def noted(self, windows: Sequence[Frames]) -> tuple[int, str | None, str | None, tuple[RecordRun, ...]]:
-        """Where records lie that were taken."""
+    def noted(self, windows: Sequence[Frames]) -> QueueRecords:
+        """Where the records lie that were taken last."""
         stretches = [RecordRun(window.origin or 0, window.spans) for window in windows]
-        return self.shard, self._version, self._compression, tuple(stretches)
+        return QueueRecords(self.shard, self._version, self._compression, tuple(stretches), self._record)
 
 
 def records_begun(queues: Sequence[ShardQueue], block: int) -> int:
@@ -136,14 +136,16 @@ def shares_of(count: int, queues: int, block: int) -> list[int]:
     return [rounds * block + min(max(rest - index * block, 0), block) for index in range(queues)]
 
 
-def take_in_turn(queues: Sequence[ShardQueue], count: int, block: int) -> tuple[Frames, TakenRecords]:
+def take_in_turn(
+    queues: Sequence[ShardQueue], count: int, block: int, paths: Sequence[str] = ()
+) -> tuple[Frames, TakenRecords]:
     """The next `count` records of the queues in turn: short ones copied in order, all else as they lie."""
     if not count:
         return NOTHING, TakenRecords((), block, 0)
     shares = shares_of(count, len(queues), block)
     windows = [queue.take(share) for queue, share in zip(queues, shares, strict=True) if share]
     noted = [queue.noted(each) for queue, each in zip(queues, windows, strict=False)]
-    taken = TakenRecords(tuple(noted), block if len(windows) > 1 else count, count)
+    taken = TakenRecords(tuple(noted), block if len(windows) > 1 else count, count, paths)
     if len(windows) == 1 and len(windows[0]) == 1 and _is_stretch(windows[0][0]):
         return windows[0][0], taken
     if _scatters(queues):

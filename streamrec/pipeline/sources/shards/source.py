@@ -160,11 +160,11 @@ async def read(
     shards: Shards, state: Mapping[str, Any] | None, within: RunContext, opened: OpenSource
 ) -> AsyncGenerator[Chunk]:
     """The records of what is listed, a chunk at a time."""
-    within.tells(opened.listing.paths, shards.plan.block_length)
     turn = InterleaveMark.from_json(state) if state is not None else None
     plan = shards.plan.within(within.deterministic)
     skip, most = within.skip - within.begun, within.budget // CHUNK_SHARE
-    interleave = Interleave(plan, 0, turn, batch=within.batch, skip=skip, most_bytes=most)
+    paths = opened.listing.paths
+    interleave = Interleave(plan, 0, turn, batch=within.batch, skip=skip, most_bytes=most, paths=paths)
     async with background() as tasks:
         with closing(Fetchers(shards, opened, tasks, within)) as feeds:
             chunks = interleaved(interleave, feeds, opened.listing)

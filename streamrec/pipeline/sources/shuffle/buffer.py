@@ -6,6 +6,9 @@ A position says which elements the buffer holds, not what they are, in one of tw
   came through, up to the next input, and all but these elements are dropped. Such places are kept one for each buffer
   that went through, as far back as anything is held: an element stays for one round of the buffer on average, but the
   oldest of n for about ln(n) of them.
+
+Errors behind the buffer name the record that an element was made of: the positions that elements came with are kept for
+TRACED_ROUNDS buffers. Of one that stayed longer, one in fifty, a reference says shard and byte; a number says nothing.
 """
 
 from __future__ import annotations
@@ -13,14 +16,23 @@ from __future__ import annotations
 import logging
 from base64 import b64decode
 from binascii import b2a_base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from streamrec.errors import StreamrecError
-from streamrec.pipeline.elements.chunk import Chunk, FixedPosition, Position, Positions, Shifted
+from streamrec.pipeline.elements.chunk import (
+    Chunk,
+    FixedPosition,
+    Position,
+    Positions,
+    Precursor,
+    RecordPlace,
+    Shifted,
+)
 from streamrec.pipeline.sources.shuffle.buffer_index import (
     END,
     REFERENCE,
@@ -43,6 +55,9 @@ logger = logging.getLogger("streamrec")
 
 CHUNK_BYTES = 6 << 20
 """About how much is emitted at a time when the input has ended."""
+
+TRACED_ROUNDS = 4
+"""The positions of what came in are kept until so many buffers more did: of e**4, one element stays longer."""
 
 LEAST_PIECE = 4096
 """A chunk is let in by so many elements at least."""
@@ -116,6 +131,8 @@ class ShuffleBuffer:
         self._ordered = ordered
         self._known = [KnownPlace(0, start)]
         self._shards: dict[int, tuple[str | None, str | None]] = {}
+        self._paths: Sequence[str] = ()
+        self._came: deque[tuple[int, int, Positions]] = deque()  # the first one's number, how many, their positions
         self._store = BufferStore(rule.limit)
         self._slots = BufferIndex(rule, NOTHING, 0)
         self._next = 0
@@ -126,6 +143,10 @@ class ShuffleBuffer:
     def room(self) -> int:
         """How many elements may come in before the first one leaves, if they are small enough."""
         return self._rule.capacity - len(self._slots.rows)
+
+    def reads(self, paths: Sequence[str]) -> None:
+        """What it will hold again are records of these shards."""
+        self._paths = paths
 
     def restore(self, rows: Rows, store: BufferStore, held: HeldElements, step: int, entry: Entry, taken: int) -> None:
         """Holds again what it held.
@@ -202,12 +223,16 @@ class ShuffleBuffer:
     def _enter(self, chunk: Chunk) -> Rows:
         """The rows of a chunk's elements, which are held from now on."""
         spans = spans_of(chunk.elements)
+        self._came.append((self._next, len(spans), chunk.positions))
+        while self._came[0][0] + self._came[0][1] < self._next - TRACED_ROUNDS * len(self._slots.rows):
+            self._came.popleft()
         rows = np.empty((len(spans), 4), np.int64)
         rows[:, : END + 1] = spans
         tags = self._store.add(chunk.elements, spans)
         if self._refers:
             places = known_places(chunk.positions).picked(slice(len(spans)))
             self._shards.update(places.shards)
+            self._paths = places.paths
             np.add(places.sizes, tags, out=rows[:, TAG])
             rows[:, REFERENCE] = places.references
         else:
@@ -230,7 +255,9 @@ class ShuffleBuffer:
         """Positions of the next elements that go."""
         shards = self._shards if self._refers else None
         base, entries, gone, known = self._base, self._entries, self._gone, self._known
-        return ShuffledPositions(base, entries, gone, count, known, shards, self._ordered, came)
+        return ShuffledPositions(
+            base, entries, gone, count, known, shards, self._ordered, came, self._came, self._paths
+        )
 
     def _rebase(self, entry: Entry, taken: int) -> None:
         """Positions count from here on."""
@@ -284,6 +311,8 @@ class ShuffledPositions:
         shards: Version and compression of each shard; None where elements are held by number.
         ordered: Whether the input comes in one order.
         came: How many entries came in before; None: as many as made the elements before these go.
+        recent: What came in last, of all that did: numbers, and positions.
+        paths: The shards' URLs, where elements are held by reference.
     """
 
     base: IndexCopy
@@ -294,6 +323,8 @@ class ShuffledPositions:
     shards: Mapping[int, tuple[str | None, str | None]] | None
     ordered: bool
     came: int | None = None
+    recent: Iterable[tuple[int, int, Positions]] = ()
+    paths: Sequence[str] = ()
 
     place_bytes: ClassVar[int] = 3 * ROW_BYTES
     """A row that came in, and two of a base, which is copied when half as many went as it holds."""
@@ -303,7 +334,21 @@ class ShuffledPositions:
         if self.shards is None:
             return None
         rows = self.base.went(self.entries, self.gone, self.count)
-        return RecordLocations(rows[:, REFERENCE], rows[:, TAG] & SIZES, self.shards)
+        return RecordLocations(rows[:, REFERENCE], rows[:, TAG] & SIZES, self.shards, self.paths)
+
+    def made_of(self, index: int, row: int) -> Sequence[Precursor | RecordPlace]:
+        reference = int(self.base.went(self.entries, self.gone, self.count)[index, REFERENCE])
+        for first, count, positions in tuple(self.recent):  # a copy at once: the buffer may be fed meanwhile
+            if self.shards is None:
+                found = [reference - first] if first <= reference < first + count else []
+            else:
+                found = np.flatnonzero(known_places(positions).references == reference).tolist()
+            if found:
+                return (Precursor(positions, found[0], row),)
+        if self.shards is None or not self.paths:
+            return ()
+        offset = reference & ((1 << OFFSET_BITS) - 1)
+        return (RecordPlace(self.paths[reference >> OFFSET_BITS], None, offset),)
 
     def at(self, index: int) -> Position:
         if not self.ordered:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.pipeline.elements.chunk import Nested, Picked, Positions, Shifted, StageState
+from streamrec.pipeline.elements.chunk import Nested, Picked, Positions, RecordPlace, Shifted, StageState
 from streamrec.shards import OFFSET_BITS
 from streamrec.tfrecord import HEADER_BYTES
 
@@ -35,15 +35,17 @@ class RecordLocations:
         references: For each, its shard's number and its header's offset there.
         sizes: For each, its payload's bytes.
         shards: The version and the compression of each shard, by its number.
+        paths: The shards' URLs.
     """
 
     references: Numbers
     sizes: Numbers
     shards: Mapping[int, tuple[str | None, str | None]]
+    paths: Sequence[str] = ()
 
     def picked(self, indices: Any) -> RecordLocations:
         """Those of some records, by indices or a slice."""
-        return RecordLocations(self.references[indices], self.sizes[indices], self.shards)
+        return RecordLocations(self.references[indices], self.sizes[indices], self.shards, self.paths)
 
 
 @runtime_checkable
@@ -71,7 +73,7 @@ def joined(parts: Sequence[RecordLocations]) -> RecordLocations:
     """Several places as one."""
     shards = {shard: told for part in parts for shard, told in part.shards.items()}
     references, sizes = [part.references for part in parts], [part.sizes for part in parts]
-    return RecordLocations(np.concatenate(references), np.concatenate(sizes), shards)
+    return RecordLocations(np.concatenate(references), np.concatenate(sizes), shards, parts[0].paths if parts else ())
 
 
 class RecordRun(NamedTuple):
@@ -81,17 +83,28 @@ class RecordRun(NamedTuple):
     spans: Numbers
 
 
-class TakenRecords(NamedTuple):
-    """What was taken of the queues in turn: for each its shard, version, compression and stretches, and the turns."""
+class QueueRecords(NamedTuple):
+    """Records that were taken of the queue of one shard, and the number of the one behind them."""
 
-    queues: tuple[tuple[int, str | None, str | None, tuple[RecordRun, ...]], ...]
+    shard: int
+    version: str | None
+    compression: str | None
+    stretches: tuple[RecordRun, ...]
+    end: int
+
+
+class TakenRecords(NamedTuple):
+    """What was taken of the queues in turn, the records of a turn, how many in all, and the shards' URLs."""
+
+    queues: tuple[QueueRecords, ...]
     block: int
     total: int
+    paths: Sequence[str] = ()
 
     def places(self) -> RecordLocations:
         """The places of the records, in the order in which they were taken."""
         references, sizes = np.empty(self.total, np.int64), np.empty(self.total, np.int64)
-        for number, (shard, _, _, stretches) in enumerate(self.queues):
+        for number, (shard, _, _, stretches, _) in enumerate(self.queues):
             spans = stretches[0].spans if len(stretches) == 1 else np.concatenate([each.spans for each in stretches])
             at = self._turns_of(number, len(spans))
             first = 0
@@ -102,7 +115,18 @@ class TakenRecords(NamedTuple):
             check(shard, int(offsets[-1]))
             references[at] = offsets + (shard << OFFSET_BITS)
             sizes[at] = spans[:, 1] - spans[:, 0]
-        return RecordLocations(references, sizes, {shard: (version, kind) for shard, version, kind, _ in self.queues})
+        told = {queue.shard: (queue.version, queue.compression) for queue in self.queues}
+        return RecordLocations(references, sizes, told, self.paths)
+
+    def record(self, index: int) -> Sequence[RecordPlace]:
+        """Record `index` of those that were taken; nothing where no URLs are known."""
+        if not self.paths:
+            return ()
+        turn, within = divmod(index, self.block)
+        rounds, number = divmod(turn, len(self.queues))
+        queue = self.queues[number]
+        first = queue.end - sum(len(stretch.spans) for stretch in queue.stretches)
+        return (RecordPlace(self.paths[queue.shard], first + rounds * self.block + within),)
 
     def _turns_of(self, number: int, count: int) -> Any:
         """Where one queue's records stand among all."""

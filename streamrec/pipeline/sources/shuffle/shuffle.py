@@ -160,6 +160,7 @@ async def refetched(
     if isinstance(shards, Distribute):
         await shards.check(state["inner"], within)
     wanted = RecordLocations(held.numbers[order], held.sizes[order], held.shards or {})
+    buffer.reads((await shards.opened(within)).listing.paths)
     filling = Filling(held, state["limit"])
     async with aclosing(within.chunks(again(inner, Refetch(shards, wanted)), None)) as chunks:
         async for chunk in chunks:

@@ -27,6 +27,7 @@ from streamrec.pipeline.elements.chunk import (
     FixedPosition,
     Position,
     Positions,
+    Precursor,
     Shifted,
     weigh_places,
 )
@@ -353,6 +354,14 @@ class ResultPositions:
         fed = next(fed for fed in reversed(self.fed) if fed.ordinal <= low)
         done = [[first - low, last - low] for first, last in delivered.beyond]
         return {"source": {"inner": dict(fed.positions.at(low - fed.ordinal)), "done": done}}
+
+    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+        for first, last in self.parts:
+            if index < last - first:
+                fed = next(fed for fed in reversed(self.fed) if fed.ordinal <= first + index)
+                return (Precursor(fed.positions, first + index - fed.ordinal, row),)
+            index -= last - first
+        return ()
 
     def places(self) -> record_locations.RecordLocations | None:
         """The places of the records that these results were made of, where they are known."""

@@ -1,0 +1,123 @@
+"""An error behind any source and stage names the shard and the record that the element was made of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamrec import (
+    Dataset,
+    FeatureError,
+    FixedLenFeature,
+    TFRecordDataset,
+    encode_example,
+    encode_records,
+    parse_single_example,
+    write_index,
+)
+
+FEATURES = {"id": FixedLenFeature((), np.int64)}
+RECORDS = 100
+SHARD, RECORD = 2, 37
+
+Chain = Callable[[list[str]], Dataset[Any]]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    """Shards, in one of which one record lacks the feature."""
+    for shard in range(4):
+        rows = [encode_example({"id": number}) for number in range(RECORDS)]
+        if shard == SHARD:
+            rows[RECORD] = encode_example({"another": RECORD})
+        (tmp_path / f"s-{shard}").write_bytes(encode_records(rows))
+    return [str(tmp_path / f"s-{shard}") for shard in range(4)]
+
+
+def one(record: bytes) -> Any:
+    return parse_single_example(record, FEATURES)
+
+
+def batches(dataset: Dataset[Any], size: int = 8) -> Dataset[Any]:
+    return dataset.batch(size).parse_example(FEATURES)
+
+
+def indexed(files: list[str], **options: Any) -> Dataset[Any]:
+    index = str(Path(files[0]).with_name("index"))
+    asyncio.run(write_index(files, index))
+    return TFRecordDataset(files).global_shuffle(seed=1, index=index, **options)
+
+
+def each(files: list[str]) -> Dataset[Any]:
+    return Dataset.from_tensor_slices(files)
+
+
+CHAINS: dict[str, Chain] = {
+    "batch": lambda files: batches(TFRecordDataset(files)),
+    "a batch of several chunks": lambda files: batches(TFRecordDataset(files).map(bytes), 300),
+    "in turn": lambda files: batches(TFRecordDataset(files, num_parallel_reads=3)),
+    "in no order": lambda files: batches(TFRecordDataset(files, num_parallel_reads=3, deterministic=False)),
+    "distribute": lambda files: batches(TFRecordDataset(files).distribute().shuffle(50)),
+    "shuffle": lambda files: batches(TFRecordDataset(files, num_parallel_reads=3).shuffle(50)),
+    "a shuffle of all": lambda files: batches(TFRecordDataset(files).shuffle(1000)),
+    "shuffles": lambda files: batches(TFRecordDataset(files).shuffle(20).repeat(2).shuffle(50)),
+    "a shuffle of batches": lambda files: TFRecordDataset(files).batch(8).shuffle(5).parse_example(FEATURES),
+    "a shuffle by number": lambda files: batches(each(files).interleave(TFRecordDataset, 3).shuffle(50)),
+    "global_shuffle": lambda files: batches(indexed(files)),
+    "batches of global_shuffle": lambda files: indexed(files, global_batch_size=8).parse_example(FEATURES),
+    "interleave": lambda files: batches(each(files).interleave(TFRecordDataset, 3, 2)),
+    "flat_map": lambda files: batches(each(files).flat_map(TFRecordDataset)),
+    "sample": lambda files: batches(Dataset.sample_from_datasets([TFRecordDataset(file) for file in files], seed=3)),
+    "concatenate": lambda files: batches(TFRecordDataset(files).take(3).concatenate(TFRecordDataset(files))),
+    "prefetch": lambda files: batches(TFRecordDataset(files).shuffle(20).prefetch(2)).prefetch(2),
+    "cache": lambda files: batches(TFRecordDataset(files).cache()),
+    "filter": lambda files: batches(TFRecordDataset(files).filter(lambda record: record[-1] % 2 == 1)),
+    "unique": lambda files: batches(TFRecordDataset(files).skip(SHARD * RECORDS).unique()),
+    "map": lambda files: TFRecordDataset(files).shuffle(50).map(one),
+    "parallel map": lambda files: TFRecordDataset(files).shuffle(50).map(one, num_parallel_calls=3),
+    "behind a parallel map": lambda files: batches(TFRecordDataset(files).map(bytes, num_parallel_calls=3).shuffle(9)),
+    "window": lambda files: TFRecordDataset(files).window(10).flat_map(lambda window: batches(window, 4)),
+    "group_by_window": lambda files: TFRecordDataset(files).group_by_window(
+        len, lambda key, window: batches(window, 4), 8
+    ),
+    "bucket": lambda files: (
+        TFRecordDataset(files).bucket_by_sequence_length(len, [20], [5, 5], no_padding=True).parse_example(FEATURES)
+    ),
+}
+"""All that gives elements in another order or number than they had."""
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_the_record_is_named(files: list[str], name: str) -> None:
+    with pytest.raises(FeatureError, match="feature 'id': found nothing") as told:
+        for _ in CHAINS[name](files):
+            pass
+    (note,) = told.value.__notes__
+    assert note.endswith(f" of this run: {files[SHARD]}, record {RECORD}")
+
+
+def test_records_of_several_sources_are_all_named(files: list[str]) -> None:
+    """And each that a zip took."""
+    zipped = Dataset.zip(TFRecordDataset(files), TFRecordDataset(files).skip(3)).shuffle(10)
+    with pytest.raises(FeatureError) as told:
+        list(zipped.map(lambda record, other: one(record)))
+    places = f"{files[SHARD]}, record {RECORD} and {files[SHARD]}, record {RECORD + 3}"
+    assert told.value.__notes__[0].endswith(places)
+
+
+def test_of_what_a_resumed_shuffle_held_the_byte_is_named(files: list[str]) -> None:
+    """What was in the buffer when the state was saved did not come through this run."""
+    dataset = TFRecordDataset(files[SHARD]).shuffle(RECORDS - 1, seed=1).batch(1).parse_example(FEATURES)
+    run = dataset.iterate()
+    next(run)
+    resumed = dataset.iterate(run.state_dict())
+    run.close()
+    with pytest.raises(FeatureError) as told:
+        list(resumed)
+    offset = len(encode_records([encode_example({"id": number}) for number in range(RECORD)]))
+    assert told.value.__notes__[0].endswith(f"{files[SHARD]}, byte {offset:,}")
