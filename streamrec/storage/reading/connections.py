@@ -34,7 +34,7 @@ from streamrec.storage.reading.buffer_pool import BufferPool, ByteBudget
 from streamrec.storage.reading.range_plan import LEAST_RANGE, ConnectionSpeed, RangeLimits, range_bytes
 from streamrec.storage.reading.slow_connections import SlowConnections
 
-__all__ = ["BUFFER_BYTES", "MOST_OPEN", "Connections", "StreamShare"]
+__all__ = ["BUFFER_BYTES", "MOST_OPEN", "PROOF_ALONE", "Connections", "StreamShare"]
 
 BUFFER_BYTES: Final = 96 << 20
 """Default bytes that ranges may hold ahead of their turn."""

@@ -28,7 +28,7 @@ from functools import partial
 from typing import Final
 
 from streamrec.errors import ClosedError
-from streamrec.storage.reading.connections import Connections, StreamShare
+from streamrec.storage.reading.connections import PROOF_ALONE, Connections, StreamShare
 from streamrec.storage.reading.range_buffer import RangeBuffer
 from streamrec.storage.reading.range_plan import FIRST_RANGE, LEAST_SPLIT, ByteRange, RangePlan, parts
 from streamrec.storage.reading.stream import ResumingStream, stop_of
@@ -62,8 +62,8 @@ async def open_parallel(
         version: The version to insist on, or None: the first one seen.
 
     Returns:
-        A stream that adds requests as `connections` allow; a plain one where the store gives no ranges, or these bytes
-        are too few.
+        A stream that adds requests as `connections` allow; a plain one where the store gives no ranges, or the bytes
+        are too few, as they are of a small object.
     """
     if end is not None and end - start < LEAST_SPLIT:
         alone = request(start, end, version)
@@ -81,6 +81,10 @@ async def open_parallel(
         connections.leave(share)
         return stream
     connections.answered(connections.clock() - asked)
+    stop = stop_of(stream.info, end)
+    if stop is not None and stop - start < PROOF_ALONE:
+        connections.leave(share)
+        return stream
     return ParallelStream(request, connections, share, stream, end)
 
 
