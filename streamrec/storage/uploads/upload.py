@@ -96,6 +96,7 @@ class Upload:
         self._part = Part()
         self._index = 0
         self._sent = Sent(0, 0)
+        self._crc32c = 0  # of all that was written, the part under way included
         self._error: Exception | None = None
         self._closed = False
 
@@ -122,6 +123,7 @@ class Upload:
             if self._part.size == self._part_size:  # only now: a full part is held back, it may be the last
                 await self._send(last=False)
             count = min(len(view), self._part_size - self._part.size)
+            self._crc32c = kernels.crc32c(view[:count], self._crc32c)  # now, while it is in the processor's cache
             self._part.add(view[:count])
             view = view[count:]
 
@@ -199,8 +201,7 @@ class Upload:
             self._free(taken)
             raise
         part, self._part = self._part, Part()
-        for piece in part.pieces:
-            self._sent = Sent(self._sent.size + len(piece), kernels.crc32c(piece, self._sent.crc32c))
+        self._sent = Sent(self._sent.size + part.size, self._crc32c)
         whole = self._sent if last else None
         put = self._put(self._index, self._sent.size - part.size, part, whole, slots)
         task = asyncio.get_running_loop().create_task(put)
