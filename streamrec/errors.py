@@ -38,11 +38,19 @@ __all__ = [
 
 
 _PASSWORD: Final = re.compile(r"(://[^/\s:@]*):[^/\s]+@")
+_SECRET: Final = re.compile(
+    r"(?i)([?&](?:access_token|token|sig|(?:x-(?:amz|goog)-)?signature|x-amz-security-token)=)[^&#\s'\")]+"
+)
 
 
 def without_passwords(text: str) -> str:
-    """A message in which the passwords of URLs (`sftp://user:password@host/x`) are three asterisks."""
-    return _PASSWORD.sub(r"\1:***@", text)
+    """A message in which the passwords, tokens and signatures of URLs are three asterisks.
+
+    Examples:
+        >>> without_passwords("sftp://user:password@host/x, https://host/y?access_token=abc&part=1")
+        'sftp://user:***@host/x, https://host/y?access_token=***&part=1'
+    """
+    return _SECRET.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text))
 
 
 C = TypeVar("C", bound=type)
@@ -59,7 +67,7 @@ def hides_passwords(cls: C) -> C:
 class StreamrecError(Exception):
     """The root: catch this to catch all that streamrec raises on purpose.
 
-    Messages hide the passwords of URLs; the attribute `path`, where there is one, is the URL as it was given.
+    Messages hide passwords and tokens in URLs; the attribute `path`, where there is one, is the URL as it was given.
     """
 
     def __str__(self) -> str:

@@ -44,7 +44,7 @@ def sketch(names: Sequence[str]) -> str:
 
 def shown(names: Sequence[str]) -> Sequence[str]:
     """The names without passwords: a state holds none, and is the same where one was changed."""
-    return [without_passwords(name) for name in names] if any("@" in name for name in names) else names
+    return [without_passwords(name) for name in names] if any("@" in name or "?" in name for name in names) else names
 
 
 def stretches(names: Sequence[str]) -> list[Sequence[str]]:
