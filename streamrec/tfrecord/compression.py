@@ -7,7 +7,7 @@ TensorFlow has not.
 Rules:
 - An Inflater never returns more than the caller asked for, whatever the stream claims about itself: a few
   kilobytes that stand for a terabyte cost no more memory than an honest shard.
-- What was inflated before damage is returned; the error comes from the next call.
+- What was inflated before damage is returned, save for the last 256 KiB at most; the error comes from the next call.
 - Zero bytes behind the last gzip member are padding, as gzip itself takes them.
 - GZIP and ZLIB are read by ISA-L where it is installed (the `isal` extra), which inflates about twice as fast as zlib.
   They are written by zlib, byte for byte as TensorFlow does, unless the options ask for ISA-L.
@@ -18,7 +18,7 @@ from __future__ import annotations
 import sys
 import zlib
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -42,8 +42,15 @@ ISAL_LEVEL = 2
 """Of 0 to 3: nearly as fast as 1, and files of the size that zlib writes; 3 takes twice as long and saves nothing."""
 
 
+INPUT_BYTES = 64 << 10
+"""So much is inflated at a time: what a library does not use of it, it copies."""
+
+OUTPUT_BYTES = 256 << 10
+"""So much is inflated at a time: it is still in the cache when it is copied to where it is framed."""
+
+
 class _Member(Protocol):
-    """One gzip member, zlib stream or zstd frame under way: what zlib and zstd have in common."""
+    """One gzip member, zlib stream or zstd frame under way: what zlib, ISA-L and zstd have in common."""
 
     @property
     def damage(self) -> type[Exception]: ...
@@ -56,10 +63,35 @@ class _Member(Protocol):
 
 
 class _ZlibMember:
+    damage: type[Exception] = zlib.error
+
     def __init__(self, window_bits: int) -> None:
-        module = isal_module() or zlib
+        self._stream = zlib.decompressobj(window_bits)
+        self._has_more = False
+
+    @property
+    def eof(self) -> bool:
+        return self._stream.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._stream.unused_data
+
+    def inflate(self, data: Buffer, limit: int) -> bytes:
+        plain = self._stream.decompress(data or self._stream.unconsumed_tail, limit)
+        self._has_more = len(plain) == limit
+        return plain
+
+    def starved(self) -> bool:
+        return not self._stream.unconsumed_tail and not self._has_more
+
+
+class _IsalMember:
+    """By ISA-L's own interface: one call for each `inflate`, where its likeness of zlib takes one for each doubling."""
+
+    def __init__(self, module: Any, kind: int) -> None:
         self.damage: type[Exception] = module.error
-        self._stream = module.decompressobj(window_bits)
+        self._stream = module.IgzipDecompressor(kind)
         self._has_more = False
 
     @property
@@ -71,12 +103,22 @@ class _ZlibMember:
         return bytes(self._stream.unused_data)
 
     def inflate(self, data: Buffer, limit: int) -> bytes:
-        plain = bytes(self._stream.decompress(data or self._stream.unconsumed_tail, limit))
-        self._has_more = len(plain) == limit  # ISA-L holds the last input bytes within, where no tail shows them
+        plain: bytes = self._stream.decompress(data, limit)
+        self._has_more = len(plain) == limit  # it holds the last bytes within, where `needs_input` does not show them
         return plain
 
     def starved(self) -> bool:
-        return not self._stream.unconsumed_tail and not self._has_more
+        return bool(self._stream.needs_input) and not self._has_more
+
+
+def _gzip_member() -> _Member:
+    module = isal_module("igzip_lib")
+    return _IsalMember(module, module.DECOMP_GZIP) if module else _ZlibMember(zlib.MAX_WBITS + 16)
+
+
+def _zlib_member() -> _Member:
+    module = isal_module("igzip_lib")
+    return _IsalMember(module, module.DECOMP_ZLIB) if module else _ZlibMember(zlib.MAX_WBITS)
 
 
 class _ZstdMember:
@@ -134,7 +176,7 @@ def _zlib_stream(options: TFRecordOptions) -> Any:
 
 
 def _isal_stream(options: TFRecordOptions) -> Any:
-    module = isal_module()
+    module = isal_module("isal_zlib")
     if module is None:
         raise MissingExtraError("library='isal' needs a package more: pip install 'streamrec[isal]'")
     level = ISAL_LEVEL if options.compression_level in (None, -1) else options.compression_level
@@ -157,18 +199,18 @@ class _ZstdCompressor:
 
 
 _CODECS: Final[dict[str, tuple[Callable[[], _Member], Callable[[TFRecordOptions], _Compressor]]]] = {
-    "GZIP": (partial(_ZlibMember, zlib.MAX_WBITS + 16), _ZlibCompressor),
-    "ZLIB": (partial(_ZlibMember, zlib.MAX_WBITS), _ZlibCompressor),
+    "GZIP": (_gzip_member, _ZlibCompressor),
+    "ZLIB": (_zlib_member, _ZlibCompressor),
     "ZSTD": (_ZstdMember, _ZstdCompressor),
 }
 """How each compression is read and written. A new one stands here, and by its name and magic bytes in `options.py`."""
 
 
 @cache
-def isal_module() -> Any:
-    """ISA-L's likeness of the `zlib` module; None where it is not installed."""
+def isal_module(name: str) -> Any:
+    """ISA-L: `igzip_lib` inflates, `isal_zlib` is its likeness of the `zlib` module; None where it is not installed."""
     try:
-        return import_module("isal.isal_zlib")
+        return import_module(f"isal.{name}")
     except ImportError:
         return None
 
@@ -188,7 +230,8 @@ def zstd_module() -> Any:
 class Inflater:
     """Inflates one shard's stream, member after member.
 
-    Use: `feed` compressed bytes while `needs_input`, `read` until it returns b"", and `close` at the end.
+    Use: `feed` compressed bytes while `needs_input`; `read` until it returns b"", or `read_into` until it returns 0; and
+    `close` at the end.
 
     Args:
         compression_type: "GZIP", "ZLIB" or "ZSTD".
@@ -199,23 +242,25 @@ class Inflater:
         self._type = compression_type
         self._path = path
         self._member: _Member | None = self._next_member()
-        self._input: Buffer = b""
+        self._input = memoryview(b"")
+        self._at = 0
         self._head = b""
         self._consumed = 0
         self._produced = 0
         self._between = False
+        self._error: CorruptRecordError | None = None
 
     @property
     def needs_input(self) -> bool:
         """Whether `read` can return nothing more before the next `feed`."""
-        return not self._input and (self._member is None or self._member.starved())
+        return self._at == len(self._input) and (self._member is None or self._member.starved()) and self._error is None
 
     def feed(self, data: Buffer) -> None:
-        """Takes the next compressed bytes; only while `needs_input`."""
-        self._input = data
+        """Takes the next compressed bytes; only while `needs_input`. They are looked at until it does so again."""
+        self._input, self._at = memoryview(data).cast("B"), 0
         if len(self._head) < DETECT_BYTES:
-            self._head += bytes(memoryview(data)[: DETECT_BYTES - len(self._head)])
-        self._consumed += memoryview(data).nbytes
+            self._head += bytes(self._input[: DETECT_BYTES - len(self._head)])
+        self._consumed += len(self._input)
 
     def read(self, limit: int) -> bytes:
         """Up to `limit` inflated bytes; b"" where the next `feed` must come first, or the stream is at its end.
@@ -223,6 +268,8 @@ class Inflater:
         Raises:
             CorruptRecordError: The compressed data is damaged.
         """
+        if self._error is not None:
+            raise self._error
         while not self.needs_input:
             if self._member is None and not self._start_member():
                 return b""
@@ -231,6 +278,26 @@ class Inflater:
                 self._produced += len(data)
                 return data
         return b""
+
+    def read_into(self, buffer: memoryview) -> int:
+        """Fills a buffer, of one byte per item, from its start; fewer bytes, and 0, where `read` would return b"".
+
+        Raises:
+            CorruptRecordError: The compressed data is damaged, and no byte of the buffer was filled before.
+        """
+        filled = 0
+        try:
+            while filled < len(buffer):
+                data = self.read(min(OUTPUT_BYTES, len(buffer) - filled))
+                if not data:
+                    break
+                buffer[filled : filled + len(data)] = data
+                filled += len(data)
+        except CorruptRecordError as error:
+            if not filled:
+                raise
+            self._error = error
+        return filled
 
     def close(self) -> None:
         """Says that the compressed bytes ended.
@@ -248,7 +315,10 @@ class Inflater:
 
     def _inflate(self, limit: int) -> bytes:
         assert self._member is not None
-        data, self._input = self._input, b""
+        data = self._input[:0]
+        if self._member.starved():
+            data = self._input[self._at : self._at + INPUT_BYTES]
+            self._at += len(data)
         self._between = False
         try:
             if self._type == "GZIP" and self._head[:2] not in (b"", GZIP_MAGIC[:1], GZIP_MAGIC):
@@ -257,8 +327,16 @@ class Inflater:
         except self._member.damage as error:
             raise CorruptRecordError(self._reason(error), self._path, self._produced) from error
         if self._member.eof:
-            self._input, self._member, self._between = self._member.unused_data, None, True
+            self._put_back(self._member.unused_data)
+            self._member, self._between = None, True
         return inflated
+
+    def _put_back(self, data: bytes) -> None:
+        """What a member did not use is input again; the first bytes of it may be from the `feed` before."""
+        if len(data) <= self._at:
+            self._at -= len(data)
+        else:
+            self._input, self._at = memoryview(data + bytes(self._input[self._at :])), 0
 
     def _reason(self, error: Exception) -> str:
         """What is wrong with the stream: damage, or it never was one."""
@@ -275,9 +353,10 @@ class Inflater:
 
     def _start_member(self) -> bool:
         """Begins the next member where bytes follow the last one; skips zero padding behind gzip."""
-        if self._type == "GZIP":
-            self._input = bytes(self._input).lstrip(b"\0")
-        if not self._input:
+        while self._type == "GZIP" and self._at < len(self._input) and not self._input[self._at]:
+            padding = bytes(self._input[self._at : self._at + INPUT_BYTES])
+            self._at += len(padding) - len(padding.lstrip(b"\0"))
+        if self._at == len(self._input):
             return False
         self._member = self._next_member()
         return True

@@ -38,9 +38,9 @@ def library(request: pytest.FixtureRequest) -> Iterator[str]:
     """GZIP and ZLIB are read by ISA-L where it is installed, else by zlib: all tests run over both."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "zlib":
-            patch.setattr(compression, "isal_module", lambda: None)
+            patch.setattr(compression, "isal_module", lambda name: None)
         else:
-            assert compression.isal_module() is not None, "install the extra isal"
+            assert compression.isal_module("igzip_lib") is not None, "install the extra isal"
         yield request.param
 
 
@@ -129,6 +129,23 @@ def test_damage_is_corruption_and_names_the_place(kind: CompressionType) -> None
     packed[-3] ^= 0x55
     with pytest.raises(CorruptRecordError, match=f"s3://b/x, byte [0-9,]+: the {kind} stream is damaged"):
         inflate(bytes(packed), kind)
+
+
+@pytest.mark.parametrize("kind", COMPRESSED)
+def test_a_buffer_holds_what_came_before_damage(kind: CompressionType) -> None:
+    """Members from before the damage fill it; the error comes from the next call, and from every one after it."""
+    good = deflate(b"good" * 500, TFRecordOptions(kind))
+    bad = bytearray(deflate(bytes(range(256)) * 9, TFRecordOptions(kind)))
+    bad[-3] ^= 0x55
+    inflater, room = Inflater(kind, "s3://b/x"), bytearray(10_000)
+    inflater.feed(good + bad)
+    filled = inflater.read_into(memoryview(room))
+    assert room[:2000] == b"good" * 500
+    assert 2000 <= filled < len(room)
+    for _ in range(2):
+        assert not inflater.needs_input
+        with pytest.raises(CorruptRecordError, match="is damaged"):
+            inflater.read_into(memoryview(room))
 
 
 def test_an_empty_stream_holds_nothing() -> None:

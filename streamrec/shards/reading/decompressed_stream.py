@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import anyio
+import asyncio
 
 from streamrec.storage import ByteStream
+from streamrec.storage.resilience.shield import finish
 from streamrec.tfrecord import Inflater
 
 __all__ = ["InflatedStream"]
@@ -13,6 +14,9 @@ FIRST_INPUT_BYTES = 64 << 10
 INPUT_BYTES = 1 << 20
 """Compressed bytes that are read at a time: few at first, so that the first record comes with the first bytes, then as
 many as keep a thread at work for some milliseconds."""
+
+HERE_BYTES = 64 << 10
+"""So few plain bytes are inflated sooner than a thread is asked to."""
 
 
 class InflatedStream:
@@ -44,12 +48,17 @@ class InflatedStream:
             if self._inflater.needs_input:
                 await self._feed()
                 continue
-            filled = await anyio.to_thread.run_sync(self._inflate_into, buffer)
+            filled = await self._inflate(buffer)
             if filled > self._skip:
                 return self._drop_skipped(buffer, filled)
             self._skip -= filled
         self._inflater.close()
         return 0
+
+    async def _inflate(self, buffer: memoryview) -> int:
+        if len(buffer) <= HERE_BYTES:
+            return self._inflater.read_into(buffer)
+        return await finish(asyncio.get_running_loop().run_in_executor(None, self._inflater.read_into, buffer))
 
     def _drop_skipped(self, buffer: memoryview, filled: int) -> int:
         """What lies before the wanted place is inflated too, and dropped here."""
@@ -67,13 +76,3 @@ class InflatedStream:
             self._ended = True
         if size == len(self._input) < INPUT_BYTES:
             self._input = memoryview(bytearray(4 * size))
-
-    def _inflate_into(self, buffer: memoryview) -> int:
-        filled = 0
-        while filled < len(buffer):
-            data = self._inflater.read(len(buffer) - filled)
-            if not data:
-                break
-            buffer[filled : filled + len(data)] = data
-            filled += len(data)
-        return filled

@@ -14,7 +14,9 @@ __all__ = ["finish", "in_thread", "surely"]
 T = TypeVar("T")
 
 
-async def finish(work: Coroutine[Any, Any, T], undo: Callable[[T], Awaitable[Any]] | None = None) -> T:
+async def finish(
+    work: Coroutine[Any, Any, T] | asyncio.Future[T], undo: Callable[[T], Awaitable[Any]] | None = None
+) -> T:
     """Runs something to its end, also when the caller is cancelled meanwhile; the cancellation follows then.
 
     Both kinds of cancellation are held back: that of anyio's scopes and that of `asyncio.Task.cancel`.
@@ -23,7 +25,7 @@ async def finish(work: Coroutine[Any, Any, T], undo: Callable[[T], Awaitable[Any
         work: What must not be cut off half way.
         undo: Called with its result where the caller was cancelled and will never see it (an open file, say).
     """
-    task = asyncio.get_running_loop().create_task(work)
+    task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     with anyio.CancelScope(shield=True):
         while not task.done():
