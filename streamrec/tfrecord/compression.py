@@ -230,8 +230,8 @@ def zstd_module() -> Any:
 class Inflater:
     """Inflates one shard's stream, member after member.
 
-    Use: `feed` compressed bytes while `needs_input`; `read` until it returns b"", or `read_into` until it returns 0; and
-    `close` at the end.
+    Use: `feed` compressed bytes while `needs_input`; `read` until it returns b"", or `read_into` until it returns 0;
+    and `close` at the end.
 
     Args:
         compression_type: "GZIP", "ZLIB" or "ZSTD".
