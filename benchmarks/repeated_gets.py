@@ -42,7 +42,7 @@ async def main() -> None:
     with seaweedfs() as store:
         async with Storages(store.options) as storages:
             storage = await storages.at(store.url)
-            gets = storage._backend._gets  # type: ignore[attr-defined]
+            gets = storage._backend._repeated_gets  # type: ignore[attr-defined]
             for size, count in SIZES.items():
                 for number in range(8):
                     async with await storage.upload(f"{store.url}/{size}-{number}") as upload:
