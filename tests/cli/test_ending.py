@@ -25,6 +25,7 @@ from tests.cli.conftest import COMMAND, Done, interrupted, run, start
         (["head", "--features", "colour", "SHARD"], "they have image, label, score, words"),
         (["stat", "--features", "colour", "SHARD"], "there are image, label, score, words"),
         (["cat", "--from-byte", "9", "SHARD", "SHARD"], "name one of them"),
+        (["convert", "SHARD", "out.json"], "use .tfrecord, .parquet, .jsonl, .tar, or --to"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )

@@ -70,7 +70,7 @@ def test_parts_and_idx_files(shard: Path, tmp_path: Path, called: Call) -> None:
 def test_what_is_typed_wrong(shard: Path, tmp_path: Path, called: Call) -> None:
     index = f"{tmp_path}/x.index"
     wrong: list[tuple[tuple[str | Path, ...], str]] = [
-        ((shard,), "its name must end in .index"),
+        ((shard,), f"streamrec index {shard} train.index"),
         ((index,), "write the shards, and INDEX behind them"),
         (("--check", shard, index), "write INDEX alone"),
         (("--check", "--stat", index), "exclude each other"),

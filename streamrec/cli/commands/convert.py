@@ -34,6 +34,8 @@ __all__ = ["command"]
 
 SCHEMA_BYTES: Final = 64 << 20
 FORMAT: Final = click.Choice([*FORMATS])
+FOREIGN: Final = (".csv", ".tsv", ".json", ".txt", ".arrow", ".feather", ".avro", ".orc", ".npy", ".npz", ".h5", ".zip")
+"""Who writes to such a name wants no TFRecord shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,9 @@ def command(
     """
     if directory_of(target) is not None and wanted is None:
         raise click.UsageError(f"{target} is a directory: say with --to what is written there")
+    if wanted is None and target.lower().endswith(FOREIGN):
+        endings = ", ".join(endings[0] for endings in FORMATS.values())
+        raise click.UsageError(f"{target} has the ending of a format that is not written: use {endings}, or --to")
     form = format_of(target, wanted)
     pattern = target_pattern(target, form)
     if shard_bytes or shard_records:

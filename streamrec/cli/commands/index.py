@@ -93,7 +93,8 @@ def command(
     """
     *sources, index = names
     if not index.endswith(ENDING):
-        raise click.UsageError(f"{index} is the last name, so it is the index, and its name must end in {ENDING}")
+        example = f"streamrec index {' '.join(names)} train{ENDING}"
+        raise click.UsageError(f"the last name is the index and ends in {ENDING}, and {index} does not: {example}")
     if check + stat + join + update + (part is not None) > 1:
         raise click.UsageError("--check, --stat, --join, --update and --part exclude each other")
     if bool(sources) == (check or stat) and not update:
