@@ -223,4 +223,6 @@ async def test_signatures_are_learnt_where_nobody_else_listens(store: Store, pla
         for start in range(5):
             assert await storage.read_range(url, start, 10) == b"0123456789"[start:]
         learnt = [known is not None for known in backend._repeated_gets._signatures.values()]
-        assert (learnt, len(seen)) == (([True], 0) if plain else ([], 5))
+        assert len(seen) == (0 if plain else 5)
+        if not OTHER_CLIENT:  # an old one repeats no GETs
+            assert learnt == ([True] if plain else [])
