@@ -18,7 +18,7 @@ from __future__ import annotations
 import sys
 import zlib
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -111,14 +111,10 @@ class _IsalMember:
         return bool(self._stream.needs_input) and not self._has_more
 
 
-def _gzip_member() -> _Member:
+def _deflated(kind: str, window_bits: int) -> _Member:
+    """By ISA-L, which calls this format `kind`, where it is installed; else by zlib, which has `window_bits` for it."""
     module = isal_module("igzip_lib")
-    return _IsalMember(module, module.DECOMP_GZIP) if module else _ZlibMember(zlib.MAX_WBITS + 16)
-
-
-def _zlib_member() -> _Member:
-    module = isal_module("igzip_lib")
-    return _IsalMember(module, module.DECOMP_ZLIB) if module else _ZlibMember(zlib.MAX_WBITS)
+    return _IsalMember(module, getattr(module, kind)) if module else _ZlibMember(window_bits)
 
 
 class _ZstdMember:
@@ -199,8 +195,8 @@ class _ZstdCompressor:
 
 
 _CODECS: Final[dict[str, tuple[Callable[[], _Member], Callable[[TFRecordOptions], _Compressor]]]] = {
-    "GZIP": (_gzip_member, _ZlibCompressor),
-    "ZLIB": (_zlib_member, _ZlibCompressor),
+    "GZIP": (partial(_deflated, "DECOMP_GZIP", zlib.MAX_WBITS + 16), _ZlibCompressor),
+    "ZLIB": (partial(_deflated, "DECOMP_ZLIB", zlib.MAX_WBITS), _ZlibCompressor),
     "ZSTD": (_ZstdMember, _ZstdCompressor),
 }
 """How each compression is read and written. A new one stands here, and by its name and magic bytes in `options.py`."""
