@@ -146,7 +146,7 @@ def parse_single_with(
     try:
         found = walker.examples(records, plan.slots, string_columns)
     except WalkError as failure:
-        raise failure.error(names) from None
+        raise failure.error(names, single=True) from None
     return single_columns(plan, found, records if string_columns else None)
 
 

@@ -124,7 +124,7 @@ def parse_single_sequence_with(
     """`parse_single_sequence_example` on a walker of choice: the tests run both."""
     plans = _plans(context, lists)
     records, names = single_record(serialized, name, string_columns)
-    features, steps = _walked(walker, records, plans, names, string_columns)
+    features, steps = _walked(walker, records, plans, names, string_columns, single=True)
     spanned = records if string_columns else None
     parts = {slot.name: _single_part(slot, form, raw, spanned) for slot, form, raw in _triples(plans[1], steps)}
     lengths = {name: length.reshape(()) for name, length in _lengths(plans[1], steps).items()}
@@ -138,7 +138,7 @@ def _plans(context: Features, lists: Features) -> tuple[Plan, Plan]:
 
 
 def _walked(
-    walker: Walker, records: Records, plans: tuple[Plan, Plan], names: Any, spans: bool
+    walker: Walker, records: Records, plans: tuple[Plan, Plan], names: Any, spans: bool, single: bool = False
 ) -> tuple[list[Found], list[Raw]]:
     """What a walk finds; TensorFlow refuses required context features also for a batch of nothing."""
     required = [slot for slot in plans[0].slots if slot.dense and slot.required and slot.size]
@@ -147,7 +147,7 @@ def _walked(
     try:
         return walker.sequences(records, plans[0].slots, plans[1].slots, spans)
     except WalkError as failure:
-        raise failure.error(names) from None
+        raise failure.error(names, single) from None
 
 
 def _triples(plan: Plan, raws: list[Raw]) -> list[tuple[Slot, Feature, Raw]]:

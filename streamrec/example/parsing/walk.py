@@ -180,11 +180,11 @@ class WalkError(Exception):
         advice = "give a default_value, or allow_missing=True in a feature list"
         return f"found nothing where {slot.size:,} {wanted} values are wanted; {advice}"
 
-    def error(self, names: Sequence[str | bytes] | None) -> FeatureError:
-        """The error for the user; `names` are the examples' names, if he gave any."""
+    def error(self, names: Sequence[str | bytes] | None, single: bool = False) -> FeatureError:
+        """The error for the user; `names` are the examples' names, if he gave any. One message alone has no number."""
         name = names[self.record] if names is not None else None
         text = name.decode(errors="replace") if isinstance(name, bytes) else name
-        return FeatureError(self.reason(), self.slot.name if self.slot else None, self.record, text)
+        return FeatureError(self.reason(), self.slot.name if self.slot else None, None if single else self.record, text)
 
 
 class Walker(Protocol):

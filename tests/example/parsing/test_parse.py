@@ -137,6 +137,9 @@ def test_kinds_are_told(walker: Walker) -> None:
     assert str(error).startswith("example 'second', record 1, feature 'x': ")
     with pytest.raises(FeatureError, match="found an unknown kind of values where bytes"):
         parse(walker, [example(("x", b"\x22\x00"))], {"x": VarLenFeature(bytes)})
+    with pytest.raises(FeatureError, match=r"^feature 'x': found float32 values") as raised:  # one has no number
+        parse(walker, record, INT)
+    assert raised.value.record is None
 
 
 def test_an_unknown_kind_is_an_error_only_where_it_is_asked_for(walker: Walker) -> None:
