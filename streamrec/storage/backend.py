@@ -27,7 +27,6 @@ __all__ = [
     "EmptyBody",
     "ObjectInfo",
     "PartSink",
-    "PieceSink",
     "ReadsShort",
     "Sent",
     "ShortObject",
@@ -129,13 +128,14 @@ class PartSink(Protocol):
 
     parallel: int
 
-    async def put_part(self, index: int, offset: int, data: bytes, whole: Sent | None) -> None:
+    async def put_part(self, index: int, offset: int, pieces: Sequence[memoryview], whole: Sent | None) -> None:
         """Stores one part; the same part may be put again after a fault.
 
         Args:
             index: Counted from 0.
             offset: Its first byte in the object.
-            data: The bytes. All parts but the last have the same size; the last may be empty.
+            pieces: The bytes, where they lie; nobody writes to them any more. Unless the sink says that parts grow, all
+                but the last have the same size; the last may be empty.
             whole: The whole object, where it ends with this part; else None. Exactly one part is the last.
         """
 
@@ -155,14 +155,6 @@ class PartSink(Protocol):
 
     async def abort(self) -> None:
         """Frees what the store holds of it. May be called at any time, and twice."""
-
-
-@runtime_checkable
-class PieceSink(Protocol):
-    """A PartSink that stores a part as the pieces that it lies in, so that nobody has to join them."""
-
-    async def put_pieces(self, offset: int, pieces: Sequence[memoryview]) -> None:
-        """Stores one part, as `put_part` does."""
 
 
 BLOCK_BYTES = 2 << 20

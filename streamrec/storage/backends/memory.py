@@ -106,9 +106,9 @@ class _MemoryUpload:
         self._overwrite = overwrite
         self._data = bytearray()
 
-    async def put_part(self, index: int, offset: int, data: bytes, whole: Sent | None) -> None:
+    async def put_part(self, index: int, offset: int, pieces: Sequence[memoryview], whole: Sent | None) -> None:
         """Keeps a copy."""
-        self._data[offset:] = data
+        self._data[offset:] = b"".join(pieces)
 
     def check_free(self) -> None:
         """Refuses a name that is taken, where it must not be replaced."""

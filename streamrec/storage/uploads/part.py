@@ -37,10 +37,6 @@ class Part:
         self._gather()
         return self._pieces
 
-    def joined(self) -> bytes:
-        """All of it in one object."""
-        return b"".join(self.pieces)
-
     def _gather(self) -> None:
         """Short pieces become one."""
         if self._short:

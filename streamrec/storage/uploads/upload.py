@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Self
 
 from streamrec import kernels
 from streamrec.errors import ClosedError, StreamrecError
-from streamrec.storage.backend import ObjectInfo, PartSink, PieceSink, Sent
+from streamrec.storage.backend import ObjectInfo, PartSink, Sent
 from streamrec.storage.resilience.retry import RetryPolicy, attempt
 from streamrec.storage.resilience.shield import finish
 from streamrec.storage.resilience.traffic import Traffic
@@ -216,10 +216,7 @@ class Upload:
 
     async def _put(self, index: int, start: int, part: Part, whole: Sent | None, slots: int) -> None:
         end = start + part.size
-        if isinstance(self._sink, PieceSink):
-            call = partial(self._sink.put_pieces, start, part.pieces)
-        else:
-            call = partial(self._sink.put_part, index, start, part.joined(), whole)
+        call = partial(self._sink.put_part, index, start, part.pieces, whole)
         limit = self._policy.request_timeout(part.size)
         try:
             await attempt(

@@ -64,6 +64,18 @@ async def test_an_upload_is_verified_without_sha256(storage: Storage, path: str,
     assert (head["ContentLength"], head.get("ChecksumCRC32C")) == (size, encoded(crc32c(data)))
 
 
+async def test_other_settings_of_the_users_leave_bodies_unsigned(store: Store, path: str) -> None:
+    options = {**store.options, "config_kwargs": {"s3": {"addressing_style": "path"}}}
+    sent: list[str] = []
+    async with Storages(options, retry=QUICK) as storages:
+        storage = await storages.at(store.url)
+        events = storage._backend._fs._s3.meta.events  # type: ignore[attr-defined]
+        events.register("before-send.s3.PutObject", lambda request, **_: sent.append(_said(request.headers)))
+        async with await storage.upload(path) as upload:
+            await upload.write(b"cat")
+    assert sent == ["UNSIGNED-PAYLOAD"]
+
+
 def _said(headers: dict[str, str | bytes]) -> str:
     """What a request's signature says of its body."""
     value = headers.get("X-Amz-Content-SHA256", "")

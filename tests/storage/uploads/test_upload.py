@@ -5,7 +5,7 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -232,14 +232,14 @@ async def test_parts_in_flight_and_memory_are_bounded(s3: Through) -> None:
     async with await s3.storage.upload(s3.path, part_size=PART, parallel=3) as upload:
         put = upload._sink.put_part
 
-        async def counted(index: int, offset: int, data: bytes, whole: Sent | None) -> None:
+        async def counted(index: int, offset: int, pieces: Sequence[memoryview], whole: Sent | None) -> None:
             nonlocal under_way, most
             under_way += 1
             most = max(most, under_way)
             if under_way == 3:
                 gate.set()
             await gate.wait()
-            await put(index, offset, data, whole)
+            await put(index, offset, pieces, whole)
             under_way -= 1
 
         upload._sink.put_part = counted  # type: ignore[method-assign]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import IO
 
 from streamrec.storage.backend import ObjectInfo, Sent
@@ -50,9 +50,9 @@ class SpooledUpload:
         """Makes the local file."""
         return cls(await asyncio.to_thread(tempfile.NamedTemporaryFile, prefix="streamrec-"), deliver, discard)
 
-    async def put_part(self, index: int, offset: int, data: bytes, whole: Sent | None) -> None:
+    async def put_part(self, index: int, offset: int, pieces: Sequence[memoryview], whole: Sent | None) -> None:
         """Writes to the local file."""
-        await finish(asyncio.to_thread(self._write, offset, data))
+        await finish(asyncio.to_thread(self._write, offset, pieces))
 
     async def complete(self, sent: Sent) -> ObjectInfo:
         """Delivers the file."""
@@ -67,7 +67,7 @@ class SpooledUpload:
         if self._delivering:
             await self._discard()
 
-    def _write(self, offset: int, data: bytes) -> None:
+    def _write(self, offset: int, pieces: Sequence[memoryview]) -> None:
         self._file.seek(offset)
-        self._file.write(data)
+        self._file.writelines(pieces)
         self._file.flush()

@@ -11,7 +11,6 @@ that is an ObjectChangedError.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -26,6 +25,7 @@ from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, 
 from streamrec.storage.backends.gcs.credentials import GcsCredentials
 from streamrec.storage.backends.gcs.responses import check, info_in, read_json, resource
 from streamrec.storage.backends.gcs.uploads import GcsUpload
+from streamrec.storage.backends.http.pieces_body import PiecesBody
 from streamrec.storage.backends.http.responses import (
     AiohttpBody,
     client_timeout,
@@ -136,7 +136,7 @@ class GcsBackend:
         place: str,
         query: Mapping[str, str | None] | None = None,
         headers: Mapping[str, str] | None = None,
-        body: bytes | None = None,
+        body: Sequence[memoryview] | None = None,
     ) -> aiohttp.ClientResponse:
         """Sends one request; the head of the answer has arrived when this returns. The caller closes it.
 
@@ -147,7 +147,7 @@ class GcsBackend:
             place: The path below the endpoint, percent-encoded; or a full URL.
             query: Parameters; those that are None are left out.
             headers: Headers besides the usual ones.
-            body: What to send, or None.
+            body: What to send, in pieces, or None.
         """
         parameters = urlencode(self._fs._get_params(dict(query or {})), quote_via=quote)
         url = place if "://" in place else self._fs._location + place
@@ -161,13 +161,13 @@ class GcsBackend:
         return answer
 
     async def _send(
-        self, method: str, url: str, headers: Mapping[str, str] | None, body: bytes | None
+        self, method: str, url: str, headers: Mapping[str, str] | None, body: Sequence[memoryview] | None
     ) -> aiohttp.ClientResponse:
         return await self._fs._session.request(  # type: ignore[no-any-return]
             method,
             URL(url, encoded=True),
             headers={"Accept-Encoding": "gzip", **await self._credentials.headers(), **(headers or {})},
-            data=None if body is None else io.BytesIO(body),
+            data=None if body is None else PiecesBody(body),
             timeout=self._timeout,
             allow_redirects=False,  # 308 means something else here
         )

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
 from urllib.parse import quote
@@ -37,6 +37,7 @@ from streamrec.storage.uploads.checksums import encoded
 __all__ = ["Client", "GcsUpload"]
 
 MARK: Final = "streamrec-upload"
+Pieces = Sequence[memoryview]
 _RESUME: Final = 308  # "Resume Incomplete": more bytes are wanted
 
 
@@ -49,7 +50,7 @@ class Client(Protocol):
         place: str,
         query: Mapping[str, str | None] | None = None,
         headers: Mapping[str, str] | None = None,
-        body: bytes | None = None,
+        body: Pieces | None = None,
     ) -> aiohttp.ClientResponse:
         """Sends one request; the caller closes the answer."""
 
@@ -77,7 +78,7 @@ class GcsUpload:
         self._place = f"/upload/storage/v1/b/{quote(bucket, safe='')}/o"
         self._session: str | None = None
         self._doubt = False
-        self._only: bytes | None = None
+        self._only: Pieces | None = None
         self._done: dict[str, Any] | None = None
         self._ours = True  # whether the answer that ended the upload told us what the object is
 
@@ -86,14 +87,14 @@ class GcsUpload:
         if not self._overwrite and await self._there() is not None:
             raise exists(self._path)
 
-    async def put_part(self, index: int, offset: int, data: bytes, whole: Sent | None) -> None:
+    async def put_part(self, index: int, offset: int, pieces: Pieces, whole: Sent | None) -> None:
         """Sends a part; an only part waits for `complete`. The last one makes the object visible."""
         if whole and index == 0:
-            self._only = data
+            self._only = pieces
         else:
             if self._session is None:
                 await finish(self._create())  # cut off half way, nobody would know what to abort
-            await self._send(offset, data, whole)
+            await self._send(offset, pieces, whole)
 
     async def complete(self, sent: Sent) -> ObjectInfo:
         """Makes an object of one part visible; a larger one is, since its last part arrived. Compares."""
@@ -118,13 +119,13 @@ class GcsUpload:
                         await check(answer, self._path)
             self._session = None
 
-    async def _insert(self, sent: Sent, data: bytes) -> None:
+    async def _insert(self, sent: Sent, pieces: Pieces) -> None:
         """Object and checksum in one request."""
         query = {"uploadType": "multipart", "name": self._key, **self._condition()}
         metadata = {**self._resource(), "crc32c": encoded(sent.crc32c)}
         boundary = secrets.token_hex(16)
         headers = {"Content-Type": f"multipart/related; boundary={boundary}"}
-        body = _related(boundary, metadata, data)
+        body = _related(boundary, metadata, pieces)
         try:
             with seam(self._path):
                 async with await self._client.send("POST", self._place, query, headers, body) as answer:
@@ -139,15 +140,15 @@ class GcsUpload:
     async def _create(self) -> None:
         query = {"uploadType": "resumable", "name": self._key, **self._condition()}
         headers = {"X-Upload-Content-Type": "application/octet-stream", "Content-Type": "application/json"}
-        body = json.dumps(self._resource()).encode()
+        body = [memoryview(json.dumps(self._resource()).encode())]
         with self._taken(), seam(self._path):
             async with await self._client.send("POST", self._place, query, headers, body) as answer:
                 await check(answer, self._path)
                 self._session = answer.headers["Location"]
 
-    async def _send(self, offset: int, data: bytes, whole: Sent | None) -> None:
+    async def _send(self, offset: int, pieces: Pieces, whole: Sent | None) -> None:
         """Sends what the store does not have yet."""
-        stop = offset + len(data)
+        stop = offset + sum(map(len, pieces))
         there = await self._ask(whole) if self._doubt else offset
         self._doubt = True
         while self._done is None and (there < stop or whole):
@@ -155,7 +156,7 @@ class GcsUpload:
                 raise StorageError(
                     f"the store has {there:,} bytes of this upload where {offset:,} were sent", self._path
                 )
-            there = await self._put(_span(there, stop, whole), data[there - offset :])
+            there = await self._put(_span(there, stop, whole), _behind(pieces, there - offset))
         self._doubt = False
 
     async def _ask(self, whole: Sent | None) -> int:
@@ -166,7 +167,7 @@ class GcsUpload:
                 in which case the object itself tells.
         """
         try:
-            there = await self._put({"Content-Range": "bytes */*"}, b"")
+            there = await self._put({"Content-Range": "bytes */*"}, ())
         except NotFoundError as error:
             self._ours, self._done = False, await self._there()
             if self._done is None:
@@ -176,7 +177,7 @@ class GcsUpload:
             raise StorageError(f"the store ended this upload at {there:,} bytes: write it again", self._path)
         return there
 
-    async def _put(self, headers: Mapping[str, str], data: bytes) -> int:
+    async def _put(self, headers: Mapping[str, str], pieces: Pieces) -> int:
         """Sends bytes; returns how many the store has of the whole now.
 
         By POST: a PUT on a connection that was used before is sent again by aiohttp itself when it breaks,
@@ -184,7 +185,7 @@ class GcsUpload:
         """
         assert self._session is not None
         with self._taken(), seam(self._path):
-            async with await self._client.send("POST", self._session, None, headers, data) as answer:
+            async with await self._client.send("POST", self._session, None, headers, pieces) as answer:
                 if answer.status == _RESUME:
                     stored = answer.headers.get("Range", "")  # none: nothing yet
                     return int(stored.rpartition("-")[2]) + 1 if stored else 0
@@ -222,6 +223,15 @@ class GcsUpload:
             raise exists(self._path) from error
 
 
+def _behind(pieces: Pieces, start: int) -> Pieces:
+    """The bytes from `start` on."""
+    rest, offset = [], 0
+    for piece in pieces:
+        rest.append(piece[max(0, start - offset) :])
+        offset += len(piece)
+    return rest
+
+
 def _span(there: int, stop: int, whole: Sent | None) -> dict[str, str]:
     """Headers for the bytes from `there` on; with the last ones, the whole object's size and checksum."""
     total = "*" if whole is None else str(whole.size)
@@ -230,13 +240,13 @@ def _span(there: int, stop: int, whole: Sent | None) -> dict[str, str]:
     return {"Content-Range": span, **checksum}
 
 
-def _related(boundary: str, metadata: Mapping[str, Any], data: bytes) -> bytes:
+def _related(boundary: str, metadata: Mapping[str, Any], pieces: Pieces) -> Pieces:
     """A multipart/related body: metadata, then content."""
     head = (
         f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{json.dumps(metadata)}\r\n"
         f"--{boundary}\r\nContent-Type: application/octet-stream\r\n\r\n"
     )
-    return b"".join([head.encode(), data, f"\r\n--{boundary}--\r\n".encode()])
+    return [memoryview(head.encode()), *pieces, memoryview(f"\r\n--{boundary}--\r\n".encode())]
 
 
 def _difference(sent: Sent, item: Mapping[str, Any]) -> str | None:

@@ -232,12 +232,8 @@ class _LocalUpload:
         self._overwrite = overwrite
         self._left = weakref.finalize(self, remove_own, temporary, os.getpid())
 
-    async def put_part(self, index: int, offset: int, data: bytes, whole: Sent | None) -> None:
+    async def put_part(self, index: int, offset: int, pieces: Sequence[memoryview], whole: Sent | None) -> None:
         """Writes at the offset."""
-        await self.put_pieces(offset, [memoryview(data)])
-
-    async def put_pieces(self, offset: int, pieces: Sequence[memoryview]) -> None:
-        """Writes at the offset, from where the pieces lie."""
         with _seam(self._path, offset, offset + sum(map(len, pieces))):
             await finish(asyncio.to_thread(_write_all, self._file.fileno(), offset, pieces))
 

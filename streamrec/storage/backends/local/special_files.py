@@ -10,6 +10,7 @@ import asyncio
 import os
 import select
 import stat
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -127,9 +128,9 @@ class DirectUpload:
         self._local = local
         self._number: int | None = None
 
-    async def put_part(self, index: int, offset: int, data: bytes, whole: Sent | None) -> None:
+    async def put_part(self, index: int, offset: int, pieces: Sequence[memoryview], whole: Sent | None) -> None:
         """Writes it behind the one before."""
-        await finish(asyncio.to_thread(self._write, data))
+        await finish(asyncio.to_thread(self._write, pieces))
 
     async def complete(self, sent: Sent) -> ObjectInfo:
         """Closes the file."""
@@ -142,9 +143,9 @@ class DirectUpload:
         if number is not None:
             await surely(partial(os.close, number))
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, pieces: Sequence[memoryview]) -> None:
         if self._number is None:
             self._number = os.open(self._local, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._number, view) :]
+        for piece in pieces:
+            while piece:
+                piece = piece[os.write(self._number, piece) :]

@@ -11,7 +11,7 @@ parts but the last are waited for before.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -65,8 +65,9 @@ class ObstoreUpload:
         self._ending = False
         self._broken = False
 
-    async def put_part(self, index: int, offset: int, data: bytes, whole: Sent | None) -> None:
+    async def put_part(self, index: int, offset: int, pieces: Sequence[memoryview], whole: Sent | None) -> None:
         """Hands a part to the writer; an only part waits for `complete`."""
+        data = b"".join(pieces)
         if whole is not None and index == 0:
             self._only = data
             return

@@ -30,6 +30,7 @@ from streamrec.storage.backends.http import responses as http_body
 from streamrec.storage.backends.http.take_over import BUFFERED_BODIES
 from streamrec.storage.backends.option_names import OF_EVERY_FILESYSTEM, check_endpoint, check_names, parameters_of
 from streamrec.storage.backends.options import Source, build
+from streamrec.storage.backends.s3.bodies import Bodies
 from streamrec.storage.backends.s3.credentials import watch_credentials
 from streamrec.storage.backends.s3.errors import PastTheEndError, seam
 from streamrec.storage.backends.s3.repeated_gets import RepeatedGets, Response
@@ -61,7 +62,9 @@ async def connect(source: Source, policy: RetryPolicy) -> S3Backend:
             "how many are open is num_parallel_reads",
             users["max_pool_connections"],
         )
-    config = {**_client_config(source, policy), **users, "max_pool_connections": UNLIMITED}
+    # TLS guards bodies on their way, and the signed CRC32C up to the disk; SHA-256 would cost more than both.
+    s3 = {"payload_signing_enabled": False, **(users.get("s3") or {})}
+    config = {**_client_config(policy), **users, "s3": s3, "max_pool_connections": UNLIMITED}
     filesystem = build(S3FileSystem, source, config_kwargs=config)
     filesystem.retries = 1
     try:
@@ -69,6 +72,9 @@ async def connect(source: Source, policy: RetryPolicy) -> S3Backend:
             filesystem.session = _session(filesystem.kwargs)
         with seam(f"{source.protocol}://"):
             await filesystem.set_session()
+        client = filesystem._s3.meta
+        if client.endpoint_url.startswith("http:") and "payload_signing_enabled" not in (users.get("s3") or {}):
+            client.config.s3.pop("payload_signing_enabled", None)
     except ProfileNotFound as error:
         profiles = ", ".join(AioSession().available_profiles) or "none"
         raise StorageError(f"{error}; profiles in the AWS configuration files: {profiles}", source.url) from error
@@ -103,21 +109,15 @@ def _loader(data_path: str | None) -> Loader:
     return create_loader(data_path)
 
 
-def _client_config(source: Source, policy: RetryPolicy) -> dict[str, Any]:
+def _client_config(policy: RetryPolicy) -> dict[str, Any]:
     """Settings of botocore below the user's own: one attempt, lean checksums."""
-    config: dict[str, Any] = {
+    return {
         "retries": {"total_max_attempts": 1, "mode": "standard"},
         "connect_timeout": policy.connect_timeout,
         "read_timeout": policy.stall_timeout,  # of a body; heads have ours, around each request
         "response_checksum_validation": "when_required",  # some servers send the whole object's on a 206
         "request_checksum_calculation": "when_required",  # uploads bring their own
     }
-    client = source.option("client_kwargs") or {}
-    endpoint = source.option("endpoint_url") or client.get("endpoint_url") or ""
-    if not endpoint.startswith("http:"):
-        # TLS guards the body on its way, and the signed CRC32C up to the disk; SHA-256 would cost more than both.
-        config["s3"] = {"payload_signing_enabled": False}
-    return config
 
 
 class S3Backend:
@@ -135,9 +135,10 @@ class S3Backend:
         self._fs = filesystem
         self._renewal = renewal
         self._unfinished = UnfinishedUploads(filesystem)
+        self._sending = Bodies(filesystem)
         self._repeated_gets = RepeatedGets(filesystem, renewal)
         self._bodies = FastPath("reading bodies from aiohttp (streamrec.storage.backends.s3.backend)")
-        self.fast_paths = (self._repeated_gets.fast_path, self._bodies, BUFFERED_BODIES)
+        self.fast_paths = (self._repeated_gets.fast_path, self._bodies, self._sending.fast_path, BUFFERED_BODIES)
 
     async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
         """One page of up to 1,000 keys; directory markers are left out."""
@@ -193,7 +194,7 @@ class S3Backend:
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
         """Ends what a killed writer left; begins nothing yet: an object of one part needs no multipart upload."""
-        upload = S3Upload(self._fs, self._unfinished, path, overwrite)
+        upload = S3Upload(self._fs, self._sending, self._unfinished, path, overwrite)
         await upload.prepare()
         return upload
 

@@ -77,7 +77,9 @@ def _etag(parts: Sequence[StoredPart]) -> str | None:
     return f"{hashlib.md5(joined, usedforsecurity=False).hexdigest()}-{len(parts)}"
 
 
-def is_md5(etag: str, data: bytes) -> bool:
+def is_md5(etag: str, pieces: Sequence[memoryview]) -> bool:
     """Whether an etag is the MD5 of the bytes."""
-    found = _MD5.fullmatch(etag)
-    return found is not None and found[1] == hashlib.md5(data, usedforsecurity=False).hexdigest()
+    found, made = _MD5.fullmatch(etag), hashlib.md5(usedforsecurity=False)
+    for piece in pieces:
+        made.update(piece)
+    return found is not None and found[1] == made.hexdigest()

@@ -15,7 +15,15 @@ from streamrec.errors import PermissionDeniedError, StorageError, UnsupportedOpe
 from streamrec.storage.backends.http import responses as http_body
 from streamrec.storage.resilience.faults import Cause, TransientError, from_status, retry_after_seconds, seam_of
 
-__all__ = ["BadDigestError", "NoSuchUploadError", "PastTheEndError", "seam"]
+__all__ = [
+    "BadDigestError",
+    "NoSuchUploadError",
+    "PastTheEndError",
+    "is_of_the_network",
+    "is_of_the_object",
+    "is_of_the_store",
+    "seam",
+]
 
 _FOREIGN = (boto.BotoCoreError, boto.ClientError, ResponseParserError, aiohttp.ClientError, OSError)
 _MOST_SKEW = timedelta(minutes=15)
@@ -109,3 +117,25 @@ def _time_of_another_clock(date: str | None) -> str:
 
 
 seam = seam_of(_FOREIGN, _translate)
+
+
+def is_of_the_store(error: boto.ClientError) -> bool:
+    """Whether any request would be answered so now: the store is busy."""
+    return _status(error) >= 500 or _status(error) == 429
+
+
+def is_of_the_object(error: boto.ClientError) -> bool:
+    """Whether the client would be told the same: the object is not there, another version, or shorter."""
+    return _status(error) in (404, 412, 416)
+
+
+def is_of_the_network(error: Exception) -> bool:
+    """Whether the client would fail in the same way. (Its session wraps whatever it does not know, bugs included.)"""
+    if isinstance(error, boto.HTTPClientError) and type(error) is boto.HTTPClientError:
+        return isinstance(error.kwargs.get("error"), aiohttp.ClientError | OSError)
+    return isinstance(error, boto.BotoCoreError | aiohttp.ClientError | OSError)
+
+
+def _status(error: boto.ClientError) -> int:
+    status: int = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return status

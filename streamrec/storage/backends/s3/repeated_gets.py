@@ -26,13 +26,13 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 import aiobotocore.endpoint
-import aiohttp
 from botocore.awsrequest import AWSPreparedRequest, AWSRequest
-from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+from botocore.exceptions import ClientError
 from s3fs import S3FileSystem
 
 from streamrec.storage.backends.fast_path import FastPath
 from streamrec.storage.backends.s3.credentials import EXPIRED, generation, renewed
+from streamrec.storage.backends.s3.errors import is_of_the_network, is_of_the_object, is_of_the_store
 from streamrec.storage.backends.s3.signatures import Keys, Signature, signing_is_plain
 from streamrec.storage.resilience.credentials import Renewal
 
@@ -116,12 +116,12 @@ class RepeatedGets:
         try:
             answer = await self._sent_as(sent, bucket, key, headers)
         except ClientError as error:
-            if _is_of_the_store(error) or (bucket in self._proven and _is_of_the_object(error)):
+            if is_of_the_store(error) or (bucket in self._proven and is_of_the_object(error)):
                 raise
             self._refused[bucket] = error
             return None
         except Exception as error:
-            if _is_of_the_network(error):
+            if is_of_the_network(error):
                 raise
             self.fast_path.leave(bucket, error)
             return None
@@ -191,28 +191,6 @@ async def _error_of(client: Any, answer: Any) -> ClientError:
     model = client.meta.service_model.operation_model("GetObject")
     told = await aiobotocore.endpoint.convert_to_response_dict(answer, model)
     return ClientError(await client._response_parser.parse(told, model.output_shape), "GetObject")
-
-
-def _status(error: ClientError) -> int:
-    status: int = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    return status
-
-
-def _is_of_the_store(error: ClientError) -> bool:
-    """Whether any request would be answered so now: the store is busy."""
-    return _status(error) >= 500 or _status(error) == 429
-
-
-def _is_of_the_object(error: ClientError) -> bool:
-    """Whether the client would be told the same: the object is not there, another version, or shorter."""
-    return _status(error) in (404, 412, 416)
-
-
-def _is_of_the_network(error: Exception) -> bool:
-    """Whether the client would fail in the same way. (Its session wraps whatever it does not know, bugs included.)"""
-    if isinstance(error, HTTPClientError) and type(error) is HTTPClientError:
-        return isinstance(error.kwargs.get("error"), aiohttp.ClientError | OSError)
-    return isinstance(error, BotoCoreError | aiohttp.ClientError | OSError)
 
 
 def _quoted(key: str) -> str:

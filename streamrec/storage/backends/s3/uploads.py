@@ -22,10 +22,9 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -41,6 +40,7 @@ from streamrec.errors import (
     UnsupportedOperationError,
 )
 from streamrec.storage.backend import ObjectInfo, Sent
+from streamrec.storage.backends.s3.bodies import Bodies
 from streamrec.storage.backends.s3.checks import StoredPart, difference, is_md5
 from streamrec.storage.backends.s3.errors import BadDigestError, NoSuchUploadError, seam
 from streamrec.storage.backends.urls import split_object
@@ -104,10 +104,9 @@ class UnfinishedUploads:
 class S3Upload:
     """A multipart upload, or one PUT where there is only one part.
 
-    Bodies go out as BytesIO: aiohttp then writes them in pieces and lets the event loop breathe between.
-
     Args:
         filesystem: As for S3Backend.
+        bodies: What sends requests with a body.
         unfinished: What ends unfinished uploads.
         path: The object's URL.
         overwrite: Whether an object of this name is replaced.
@@ -116,9 +115,12 @@ class S3Upload:
     parallel = 1_000
     grows = True
 
-    def __init__(self, filesystem: S3FileSystem, unfinished: UnfinishedUploads, path: str, overwrite: bool) -> None:
+    def __init__(
+        self, filesystem: S3FileSystem, bodies: Bodies, unfinished: UnfinishedUploads, path: str, overwrite: bool
+    ) -> None:
         bucket, key = split_object(path)
         self._fs = filesystem
+        self._bodies = bodies
         self._unfinished = unfinished
         self._path = path
         self._overwrite = overwrite
@@ -128,8 +130,9 @@ class S3Upload:
         self._asked = False  # for an id, without an answer
         self._starting = asyncio.Lock()
         self._checks_whole = False
+        self._begun: set[int] = set()
         self._parts: dict[int, StoredPart] = {}
-        self._only: bytes | None = None
+        self._only: Sequence[memoryview] | None = None
         self._doubt = False
 
     async def prepare(self) -> None:
@@ -138,10 +141,10 @@ class S3Upload:
             raise exists(self._path)
         await self._unfinished.end(self._path)
 
-    async def put_part(self, index: int, offset: int, data: bytes, whole: Sent | None) -> None:
+    async def put_part(self, index: int, offset: int, pieces: Sequence[memoryview], whole: Sent | None) -> None:
         """Uploads a part; an only part waits for `complete`."""
         if whole and index == 0:
-            self._only = data
+            self._only = pieces
             return
         if index >= MAX_PARTS:
             raise StorageError(
@@ -150,18 +153,21 @@ class S3Upload:
                 offset,
             )
         upload = await self._start()
-        crc32c = kernels.crc32c(data)
-        with seam(self._path, offset, offset + len(data)):
-            part = await self._fs._call_s3(
+        crc32c = 0
+        for piece in pieces:
+            crc32c = kernels.crc32c(piece, crc32c)
+        with seam(self._path, offset, offset + sum(map(len, pieces))):
+            part = await self._bodies.send(
                 "upload_part",
+                pieces,
+                self._again(index),
                 UploadId=upload,
                 PartNumber=index + 1,
-                Body=io.BytesIO(data),
                 ChecksumCRC32C=encoded(crc32c),
                 **self._place,
             )
         checked = "ChecksumCRC32C" in part
-        md5 = index == 0 and not checked and await asyncio.to_thread(is_md5, part["ETag"], data)
+        md5 = index == 0 and not checked and await asyncio.to_thread(is_md5, part["ETag"], pieces)
         self._parts[index] = StoredPart(part["ETag"], crc32c, checked, md5)
 
     async def complete(self, sent: Sent) -> ObjectInfo:
@@ -210,15 +216,15 @@ class S3Upload:
 
     async def _put_only(self, sent: Sent) -> Mapping[str, Any]:
         with seam(self._path):
-            done: Mapping[str, Any] = await self._fs._call_s3(
+            return await self._bodies.send(
                 "put_object",
-                Body=io.BytesIO(self._only or b""),
+                self._only or (),
+                self._again(0),
                 ChecksumCRC32C=encoded(sent.crc32c),
                 **self._condition(),
                 **self._marked(),
                 **self._place,
             )
-        return done
 
     async def _complete_parts(self, sent: Sent) -> Mapping[str, Any]:
         whole = {"ChecksumCRC32C": encoded(sent.crc32c), "ChecksumType": "FULL_OBJECT"} if self._checks_whole else {}
@@ -274,6 +280,12 @@ class S3Upload:
 
     def _ordered(self) -> list[StoredPart]:
         return [self._parts[index] for index in sorted(self._parts)]
+
+    def _again(self, index: int) -> bool:
+        """Whether a part was sent before; it counts as sent from now on."""
+        again = index in self._begun
+        self._begun.add(index)
+        return again
 
     def _marked(self) -> dict[str, Any]:
         """The mark, beside the metadata that the user wants."""

@@ -1,0 +1,181 @@
+"""Bodies that are sent from their pieces: as a file, to a web server, and through a client that does not take them."""
+
+import asyncio
+import io
+import logging
+import os
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import aiohttp
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamrec.storage import Storages
+from streamrec.storage.backends import fast_path
+from streamrec.storage.backends.http import pieces_body
+from streamrec.storage.backends.http.pieces_body import CHUNK_BYTES, PiecesBody
+from streamrec.testing.servers import Store, moto
+from tests.effort import draws
+from tests.storage.contract import QUICK, read_all
+
+PART = 5 << 20
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("read"), st.integers(-1, 20)),
+        st.tuples(st.just("seek"), st.integers(0, 30)),
+        st.tuples(st.just("end"), st.integers(-5, 0)),
+    )
+)
+
+
+@draws(200)
+@given(st.lists(st.binary(max_size=7), max_size=6), steps)
+def test_it_reads_as_a_file(pieces: list[bytes], steps: list[tuple[str, int]]) -> None:
+    whole = b"".join(pieces)
+    body, file = PiecesBody(list(map(memoryview, pieces))), io.BytesIO(whole)
+    assert (len(body), body.size, body.decode("latin-1")) == (len(whole), len(whole), whole.decode("latin-1"))
+    for step, value in steps:
+        if step == "read":
+            assert body.read(value) == file.read(value)
+        elif step == "seek":
+            assert body.seek(value) == file.seek(value)
+        elif -value <= len(whole):
+            assert body.seek(value, io.SEEK_END) == file.seek(value, io.SEEK_END)
+        assert body.tell() == file.tell()
+
+
+@pytest.mark.parametrize("sizes", [[], [0, 5], [CHUNK_BYTES, 1, 3 * CHUNK_BYTES + 7]])
+async def test_a_web_server_gets_it_whole_and_twice(sizes: list[int]) -> None:
+    pieces = [os.urandom(size) for size in sizes]
+    came: list[tuple[str | None, bytes]] = []
+
+    async def put(request: web.Request) -> web.Response:
+        came.append((request.headers.get("Content-Length"), await request.read()))
+        return web.Response()
+
+    app = web.Application(client_max_size=1 << 30)
+    app.router.add_put("/", put)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        host, port = runner.addresses[0][:2]
+        body = PiecesBody(list(map(memoryview, pieces)))
+        async with aiohttp.ClientSession() as session:
+            for _ in range(2):
+                async with session.put(f"http://{host}:{port}/", data=body) as answer:
+                    assert answer.status == 200
+    finally:
+        await runner.cleanup()
+    assert came == [(str(sum(sizes)), b"".join(pieces))] * 2
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Store]:
+    with moto() as store:
+        yield store
+
+
+class PrivateDetailError(Exception):
+    """What a fast path meets where a client has changed."""
+
+
+def unreadable(*_: Any) -> bytes:
+    raise PrivateDetailError("no such attribute")
+
+
+async def damaging(body: PiecesBody, writer: Any) -> None:
+    """The right number of other bytes."""
+    await writer.write(bytes(body.size))
+
+
+BREAKS: dict[str, tuple[object, str, object]] = {
+    "sending": (pieces_body, "CHUNK_BYTES", "no number"),
+    "signing": (PiecesBody, "read", unreadable),
+    "damage": (PiecesBody, "write", damaging),
+}
+
+
+@pytest.mark.parametrize("case", BREAKS)
+@pytest.mark.parametrize("size", [1_000, 3 * PART + 17])
+async def test_a_client_that_does_not_take_it_gets_a_file(
+    s3_store: Store, case: str, size: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No upload fails; it is said once, counted once, and not tried again."""
+    monkeypatch.setattr(*BREAKS[case])
+    monkeypatch.setattr(fast_path, "_said", set())
+    data = os.urandom(size)
+    async with Storages(s3_store.options, retry=QUICK) as storages:
+        storage = await storages.at(s3_store.url)
+        for _ in range(2):
+            path = f"{s3_store.url}/{uuid4().hex}"
+            async with await storage.upload(path, part_size=PART) as upload:
+                await upload.write(data)
+            assert await read_all(await storage.stream(path)) == data
+        assert storages.statistics.snapshot().backends["s3"].fallbacks == 1
+        assert not storage._backend._sending.fast_path.is_open("all buckets of this client")  # type: ignore[attr-defined]
+    warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len([record for record in warnings if "the client's own way" in record.getMessage()]) == 1
+
+
+@pytest.mark.parametrize("by_environment", [True, False])
+@pytest.mark.parametrize("signs", [True, False])
+async def test_over_plain_http_bodies_are_signed_unless_somebody_says_no(
+    store: Store, signs: bool, by_environment: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By botocore's own setting, and wherever the endpoint comes from."""
+    options = dict(store.options)
+    if by_environment:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", options.pop("endpoint_url"))
+    if not signs:
+        options["config_kwargs"] = {"s3": {"payload_signing_enabled": False}}
+    said: list[str] = []
+    async with Storages(options, retry=QUICK) as storages:
+        storage = await storages.at(store.url)
+        events = storage._backend._fs._s3.meta.events  # type: ignore[attr-defined]
+        events.register("before-send.s3.PutObject", lambda request, **_: said.append(text_of(request.headers)))
+        path, data = f"{store.url}/{uuid4().hex}", os.urandom(1_000)
+        async with await storage.upload(path) as upload:
+            await upload.write(data)
+        assert await read_all(await storage.stream(path)) == data
+    assert [value == "UNSIGNED-PAYLOAD" for value in said] == [not signs]
+
+
+def text_of(headers: Any) -> str:
+    """What a request's signature says of its body."""
+    value = headers["X-Amz-Content-SHA256"]
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+async def test_cancelling_sends_no_more(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An upload that is left in the middle of a body: nothing is stored, and the client goes on."""
+    begun = asyncio.Event()
+
+    async def held(body: PiecesBody, writer: Any) -> None:
+        await writer.write(body.read(CHUNK_BYTES))
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with Storages(store.options, retry=QUICK) as storages:
+        storage = await storages.at(store.url)
+        path = f"{store.url}/{uuid4().hex}"
+
+        async def write() -> None:
+            async with await storage.upload(path, part_size=PART) as upload:
+                await upload.write(os.urandom(3 * PART))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(PiecesBody, "write", held)
+            task = asyncio.create_task(write())
+            await begun.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        await write()
+        assert (await storage.stat(path)).size == 3 * PART
+        assert storages.statistics.snapshot().backends["s3"].fallbacks == 0
