@@ -1,4 +1,4 @@
-"""Bad input that every adapter meets: a store that goes away while it is read."""
+"""What the tests of all adapters share: a store that goes away while it is read, and where programs find a store."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import pytest
 from streamrec import Dataset, FixedLenFeature, RetryPolicy, TFRecordDataset, encode_example, encode_records
 from streamrec.testing.faults import Faults
 from streamrec.testing.program import ServerProcess
+from streamrec.testing.servers import Store
 
 QUICK = RetryPolicy(attempts=2, backoff_base=0.01, connect_timeout=2.0, first_byte_timeout=2.0, stall_timeout=2.0)
 RECORDS = 160
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
@@ -37,3 +39,14 @@ def leaving(tmp_path: Path) -> Iterator[Leaving]:
         records = TFRecordDataset("s3://bucket/train-*", storage_options=options, retry=QUICK).distribute()
         batches = records.batch(1).parse_example({"id": FixedLenFeature((), np.int64)})
         yield Leaving(server, batches.with_options(memory_budget=2 << 20))
+
+
+def client_environment(store: Store) -> dict[str, str]:
+    """The environment in which a program finds a store of S3 without storage options, and this package."""
+    return {
+        "PYTHONPATH": str(ROOT),
+        "AWS_ENDPOINT_URL": store.endpoint,
+        "AWS_ACCESS_KEY_ID": store.options["key"],
+        "AWS_SECRET_ACCESS_KEY": store.options["secret"],
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }

@@ -1,4 +1,4 @@
-"""Training runs in JAX and Grain that are killed at random steps, and go on with exactly the records that follow."""
+"""Training runs in JAX, Grain and Accelerate, killed at random steps, go on with exactly the records that follow."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from streamrec import TFRecordWriter, encode_example
+from streamrec import TFRecordWriter, encode_example, write_manifest_sync
 from streamrec.testing.servers import Store
+from tests.adapters.conftest import client_environment
 from tests.adapters.killed_run import EPOCHS, dataset_of
+from tests.effort import thorough
+from tests.pages import blocks
 
 ROOT = Path(__file__).parents[2]
 RECORDS, SHARDS, KILLS = 400, 4, 3
@@ -53,3 +57,57 @@ def test_a_killed_run_goes_on_where_it_was(s3_store: Store, tmp_path: Path, adap
         learned = json.loads((tmp_path / "state").read_text())["seen"]
         assert learned == expected[: len(learned)]
     assert learned == expected
+
+
+@pytest.mark.parametrize("ranks", [2, *thorough(1)])
+def test_a_killed_run_of_accelerate_goes_on_where_it_was(s3_store: Store, tmp_path: Path, ranks: int) -> None:
+    """The program of docs/pytorch.md: each rank's records and losses are those of a run that nobody killed."""
+    if importlib.util.find_spec("accelerate") is None:
+        pytest.skip("not installed: accelerate")
+    folder = f"{s3_store.url}/killed-accelerate-{ranks}/"
+    for shard in range(SHARDS):
+        with TFRecordWriter(f"{folder}train-{shard}", storage_options=s3_store.options) as writer:
+            for number in range(shard, RECORDS, SHARDS):
+                writer.write(encode_example({"x": [number / RECORDS, 1.0], "label": number % 2, "id": number}))
+    write_manifest_sync(f"{folder}train-*", f"{folder}manifest.json", storage_options=s3_store.options)
+    [block] = [block for block in blocks(ROOT / "docs/pytorch.md") if block.file == "train_accelerate.py"]
+    (tmp_path / "train.py").write_text(block.text.replace('"data/', f'"{folder}'))
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "killed").mkdir()
+    environment = {**os.environ, **client_environment(s3_store), "OMP_NUM_THREADS": "1"}
+    expected = accelerated(tmp_path / "whole", ranks, environment)
+    steps = len(expected) // ranks
+    assert steps == EPOCHS * RECORDS // 8 // ranks
+    chance, runs = random.Random(7), []
+    for _ in range(KILLS):
+        runs.append(accelerated(tmp_path / "killed", ranks, environment, chance.randrange(1, steps // KILLS)))
+    runs.append(accelerated(tmp_path / "killed", ranks, environment))
+    assert len(runs[-1]) < len(expected)
+    assert sorted(set().union(*runs)) == sorted(expected)
+
+
+def accelerated(folder: Path, ranks: int, environment: dict[str, str], steps: int | None = None) -> list[str]:
+    """What all ranks print, to the end or until rank 0 has printed a number of steps: then all are killed."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    world = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "ACCELERATE_USE_CPU": "true"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "../train.py"],
+            env={**environment, **world, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=folder,
+        )
+        for rank in range(ranks)
+    ]
+    output = started[0].stdout
+    assert output is not None
+    lines = [line.rstrip() for _, line in zip(range(steps or sys.maxsize), output, strict=False)]
+    if steps is not None:
+        for run in started:
+            run.kill()
+    lines += [line for run in started for line in run.communicate()[0].splitlines()]
+    assert {run.returncode for run in started} == {0 if steps is None else -signal.SIGKILL}
+    return lines

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from streamrec.testing.servers import Store
+from tests.adapters.conftest import client_environment
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -20,7 +21,7 @@ pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
 
 @pytest.mark.parametrize(
     ("page", "packages"),
-    [("pytorch.md", ["torch", "torchdata", "lightning", "accelerate"]), ("jax.md", ["jax", "grain"])],
+    [("pytorch.md", ["torch", "torchdata", "lightning"]), ("jax.md", ["jax", "grain"])],
 )
 def test_snippets_run(tmp_path: Path, s3_store: Store, page: str, packages: list[str]) -> None:
     missing = [package for package in packages if importlib.util.find_spec(package) is None]
@@ -33,13 +34,9 @@ def test_snippets_run(tmp_path: Path, s3_store: Store, page: str, packages: list
     (tmp_path / "page.py").write_text(program)
     environment = {
         **os.environ,
-        "PYTHONPATH": str(DOCS.parent),
+        **client_environment(s3_store),
         "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
         "JAX_PLATFORMS": "cpu",
-        "AWS_ENDPOINT_URL": s3_store.endpoint,
-        "AWS_ACCESS_KEY_ID": s3_store.options["key"],
-        "AWS_SECRET_ACCESS_KEY": s3_store.options["secret"],
-        "AWS_DEFAULT_REGION": "us-east-1",
     }
     done = subprocess.run([sys.executable, "page.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
