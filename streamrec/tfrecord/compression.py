@@ -7,7 +7,7 @@ TensorFlow has not.
 Rules:
 - An Inflater never returns more than the caller asked for, whatever the stream claims about itself: a few
   kilobytes that stand for a terabyte cost no more memory than an honest shard.
-- What was inflated before damage is returned, save for the last 256 KiB at most; the error comes from the next call.
+- What was inflated before damage is returned, save for the last 120 KiB at most; the error comes from the next call.
 - Zero bytes behind the last gzip member are padding, as gzip itself takes them.
 - GZIP and ZLIB are read by ISA-L where it is installed (the `isal` extra), which inflates about twice as fast as zlib.
   They are written by zlib, byte for byte as TensorFlow does, unless the options ask for ISA-L.
@@ -45,8 +45,9 @@ ISAL_LEVEL = 2
 INPUT_BYTES = 64 << 10
 """So much is inflated at a time: what a library does not use of it, it copies."""
 
-OUTPUT_BYTES = 256 << 10
-"""So much is inflated at a time: it is still in the cache when it is copied to where it is framed."""
+OUTPUT_BYTES = 120 << 10
+"""So much is inflated at a time: it is still in the cache when it is copied to where it is framed. From 128 KiB on, the
+C library may give memory back to the kernel after each use, which clears it for the next one."""
 
 
 class _Member(Protocol):
