@@ -38,6 +38,10 @@ ZSTD_WINDOW_LOG_MAX = 27
 
 GZIP_MAGIC = b"\x1f\x8b"
 
+ZSTD_JOB_BYTES = 2 << 20
+"""What one of zstd's threads compresses at a time, or a window if that is more. Four windows, its own default, hold
+four times the memory for files no smaller."""
+
 ISAL_LEVEL = 2
 """Of 0 to 3: nearly as fast as 1, and files of the size that zlib writes; 3 takes twice as long and saves nothing."""
 
@@ -182,8 +186,16 @@ def _isal_stream(options: TFRecordOptions) -> Any:
 
 class _ZstdCompressor:
     def __init__(self, options: TFRecordOptions) -> None:
-        level = options.compression_level
-        self._stream = zstd_module().ZstdCompressor(level=3 if level in (None, -1) else level)
+        module, level = zstd_module(), options.compression_level
+        parameter = module.CompressionParameter
+        _, most = parameter.nb_workers.bounds()  # 0 where the library was built without threads
+        threads = min(options.compression_threads or 0, most)
+        self._stream = module.ZstdCompressor(
+            options={
+                parameter.compression_level: 3 if level in (None, -1) else level,
+                **({parameter.nb_workers: threads, parameter.job_size: ZSTD_JOB_BYTES} if threads else {}),
+            }
+        )
 
     def compress(self, data: Buffer) -> bytes:
         return bytes(self._stream.compress(data))
