@@ -64,12 +64,13 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
         filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
         retry: What happens when the network fails; see RetryPolicy.
         max_record_bytes: A longer record is taken for corruption; default 1 GiB.
-        memory_map: Map local shards that are not compressed instead of reading them: long records are not copied at
-            all. None: those on this machine's own disks (Linux; ext4, XFS, Btrfs, ZFS, tmpfs, ...). True: those on
-            network filesystems too. A file that is written to in place while a run has mappings of it, or cut off, is
-            an ObjectChangedError within a millisecond or two; but what was handed out before, and still lies in the
-            file, changes with it: False where that may happen. A file that another one replaces by its name is
-            no such case. Other shards, and pieces of shards that several readers share, are read as ever.
+        memory_map: Map local shards instead of reading them: long records are not copied at all, and compressed
+            shards are inflated from where they lie. None: those on this machine's own disks (Linux; ext4, XFS, Btrfs,
+            ZFS, tmpfs, ...). True: those on network filesystems too. A file that is written to in place while a run has
+            mappings of it, or cut off, is an ObjectChangedError within a millisecond or two; but what was handed out
+            before, and still lies in the file, changes with it (what was inflated does not): False where that may
+            happen. A file that another one replaces by its name is no such case. Other shards, and pieces of shards
+            that several readers share, are read as ever.
         max_connections: How many requests for ranges of large shards may be under way at a time, at the most; how many
             there are finds itself. Beside these, each open shard has one. More than 32 pay where one process takes
             more than some 2 GB/s.

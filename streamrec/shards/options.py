@@ -28,8 +28,8 @@ class ReadOptions:
         block_records: Blocks end where so many records, or a multiple of that, have come since the shard's start, if
             their size allows it: then a batch, or a turn, lies in one block and need not be copied.
         view_bytes: The same as `block_bytes`, of shards that are mapped; None: the same.
-        memory_map: Whether local shards that are not compressed are mapped, not read: no byte of them is copied. None:
-            where that is safe.
+        memory_map: Whether local shards are mapped, not read: what lies in the file is not copied. None: where that is
+            safe.
     """
 
     compression_type: str | None = None

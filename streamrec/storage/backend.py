@@ -83,8 +83,14 @@ class Viewable(Protocol):
     def views_safely(self) -> bool:
         """Whether nothing that happens to the object can end the process while somebody looks at it."""
 
-    async def view(self, start: int, end: int) -> memoryview:
-        """The object's bytes from `start` to `end`; `readinto` goes on where it stood."""
+    async def view(self, start: int, end: int, kept: bool) -> memoryview:
+        """The object's bytes from `start` to `end`; `readinto` goes on where it stood.
+
+        Args:
+            start: First byte.
+            end: One past the last byte.
+            kept: Whether somebody may still look at them after the next `confirm`.
+        """
 
     def confirm(self, start: int) -> None:
         """Raises a StorageError where what was shown, the last of it from `start` on, is no longer the object's."""

@@ -7,7 +7,7 @@ TensorFlow has not.
 Rules:
 - An Inflater never returns more than the caller asked for, whatever the stream claims about itself: a few
   kilobytes that stand for a terabyte cost no more memory than an honest shard.
-- What was inflated before damage is returned, save for the last 256 KiB at most; the error comes from the next call.
+- What was inflated before damage is returned, save for the last 120 KiB at most; the error comes from the next call.
 - Zero bytes behind the last gzip member are padding, as gzip itself takes them.
 - GZIP and ZLIB are read by ISA-L where it is installed (the `isal` extra), which inflates about twice as fast as zlib.
   They are written by zlib, byte for byte as TensorFlow does, unless the options ask for ISA-L.
@@ -38,6 +38,10 @@ ZSTD_WINDOW_LOG_MAX = 27
 
 GZIP_MAGIC = b"\x1f\x8b"
 
+ZSTD_JOB_BYTES = 2 << 20
+"""What one of zstd's threads compresses at a time, or a window if that is more. Four windows, its own default, hold
+four times the memory for files no smaller."""
+
 ISAL_LEVEL = 2
 """Of 0 to 3: nearly as fast as 1, and files of the size that zlib writes; 3 takes twice as long and saves nothing."""
 
@@ -45,8 +49,9 @@ ISAL_LEVEL = 2
 INPUT_BYTES = 64 << 10
 """So much is inflated at a time: what a library does not use of it, it copies."""
 
-OUTPUT_BYTES = 256 << 10
-"""So much is inflated at a time: it is still in the cache when it is copied to where it is framed."""
+OUTPUT_BYTES = 120 << 10
+"""So much is inflated at a time: it is still in the cache when it is copied to where it is framed. From 128 KiB on, the
+C library may give memory back to the kernel after each use, which clears it for the next one."""
 
 
 class _Member(Protocol):
@@ -181,8 +186,16 @@ def _isal_stream(options: TFRecordOptions) -> Any:
 
 class _ZstdCompressor:
     def __init__(self, options: TFRecordOptions) -> None:
-        level = options.compression_level
-        self._stream = zstd_module().ZstdCompressor(level=3 if level in (None, -1) else level)
+        module, level = zstd_module(), options.compression_level
+        parameter = module.CompressionParameter
+        _, most = parameter.nb_workers.bounds()  # 0 where the library was built without threads
+        threads = min(options.compression_threads or 0, most)
+        self._stream = module.ZstdCompressor(
+            options={
+                parameter.compression_level: 3 if level in (None, -1) else level,
+                **({parameter.nb_workers: threads, parameter.job_size: ZSTD_JOB_BYTES} if threads else {}),
+            }
+        )
 
     def compress(self, data: Buffer) -> bytes:
         return bytes(self._stream.compress(data))

@@ -7,6 +7,8 @@ import zlib
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
+from streamrec.arguments import integer
+
 __all__ = ["MAGIC", "CompressionType", "TFRecordOptions", "check_compression_type"]
 
 CompressionType = Literal["", "GZIP", "ZLIB", "ZSTD"]
@@ -54,9 +56,13 @@ class TFRecordOptions:
         library: What compresses GZIP and ZLIB. "zlib" writes the bytes that TensorFlow writes. "isal" (an extra) is
             many times as fast, for files of about the same size that everybody reads; it takes only `flush_mode`,
             `window_bits` and `compression_level` (0 to 3, default 2).
+        compression_threads: How many threads of the zstd library compress one shard, 1 or more; None for the thread
+            that writes. Each holds some 5 MB, at high levels a window and more. The bytes are the same for any number
+            of threads, others than for None, and every zstd reads them. Only ZSTD has threads: of other compressions,
+            write several shards at a time.
 
     Raises:
-        ValueError: There is no such compression type, library, or level of that library.
+        ValueError: There is no such compression type, library, or level of that library, or it has no threads.
     """
 
     compression_type: str | None = None
@@ -69,6 +75,7 @@ class TFRecordOptions:
     mem_level: int | None = None
     compression_strategy: int | None = None
     library: Literal["zlib", "isal"] = "zlib"
+    compression_threads: int | None = None
 
     def __post_init__(self) -> None:
         check_compression_type(self.compression_type)
@@ -76,6 +83,10 @@ class TFRecordOptions:
             raise ValueError(f"library={self.library!r} is neither 'zlib' nor 'isal'")
         if self.library == "isal":
             self._check_isal()
+        if self.compression_threads is not None:
+            integer("compression_threads", self.compression_threads, 1)
+            if self.compression_type != "ZSTD":
+                raise ValueError(f"compression_threads are for ZSTD, not {self.compression_type!r}")
 
     def _check_isal(self) -> None:
         if self.compression_type not in ("GZIP", "ZLIB"):

@@ -177,9 +177,11 @@ def test_limits_want_a_number_in_the_name() -> None:
         ShardWriter("s3://b/x", max_shard_bytes=1)
 
 
-@pytest.mark.parametrize("kind", [None, "", "GZIP", "ZLIB", "ZSTD"])
-def test_the_synchronous_writer(place: str, kind: str | None) -> None:
-    with TFRecordWriter(f"{place}/x", TFRecordOptions(kind)) as writer:
+@pytest.mark.parametrize(
+    ("kind", "threads"), [(None, None), ("", None), ("GZIP", None), ("ZLIB", None), ("ZSTD", None), ("ZSTD", 2)]
+)
+def test_the_synchronous_writer(place: str, kind: str | None, threads: int | None) -> None:
+    with TFRecordWriter(f"{place}/x", TFRecordOptions(kind, compression_threads=threads)) as writer:
         for index, record in enumerate(RECORDS):
             writer.write(record)
             if index == 7:
@@ -190,10 +192,13 @@ def test_the_synchronous_writer(place: str, kind: str | None) -> None:
 
 
 @pytest.mark.parametrize("leave", [lambda: 1 / 0, lambda: exec("raise KeyboardInterrupt")])
-def test_the_synchronous_writer_leaves_no_partial_shard(place: str, leave: Callable[[], object]) -> None:
+@pytest.mark.parametrize("options", [TFRecordOptions("GZIP"), TFRecordOptions("ZSTD", compression_threads=2)])
+def test_the_synchronous_writer_leaves_no_partial_shard(
+    place: str, options: TFRecordOptions, leave: Callable[[], object]
+) -> None:
     with (
         pytest.raises((ZeroDivisionError, KeyboardInterrupt)),
-        TFRecordWriter(f"{place}/x", "GZIP") as writer,
+        TFRecordWriter(f"{place}/x", options) as writer,
     ):
         writer.write(b"x" * 3_000_000)
         leave()

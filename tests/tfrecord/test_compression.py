@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import random
 import tracemalloc
 import zlib
 from collections.abc import Iterator
@@ -204,6 +205,49 @@ def test_isal_writes_what_everybody_reads(library: str, kind: CompressionType) -
     packed = deflate(data, options)
     assert zlib.decompress(packed, zlib.MAX_WBITS + 32) == data
     assert len(packed) < len(data) / 50
+
+
+def test_threads_of_zstd_write_one_frame_that_everybody_reads() -> None:
+    """The same bytes, however many there are; and what was flushed can be read."""
+    draw = random.Random(1)
+    data = b"".join(b"%d words " % draw.randrange(1000) for _ in range(1_500_000))
+    packed = [deflate(data, TFRecordOptions("ZSTD", compression_threads=threads)) for threads in (1, 2, 3)]
+    assert packed[0] == packed[1] == packed[2]
+    assert inflate(packed[0], "ZSTD", 1 << 20, 1 << 20) == data
+    member = compression.zstd_module().ZstdDecompressor()
+    assert member.decompress(packed[0]) == data
+    assert (member.eof, member.unused_data) == (True, b"")
+    deflater, inflater = Deflater(TFRecordOptions("ZSTD", compression_threads=2)), Inflater("ZSTD")
+    inflater.feed(deflater.write(data[:5000]) + deflater.flush())
+    assert inflater.read(10_000) == data[:5000]
+
+
+def test_levels_of_zstd_count_with_threads() -> None:
+    data = b"".join(path.read_bytes() for path in Path(compression.__file__).parent.glob("*.py"))
+    sizes = [
+        len(deflate(data, TFRecordOptions("ZSTD", compression_level=level, compression_threads=2))) for level in (1, 9)
+    ]
+    assert sizes[1] < sizes[0] * 0.95
+
+
+def test_threads_where_the_library_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is built without, in some distributions: then it compresses in the thread that writes."""
+    module = compression.zstd_module()
+    bounds = module.CompressionParameter.bounds
+    monkeypatch.setattr(
+        module.CompressionParameter, "bounds", lambda self: (0, 0) if self.name == "nb_workers" else bounds(self)
+    )
+    data = b"some words " * 10_000
+    wanted = deflate(data, TFRecordOptions("ZSTD"))
+    assert deflate(data, TFRecordOptions("ZSTD", compression_threads=2)) == wanted
+
+
+@pytest.mark.parametrize("kind", ["GZIP", "ZLIB", "", None])
+def test_only_zstd_has_threads(kind: str | None) -> None:
+    with pytest.raises(ValueError, match="compression_threads are for ZSTD, not"):
+        TFRecordOptions(kind, compression_threads=2)
+    with pytest.raises(ValueError, match="compression_threads is 0: it must be a whole number, 1 or more"):
+        TFRecordOptions("ZSTD", compression_threads=0)
 
 
 def test_isal_is_asked_for_what_it_can_do() -> None:

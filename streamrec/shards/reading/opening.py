@@ -9,7 +9,7 @@ import anyio
 
 from streamrec.errors import NotFoundError, StorageError
 from streamrec.shards.options import Piece, ReadOptions, ShardPlace
-from streamrec.shards.reading.decompressed_stream import InflatedStream
+from streamrec.shards.reading.decompressed_stream import InflatedStream, Received, Viewed
 from streamrec.shards.reading.pieces import PieceStream, begin_piece
 from streamrec.storage import ByteStream, ObjectInfo, ResumingStream, Storage, Tally, directory_advice
 from streamrec.tfrecord import (
@@ -87,7 +87,9 @@ async def open_whole(storage: Storage, path: str, options: ReadOptions, place: S
         head = b"" if told == "" else await _head(stream)
         kind = detect_compression(head) if told is None else told
         if kind:
-            inflated = InflatedStream(stream, Inflater(kind, path), head, place.offset)
+            viewed = _viewed(stream, options.memory_map)
+            compressed = Received(stream) if viewed is None else Viewed(viewed, len(head))
+            inflated = InflatedStream(compressed, Inflater(kind, path), head, place.offset)
             return Opened(stream, inflated, stream.info, kind, place)
         if told is None and place.offset:
             raise ValueError(f"{path}: a place within a shard needs its compression_type, '' for none")

@@ -390,8 +390,7 @@ async def open_shard(
         block_bytes: How much is framed at a time; None for what the storage does best.
         buffer_bytes: How much is held ahead of what was read, where a large shard is fetched by several requests; by
             default 96 MiB. 0: one request, and nothing ahead, for a service that has many shards open.
-        memory_map: Map a local shard that is not compressed instead of reading it; None where that is safe: see
-            `TFRecordDataset`.
+        memory_map: Map a local shard instead of reading it; None where that is safe: see `TFRecordDataset`.
 
     Raises:
         NotFoundError, PermissionDeniedError, StorageError: It cannot be opened.

@@ -42,7 +42,7 @@ class ShardUpload:
 
     @property
     def size(self) -> int:
-        """Bytes sent, and those of the block under way before compression: never less than the truth."""
+        """Bytes sent, and those of the block under way before compression; without what a compressor still holds."""
         return self._sent + self._block_bytes
 
     def add(self, record: bytes) -> bool:

@@ -73,8 +73,8 @@ class ShardWriter:
         pattern: The shards' URL; `{shard}` or `{shard:05d}` in it stands for the shard's number, from 0.
         options: Compression; None for none.
         max_shard_bytes: A shard is finished before a record would take it above this (a single longer record
-            has a shard to itself; where shards are compressed, the block that is not compressed yet counts in full).
-            None for one shard.
+            has a shard to itself; where shards are compressed, the block that is not compressed yet counts in full;
+            what `compression_threads` hold, about 2 MiB each, does not count yet). None for one shard.
         max_shard_records: Likewise, a limit to the number of records.
         overwrite: Whether a shard replaces an object of its name. If not, and there is one, writing the shard is an
             AlreadyExistsError: at its beginning where the object is there by then, else at its end. S3, GCS,

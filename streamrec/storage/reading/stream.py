@@ -169,12 +169,13 @@ class ResumingStream:
         self._came(count, began)
         return count
 
-    async def view(self, start: int, end: int) -> memoryview:
+    async def view(self, start: int, end: int, kept: bool = True) -> memoryview:
         """The object's bytes from `start` to `end`, without a copy, if it `views`; not to be mixed with readinto.
 
         Args:
             start: First byte; may lie before `position`, for bytes that are wanted once more.
             end: One past the last byte, at most the object's size; `position` from here on.
+            kept: Whether somebody may still look at them after the next `confirm`.
 
         Raises:
             ClosedError: After `aclose`, or after an error.
@@ -184,7 +185,7 @@ class ResumingStream:
         body = cast("Viewable", self._body)
         began = time.monotonic()
         try:
-            data = await body.view(start, end)
+            data = await body.view(start, end, kept)
         except BaseException:
             await self.aclose()
             raise

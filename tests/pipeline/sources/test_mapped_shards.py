@@ -6,6 +6,7 @@ And what happens when somebody writes to that file.
 import gc
 import gzip
 import os
+import random
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,7 @@ from streamrec import (
     encode_example,
     encode_records,
     kernels,
+    open_shard,
 )
 from streamrec.testing.resuming import assert_resumes_everywhere, plain
 from tests.effort import THOROUGH
@@ -251,3 +253,41 @@ def test_files_are_noted_while_they_are_mapped(images: list[str]) -> None:
     assert not mappings._files
     mappings.check()
     assert not mappings
+
+
+@pytest.fixture
+def compressed(tmp_path: Path) -> Path:
+    """Longer than what is viewed of it at a time."""
+    path, draw = tmp_path / "train.tfrecord.gz", random.Random(1)
+    path.write_bytes(gzip.compress(encode_records([draw.randbytes(30_000) for _ in range(300)]), 1))
+    return path
+
+
+@pytest.mark.parametrize("change", [rewrite, cut])
+@pytest.mark.parametrize("on_error", ["raise", "resync"])
+async def test_a_compressed_file_that_changes_is_not_damaged(
+    compressed: Path, change: Callable[[Path], None], on_error: str
+) -> None:
+    """Neither where its pages are gone, nor where they show something else."""
+    wanted, found = list(TFRecordDataset(str(compressed), memory_map=False)), list[bytes]()
+    async with open_shard(compressed, on_error=on_error) as shard:
+        with pytest.raises(ObjectChangedError) as caught:
+            async for frames in shard.frames():
+                found.extend(frames)
+                if len(found) == len(frames):
+                    change(compressed)
+        assert not shard.losses
+    assert caught.value.path == str(compressed)
+    assert found == wanted[: len(found)]
+    assert len(found) < len(wanted)
+
+
+def test_a_compressed_file_may_change_when_it_was_read(compressed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was inflated is a copy: no run looks at the file any more."""
+    monkeypatch.setattr("streamrec.storage.backends.local.mapped_files.REST_FOR_LOOK", 0)
+    wanted = list(TFRecordDataset(str(compressed)))
+    records = TFRecordDataset(str(compressed), memory_map=True).shuffle(1000, seed=1).iterate()
+    found = [next(records)]
+    assert not records._run.mappings
+    cut(compressed)
+    assert sorted([*found, *records]) == sorted(wanted)

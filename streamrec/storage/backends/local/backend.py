@@ -163,12 +163,12 @@ class _LocalBody:
         """On this machine's own disks, and with a guard over the mapping."""
         return kernels.is_safe_to_map(self._number)
 
-    async def view(self, start: int, end: int) -> memoryview:
+    async def view(self, start: int, end: int, kept: bool) -> memoryview:
         """Bytes as they lie in the page cache."""
         await self._turns.take()
         with _seam(self.info.path, start, end):
             if self._mapped is None:
-                self._mapped = MappedFile(self.info.path, local_path(self.info.path), self._number)
+                self._mapped = MappedFile(self.info.path, local_path(self.info.path), self._number, kept)
             return await self._mapped.view(self._number, start, end)
 
     def confirm(self, start: int) -> None:
@@ -210,7 +210,7 @@ class _ShortBody:
         """Always."""
         return True
 
-    async def view(self, start: int, end: int) -> memoryview:
+    async def view(self, start: int, end: int, kept: bool) -> memoryview:
         """A part of it."""
         return self._data[start - self._start : end - self._start]
 

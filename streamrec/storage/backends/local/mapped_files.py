@@ -85,13 +85,14 @@ class MappedFile:
         path: Its URL, for errors.
         name: Its path.
         number: Its descriptor.
+        noted: Whether the run that maps it looks whether it changed, for as long as any bytes are mapped.
     """
 
     __slots__ = ("__weakref__", "_mappings", "stamp")
 
-    def __init__(self, path: str, name: os.PathLike[str], number: int) -> None:
+    def __init__(self, path: str, name: os.PathLike[str], number: int, noted: bool) -> None:
         self.stamp = Stamp.of(path, name, number)
-        self._mappings = _noting.get()
+        self._mappings = _noting.get() if noted else None
         if self._mappings is not None:
             self._mappings.note(self)
 
