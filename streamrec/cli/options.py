@@ -5,15 +5,28 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import click
 
-__all__ = ["as_json", "examples", "features", "parsed_size", "shown", "sources", "storage_options", "target_options"]
+__all__ = [
+    "as_json",
+    "examples",
+    "features",
+    "parsed_size",
+    "shown",
+    "sources",
+    "storage_options",
+    "target_options",
+    "typed_again",
+]
 
 CREDENTIALS: Final = ("key", "secret", "token", "username", "password", "account_name", "account_key")
 """Options that are never numbers."""
+
+SECRET: Final = re.compile("secret|token|password|account_key|connection_string", re.IGNORECASE)
 
 UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
@@ -70,6 +83,22 @@ def parsed_options(_: click.Context, parameter: click.Parameter, values: Sequenc
         if key in CREDENTIALS and isinstance(options[key], int | float):
             options[key] = value
     return options
+
+
+def typed_again(storage_options: Mapping[str, Any]) -> str:
+    r"""The options as they are typed, each behind a space, for a command that is proposed; without the secrets' values.
+
+    Examples:
+        >>> typed_again({"anon": True, "client_kwargs": {"verify": False}, "secret": "abc"})
+        ' -o anon=true -o \'client_kwargs={"verify": false}\' -o secret=...'
+    """
+    words = []
+    for key, value in storage_options.items():
+        plain = isinstance(value, str) and parsed(value) == value
+        text = value if plain else json.dumps(value)
+        hidden = SECRET.search(key if isinstance(value, str) else f"{key} {text}")
+        words.append(f" -o {shlex.quote(f'{key}={text}')}" if not hidden else f" -o {key}=...")
+    return "".join(words)
 
 
 def parsed(value: str) -> Any:

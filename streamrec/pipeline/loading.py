@@ -2,7 +2,8 @@
 
 Rules:
 - An element is converted ahead of its turn only where it is there already, so one that is ready waits for no other.
-- The state says where the next element comes from that is handed out, however many were converted ahead.
+- The state says where the next element comes from that is handed out, however many were converted ahead; behind the
+  end, that is the first one of the next epoch.
 - An error comes behind all elements before it, once; after it is the end.
 - Nothing here runs in a thread: `next` converts, and what conversion starts on a device goes on there.
 """
@@ -19,7 +20,7 @@ import numpy.typing as npt
 
 from streamrec.example import BytesColumn
 from streamrec.pipeline.dataset import Dataset
-from streamrec.pipeline.engine.iteration import check_state
+from streamrec.pipeline.engine.iteration import check_state, start_of_next_epoch
 from streamrec.pipeline.iterators import DatasetIterator
 from streamrec.pipeline.sources.shards.distribute import is_dealt
 from streamrec.pipeline.sources.shards.ranks import Rank, reader_here
@@ -57,6 +58,9 @@ class Lookahead(Generic[T]):
             return self._converted.popleft()[0]
         error, self._error = self._error, StopIteration()
         assert error is not None
+        if self._left is None:
+            here = self._bookmark()
+            self._left = (lambda: start_of_next_epoch(here())) if isinstance(error, StopIteration) else here
         try:
             raise error
         finally:
@@ -123,17 +127,17 @@ class Epochs(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         """The next epoch; or the rest of one, once, where `load_state_dict` said.
 
+        It begins when its first element is asked for: trainers make iterators that they never use.
+
         Raises:
             ValueError: Others iterate beside this process, and the data is not dealt to them.
-            PositionMismatchError: The state was saved by another pipeline.
+            PositionMismatchError: The state was saved by another pipeline; from the first element.
         """
         if self._dataset.options.rank is None:
             rank = self._rank()
             self._dataset = self._dataset.with_rank(rank.rank, rank.world_size)
         check_dealt(self._dataset, self._dataset.options.rank)
-        state, self._state = self._state, None
-        self._current = elements = Lookahead(self._dataset.iterate(state), self._convert, self._ahead)
-        return self._delivered(elements)
+        return self._delivered()
 
     def state_dict(self) -> dict[str, Any]:
         """Where the next element comes from, as JSON; {} where nothing was iterated."""
@@ -152,7 +156,9 @@ class Epochs(Generic[T]):
         self._state = dict(state) or None
         self._current = None
 
-    def _delivered(self, elements: Lookahead[Any]) -> Iterator[T]:
+    def _delivered(self) -> Iterator[T]:
+        state, self._state = self._state, None
+        self._current = elements = Lookahead(self._dataset.iterate(state), self._convert, self._ahead)
         with closing(elements):
             for element in elements:
                 yield self._deliver(element)

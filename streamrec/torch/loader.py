@@ -68,7 +68,8 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         """The next epoch; or the rest of one, once, where `load_state_dict` said.
 
-        Leaving the loop ends the reading. An error of the data comes behind all batches before it.
+        Leaving the loop ends the reading. An error of the data comes behind all batches before it. An iterator that is
+        never asked for a batch is no epoch.
 
         Raises:
             ValueError: Other ranks iterate beside this one, and the data is not dealt to them.
@@ -81,7 +82,10 @@ class Loader:
         self._epochs.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this rank's next element comes from, as JSON; {} where nothing was iterated."""
+        """Where this rank's next element comes from, as JSON; {} where nothing was iterated.
+
+        Behind the end of an epoch that is the first element of the next.
+        """
         return self._epochs.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -159,6 +159,48 @@ def test_leaving_the_loop_ends_the_run_and_keeps_the_state() -> None:
     assert int(next(iter(resumed))) == 6
 
 
+def test_an_iterator_that_is_never_used_is_no_epoch() -> None:
+    dataset = Dataset.range(20).shuffle(20, seed=1).batch(4)
+    whole = [[batch.tolist() for batch in dataset.with_epoch(epoch)] for epoch in range(3)]
+    loader = Loader(dataset)
+    _, first, second = iter(loader), iter(loader), iter(loader)
+    assert [batch.tolist() for batch in first] == whole[0]
+    assert [batch.tolist() for batch in second] == whole[1]
+    begun = iter(loader)
+    assert next(begun).tolist() == whole[2][0]
+    again = Loader(dataset)
+    again.load_state_dict(loader.state_dict())
+    iter(again), iter(again)
+    assert [batch.tolist() for batch in again] == whole[2][1:]
+
+
+@pytest.mark.parametrize("seed", [1, None])
+def test_a_state_behind_the_end_is_the_start_of_the_next_epoch(seed: int | None) -> None:
+    dataset = Dataset.range(20).shuffle(20, seed=seed).batch(4)
+    loader, again = Loader(dataset), Loader(dataset.with_epoch(0))
+    before = [batch.tolist() for batch in loader]
+    state = json.loads(json.dumps(loader.state_dict()))
+    second = [batch.tolist() for batch in loader]
+    again.load_state_dict(state)
+    assert state["epoch"] == 1
+    assert [batch.tolist() for batch in again] == second != before
+    assert [batch.tolist() for batch in again] == [batch.tolist() for batch in loader]
+
+
+def test_a_state_behind_an_error_is_in_its_epoch() -> None:
+    def checked(number: int) -> int:
+        if number == 3:
+            raise ValueError("three")
+        return number
+
+    loader = Loader(Dataset.range(5).map(checked))
+    batches = iter(loader)
+    with pytest.raises(ValueError, match="three"):
+        list(batches)
+    assert next(batches, None) is None
+    assert loader.state_dict()["epoch"] == 0
+
+
 def test_the_records_before_damage_come_first(tmp_path: Path) -> None:
     data = bytearray(encode_records([b"%04d" % number for number in range(100)]))
     data[20 * 60 + 13] ^= 1

@@ -1,11 +1,13 @@
 """The commands on a real object store, as it is and as it should not be."""
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 import fsspec
 
+from streamrec.testing.servers import SECRET
 from tests.cli.conftest import Bucket, Done, interrupted, run
 
 Call = Callable[..., Done]
@@ -59,6 +61,30 @@ def test_what_the_store_refuses(bucket: Bucket, called: Call) -> None:
 def test_ctrl_c_leaves_nothing_in_the_store(shard: Path, bucket: Bucket) -> None:
     interrupted("reshard", *bucket.options, "--shards", "240", shard, bucket.url)
     assert "nothing lies below" in run("ls", *bucket.options, bucket.url).err
+
+
+def test_what_demo_proposes_runs(bucket: Bucket, called: Call, tmp_path: Path) -> None:
+    """With the options that it was given, but for secrets."""
+    done = called("demo", *bucket.options, bucket.url)
+    first, *lines = done.out.splitlines()
+    assert first.startswith("4 shards, 1,000 records")
+    assert SECRET not in done.out
+    commands = [shlex.split(line.replace("secret=...", f"secret={SECRET}")) for line in lines]
+    assert [command[1] for command in commands] == ["info", "head", "stat", "verify"]
+    for _, *arguments in commands:
+        done = called(*(str(tmp_path / word) if word == "flowers.html" else word for word in arguments))
+        assert done.code == 0, done
+    found = called("demo", *bucket.options, "--overwrite", "--json", bucket.url).json
+    assert found["manifest"] == f"{bucket.url}manifest.json"
+    assert sum(shard["records"] for shard in found["shards"]) == 1000
+    assert called("count", *bucket.options, found["shards"][0]["path"]).out == "250\n"
+
+
+def test_a_file_of_credentials_that_is_not_there(called: Call, tmp_path: Path) -> None:
+    name = str(tmp_path / "key.json")
+    done = called("ls", "-o", f"token={name}", "gs://bucket/")
+    assert (done.code, done.out) == (3, "")
+    assert done.err.startswith(f"streamrec: gs://bucket/: storage option token={name!r} names a file that is not there")
 
 
 def test_bench_and_doctor(bucket: Bucket, called: Call) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 import streamrec
 from streamrec.cli import options
-from streamrec.cli.output import format_bytes, plural, print_line
+from streamrec.cli.output import format_bytes, plural, print_json, print_line
 from streamrec.cli.reading import run
 from streamrec.cli.sources import directory_of, storages_for
 from streamrec.cli.writing import Rollback, refuse_existing, refuse_matching
@@ -28,23 +29,28 @@ NAMES: Final = ("daisy", "dandelion", "rose", "sunflower", "tulip")
 @click.command("demo", epilog=options.examples("streamrec demo flowers/", "streamrec demo s3://bucket/flowers/"))
 @click.argument("target", default="flowers/")
 @click.option("--overwrite", is_flag=True, help="Replace what is there.")
+@options.as_json
 @options.storage_options
-def command(target: str, overwrite: bool, storage_options: Mapping[str, Any]) -> None:
+def command(target: str, overwrite: bool, as_json: bool, storage_options: Mapping[str, Any]) -> None:
     """Writes 1,000 examples with small images as four shards and a manifest to the directory TARGET, always the same.
 
     TARGET is flowers/ where nothing else is said; any URL will do.
     """
     folder = directory_of(f"{target.rstrip('/')}/") or target
     shards = run(write_demo(folder, overwrite, storage_options))
-    size = sum(shard.bytes for shard in shards)
+    if as_json:
+        rows = [{"path": shard.path, "records": shard.records, "bytes": shard.bytes} for shard in shards]
+        print_json({"manifest": f"{folder}manifest.json", "shards": rows})
+        return
+    size, again = sum(shard.bytes for shard in shards), options.typed_again(storage_options)
     print_line(f"{plural(len(shards), 'shard')}, {plural(EXAMPLES, 'record')}, {format_bytes(size)}; try:")
-    for line in (
-        f"info {folder}",
-        f"head -n 1 {folder}",
-        f"stat --html flowers.html {folder}",
-        f"verify {folder}manifest.json",
+    for name, source in (
+        ("info", folder),
+        ("head -n 1", folder),
+        ("stat --html flowers.html", folder),
+        ("verify", f"{folder}manifest.json"),
     ):
-        print_line(f"  streamrec {line}")
+        print_line(f"  streamrec {name}{again} {shlex.quote(source)}")
 
 
 async def write_demo(folder: str, overwrite: bool, storage_options: Mapping[str, Any]) -> list[streamrec.ShardInfo]:

@@ -28,10 +28,12 @@ __all__ = [
     "NUMBERS",
     "Batches",
     "Chunk",
+    "ElementPlace",
     "Elements",
     "FixedPosition",
     "Nested",
     "Picked",
+    "Place",
     "Position",
     "Positions",
     "Precursor",
@@ -125,6 +127,16 @@ class RecordPlace(NamedTuple):
         return f"{self.path}, {at}"
 
 
+class ElementPlace(NamedTuple):
+    """Where an element lies that came from a cache: the file's URL, and its number among all elements there."""
+
+    path: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.path}, element {self.number:,}"
+
+
 @dataclass(frozen=True, slots=True)
 class Precursor:
     """What an element was made of: element `index` of an earlier chunk with these positions; of a batch, its row."""
@@ -134,6 +146,8 @@ class Precursor:
     row: int = 0
 
 
+Place = RecordPlace | ElementPlace
+
 Stretches = Sequence[tuple[Positions, int, int]]
 """Elements that follow each other: the positions of their chunk, the first one's index there, and how many."""
 
@@ -142,17 +156,17 @@ Stretches = Sequence[tuple[Positions, int, int]]
 class Traceable(Protocol):
     """Positions that say what the elements between them were made of."""
 
-    def made_of(self, index: int, row: int) -> Sequence[Precursor | RecordPlace]:
+    def made_of(self, index: int, row: int) -> Sequence[Precursor | Place]:
         """What element `index`, or row `row` of it if it is a batch, was made of; nothing where that is not known."""
 
 
-def records_behind(positions: Positions, index: int, row: int = 0) -> Iterator[RecordPlace]:
-    """The records that an element, or a row of a batch, was made of, as far as they are known."""
+def records_behind(positions: Positions, index: int, row: int = 0) -> Iterator[Place]:
+    """What an element or a row of a batch was made of: records, or elements of a cache; as far as they are known."""
     for found in positions.made_of(index, row) if isinstance(positions, Traceable) else ():
-        if isinstance(found, RecordPlace):
-            yield found
-        else:
+        if isinstance(found, Precursor):
             yield from records_behind(found.positions, found.index, found.row)
+        else:
+            yield found
 
 
 def in_stretches(stretches: Stretches, index: int, row: int = 0) -> Sequence[Precursor]:

@@ -24,7 +24,7 @@ from streamrec.pipeline.telemetry.trace import Trace
 from streamrec.storage import Mappings
 from streamrec.tfrecord import Frames
 
-__all__ = ["Iteration", "Run", "shared_seed"]
+__all__ = ["Iteration", "Run", "shared_seed", "start_of_next_epoch"]
 
 FORMAT = 2
 """The version of states: a later release reads it, or says why not."""
@@ -182,6 +182,13 @@ def check_state(state: Any) -> None:
             "this state is not as it was saved: something in it was changed or is missing; take another one, or start "
             "anew without it"
         )
+
+
+def start_of_next_epoch(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state before the first element of the epoch that follows."""
+    rest = {key: value for key, value in state.items() if key != "digest"}
+    next_one = {**rest, "epoch": state["epoch"] + 1, "position": {"seed": state["position"]["seed"]}}
+    return {**next_one, "digest": digest_of(next_one)}
 
 
 def digest_of(state: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import anyio.lowlevel
 import numpy as np
 
-from streamrec.pipeline.elements.chunk import Chunk, Position, Precursor, RecordPlace, Traceable, weigh
+from streamrec.pipeline.elements.chunk import Chunk, Place, Position, Precursor, Traceable, weigh
 from streamrec.pipeline.elements.columns import Columns, rows_of, window
 from streamrec.pipeline.elements.nests import leaves, map_nest
 from streamrec.pipeline.elements.ragged_rows import RaggedRows
@@ -186,5 +186,5 @@ class NumberedPositions:
     def at(self, index: int) -> Position:
         return {"source": {"next": self.first + index}}
 
-    def made_of(self, index: int, row: int) -> Sequence[Precursor | RecordPlace]:
+    def made_of(self, index: int, row: int) -> Sequence[Precursor | Place]:
         return self.origin.made_of(self.first + index, row) if self.origin is not None else ()

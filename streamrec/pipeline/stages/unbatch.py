@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from streamrec.pipeline.elements.chunk import Batches, Chunk, Position, Positions, with_state
+from streamrec.pipeline.elements.chunk import Batches, Chunk, Position, Positions, Precursor, with_state
 from streamrec.pipeline.elements.columns import rows_of, window
 from streamrec.pipeline.stages.stage import Offload, Step
 
@@ -74,3 +75,7 @@ class RowPositions:
     def at(self, index: int) -> Position:
         batches, row = divmod(self.first + index, self.size)
         return with_state(self.inner.at(self.batch + batches), self.stage, row)
+
+    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+        batches, own = divmod(self.first + index, self.size)
+        return (Precursor(self.inner, self.batch + batches, own),)

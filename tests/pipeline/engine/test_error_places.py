@@ -81,6 +81,9 @@ CHAINS: dict[str, Chain] = {
     "map": lambda files: TFRecordDataset(files).shuffle(50).map(one),
     "parallel map": lambda files: TFRecordDataset(files).shuffle(50).map(one, num_parallel_calls=3),
     "behind a parallel map": lambda files: batches(TFRecordDataset(files).map(bytes, num_parallel_calls=3).shuffle(9)),
+    "unbatch": lambda files: TFRecordDataset(files).batch(8).unbatch().map(one),
+    "unbatch of lists": lambda files: TFRecordDataset(files).map(bytes).batch(7).unbatch().map(one),
+    "a shuffle of unbatched": lambda files: batches(TFRecordDataset(files).batch(8).unbatch().shuffle(50)),
     "window": lambda files: TFRecordDataset(files).window(10).flat_map(lambda window: batches(window, 4)),
     "group_by_window": lambda files: TFRecordDataset(files).group_by_window(
         len, lambda key, window: batches(window, 4), 8
@@ -108,6 +111,37 @@ def test_records_of_several_sources_are_all_named(files: list[str]) -> None:
         list(zipped.map(lambda record, other: one(record)))
     places = f"{files[SHARD]}, record {RECORD} and {files[SHARD]}, record {RECORD + 3}"
     assert told.value.__notes__[0].endswith(places)
+
+
+def test_a_row_of_a_batch_in_which_a_run_was_resumed(files: list[str]) -> None:
+    dataset = TFRecordDataset(files[SHARD]).batch(RECORD + 5).unbatch().map(one)
+    run = dataset.iterate()
+    for _ in range(RECORD - 2):
+        next(run)
+    resumed = dataset.iterate(run.state_dict())
+    run.close()
+    with pytest.raises(FeatureError) as told:
+        list(resumed)
+    assert told.value.__notes__[0].endswith(f"element 2 of this run: {files[SHARD]}, record {RECORD}")
+
+
+def test_an_element_of_a_cache_file_is_named(files: list[str], tmp_path: Path) -> None:
+    """What it was made of is not in the file: its number there is, also where the run was resumed."""
+    cached = TFRecordDataset(files).cache(str(tmp_path / "cache"))
+    assert len(list(cached)) == 4 * RECORDS
+    element = SHARD * RECORDS + RECORD
+    for dataset in (cached.shuffle(50).map(one), batches(cached)):
+        with pytest.raises(FeatureError) as told:
+            list(dataset)
+        assert told.value.__notes__[0].endswith(f"{tmp_path / 'cache'}, element {element}")
+    run = cached.map(one).iterate()
+    for _ in range(element - 2):
+        next(run)
+    resumed = cached.map(one).iterate(run.state_dict())
+    run.close()
+    with pytest.raises(FeatureError) as told:
+        list(resumed)
+    assert told.value.__notes__[0].endswith(f"element 2 of this run: {tmp_path / 'cache'}, element {element}")
 
 
 def test_of_what_a_resumed_shuffle_held_the_byte_is_named(files: list[str]) -> None:

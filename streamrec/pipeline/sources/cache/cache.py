@@ -21,13 +21,22 @@ import threading
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio.lowlevel
 import numpy as np
 
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
-from streamrec.pipeline.elements.chunk import Batches, Chunk, Nested, Position, Positions, Precursor, weigh
+from streamrec.pipeline.elements.chunk import (
+    Batches,
+    Chunk,
+    ElementPlace,
+    Nested,
+    Position,
+    Positions,
+    Precursor,
+    weigh,
+)
 from streamrec.pipeline.elements.columns import Columns, window
 from streamrec.pipeline.elements.nests import is_nest, map_nest
 from streamrec.pipeline.elements.ragged_rows import RaggedRows
@@ -104,7 +113,7 @@ class Cache:
             if version is not None:
                 same = bool(version) and state is not None and state.get("version") == version
                 chunks = within.chunks(self.file.chain, state["inner"] if state and same else None)
-                return numbered(chunks, wanted, wanted if same else 0, version)
+                return numbered(chunks, wanted, wanted if same else 0, InFile(self.file.path, version))
         chunks = self._keeping(kept, within)
         return first_pass(chunks) if state is None else numbered(chunks, wanted)
 
@@ -129,7 +138,7 @@ async def first_pass(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
 
 
 async def numbered(
-    chunks: AsyncGenerator[Chunk], wanted: int, number: int = 0, version: str | None = None
+    chunks: AsyncGenerator[Chunk], wanted: int, number: int = 0, file: InFile | None = None
 ) -> AsyncGenerator[Chunk]:
     """Chunks at positions that are their elements' numbers.
 
@@ -137,7 +146,7 @@ async def numbered(
         chunks: What is given.
         wanted: The number of the first element that is given; those before it are dropped.
         number: The number of the first element of `chunks`.
-        version: That of the file that the chunks come from: then their places in it stand in the positions, too.
+        file: The file that the chunks come from: then their places in it stand in the positions, too.
     """
     async with aclosing(chunks):
         async for chunk in chunks:
@@ -149,29 +158,38 @@ async def numbered(
                     yield replace(chunk, positions=CachedPositions(number + 1, None, chunk.positions, 0))
             elif used < count:
                 elements = window(chunk.elements, used, count) if used else chunk.elements
-                positions = CachedPositions(number + used, version, chunk.positions, used)
+                positions = CachedPositions(number + used, file, chunk.positions, used)
                 yield Chunk(elements, positions, chunk.nbytes)
             number += count
 
 
+class InFile(NamedTuple):
+    """The file that elements come from: its URL and its version."""
+
+    path: str
+    version: str
+
+
 @dataclass(frozen=True, slots=True)
 class CachedPositions:
-    """Positions of elements by their numbers; and by their places in a file of this version."""
+    """Positions of elements by their numbers; and by their places in the file that they come from."""
 
     first: int
-    version: str | None
+    file: InFile | None
     inner: Positions
     used: int
 
     def at(self, index: int) -> Position:
         number = {"next": self.first + index}
-        if self.version is None:
+        if self.file is None:
             return {"source": number}
-        return {"source": {**number, "version": self.version, "inner": dict(self.inner.at(self.used + index))}}
+        return {"source": {**number, "version": self.file.version, "inner": dict(self.inner.at(self.used + index))}}
 
-    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
-        """Of what comes from a file, nothing is known."""
-        return (Precursor(self.inner, self.used + index, row),) if self.version is None else ()
+    def made_of(self, index: int, row: int) -> Sequence[Precursor | ElementPlace]:
+        """A file keeps elements and not what they were made of: which of them it is."""
+        if self.file is not None:
+            return (ElementPlace(self.file.path, self.first + index),)
+        return (Precursor(self.inner, self.used + index, row),)
 
 
 async def remembering(chunks: AsyncGenerator[Chunk], kept: CacheState, limit: int) -> AsyncGenerator[Chunk]:

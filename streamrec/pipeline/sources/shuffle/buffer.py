@@ -27,6 +27,7 @@ from streamrec.errors import StreamrecError
 from streamrec.pipeline.elements.chunk import (
     Chunk,
     FixedPosition,
+    Place,
     Position,
     Positions,
     Precursor,
@@ -336,7 +337,7 @@ class ShuffledPositions:
         rows = self.base.went(self.entries, self.gone, self.count)
         return RecordLocations(rows[:, REFERENCE], rows[:, TAG] & SIZES, self.shards, self.paths)
 
-    def made_of(self, index: int, row: int) -> Sequence[Precursor | RecordPlace]:
+    def made_of(self, index: int, row: int) -> Sequence[Precursor | Place]:
         reference = int(self.base.went(self.entries, self.gone, self.count)[index, REFERENCE])
         for first, count, positions in tuple(self.recent):  # a copy at once: the buffer may be fed meanwhile
             if self.shards is None:

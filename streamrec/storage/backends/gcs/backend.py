@@ -22,7 +22,7 @@ from yarl import URL
 
 from streamrec.errors import NotFoundError
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
-from streamrec.storage.backends.gcs.credentials import GcsCredentials
+from streamrec.storage.backends.gcs.credentials import GcsCredentials, check_token
 from streamrec.storage.backends.gcs.responses import check, info_in, read_json, resource
 from streamrec.storage.backends.gcs.uploads import GcsUpload
 from streamrec.storage.backends.http.pieces_body import PiecesBody
@@ -55,6 +55,7 @@ async def connect(source: Source, policy: RetryPolicy) -> GcsBackend:
     known = parameters_of(GCSFileSystem, EverySize) | OF_EVERY_FILESYSTEM
     check_names(source.url, "storage_options", source.options, known)
     check_endpoint(source.url, "endpoint_url", source.option("endpoint_url"))
+    check_token(source.url, source.option("token"))
     session_names = parameters_of(aiohttp.ClientSession.__init__)
     check_names(source.url, "session_kwargs", source.option("session_kwargs") or {}, session_names)
     session = session_settings(source.option("session_kwargs"))

@@ -8,6 +8,8 @@ expires.
 from __future__ import annotations
 
 import asyncio
+import os
+from typing import Any
 
 import requests
 from gcsfs.core import GCSFileSystem
@@ -15,11 +17,26 @@ from google.auth.credentials import Credentials, TokenState
 from google.auth.exceptions import GoogleAuthError, TransportError
 from google.auth.transport.requests import Request
 
-from streamrec.errors import PermissionDeniedError
+from streamrec.errors import PermissionDeniedError, StorageError
 from streamrec.storage.resilience.credentials import Renewal
 from streamrec.storage.resilience.faults import Cause, TransientError
 
-__all__ = ["GcsCredentials"]
+__all__ = ["GcsCredentials", "check_token"]
+
+
+def check_token(url: str, token: Any) -> None:
+    """Refuses a `token` that names a file which is not there: gcsfs would send the name to Google as a token.
+
+    Raises:
+        StorageError: It is.
+    """
+    is_name = isinstance(token, str) and (token.endswith(".json") or token.startswith(("/", "./", "../", "~")))
+    if is_name and not os.path.exists(token):
+        raise StorageError(
+            f"storage option token={token!r} names a file that is not there: give the whole path of a JSON file with "
+            "credentials (~ is not expanded), 'google_default', 'cloud', 'anon', or an access token itself",
+            url,
+        )
 
 
 class GcsCredentials:
