@@ -10,10 +10,13 @@ Then `for frames in batches` in a training loop, or `async for` in a service.
 in `__init__.pyi`.
 """
 
-import importlib
-from typing import Any, Final
+from typing import Final
+
+from streamrec.lazy import lazy_names
 
 _NAMES_OF: Final[dict[str, tuple[str, ...]]] = {
+    "bridge": (),
+    "kernels": (),
     "errors": (
         "AlreadyExistsError",
         "CacheError",
@@ -121,22 +124,5 @@ _NAMES_OF: Final[dict[str, tuple[str, ...]]] = {
 }
 """The public names, by the room they come from."""
 
-_ROOM_OF: Final = {name: room for room, names in _NAMES_OF.items() for name in names}
-_ROOMS: Final = {*_NAMES_OF, "bridge", "kernels"}
-
-__all__ = list(_ROOM_OF)
+__getattr__, __dir__, __all__ = lazy_names(__name__, _NAMES_OF)
 __version__ = "0.1.0"
-
-
-def __getattr__(name: str) -> Any:
-    """Imports a public name, or a room (PEP 562)."""
-    if name in _ROOMS:
-        return importlib.import_module(f"streamrec.{name}")
-    if name not in _ROOM_OF:
-        raise AttributeError(f"module 'streamrec' has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(f"streamrec.{_ROOM_OF[name]}"), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_ROOM_OF})

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tokenize
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -19,15 +20,27 @@ MAY_IMPORT = {
     "arguments": set(),
     "html": {"errors"},
     "errors": set(),
+    "lazy": set(),
     "kernels": {"errors"},
     "tfrecord": {"arguments", "html", "errors", "kernels"},
-    "example": {"arguments", "html", "errors", "kernels"},
+    "example": {"arguments", "html", "errors", "kernels", "lazy"},
     "storage": {"arguments", "errors", "kernels"},
     "bridge": {"errors"},
-    "shards": {"arguments", "errors", "kernels", "tfrecord", "storage", "bridge"},
-    "pipeline": {"arguments", "html", "errors", "kernels", "tfrecord", "example", "storage", "shards", "bridge"},
+    "shards": {"arguments", "errors", "kernels", "lazy", "tfrecord", "storage", "bridge"},
+    "pipeline": {
+        "arguments",
+        "html",
+        "errors",
+        "kernels",
+        "lazy",
+        "tfrecord",
+        "example",
+        "storage",
+        "shards",
+        "bridge",
+    },
     "interchange": {"errors", "example"},
-    "__init__": {"errors", "tfrecord", "example", "storage", "shards", "pipeline"},
+    "__init__": {"errors", "lazy", "tfrecord", "example", "storage", "shards", "pipeline"},
 }
 """Which rooms a room may import besides itself. Rooms that are not named here stand above all of these."""
 
@@ -35,12 +48,16 @@ SANS_IO = {"tfrecord", "example", "interchange"}
 IO_MODULES = {"asyncio", "anyio", "aiofiles", "aiohttp", "fsspec", "socket", "threading", "os"}
 
 
+LAZY = sorted(PACKAGE.rglob("__init__.pyi"))
+"""What the packages whose names are imported when they are asked for are to type checkers."""
+
+
 def modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
 def room_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return path.relative_to(PACKAGE).parts[0].partition(".")[0]
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -95,7 +112,7 @@ def test_no_folder_is_crowded() -> None:
 
 
 def test_imports_point_one_way() -> None:
-    for path in modules():
+    for path in [*modules(), *LAZY]:
         room = room_of(path)
         allowed = MAY_IMPORT.get(room)
         for name in imports(path):
@@ -152,24 +169,33 @@ def test_no_import_cycles_between_modules() -> None:
         visit(name, ())
 
 
-def test_all_is_exact() -> None:
-    """At run time and for type checkers: the same names, from the same rooms."""
-    stub = ast.parse((PACKAGE / "__init__.pyi").read_text())
-    rooms = {
-        node.module: [alias.name for alias in node.names] for node in stub.body if isinstance(node, ast.ImportFrom)
+@pytest.mark.parametrize("path", LAZY, ids=lambda path: ".".join(path.parent.relative_to(PACKAGE.parent).parts))
+def test_lazy_names_are_exact(path: Path) -> None:
+    """At run time and for type checkers: the same names, from the same modules."""
+    name = ".".join(path.parent.relative_to(PACKAGE.parent).parts)
+    package = import_module(name)
+    stub = ast.parse(path.read_text())
+    typed = {
+        alias.name: f"{node.module}:{alias.name}"
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
     }
-    typed = {name: f"{room}:{name}" for room, names in rooms.items() for name in names}
     [written] = [node.value for node in stub.body if isinstance(node, ast.Assign)]
-    assert sorted(typed) == sorted(ast.literal_eval(written)) == sorted(streamrec.__all__)
-    assert {str(room).removeprefix("streamrec.") for room in rooms} <= MAY_IMPORT["__init__"]
-    assert set(streamrec.__all__) <= set(dir(streamrec))
+    assert sorted(typed) == sorted(ast.literal_eval(written)) == sorted(package.__all__)
+    assert set(package.__all__) <= set(dir(package))
+    for public, target in typed.items():
+        assert getattr(package, public) is resolve_name(target)
+    with pytest.raises(AttributeError, match=f"'{name}' has no attribute 'nonsense'"):
+        _ = package.nonsense
+
+
+def test_public_names() -> None:
+    assert PACKAGE / "__init__.pyi" in LAZY
     for name in streamrec.__all__:
         value = getattr(streamrec, name)
-        assert value is resolve_name(typed[name])
         generated = isinstance(value, type) and issubclass(value, Message)  # messages.pyi documents these
         assert generated or value.__doc__, f"{name} has no docstring"
-    with pytest.raises(AttributeError, match="'streamrec' has no attribute 'nonsense'"):
-        _ = streamrec.nonsense
 
 
 def loaded_by(code: str, *names: str) -> list[str]:
@@ -181,7 +207,7 @@ def loaded_by(code: str, *names: str) -> list[str]:
 
 @pytest.mark.peer  # also where torch and TensorFlow could be loaded
 def test_import_is_light() -> None:
-    rooms = [f"streamrec.{room}" for room in MAY_IMPORT if room != "__init__"]
+    rooms = [f"streamrec.{room}" for room in MAY_IMPORT if room not in ("__init__", "lazy")]
     assert loaded_by("import streamrec", "numpy", "asyncio", "fsspec", "google.protobuf", *rooms) == []
     assert loaded_by("import streamrec; streamrec.kernels.NATIVE", *rooms) == ["streamrec.kernels"]
 
@@ -204,3 +230,33 @@ def test_no_public_name_loads_what_only_some_need() -> None:
         "opentelemetry",
     ]
     assert loaded_by("from streamrec import *; TFRecordDataset", "streamrec.pipeline", *heavy) == ["streamrec.pipeline"]
+
+
+UNUSED = [
+    "google.protobuf",
+    "ml_dtypes",
+    "streamrec.example.encoding",
+    "streamrec.pipeline.sink.write",
+    "streamrec.pipeline.sources.cache",
+    "streamrec.pipeline.sources.combine",
+    "streamrec.pipeline.sources.global_shuffle.source",
+    "streamrec.pipeline.sources.shuffle.shuffle",
+    "streamrec.pipeline.stages.map.parallel_map",
+    "streamrec.pipeline.stages.window",
+    "streamrec.shards.index",
+    "streamrec.shards.random_access.fetcher",
+    "streamrec.shards.writing",
+]
+"""What the first batch of a local shard does not need."""
+
+
+def test_reading_loads_what_it_uses(tmp_path: Path) -> None:
+    path = str(tmp_path / "one.tfrecord")
+    with streamrec.TFRecordWriter(path) as writer:
+        writer.write(streamrec.encode_example({"label": 1}))
+    records = f"import streamrec; dataset = streamrec.TFRecordDataset({path!r}).batch(1); next(iter({{}}))"
+    assert loaded_by(
+        records.format("dataset"), "streamrec.pipeline.stages.batch", "streamrec.example.parsing", *UNUSED
+    ) == ["streamrec.pipeline.stages.batch"]
+    parse = "dataset.parse_example({'label': streamrec.FixedLenFeature([], int)})"
+    assert loaded_by(records.format(parse), "streamrec.example.parsing", *UNUSED) == ["streamrec.example.parsing"]

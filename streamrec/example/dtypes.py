@@ -1,13 +1,44 @@
-"""Dtypes of NumPy, TensorFlow and other libraries, by their names: none of the libraries is imported for that."""
+"""Dtypes of NumPy, TensorFlow and other libraries, by name; ml_dtypes is imported for its own, and no other library."""
 
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from typing import Any, Final, cast
 
 import numpy as np
 
-__all__ = ["dtype_name", "nearest_kind"]
+from streamrec.errors import FeatureError, MissingExtraError
+
+__all__ = ["TENSOR_DTYPES", "dtype_name", "named_dtype", "nearest_kind", "tensor_dtype"]
+
+TENSOR_DTYPES: Final = {
+    "float32": 1,
+    "float64": 2,
+    "int32": 3,
+    "uint8": 4,
+    "int16": 5,
+    "int8": 6,
+    "complex64": 8,
+    "int64": 9,
+    "bool": 10,
+    "bfloat16": 14,
+    "uint16": 17,
+    "complex128": 18,
+    "float16": 19,
+    "uint32": 22,
+    "uint64": 23,
+    "float8_e5m2": 24,
+    "float8_e4m3fn": 25,
+    "float8_e4m3fnuz": 26,
+    "float8_e4m3b11fnuz": 27,
+    "float8_e5m2fnuz": 28,
+    "int4": 29,
+    "uint4": 30,
+    "int2": 31,
+    "uint2": 32,
+}
+"""The dtypes of TensorFlow's tensors but for strings: the number in TensorProto, by name."""
 
 _INTEGER: Final = re.compile(r"u?int\d|bool|long|short")
 _FLOAT: Final = re.compile("b?float|double|half")
@@ -34,3 +65,46 @@ def nearest_kind(name: str) -> str:
         if pattern.match(name):
             return f"it holds {what} as {kind} and nothing else: write np.{kind}, and convert after parsing"
     return "write np.int64, np.float32 or bytes, and convert after parsing"
+
+
+def tensor_dtype(dtype: object) -> np.dtype[Any]:
+    """The NumPy dtype of a dtype, a Python type, a name or a TensorFlow DType; object for strings.
+
+    Raises:
+        FeatureError: TensorFlow has no such dtype.
+        MissingExtraError: It is one of ml_dtypes', which is not installed.
+    """
+    if dtype in (bytes, str):
+        return np.dtype(object)
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None)
+    if not isinstance(name, str):
+        name = _numpy_name(dtype)
+    if name in ("string", "bytes", "object") or name.startswith(("bytes", "str")):
+        return np.dtype(object)
+    if name not in TENSOR_DTYPES:
+        raise FeatureError(f"dtype {dtype!r} is none that TensorFlow's tensors have; convert to one of theirs")
+    return named_dtype(name)
+
+
+def _numpy_name(dtype: Any) -> str:
+    try:
+        return str(np.dtype(dtype).name)
+    except TypeError as error:
+        raise FeatureError(f"{dtype!r} where a dtype is wanted; give np.float32, 'int64', bytes ...") from error
+
+
+def named_dtype(name: str) -> np.dtype[Any]:
+    """The NumPy dtype of a name, ml_dtypes' among them, which that package registers when it is imported.
+
+    Raises:
+        MissingExtraError: It is one of ml_dtypes', which is not installed.
+    """
+    try:
+        return np.dtype(name)
+    except TypeError:
+        pass
+    try:
+        import_module("ml_dtypes")
+    except ImportError as error:
+        raise MissingExtraError(f"{name} needs the package ml_dtypes; pip install ml_dtypes") from error
+    return np.dtype(name)

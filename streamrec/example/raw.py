@@ -9,8 +9,8 @@ import numpy.typing as npt
 from google.protobuf import json_format
 
 from streamrec.errors import FeatureError
+from streamrec.example.dtypes import tensor_dtype
 from streamrec.example.messages import Example
-from streamrec.example.tensor import tensor_dtype
 
 __all__ = ["decode_json_example", "decode_raw"]
 

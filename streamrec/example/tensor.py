@@ -12,7 +12,6 @@ Rules of this file:
 
 from __future__ import annotations
 
-import contextlib
 import math
 from itertools import pairwise
 from typing import Any, Final
@@ -21,42 +20,14 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
-from streamrec.errors import FeatureError, MissingExtraError
+from streamrec.errors import FeatureError
+from streamrec.example.dtypes import TENSOR_DTYPES, tensor_dtype
 from streamrec.example.messages import TensorProto, TensorShapeProto
 
-with contextlib.suppress(ImportError):  # where it is installed, this registers its dtypes' names with NumPy
-    import ml_dtypes  # noqa: F401
-
-__all__ = ["parse_tensor", "serialize_tensor", "tensor_dtype"]
+__all__ = ["parse_tensor", "serialize_tensor"]
 
 _STRING: Final = 7
-_NUMBERS: Final = {
-    "float32": 1,
-    "float64": 2,
-    "int32": 3,
-    "uint8": 4,
-    "int16": 5,
-    "int8": 6,
-    "complex64": 8,
-    "int64": 9,
-    "bool": 10,
-    "bfloat16": 14,
-    "uint16": 17,
-    "complex128": 18,
-    "float16": 19,
-    "uint32": 22,
-    "uint64": 23,
-    "float8_e5m2": 24,
-    "float8_e4m3fn": 25,
-    "float8_e4m3fnuz": 26,
-    "float8_e4m3b11fnuz": 27,
-    "float8_e5m2fnuz": 28,
-    "int4": 29,
-    "uint4": 30,
-    "int2": 31,
-    "uint2": 32,
-}
-_NAMES: Final = {number: name for name, number in _NUMBERS.items()}
+_NAMES: Final = {number: name for name, number in TENSOR_DTYPES.items()}
 # The field that holds a dtype's values where they don't stand in tensor_content; float8s have float8_val.
 _FIELDS: Final = {
     "float32": "float_val",
@@ -70,39 +41,6 @@ _FIELDS: Final = {
     "uint32": "uint32_val",
     "uint64": "uint64_val",
 }
-
-
-def tensor_dtype(dtype: object) -> np.dtype[Any]:
-    """The NumPy dtype of a dtype, a Python type, a name or a TensorFlow DType; object for strings.
-
-    Raises:
-        FeatureError: TensorFlow has no such dtype.
-        MissingExtraError: It is one of ml_dtypes', which is not installed.
-    """
-    if dtype in (bytes, str):
-        return np.dtype(object)
-    name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None)
-    if not isinstance(name, str):
-        name = _numpy_name(dtype)
-    if name in ("string", "bytes", "object") or name.startswith(("bytes", "str")):
-        return np.dtype(object)
-    if name not in _NUMBERS:
-        raise FeatureError(f"dtype {dtype!r} is none that TensorFlow's tensors have; convert to one of theirs")
-    return _numpy_dtype(name)
-
-
-def _numpy_name(dtype: Any) -> str:
-    try:
-        return str(np.dtype(dtype).name)
-    except TypeError as error:
-        raise FeatureError(f"{dtype!r} where a dtype is wanted; give np.float32, 'int64', bytes ...") from error
-
-
-def _numpy_dtype(name: str) -> np.dtype[Any]:
-    try:
-        return np.dtype(name)
-    except TypeError as error:
-        raise MissingExtraError(f"{name} needs the package ml_dtypes; pip install ml_dtypes") from error
 
 
 def serialize_tensor(tensor: Any) -> bytes:
@@ -127,11 +65,11 @@ def serialize_tensor(tensor: Any) -> bytes:
     array = _tensor_array(tensor)
     if array.dtype.kind not in "OSUT":
         name = array.dtype.name
-        if name not in _NUMBERS:
+        if name not in TENSOR_DTYPES:
             raise FeatureError(f"{name} values where a dtype of TensorFlow's is wanted; convert them first")
         little = array.astype(array.dtype.newbyteorder("<"), copy=False)
         return TensorProto(
-            dtype=_NUMBERS[name], tensor_shape=_shape_message(array), tensor_content=little.tobytes()
+            dtype=TENSOR_DTYPES[name], tensor_shape=_shape_message(array), tensor_content=little.tobytes()
         ).SerializeToString()
     strings = [_string(item) for item in array.ravel().tolist()]
     return TensorProto(dtype=_STRING, tensor_shape=_shape_message(array), string_val=strings).SerializeToString()
@@ -192,7 +130,7 @@ def parse_tensor(serialized: Any, out_type: object, *, max_fill_bytes: int = 2**
         message = TensorProto.FromString(bytes(serialized))
     except DecodeError as error:
         raise FeatureError(f"{len(serialized)} bytes that are no TensorProto: {error}") from error
-    wanted = _STRING if dtype.kind == "O" else _NUMBERS[dtype.name]
+    wanted = _STRING if dtype.kind == "O" else TENSOR_DTYPES[dtype.name]
     if message.dtype != wanted:
         found = "string" if message.dtype == _STRING else _NAMES.get(message.dtype, f"dtype {message.dtype}")
         raise FeatureError(f"a {found} tensor where {_NAMES.get(wanted, 'string')} is wanted; ask for its dtype")

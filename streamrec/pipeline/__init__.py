@@ -1,28 +1,31 @@
 """Datasets: descriptions of what to read, and the driver that runs them."""
 
-from streamrec.pipeline.cardinality import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
-from streamrec.pipeline.dataset import Dataset
-from streamrec.pipeline.elements.specs import RaggedTensorSpec, SparseTensorSpec, TensorSpec
-from streamrec.pipeline.iterators import AsyncDatasetIterator, DatasetIterator
-from streamrec.pipeline.options import AUTOTUNE
-from streamrec.pipeline.sink.write import WriteProgress
-from streamrec.pipeline.telemetry.snapshots import ChainStats, StageStats
-from streamrec.pipeline.telemetry.stats import Stats
-from streamrec.pipeline.tfrecord_dataset import TFRecordDataset
+from streamrec.lazy import lazy_names
 
-__all__ = [
-    "AUTOTUNE",
-    "INFINITE_CARDINALITY",
-    "UNKNOWN_CARDINALITY",
-    "AsyncDatasetIterator",
-    "ChainStats",
-    "Dataset",
-    "DatasetIterator",
-    "RaggedTensorSpec",
-    "SparseTensorSpec",
-    "StageStats",
-    "Stats",
-    "TFRecordDataset",
-    "TensorSpec",
-    "WriteProgress",
-]
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "cardinality": (
+            "INFINITE_CARDINALITY",
+            "UNKNOWN_CARDINALITY",
+        ),
+        "dataset": ("Dataset",),
+        "elements.specs": (
+            "RaggedTensorSpec",
+            "SparseTensorSpec",
+            "TensorSpec",
+        ),
+        "iterators": (
+            "AsyncDatasetIterator",
+            "DatasetIterator",
+        ),
+        "options": ("AUTOTUNE",),
+        "sink.write": ("WriteProgress",),
+        "telemetry.snapshots": (
+            "ChainStats",
+            "StageStats",
+        ),
+        "telemetry.stats": ("Stats",),
+        "tfrecord_dataset": ("TFRecordDataset",),
+    },
+)

@@ -8,8 +8,8 @@ from typing import Any, Final
 from streamrec import kernels
 from streamrec.errors import StreamrecError
 from streamrec.example.arrow import Described, described_column
+from streamrec.pipeline import stages
 from streamrec.pipeline.engine.description import Chain
-from streamrec.pipeline.stages.parse import Parse
 from streamrec.tfrecord import Frames
 
 __all__ = ["arrow_stream"]
@@ -82,6 +82,6 @@ def _schema(described: Described) -> tuple[Any, ...]:
 def _nothing(chain: Chain) -> Any:
     """A batch without rows, whose schema the pipeline's last stage knows."""
     last = chain.stages[-1] if chain.stages else None
-    if isinstance(last, Parse):
+    if isinstance(last, stages.Parse):
         return last([])
     raise StreamrecError("the dataset has no element, and so no schema: end it with parse_example(features)")

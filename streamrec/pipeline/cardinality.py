@@ -12,31 +12,12 @@ from functools import partial
 from typing import Any, Final
 
 from streamrec import bridge
+from streamrec.pipeline import sources, stages
 from streamrec.pipeline.elements.nests import leaves
 from streamrec.pipeline.engine.description import Chain, Source
-from streamrec.pipeline.engine.random_streams import Choices
 from streamrec.pipeline.engine.session import session
-from streamrec.pipeline.sources.cache.cache import Cache
-from streamrec.pipeline.sources.combine.zip import Zip
-from streamrec.pipeline.sources.concatenate import Concatenate
-from streamrec.pipeline.sources.endless import Counter, Random
-from streamrec.pipeline.sources.global_shuffle.source import GlobalShuffle
-from streamrec.pipeline.sources.in_memory import Range, Slices
-from streamrec.pipeline.sources.prefetch import Prefetch
-from streamrec.pipeline.sources.repeat import Repeat
-from streamrec.pipeline.sources.shards.distribute import Distribute
 from streamrec.pipeline.sources.shards.ranks import Rank, rank_here, worker_here
-from streamrec.pipeline.sources.shuffle.shuffle import Shuffle
-from streamrec.pipeline.stages.batch import Batch, PaddedBatch, RaggedBatch
-from streamrec.pipeline.stages.conform import Conform
-from streamrec.pipeline.stages.map.parallel_map import ParallelMap
-from streamrec.pipeline.stages.parse import Parse
-from streamrec.pipeline.stages.rebatch import CyclicBatch
-from streamrec.pipeline.stages.scan import Scan
-from streamrec.pipeline.stages.select import Enumerate, Shard, Skip, Take
 from streamrec.pipeline.stages.stage import Map, Stage
-from streamrec.pipeline.stages.unbatch import Unbatch
-from streamrec.pipeline.stages.window import Window
 
 __all__ = ["INFINITE_CARDINALITY", "UNKNOWN_CARDINALITY", "cardinality_of"]
 
@@ -54,18 +35,18 @@ def cardinality_of(chain: Chain, rank: Rank | None = None) -> int:
         chain: The chain.
         rank: Which rank runs it; None to look.
 
-    >>> cardinality_of(Chain(Range(0, 10), (Skip(1), Batch(4))))
+    >>> cardinality_of(Chain(sources.Range(0, 10), (stages.Skip(1), stages.Batch(4))))
     3
     """
     count = of_source(chain.source, rank)
     rows = UNKNOWN_CARDINALITY  # in the batches under way: what `unbatch` gives
     for stage in chain.stages:
-        if isinstance(stage, Unbatch):
+        if isinstance(stage, stages.Unbatch):
             count, rows = rows, UNKNOWN_CARDINALITY
             continue
-        if isinstance(stage, Batch | PaddedBatch | RaggedBatch):
+        if isinstance(stage, stages.Batch | stages.PaddedBatch | stages.RaggedBatch):
             rows = count - count % stage.batch_size if stage.drop_remainder and count >= 0 else count
-        elif not isinstance(stage, Parse):
+        elif not isinstance(stage, stages.Parse):
             rows = UNKNOWN_CARDINALITY
         count = behind(stage, count)
     return count
@@ -75,25 +56,25 @@ def of_source(source: Source, rank: Rank | None) -> int:
     """How many elements a source gives a rank."""
     inner = partial(cardinality_of, rank=rank)
     match source:
-        case Range() | Slices():
+        case sources.Range() | sources.Slices():
             return len(source)
-        case Counter() | Random() | Choices():
+        case sources.Counter() | sources.Random() | sources.Choices():
             return INFINITE_CARDINALITY
-        case Repeat():
+        case sources.Repeat():
             return repeated(inner(source.inner), source.count)
-        case Cache() | ParallelMap() | Prefetch() | Shuffle():
+        case sources.Cache() | stages.ParallelMap() | sources.Prefetch() | sources.Shuffle():
             return inner(source.inner)
-        case Concatenate():
+        case sources.Concatenate():
             return total(map(inner, source.parts))
-        case Zip():
+        case sources.Zip():
             return least(map(inner, leaves(source.nest)))
-        case Distribute() | GlobalShuffle():
+        case sources.Distribute() | sources.GlobalShuffle():
             return counted(source, rank)
         case _:
             return UNKNOWN_CARDINALITY
 
 
-def counted(source: Distribute | GlobalShuffle, rank: Rank | None) -> int:
+def counted(source: sources.Distribute | sources.GlobalShuffle, rank: Rank | None) -> int:
     """What a manifest or an index says of shards, for who reads here; remembered, as each `list(dataset)` asks."""
     key = ("cardinality", source.rank or rank or rank_here(), worker_here())
     count: int | None = source.memo.get(key)
@@ -103,7 +84,7 @@ def counted(source: Distribute | GlobalShuffle, rank: Rank | None) -> int:
     return count
 
 
-async def told(source: Distribute | GlobalShuffle, rank: Rank | None) -> int:
+async def told(source: sources.Distribute | sources.GlobalShuffle, rank: Rank | None) -> int:
     """What a manifest or an index says of shards."""
     async with session() as opened:
         count = await source.count(opened, rank)
@@ -138,13 +119,21 @@ def least(counts: Iterable[int]) -> int:
 def behind(stage: Stage, count: int) -> int:
     """How many elements a stage makes of so many."""
     match stage:
-        case Take():
+        case stages.Take():
             return taken(stage.count, count)
-        case Skip(count=-1):
+        case stages.Skip(count=-1):
             return 0
-        case Map() | Parse() | Enumerate() | Scan() | Conform():
+        case Map() | stages.Parse() | stages.Enumerate() | stages.Scan() | stages.Conform():
             return count
-        case Skip() | Shard() | Batch() | PaddedBatch() | RaggedBatch() | CyclicBatch() | Window():
+        case (
+            stages.Skip()
+            | stages.Shard()
+            | stages.Batch()
+            | stages.PaddedBatch()
+            | stages.RaggedBatch()
+            | stages.CyclicBatch()
+            | stages.Window()
+        ):
             return count if count < 0 else of_known(stage, count)
         case _:
             return UNKNOWN_CARDINALITY
@@ -162,21 +151,21 @@ def taken(most: int, count: int) -> int:
 def of_known(stage: Any, count: int) -> int:
     """How many elements a stage makes of a known number."""
     match stage:
-        case Skip():
+        case stages.Skip():
             return max(0, count - stage.count)
-        case Shard():
+        case stages.Shard():
             return len(range(stage.index, count, stage.num_shards))
-        case Window():
+        case stages.Window():
             last = stage.reach if stage.drop_remainder else 1
             return max(0, (count - last) // stage.shift + 1)
-        case CyclicBatch():
+        case stages.CyclicBatch():
             return batches_in_turn(stage, count)
         case _:
             whole: int = count // stage.batch_size
             return whole if stage.drop_remainder else whole + (count % stage.batch_size > 0)
 
 
-def batches_in_turn(stage: CyclicBatch, count: int) -> int:
+def batches_in_turn(stage: stages.CyclicBatch, count: int) -> int:
     """How many batches of several sizes so many elements make."""
     rounds, rest = divmod(count, sum(stage.batch_sizes))
     batches = rounds * len(stage.batch_sizes)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from importlib import import_module
-from typing import Any, Literal, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
 
 import numpy as np
 from fsspec import AbstractFileSystem
@@ -20,47 +20,23 @@ from fsspec import AbstractFileSystem
 from streamrec import arguments
 from streamrec.arguments import described, flag, function, integer, mapping
 from streamrec.errors import MissingExtraError
-from streamrec.example.features import Feature
-from streamrec.pipeline import static_sources
+from streamrec.pipeline import sources, stages, static_sources
 from streamrec.pipeline.arrow_stream import arrow_stream
 from streamrec.pipeline.cardinality import INFINITE_CARDINALITY
 from streamrec.pipeline.elements.nests import leaves, map_nest
 from streamrec.pipeline.engine.description import Chain, Source
-from streamrec.pipeline.engine.random_streams import Choices, weights_of
 from streamrec.pipeline.options import AUTOTUNE, Options
 from streamrec.pipeline.runnable import Runnable
-from streamrec.pipeline.sources.cache.cache import Cache
-from streamrec.pipeline.sources.cache.cache_file import CacheFile
-from streamrec.pipeline.sources.cache.saved import Saving
-from streamrec.pipeline.sources.combine.interleave import Interleaved, plan_of
-from streamrec.pipeline.sources.combine.sample import Choose
-from streamrec.pipeline.sources.combine.zip import Zip
-from streamrec.pipeline.sources.concatenate import Concatenate
-from streamrec.pipeline.sources.endless import Random
-from streamrec.pipeline.sources.global_shuffle.source import BLOCK_BYTES, WINDOW_BYTES, GlobalShuffle, Quality, checked
-from streamrec.pipeline.sources.in_memory import Range
-from streamrec.pipeline.sources.prefetch import Prefetch
-from streamrec.pipeline.sources.repeat import Repeat
-from streamrec.pipeline.sources.shards.distribute import Distribute
+from streamrec.pipeline.sources.global_shuffle.blocks import BLOCK_BYTES, WINDOW_BYTES, Quality
+from streamrec.pipeline.sources.shards.interleave import Plan
 from streamrec.pipeline.sources.shards.ranks import rank_of
 from streamrec.pipeline.sources.shards.source import Shards
-from streamrec.pipeline.sources.shuffle.shuffle import Shuffle
-from streamrec.pipeline.stages.batch import Batch, PaddedBatch, RaggedBatch
-from streamrec.pipeline.stages.bucket import Bucket
-from streamrec.pipeline.stages.ignore_errors import IgnoreErrors
 from streamrec.pipeline.stages.map.calls import check_calls, is_async
-from streamrec.pipeline.stages.map.parallel_map import ParallelMap
-from streamrec.pipeline.stages.padding import Padding
-from streamrec.pipeline.stages.parse import Parse
-from streamrec.pipeline.stages.rebatch import CyclicBatch
-from streamrec.pipeline.stages.resample import Resample, distribution
-from streamrec.pipeline.stages.scan import Scan
-from streamrec.pipeline.stages.select import Enumerate, Filter, Shard, Skip, Take, TakeWhile
 from streamrec.pipeline.stages.stage import Map, Stage
-from streamrec.pipeline.stages.unbatch import Unbatch
-from streamrec.pipeline.stages.unique import Unique
-from streamrec.pipeline.stages.window import GroupByWindow, Window
 from streamrec.storage import RetryPolicy, check_source
+
+if TYPE_CHECKING:
+    from streamrec.example.features import Feature
 
 __all__ = ["Dataset"]
 
@@ -125,7 +101,7 @@ class Dataset(Runnable[T]):
             [(b'a', b'c')]
         """
         nest = args[0] if len(args) == 1 else args
-        return _joined(leaves(nest), Zip(map_nest(partial(_chain_of, "datasets"), nest)))
+        return _joined(leaves(nest), sources.Zip(map_nest(partial(_chain_of, "datasets"), nest)))
 
     @staticmethod
     def sample_from_datasets(
@@ -156,12 +132,12 @@ class Dataset(Runnable[T]):
         rerandomize = rerandomize_each_iteration is not None and flag(
             "rerandomize_each_iteration", rerandomize_each_iteration
         )
-        shares = weights_of(weights, len(datasets))
+        shares = sources.weights_of(weights, len(datasets))
         seed = integer("seed", seed, none=True)
         drawn = [dataset for dataset, share in zip(datasets, shares, strict=True) if share]
         if not drawn:
-            return _mixed(datasets, Chain(Range.of((0,), np.int64)), stop_on_empty_dataset)
-        choices = Choices(tuple(filter(None, shares)), seed, rerandomize)
+            return _mixed(datasets, Chain(sources.Range.of((0,), np.int64)), stop_on_empty_dataset)
+        choices = sources.Choices(tuple(filter(None, shares)), seed, rerandomize)
         return _mixed(drawn, Chain(choices), stop_on_empty_dataset)
 
     @staticmethod
@@ -213,8 +189,8 @@ class Dataset(Runnable[T]):
             [10, 20, 11, 21, 30, 31]
         """
         check_calls(num_parallel_calls)
-        plan = plan_of(cycle_length, block_length, deterministic)
-        return self._of(Interleaved(self.chain, function("map_func", map_func), plan))
+        plan = Plan.of(cycle_length, block_length, deterministic)
+        return self._of(sources.Interleaved(self.chain, function("map_func", map_func), plan))
 
     def flat_map(self, map_func: Callable[..., Dataset[Any]]) -> Dataset[Any]:
         """Makes a dataset of each element, as `interleave` does, and gives the elements of one after the other.
@@ -223,11 +199,11 @@ class Dataset(Runnable[T]):
             >>> list(map(int, Dataset.range(4).flat_map(Dataset.range)))
             [0, 0, 1, 0, 1, 2]
         """
-        return self._of(Interleaved(self.chain, function("map_func", map_func), plan_of(1)))
+        return self._of(sources.Interleaved(self.chain, function("map_func", map_func), Plan.of(1)))
 
     def concatenate(self, dataset: Dataset[Any]) -> Dataset[Any]:
         """The elements of this one, then those of the other, within this one's options."""
-        return self._of(Concatenate((self.chain, _chain_of("dataset", dataset))))
+        return self._of(sources.Concatenate((self.chain, _chain_of("dataset", dataset))))
 
     def batch(
         self,
@@ -249,7 +225,7 @@ class Dataset(Runnable[T]):
         check_calls(num_parallel_calls)
         if deterministic is not None:
             flag("deterministic", deterministic)
-        return self._then(Batch(integer("batch_size", batch_size, 1), flag("drop_remainder", drop_remainder)))
+        return self._then(stages.Batch(integer("batch_size", batch_size, 1), flag("drop_remainder", drop_remainder)))
 
     def padded_batch(
         self, batch_size: int, padded_shapes: Any = None, padding_values: Any = None, drop_remainder: bool = False
@@ -270,7 +246,7 @@ class Dataset(Runnable[T]):
             ValueError: When it runs: an array does not fit, or arrays differ in their number of dimensions.
         """
         size, drop = integer("batch_size", batch_size, 1), flag("drop_remainder", drop_remainder)
-        return self._then(PaddedBatch(size, Padding(padded_shapes, padding_values), drop))
+        return self._then(stages.PaddedBatch(size, stages.Padding(padded_shapes, padding_values), drop))
 
     def ragged_batch(self, batch_size: int, drop_remainder: bool = False) -> Dataset[Any]:
         """Joins each `batch_size` elements in one, with arrays as the rows of a `RaggedTensor`.
@@ -280,7 +256,9 @@ class Dataset(Runnable[T]):
         Raises:
             ValueError: When it runs: arrays differ in their number of dimensions.
         """
-        return self._then(RaggedBatch(integer("batch_size", batch_size, 1), flag("drop_remainder", drop_remainder)))
+        return self._then(
+            stages.RaggedBatch(integer("batch_size", batch_size, 1), flag("drop_remainder", drop_remainder))
+        )
 
     def bucket_by_sequence_length(
         self,
@@ -308,18 +286,18 @@ class Dataset(Runnable[T]):
         Raises:
             ValueError: The arguments do not fit together; or, when it runs, arrays do not.
         """
-        padding = None if flag("no_padding", no_padding) else Padding(padded_shapes, padding_values)
+        padding = None if flag("no_padding", no_padding) else stages.Padding(padded_shapes, padding_values)
         boundaries = tuple(integer("bucket_boundaries", boundary) for boundary in bucket_boundaries)
         sizes = tuple(integer("bucket_batch_sizes", size, 1) for size in bucket_batch_sizes)
         length_of, drop = function("element_length_func", element_length_func), flag("drop_remainder", drop_remainder)
         pad = flag("pad_to_bucket_boundary", pad_to_bucket_boundary)
-        return self._then(Bucket(length_of, boundaries, sizes, padding, pad, drop))
+        return self._then(stages.Bucket(length_of, boundaries, sizes, padding, pad, drop))
 
     def unbatch(self) -> Dataset[Any]:
         """Splits each element into its rows: Frames into records, arrays (in dicts and tuples too) along their first
         dimension; ragged and sparse tensors likewise.
         """
-        return self._then(Unbatch())
+        return self._then(stages.Unbatch())
 
     def rebatch(self, batch_size: int | Sequence[int], drop_remainder: bool = False) -> Dataset[Any]:
         """Batches of another size: `unbatch` and `batch`, in columns, without an object per element.
@@ -335,7 +313,7 @@ class Dataset(Runnable[T]):
         if not isinstance(batch_size, list | tuple | np.ndarray) or not np.ndim(batch_size):
             return self.unbatch().batch(cast(int, batch_size), drop_remainder)
         sizes = tuple(integer("batch_size", size, 1) for size in batch_size)
-        return self.unbatch()._then(CyclicBatch(sizes, flag("drop_remainder", drop_remainder)))
+        return self.unbatch()._then(stages.CyclicBatch(sizes, flag("drop_remainder", drop_remainder)))
 
     def window(
         self, size: int, shift: int | None = None, stride: int = 1, drop_remainder: bool = False
@@ -358,7 +336,7 @@ class Dataset(Runnable[T]):
         size = integer("size", size, 1)
         shift = size if shift is None else integer("shift", shift, 1)
         drop = flag("drop_remainder", drop_remainder)
-        return self._then(Window(size, shift, integer("stride", stride, 1), drop, Dataset))
+        return self._then(stages.Window(size, shift, integer("stride", stride, 1), drop, Dataset))
 
     def group_by_window(
         self,
@@ -391,7 +369,7 @@ class Dataset(Runnable[T]):
             if window_size_func is None
             else function("window_size_func", window_size_func)
         )
-        grouped = self._then(GroupByWindow(function("key_func", key_func), size, Dataset))
+        grouped = self._then(stages.GroupByWindow(function("key_func", key_func), size, Dataset))
         return grouped.flat_map(function("reduce_func", reduce_func))
 
     def scan(self, initial_state: Any, scan_func: Callable[..., Any]) -> Dataset[Any]:
@@ -407,7 +385,7 @@ class Dataset(Runnable[T]):
             >>> list(map(int, sums))
             [1, 3, 6, 10]
         """
-        return self._then(Scan.of(initial_state, function("scan_func", scan_func)))
+        return self._then(stages.Scan.of(initial_state, function("scan_func", scan_func)))
 
     def unique(self) -> Dataset[T]:
         """Each element once, where it comes first. What came is kept as digests of 16 bytes, in saved states too.
@@ -416,7 +394,7 @@ class Dataset(Runnable[T]):
             >>> list(map(int, Dataset.from_tensor_slices([1, 37, 2, 37, 2, 1]).unique()))
             [1, 37, 2]
         """
-        return self._then(Unique())
+        return self._then(stages.Unique())
 
     def rejection_resample(
         self, class_func: Callable[..., Any], target_dist: Any, initial_dist: Any = None, seed: int | None = None
@@ -440,11 +418,11 @@ class Dataset(Runnable[T]):
             >>> sum(int(kind) for kind, number in even)  # all of the rare class are kept, and as many others, or nearly
             100
         """
-        target = distribution("target_dist", target_dist)
-        initial = None if initial_dist is None else distribution("initial_dist", initial_dist)
-        resample = Resample(function("class_func", class_func), target, initial)
-        drawn = Chain(Random(integer("seed", seed, none=True), rerandomize=True))
-        return self._of(Zip((drawn, self.chain)))._then(resample)
+        target = stages.distribution("target_dist", target_dist)
+        initial = None if initial_dist is None else stages.distribution("initial_dist", initial_dist)
+        resample = stages.Resample(function("class_func", class_func), target, initial)
+        drawn = Chain(sources.Random(integer("seed", seed, none=True), rerandomize=True))
+        return self._of(sources.Zip((drawn, self.chain)))._then(resample)
 
     def apply(self, transformation_func: Callable[[Dataset[T]], Dataset[Any]]) -> Dataset[Any]:
         """What a function makes of this dataset: a chain of verbs with a name.
@@ -479,7 +457,7 @@ class Dataset(Runnable[T]):
             FeatureError: When it runs: a message is damaged or is not as described.
             ValueError: `num_parallel_calls` is less than 1.
         """
-        parse = Parse(dict(mapping("features", features, FEATURES)), flag("string_columns", string_columns))
+        parse = stages.Parse(dict(mapping("features", features, FEATURES)), flag("string_columns", string_columns))
         return self._then(parse) if num_parallel_calls is None else self.map(parse, num_parallel_calls)
 
     def map(
@@ -501,11 +479,11 @@ class Dataset(Runnable[T]):
         if num_parallel_calls is None and not is_async(arguments.function("function", function)):
             return self._then(Map(function))
         calls = 1 if num_parallel_calls is None else int(num_parallel_calls)
-        return self._of(ParallelMap(self.chain, arguments.function("function", function), calls, deterministic))
+        return self._of(stages.ParallelMap(self.chain, arguments.function("function", function), calls, deterministic))
 
     def filter(self, predicate: Callable[..., Any]) -> Dataset[T]:
         """The elements for which `predicate` gives something true; it is called as by `map`."""
-        return self._then(Filter(function("predicate", predicate)))
+        return self._then(stages.Filter(function("predicate", predicate)))
 
     def ignore_errors(self, log_warning: bool = False) -> Dataset[T]:
         """Leaves out elements that failed before this: in `map`, `filter`, `parse_example`, `batch`, `interleave`, ...
@@ -523,23 +501,23 @@ class Dataset(Runnable[T]):
             >>> list(inverses)
             [1.0, 0.25]
         """
-        return self._then(IgnoreErrors(flag("log_warning", log_warning)))
+        return self._then(stages.IgnoreErrors(flag("log_warning", log_warning)))
 
     def take_while(self, predicate: Callable[..., Any]) -> Dataset[T]:
         """The elements before the first for which `predicate` gives something false; it is called as by `map`."""
-        return self._then(TakeWhile(function("predicate", predicate)))
+        return self._then(stages.TakeWhile(function("predicate", predicate)))
 
     def enumerate(self, start: int = 0) -> Dataset[Any]:
         """Pairs of a number, int64 from `start` on, and the element; batched, an array and the elements' batch."""
-        return self._then(Enumerate(integer("start", start)))
+        return self._then(stages.Enumerate(integer("start", start)))
 
     def take(self, count: int) -> Dataset[T]:
         """The first `count` elements; -1 for all. What is not taken is not fetched."""
-        return self._then(Take(integer("count", count, -1)))
+        return self._then(stages.Take(integer("count", count, -1)))
 
     def skip(self, count: int) -> Dataset[T]:
         """All but the first `count` elements; -1 for none. What is skipped is fetched all the same."""
-        return self._then(Skip(integer("count", count, -1)))
+        return self._then(stages.Skip(integer("count", count, -1)))
 
     def shard(self, num_shards: int, index: int) -> Dataset[T]:
         """Every element whose number, modulo `num_shards`, is `index`. What is left out is fetched all the same.
@@ -547,7 +525,7 @@ class Dataset(Runnable[T]):
         Raises:
             ValueError: `index` is not between 0 and `num_shards`, exclusive.
         """
-        return self._then(Shard(integer("num_shards", num_shards, 1), integer("index", index, 0)))
+        return self._then(stages.Shard(integer("num_shards", num_shards, 1), integer("index", index, 0)))
 
     def shuffle(
         self, buffer_size: int | None, seed: int | None = None, reshuffle_each_iteration: bool = True
@@ -572,7 +550,9 @@ class Dataset(Runnable[T]):
         if buffer_size is None:
             raise ValueError(f"shuffle(None) takes all elements, and {self!r} does not say how many: give buffer_size")
         size, seed = integer("buffer_size", buffer_size, 1), integer("seed", seed, none=True)
-        return self._of(Shuffle(self.chain, size, seed, flag("reshuffle_each_iteration", reshuffle_each_iteration)))
+        return self._of(
+            sources.Shuffle(self.chain, size, seed, flag("reshuffle_each_iteration", reshuffle_each_iteration))
+        )
 
     def distribute(
         self,
@@ -607,7 +587,7 @@ class Dataset(Runnable[T]):
                 f"distribute stands behind {self!r}, and can only deal shards: put it right behind TFRecordDataset, "
                 "or use shard(num_shards, index), which goes by elements"
             )
-        return self._of(Distribute(source, rank_of(rank, world_size), even, manifest))
+        return self._of(sources.Distribute(source, rank_of(rank, world_size), even, manifest))
 
     def global_shuffle(
         self,
@@ -662,20 +642,18 @@ class Dataset(Runnable[T]):
                 "TFRecordDataset, and stages such as map behind it"
             )
         return self._of(
-            checked(
-                GlobalShuffle(
-                    source,
-                    integer("seed", seed),
-                    index,
-                    integer("global_batch_size", global_batch_size, 1, none=True),
-                    even,
-                    quality,
-                    integer("block_bytes", block_bytes, 1),
-                    integer("window_bytes", window_bytes, 1),
-                    integer("slot_groups", slot_groups, 1, none=True),
-                    rank_of(rank, world_size),
-                )
-            )
+            sources.GlobalShuffle(
+                source,
+                integer("seed", seed),
+                index,
+                integer("global_batch_size", global_batch_size, 1, none=True),
+                even,
+                quality,
+                integer("block_bytes", block_bytes, 1),
+                integer("window_bytes", window_bytes, 1),
+                integer("slot_groups", slot_groups, 1, none=True),
+                rank_of(rank, world_size),
+            ).checked()
         )
 
     def with_epoch(self, epoch: int) -> Dataset[T]:
@@ -694,7 +672,7 @@ class Dataset(Runnable[T]):
 
         Each is an epoch: of the second iteration of `dataset.repeat(2)`, the third and the fourth.
         """
-        return self._of(Repeat(self.chain, -1 if count is None else integer("count", count, -1)))
+        return self._of(sources.Repeat(self.chain, -1 if count is None else integer("count", count, -1)))
 
     def prefetch(self, buffer_size: int | None = None, *, buffer_bytes: int | None = None) -> Dataset[T]:
         """Lets what stands before this run ahead of what stands behind it, in half of the memory budget at the most.
@@ -712,7 +690,7 @@ class Dataset(Runnable[T]):
         nbytes = integer("buffer_bytes", buffer_bytes, 1, none=True)
         if size is not None and nbytes is not None:
             raise ValueError(f"buffer_size={size} and buffer_bytes={nbytes}: give one of them")
-        return self if size == 0 else self._of(Prefetch(self.chain, size or AUTOTUNE, nbytes))
+        return self if size == 0 else self._of(sources.Prefetch(self.chain, size or AUTOTUNE, nbytes))
 
     def cache(
         self,
@@ -742,8 +720,8 @@ class Dataset(Runnable[T]):
         """
         name = os.fspath(filename)
         check_source(storage_options, filesystem)
-        file = CacheFile.at(name, storage_options, filesystem, retry or RetryPolicy()) if name else None
-        return self._of(Cache(self.chain, file))
+        file = sources.CacheFile.at(name, storage_options, filesystem, retry or RetryPolicy()) if name else None
+        return self._of(sources.Cache(self.chain, file))
 
     def snapshot(self, path: str | os.PathLike[str], **stores: Any) -> Dataset[T]:
         """`cache(path)`, by tf.data's other name for it: the first whole pass fills the file, later ones read it."""
@@ -776,8 +754,8 @@ class Dataset(Runnable[T]):
         if self.cardinality() == INFINITE_CARDINALITY:
             raise ValueError(f"save would never end: {self!r} has no end; put take(count) before it")
         check_source(storage_options, filesystem)
-        file = CacheFile.at(os.fspath(path), storage_options, filesystem, retry or RetryPolicy(), "save()")
-        with self._of(Saving(self.chain, file)).iterate() as elements:
+        file = sources.CacheFile.at(os.fspath(path), storage_options, filesystem, retry or RetryPolicy(), "save()")
+        with self._of(sources.Saving(self.chain, file)).iterate() as elements:
             deque(elements, maxlen=0)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -848,4 +826,4 @@ def _joined(datasets: Iterable[Dataset[Any]], source: Source) -> Dataset[Any]:
 def _mixed(datasets: Sequence[Dataset[Any]], choices: Chain, stop_on_empty: bool) -> Dataset[Any]:
     """Elements of several datasets, as choices say."""
     chains = tuple(_chain_of("datasets", dataset) for dataset in datasets)
-    return _joined(datasets, Choose(chains, choices, flag("stop_on_empty_dataset", stop_on_empty)))
+    return _joined(datasets, sources.Choose(chains, choices, flag("stop_on_empty_dataset", stop_on_empty)))

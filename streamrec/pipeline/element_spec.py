@@ -10,39 +10,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from streamrec.example import (
-    FixedLenFeature,
-    FixedLenSequenceFeature,
-    RaggedFeature,
-    SparseFeature,
-    VarLenFeature,
-)
+from streamrec import example
+from streamrec.pipeline import sources, stages
 from streamrec.pipeline.elements.columns import Columns
 from streamrec.pipeline.elements.nests import is_nest, leaves, map_nest
 from streamrec.pipeline.elements.specs import RaggedTensorSpec, SparseTensorSpec, TensorSpec
 from streamrec.pipeline.engine.description import Chain, Source
-from streamrec.pipeline.engine.random_streams import Choices
-from streamrec.pipeline.sources.cache.cache import Cache
-from streamrec.pipeline.sources.combine.sample import Choose
-from streamrec.pipeline.sources.combine.zip import Zip
-from streamrec.pipeline.sources.concatenate import Concatenate
-from streamrec.pipeline.sources.endless import Counter, Random
-from streamrec.pipeline.sources.in_memory import Range, Slices
-from streamrec.pipeline.sources.list_files import Names
-from streamrec.pipeline.sources.prefetch import Prefetch
-from streamrec.pipeline.sources.repeat import Repeat
-from streamrec.pipeline.sources.shards.distribute import Distribute
 from streamrec.pipeline.sources.shards.source import Shards
-from streamrec.pipeline.sources.shuffle.shuffle import Shuffle
-from streamrec.pipeline.stages.batch import Batch
-from streamrec.pipeline.stages.conform import Conform
-from streamrec.pipeline.stages.map.parallel_map import ParallelMap
-from streamrec.pipeline.stages.parse import Parse
-from streamrec.pipeline.stages.rebatch import CyclicBatch
-from streamrec.pipeline.stages.select import Enumerate, Filter, Shard, Skip, Take, TakeWhile
 from streamrec.pipeline.stages.stage import Stage
-from streamrec.pipeline.stages.unbatch import Unbatch
-from streamrec.pipeline.stages.unique import Unique
 from streamrec.tfrecord import Frames
 
 __all__ = ["element_spec_of"]
@@ -61,21 +36,21 @@ def element_spec_of(chain: Chain) -> Any:
 def of_source(source: Source) -> Any:
     """The spec of a source's elements."""
     match source:
-        case Range() | Counter():
+        case sources.Range() | sources.Counter():
             return TensorSpec((), source.dtype)
-        case Random() | Choices():
+        case sources.Random() | sources.Choices():
             return TensorSpec((), np.int64)
-        case Shards() | Distribute() | Names():
+        case Shards() | sources.Distribute() | sources.Names():
             return RECORD
-        case Slices():
+        case sources.Slices():
             return of_rows(source.data)
-        case ParallelMap(function=Parse() as parse):
+        case stages.ParallelMap(function=stages.Parse() as parse):
             return behind(parse, element_spec_of(source.inner))
-        case Repeat() | Cache() | Prefetch() | Shuffle():
+        case sources.Repeat() | sources.Cache() | sources.Prefetch() | sources.Shuffle():
             return element_spec_of(source.inner)
-        case Concatenate() | Choose():
+        case sources.Concatenate() | sources.Choose():
             return common(map(element_spec_of, source.parts))
-        case Zip():
+        case sources.Zip():
             specs = map_nest(element_spec_of, source.nest)
             return None if None in leaves(specs) else specs
         case _:
@@ -104,23 +79,23 @@ def of_column(column: Any) -> TensorSpec | None:
 
 def behind(stage: Stage, spec: Any) -> Any:
     """What a stage makes of elements that look like this."""
-    if isinstance(stage, Conform):
+    if isinstance(stage, stages.Conform):
         return stage.signature
     if spec is None:
         return None
     match stage:
-        case Take() | Skip() | Shard() | Filter() | TakeWhile() | Unique():
+        case stages.Take() | stages.Skip() | stages.Shard() | stages.Filter() | stages.TakeWhile() | stages.Unique():
             return spec
-        case Enumerate():
+        case stages.Enumerate():
             return TensorSpec((), np.int64), spec
-        case Batch():
+        case stages.Batch():
             return map_nest(lambda part: batched(part, stage.batch_size if stage.drop_remainder else None), spec)
-        case CyclicBatch():
+        case stages.CyclicBatch():
             return map_nest(lambda part: batched(part, None), spec)
-        case Unbatch():
+        case stages.Unbatch():
             rows = map_nest(unbatched, spec)
             return None if None in leaves(rows) else rows
-        case Parse():
+        case stages.Parse():
             return parsed(stage, spec)
         case _:
             return None
@@ -141,7 +116,7 @@ def unbatched(spec: Any) -> Any:
     return type(spec)(spec.shape[1:], spec.dtype) if spec.shape else None
 
 
-def parsed(stage: Parse, spec: Any) -> Any:
+def parsed(stage: stages.Parse, spec: Any) -> Any:
     """The spec of the columns that are parsed of records."""
     if is_nest(spec) or spec.dtype != RECORD.dtype or spec.shape is None or len(spec.shape) > 1:
         return None
@@ -152,15 +127,15 @@ def parsed(stage: Parse, spec: Any) -> Any:
 def of_feature(feature: Any, batch: tuple[int | None, ...]) -> Any:
     """The spec of one feature's column; None where it is not known."""
     match feature:
-        case FixedLenFeature():
+        case example.FixedLenFeature():
             return TensorSpec((*batch, *feature.shape), feature.dtype)
-        case FixedLenSequenceFeature():
+        case example.FixedLenSequenceFeature():
             return TensorSpec((*batch, None, *feature.shape), feature.dtype)
-        case VarLenFeature():
+        case example.VarLenFeature():
             return SparseTensorSpec((*batch, None), feature.dtype)
-        case SparseFeature():
+        case example.SparseFeature():
             return SparseTensorSpec((*batch, *np.atleast_1d(feature.size).tolist()), feature.dtype)
-        case RaggedFeature(partitions=()):
+        case example.RaggedFeature(partitions=()):
             return RaggedTensorSpec((*batch, None), feature.dtype, 1) if batch else TensorSpec((None,), feature.dtype)
         case _:
             return None

@@ -6,13 +6,14 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from fsspec import AbstractFileSystem
 
 from streamrec import bridge
 from streamrec.arguments import flag, function
 from streamrec.errors import LoopThreadError, without_passwords
+from streamrec.pipeline import sink
 from streamrec.pipeline.cardinality import INFINITE_CARDINALITY, cardinality_of
 from streamrec.pipeline.chain_html import dataset_html
 from streamrec.pipeline.element_spec import element_spec_of
@@ -27,12 +28,12 @@ from streamrec.pipeline.iterators import (
     in_this_loop,
 )
 from streamrec.pipeline.options import Options
-from streamrec.pipeline.sink.records import Encoder
-from streamrec.pipeline.sink.target import target_of
-from streamrec.pipeline.sink.write import WriteProgress, write_shards
 from streamrec.shards import ShardInfo
 from streamrec.storage import RetryPolicy, Storages, check_source
 from streamrec.tfrecord import TFRecordOptions
+
+if TYPE_CHECKING:
+    from streamrec.pipeline.sink.write import WriteProgress
 
 __all__ = ["Runnable"]
 
@@ -141,14 +142,14 @@ class Runnable(Generic[T]):
             >>> [shard.records for shard in squares.write_sync("memory://doc/squares-{shard}", num_shards=2)]
             [2, 1]
         """
-        target = target_of(
+        target = sink.target_of(
             pattern, options, num_shards, max_shard_bytes, max_shard_records, overwrite, manifest, filesystem
         )
         check_source(storage_options, filesystem)
         callback = None if isinstance(progress, bool) else function("progress", progress)
-        encoder = Encoder(batched if batched is None else flag("batched", batched))
+        encoder = sink.Encoder(batched if batched is None else flag("batched", batched))
         storages = Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy())
-        return await write_shards(self._begun(None, None, progress is True), target, storages, encoder, callback)
+        return await sink.write_shards(self._begun(None, None, progress is True), target, storages, encoder, callback)
 
     def write_sync(
         self,

@@ -13,16 +13,10 @@ import numpy as np
 from fsspec import AbstractFileSystem
 
 from streamrec.arguments import flag, function, integer
+from streamrec.pipeline import sources, stages
 from streamrec.pipeline.elements.specs import signature_of
 from streamrec.pipeline.engine.description import Chain
 from streamrec.pipeline.engine.session import StoreOptions
-from streamrec.pipeline.sources.cache.cache_file import CacheFile
-from streamrec.pipeline.sources.cache.saved import Saved
-from streamrec.pipeline.sources.endless import Counter, Random
-from streamrec.pipeline.sources.generator import Generated
-from streamrec.pipeline.sources.in_memory import Range, Slices
-from streamrec.pipeline.sources.list_files import Names
-from streamrec.pipeline.stages.conform import Conform
 from streamrec.shards import Filenames
 from streamrec.storage import RetryPolicy, check_source
 
@@ -41,7 +35,7 @@ def range_(*args: int, output_type: Any = np.int64) -> Chain:
         >>> [numbers.tolist() for numbers in Dataset.range(2, 9).batch(4)]
         [[2, 3, 4, 5], [6, 7, 8]]
     """
-    return Chain(Range.of(tuple(integer("range", number) for number in args), output_type))
+    return Chain(sources.Range.of(tuple(integer("range", number) for number in args), output_type))
 
 
 def from_tensors(tensors: Any) -> Chain:
@@ -52,7 +46,7 @@ def from_tensors(tensors: Any) -> Chain:
         >>> list(Dataset.from_tensors(([1, 2], "a")))
         [(array([1, 2]), b'a')]
     """
-    return Chain(Slices.single(tensors))
+    return Chain(sources.Slices.single(tensors))
 
 
 def from_tensor_slices(tensors: Any) -> Chain:
@@ -69,7 +63,7 @@ def from_tensor_slices(tensors: Any) -> Chain:
         >>> list(Dataset.from_tensor_slices({"name": ["a", "b"]}))
         [{'name': b'a'}, {'name': b'b'}]
     """
-    return Chain(Slices.of(tensors))
+    return Chain(sources.Slices.of(tensors))
 
 
 def from_generator(
@@ -101,8 +95,8 @@ def from_generator(
         >>> list(Dataset.from_generator(lambda: [1, 2], output_signature=TensorSpec([], "float32")))
         [np.float32(1.0), np.float32(2.0)]
     """
-    source = Generated(function("generator", generator), tuple(args or ()))
-    return Chain(source, () if output_signature is None else (Conform(signature_of(output_signature)),))
+    source = sources.Generated(function("generator", generator), tuple(args or ()))
+    return Chain(source, () if output_signature is None else (stages.Conform(signature_of(output_signature)),))
 
 
 def list_files(
@@ -127,7 +121,7 @@ def list_files(
     """
     stores = StoreOptions(storage_options, filesystem, retry or RetryPolicy())
     wanted = shuffle if shuffle is None else flag("shuffle", shuffle)
-    return Chain(Names.of(file_pattern, wanted, integer("seed", seed, none=True), stores))
+    return Chain(sources.Names.of(file_pattern, wanted, integer("seed", seed, none=True), stores))
 
 
 def counter(start: int = 0, step: int = 1, dtype: Any = np.int64) -> Chain:
@@ -138,7 +132,7 @@ def counter(start: int = 0, step: int = 1, dtype: Any = np.int64) -> Chain:
         >>> list(map(int, Dataset.counter(5, 10).take(3)))
         [5, 15, 25]
     """
-    return Chain(Counter(integer("start", start), integer("step", step), np.dtype(dtype).name))
+    return Chain(sources.Counter(integer("start", start), integer("step", step), np.dtype(dtype).name))
 
 
 def random(seed: int | None = None, rerandomize_each_iteration: bool | None = None) -> Chain:
@@ -156,7 +150,7 @@ def random(seed: int | None = None, rerandomize_each_iteration: bool | None = No
     rerandomize = rerandomize_each_iteration is not None and flag(
         "rerandomize_each_iteration", rerandomize_each_iteration
     )
-    return Chain(Random(integer("seed", seed, none=True), rerandomize))
+    return Chain(sources.Random(integer("seed", seed, none=True), rerandomize))
 
 
 def load(
@@ -177,4 +171,8 @@ def load(
         CacheError: When it runs: it is something else.
     """
     check_source(storage_options, filesystem)
-    return Chain(Saved(CacheFile.at(os.fspath(path), storage_options, filesystem, retry or RetryPolicy(), "load()")))
+    return Chain(
+        sources.Saved(
+            sources.CacheFile.at(os.fspath(path), storage_options, filesystem, retry or RetryPolicy(), "load()")
+        )
+    )

@@ -12,7 +12,7 @@ from streamrec.arguments import flag, integer
 from streamrec.pipeline.dataset import Dataset
 from streamrec.pipeline.engine.description import Chain
 from streamrec.pipeline.options import AUTOTUNE
-from streamrec.pipeline.sources.combine.interleave import plan_of
+from streamrec.pipeline.sources.shards.interleave import Plan
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.shards import Filenames, ReadOptions
 from streamrec.shards.listing.patterns import listed
@@ -99,7 +99,7 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
     cycle = cycle or reads or 1
     shards = Shards(
         tuple(located(name, filesystem) for name in listed(filenames)),
-        plan_of(cycle, block_length, deterministic),
+        Plan.of(cycle, block_length, deterministic),
         ReadOptions(
             compression_type,
             flag("verify", verify),

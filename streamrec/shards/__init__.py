@@ -1,77 +1,88 @@
 """One shard = storage x tfrecord: reading, writing, and which shards a name means."""
 
-from streamrec.shards.index.gathering import IndexGathering
-from streamrec.shards.index.index import Index
-from streamrec.shards.index.reader import IndexReader, Places, open_index
-from streamrec.shards.index.write_index import join_index, join_index_sync, part_of, write_index, write_index_sync
-from streamrec.shards.listing.assignment import Even, Portion, assign_records, check_even, even_count
-from streamrec.shards.listing.listing import Listing, find_shards
-from streamrec.shards.listing.matching_files import matching_files
-from streamrec.shards.listing.patterns import Filenames, expand_braces
-from streamrec.shards.listing.sizes import deal, sizes_of, told_by
-from streamrec.shards.manifests.manifest import Manifest, ShardInfo
-from streamrec.shards.manifests.verify import VerifyProblem, VerifyReport, read_manifest, verify, verify_sync
-from streamrec.shards.manifests.write_manifest import write_manifest, write_manifest_sync
-from streamrec.shards.options import Piece, ReadOptions, ShardPlace
-from streamrec.shards.random_access.byte_runs import OFFSET_BITS, RUN_BYTES, ByteRun, byte_runs, first_difference
-from streamrec.shards.random_access.fetcher import RecordFetcher
-from streamrec.shards.random_access.record_source import RecordSource
-from streamrec.shards.reading.reader import ShardReader, open_shard
-from streamrec.shards.reading.short_shards import ShortShard, may_be_short, read_short_shards
-from streamrec.shards.writing.shard_set import ShardSet, ShardTarget
-from streamrec.shards.writing.tfrecord_writer import TFRecordWriter
-from streamrec.shards.writing.writer import ShardWriter
+from streamrec.lazy import lazy_names
 
-__all__ = [
-    "OFFSET_BITS",
-    "RUN_BYTES",
-    "ByteRun",
-    "Even",
-    "Filenames",
-    "Index",
-    "IndexGathering",
-    "IndexReader",
-    "Listing",
-    "Manifest",
-    "Piece",
-    "Places",
-    "Portion",
-    "ReadOptions",
-    "RecordFetcher",
-    "RecordSource",
-    "ShardInfo",
-    "ShardPlace",
-    "ShardReader",
-    "ShardSet",
-    "ShardTarget",
-    "ShardWriter",
-    "ShortShard",
-    "TFRecordWriter",
-    "VerifyProblem",
-    "VerifyReport",
-    "assign_records",
-    "byte_runs",
-    "check_even",
-    "deal",
-    "even_count",
-    "expand_braces",
-    "find_shards",
-    "first_difference",
-    "join_index",
-    "join_index_sync",
-    "matching_files",
-    "may_be_short",
-    "open_index",
-    "open_shard",
-    "part_of",
-    "read_manifest",
-    "read_short_shards",
-    "sizes_of",
-    "told_by",
-    "verify",
-    "verify_sync",
-    "write_index",
-    "write_index_sync",
-    "write_manifest",
-    "write_manifest_sync",
-]
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "index.gathering": ("IndexGathering",),
+        "index.index": ("Index",),
+        "index.reader": (
+            "IndexReader",
+            "Places",
+            "open_index",
+        ),
+        "index.write_index": (
+            "join_index",
+            "join_index_sync",
+            "part_of",
+            "write_index",
+            "write_index_sync",
+        ),
+        "listing.assignment": (
+            "Even",
+            "Portion",
+            "assign_records",
+            "check_even",
+            "even_count",
+        ),
+        "listing.listing": (
+            "Listing",
+            "find_shards",
+        ),
+        "listing.matching_files": ("matching_files",),
+        "listing.patterns": (
+            "Filenames",
+            "expand_braces",
+        ),
+        "listing.sizes": (
+            "deal",
+            "sizes_of",
+            "told_by",
+        ),
+        "manifests.manifest": (
+            "Manifest",
+            "ShardInfo",
+        ),
+        "manifests.verify": (
+            "VerifyProblem",
+            "VerifyReport",
+            "read_manifest",
+            "verify",
+            "verify_sync",
+        ),
+        "manifests.write_manifest": (
+            "write_manifest",
+            "write_manifest_sync",
+        ),
+        "options": (
+            "Piece",
+            "ReadOptions",
+            "ShardPlace",
+        ),
+        "random_access.byte_runs": (
+            "OFFSET_BITS",
+            "RUN_BYTES",
+            "ByteRun",
+            "byte_runs",
+            "first_difference",
+        ),
+        "random_access.fetcher": ("RecordFetcher",),
+        "random_access.record_source": ("RecordSource",),
+        "reading.reader": (
+            "ShardReader",
+            "open_shard",
+        ),
+        "reading.short_shards": (
+            "ShortShard",
+            "may_be_short",
+            "read_short_shards",
+        ),
+        "writing.shard_set": (
+            "ShardSet",
+            "ShardTarget",
+        ),
+        "writing.tfrecord_writer": ("TFRecordWriter",),
+        "writing.writer": ("ShardWriter",),
+    },
+)

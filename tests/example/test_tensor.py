@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec.errors import FeatureError
+from streamrec.example.dtypes import tensor_dtype
 from streamrec.example.messages import TensorProto, TensorShapeProto
-from streamrec.example.tensor import parse_tensor, serialize_tensor, tensor_dtype
+from streamrec.example.tensor import parse_tensor, serialize_tensor
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "tensors"
 NUMBERS = [path.stem for path in sorted(GOLDEN.glob("*.npy")) if not path.stem.endswith(".bits")]

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
+from streamrec.example.dtypes import named_dtype
 from streamrec.pipeline.elements.chunk import Batches, Elements
 from streamrec.pipeline.elements.columns import Columns, objects
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, ragged_rows
@@ -202,7 +203,7 @@ class _Unpacking:
         return _UNPACKERS[kind](self, *parts)
 
     def _raw(self, dtype: str, shape: Sequence[int], buffer: int) -> npt.NDArray[Any]:
-        return np.ndarray(tuple(shape), np.dtype(dtype), self._buffers[buffer]).copy()
+        return np.ndarray(tuple(shape), named_dtype(dtype), self._buffers[buffer]).copy()
 
     def frames(self, lengths: int, payloads: int) -> Frames:
         ends = np.cumsum(np.frombuffer(self._buffers[lengths], "<i8"), dtype=np.int64)
@@ -312,7 +313,7 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
     if dtype.kind in NUMBERS:
         return dtype.str
     try:
-        if np.dtype(dtype.name) == dtype:  # ml_dtypes', where they are registered
+        if np.dtype(dtype.name) == dtype:  # ml_dtypes'
             return dtype.name
     except TypeError:
         pass

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from streamrec.arguments import described
 from streamrec.errors import FeatureError
 from streamrec.example import RaggedTensor, SparseTensor
-from streamrec.example.tensor import tensor_dtype
+from streamrec.example.dtypes import tensor_dtype
 from streamrec.pipeline.elements.columns import as_array, strings
 from streamrec.pipeline.elements.nests import is_nest, map_nest
 from streamrec.tfrecord import Frames

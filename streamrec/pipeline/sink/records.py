@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from streamrec import example
 from streamrec.arguments import described
-from streamrec.example import BytesColumn, encode_example, encode_examples
+from streamrec.example import BytesColumn
 from streamrec.pipeline.elements.chunk import Batches, Elements
 from streamrec.pipeline.elements.columns import Columns
 from streamrec.tfrecord import Frames, RecordBatch, as_record
@@ -112,10 +113,10 @@ class Encoder:
             return self._examples_of(features)
         if self._batched is None and not all(map(is_scalar, features.values())):
             raise TypeError(f"{self._place} is {AMBIGUOUS}")
-        return self._noted(encode_example, features)
+        return self._noted(example.encode_example, features)
 
     def _examples_of(self, columns: Mapping[str, Any]) -> Frames:
-        made = self._noted(encode_examples, columns)
+        made = self._noted(example.encode_examples, columns)
         return Frames(made.buffer, made.spans)
 
     def _noted(self, encode: Callable[[Mapping[str, Any]], T], features: Mapping[str, Any]) -> T:

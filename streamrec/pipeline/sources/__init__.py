@@ -1,1 +1,25 @@
 """Sources: where elements come from, and sources that run other chains: again, ahead, side by side, shuffled, kept."""
+
+from streamrec.lazy import lazy_names
+
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "cache.cache": ("Cache",),
+        "cache.cache_file": ("CacheFile",),
+        "cache.saved": ("Saved", "Saving"),
+        "combine.interleave": ("Interleaved",),
+        "combine.sample": ("Choose",),
+        "combine.zip": ("Zip",),
+        "concatenate": ("Concatenate",),
+        "endless": ("Choices", "Counter", "Random", "weights_of"),
+        "generator": ("Generated",),
+        "global_shuffle.source": ("GlobalShuffle",),
+        "in_memory": ("Range", "Slices"),
+        "list_files": ("Names",),
+        "prefetch": ("Prefetch",),
+        "repeat": ("Repeat",),
+        "shards.distribute": ("Distribute",),
+        "shuffle.shuffle": ("Shuffle",),
+    },
+)

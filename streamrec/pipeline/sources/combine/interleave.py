@@ -21,34 +21,16 @@ from typing import Any
 
 from anyio.abc import TaskGroup
 
-from streamrec.arguments import flag, integer
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk, Position
 from streamrec.pipeline.engine.background_tasks import background
 from streamrec.pipeline.engine.description import Chain, RunContext, name_of
 from streamrec.pipeline.engine.queue import fill
-from streamrec.pipeline.options import AUTOTUNE
 from streamrec.pipeline.sources.combine.inputs import AHEAD, InputBuffer, Signal, run_inputs
 from streamrec.pipeline.sources.combine.interleave_order import InterleaveOrder, OpenInput, digest_of
 from streamrec.pipeline.sources.shards.interleave import Plan
 
-__all__ = ["Interleaved", "plan_of"]
-
-AUTO_CYCLE = 16
-"""How many take turns where nobody said: as many as a run's first connections. It is a constant, because the
-order must not depend on the machine."""
-
-
-def plan_of(cycle_length: int | None, block_length: int = 1, deterministic: bool | None = True) -> Plan:
-    """The order that arguments ask for, where None and AUTOTUNE stand for `AUTO_CYCLE` that take turns.
-
-    Raises:
-        ValueError: A number is less than 1.
-    """
-    cycle = integer("cycle_length", cycle_length, none=True)
-    cycle = AUTO_CYCLE if cycle in (None, AUTOTUNE) else cycle
-    kept = None if deterministic is None else flag("deterministic", deterministic)
-    return Plan(cycle, integer("block_length", block_length), kept)
+__all__ = ["Interleaved"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,22 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from streamrec.pipeline.sources.global_shuffle.permutation import Numbers, keys_of, permuted
 
-__all__ = ["Blocks", "Parts", "blocks_of"]
+__all__ = ["BLOCK_BYTES", "WINDOW_BYTES", "Blocks", "Parts", "Quality", "blocks_of"]
+
+Quality = Literal["exact", "blocks"]
+"""Whether each record is drawn by itself, or blocks of them."""
+
+BLOCK_BYTES = 4 << 20
+"""About how large a block is: of the time that it takes at 60 MB/s, a third is spent waiting for the first byte."""
+
+WINDOW_BYTES = 128 << 20
+"""How many bytes of blocks all ranks together mix at a time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

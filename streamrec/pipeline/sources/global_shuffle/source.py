@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import gcd
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from streamrec.pipeline.engine.background_tasks import background
 from streamrec.pipeline.engine.description import RunContext, derived
 from streamrec.pipeline.engine.epochs import SEED_BITS, Memo
 from streamrec.pipeline.engine.session import Session
-from streamrec.pipeline.sources.global_shuffle.blocks import blocks_of
+from streamrec.pipeline.sources.global_shuffle.blocks import BLOCK_BYTES, WINDOW_BYTES, Quality, blocks_of
 from streamrec.pipeline.sources.global_shuffle.opening import IndexedRecords, index_of, opened
 from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, ExactOrder, groups_for
 from streamrec.pipeline.sources.global_shuffle.permutation import Numbers
@@ -35,15 +35,7 @@ from streamrec.pipeline.sources.shards.ranks import Rank, rank_here, worker_here
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.shards import Even, check_even
 
-__all__ = ["BLOCK_BYTES", "WINDOW_BYTES", "GlobalShuffle", "Quality", "checked"]
-
-Quality = Literal["exact", "blocks"]
-
-BLOCK_BYTES = 4 << 20
-"""About how large a block is: of the time that it takes at 60 MB/s, a third is spent waiting for the first byte."""
-
-WINDOW_BYTES = 128 << 20
-"""How many bytes of blocks all ranks together mix at a time."""
+__all__ = ["GlobalShuffle"]
 
 EXACT_BYTES = 64 << 10
 """Where records are so large on average, and nobody said how they are shuffled, it is exactly."""
@@ -185,28 +177,27 @@ class GlobalShuffle:
         most = needed + AHEAD_BLOCKS * self.block_bytes
         return BlockReading(order, records, groups, tasks, records.mean_bytes, min(limit, most), within.session.threads)
 
+    def checked(self) -> GlobalShuffle:
+        """The same.
+
+        Raises:
+            ValueError: An argument is none of those that are known, or groups do not divide the global batch size.
+        """
+        check_even(self.even)
+        if self.quality not in (None, "exact", "blocks"):
+            raise ValueError(f"quality={self.quality!r} must be 'exact', 'blocks' or None")
+        if self.slot_groups is not None and (self.batch or self.slot_groups) % self.slot_groups:
+            raise ValueError(f"slot_groups={self.slot_groups} must divide global_batch_size={self.batch}")
+        if self.shards.options.compression_type:
+            raise ValueError(
+                f"compression_type={self.shards.options.compression_type!r}: records of compressed shards cannot be "
+                "read by number; write them without compression: streamrec reshard"
+            )
+        return self
+
     def _chunk_bytes(self, records: IndexedRecords, within: RunContext) -> int:
         most = EXACT_CHUNK_BYTES if self._is_exact(records) else BLOCKS_CHUNK_BYTES
         return max(1, min(most, within.budget // CHUNK_SHARE))
-
-
-def checked(source: GlobalShuffle) -> GlobalShuffle:
-    """The same.
-
-    Raises:
-        ValueError: An argument is none of those that are known, or groups do not divide the global batch size.
-    """
-    check_even(source.even)
-    if source.quality not in (None, "exact", "blocks"):
-        raise ValueError(f"quality={source.quality!r} must be 'exact', 'blocks' or None")
-    if source.slot_groups is not None and (source.batch or source.slot_groups) % source.slot_groups:
-        raise ValueError(f"slot_groups={source.slot_groups} must divide global_batch_size={source.batch}")
-    if source.shards.options.compression_type:
-        raise ValueError(
-            f"compression_type={source.shards.options.compression_type!r}: records of compressed shards cannot be read "
-            "by number; write them without compression: streamrec reshard"
-        )
-    return source
 
 
 MANY = 24

@@ -22,7 +22,9 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Final
 
+from streamrec.arguments import flag, integer
 from streamrec.pipeline.elements.chunk import Positions
+from streamrec.pipeline.options import AUTOTUNE
 from streamrec.pipeline.sources.shards.positions import (
     BlockPositions,
     InterleaveMark,
@@ -50,6 +52,10 @@ LONG_CHUNK_BYTES = 32 << 20
 """A pull costs something for each queue: of long records it takes so many, but no more bytes than these. Not of shorter
 ones, though they are not copied either: parsed, a pull of tokens is five times as large."""
 
+AUTO_CYCLE = 16
+"""How many take turns where nobody said: as many as a run's first connections. It is a constant, because the
+order must not depend on the machine."""
+
 AVAILABLE: Final = attrgetter("available")
 TYPICAL_BYTES: Final = attrgetter("typical_bytes")
 
@@ -61,6 +67,18 @@ class Plan:
     cycle_length: int = 1
     block_length: int = 1
     deterministic: bool | None = True
+
+    @classmethod
+    def of(cls, cycle_length: int | None, block_length: int = 1, deterministic: bool | None = True) -> Plan:
+        """The order that arguments ask for, where None and AUTOTUNE stand for `AUTO_CYCLE` that take turns.
+
+        Raises:
+            ValueError: A number is less than 1.
+        """
+        cycle = integer("cycle_length", cycle_length, none=True)
+        cycle = AUTO_CYCLE if cycle in (None, AUTOTUNE) else cycle
+        kept = None if deterministic is None else flag("deterministic", deterministic)
+        return cls(cycle, integer("block_length", block_length), kept)
 
     def within(self, deterministic: bool) -> Plan:
         """This plan in a run whose options say so."""

@@ -30,6 +30,7 @@ import anyio
 from anyio.abc import TaskGroup
 from fsspec import AbstractFileSystem
 
+import streamrec.shards
 from streamrec.errors import StreamrecError, hides_passwords
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.engine.background_tasks import background
@@ -43,7 +44,6 @@ from streamrec.pipeline.sources.shards.positions import START, InterleaveMark
 from streamrec.pipeline.sources.shards.shard_queue import ShardQueue
 from streamrec.pipeline.sources.shards.short_pulls import pull
 from streamrec.shards import (
-    IndexGathering,
     Portion,
     ReadOptions,
     ShardReader,
@@ -110,11 +110,13 @@ class Shards:
     memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
 
     @property
-    def gathering(self) -> IndexGathering | None:
+    def gathering(self) -> streamrec.shards.IndexGathering | None:
         """What is known for the index that is to be written; None where none is, or none any more."""
         if self.write_index is None:
             return None
-        gathering = self.memo.of(IndexGathering, partial(IndexGathering, self.write_index))
+        gathering = self.memo.of(
+            streamrec.shards.IndexGathering, partial(streamrec.shards.IndexGathering, self.write_index)
+        )
         return None if gathering.done else gathering
 
     @property

@@ -1,0 +1,73 @@
+from streamrec.example.arrow import ArrowBatch
+from streamrec.example.columns import BytesColumn, RaggedTensor, SparseTensor
+from streamrec.example.encoding.encode import (
+    EncodedBatch,
+    bytes_feature,
+    encode_example,
+    encode_examples,
+    encode_sequence_example,
+    float_feature,
+    int64_feature,
+)
+from streamrec.example.features import (
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+    SparseFeature,
+    VarLenFeature,
+)
+from streamrec.example.messages import (
+    BytesList,
+    Example,
+    Feature,
+    FeatureList,
+    FeatureLists,
+    Features,
+    FloatList,
+    Int64List,
+    SequenceExample,
+)
+from streamrec.example.parsing.parse import parse_example, parse_single_example
+from streamrec.example.parsing.sequence import parse_sequence_example, parse_single_sequence_example
+from streamrec.example.raw import decode_json_example, decode_raw
+from streamrec.example.schema import FeatureSummary, Schema, infer_features
+from streamrec.example.tensor import parse_tensor, serialize_tensor
+
+__all__ = [
+    "ArrowBatch",
+    "BytesColumn",
+    "BytesList",
+    "EncodedBatch",
+    "Example",
+    "Feature",
+    "FeatureList",
+    "FeatureLists",
+    "FeatureSummary",
+    "Features",
+    "FixedLenFeature",
+    "FixedLenSequenceFeature",
+    "FloatList",
+    "Int64List",
+    "RaggedFeature",
+    "RaggedTensor",
+    "Schema",
+    "SequenceExample",
+    "SparseFeature",
+    "SparseTensor",
+    "VarLenFeature",
+    "bytes_feature",
+    "decode_json_example",
+    "decode_raw",
+    "encode_example",
+    "encode_examples",
+    "encode_sequence_example",
+    "float_feature",
+    "infer_features",
+    "int64_feature",
+    "parse_example",
+    "parse_sequence_example",
+    "parse_single_example",
+    "parse_single_sequence_example",
+    "parse_tensor",
+    "serialize_tensor",
+]

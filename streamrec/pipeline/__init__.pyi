@@ -1,0 +1,26 @@
+from streamrec.pipeline.cardinality import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from streamrec.pipeline.dataset import Dataset
+from streamrec.pipeline.elements.specs import RaggedTensorSpec, SparseTensorSpec, TensorSpec
+from streamrec.pipeline.iterators import AsyncDatasetIterator, DatasetIterator
+from streamrec.pipeline.options import AUTOTUNE
+from streamrec.pipeline.sink.write import WriteProgress
+from streamrec.pipeline.telemetry.snapshots import ChainStats, StageStats
+from streamrec.pipeline.telemetry.stats import Stats
+from streamrec.pipeline.tfrecord_dataset import TFRecordDataset
+
+__all__ = [
+    "AUTOTUNE",
+    "INFINITE_CARDINALITY",
+    "UNKNOWN_CARDINALITY",
+    "AsyncDatasetIterator",
+    "ChainStats",
+    "Dataset",
+    "DatasetIterator",
+    "RaggedTensorSpec",
+    "SparseTensorSpec",
+    "StageStats",
+    "Stats",
+    "TFRecordDataset",
+    "TensorSpec",
+    "WriteProgress",
+]

@@ -1,0 +1,40 @@
+from streamrec.pipeline.sources.cache.cache import Cache
+from streamrec.pipeline.sources.cache.cache_file import CacheFile
+from streamrec.pipeline.sources.cache.saved import Saved, Saving
+from streamrec.pipeline.sources.combine.interleave import Interleaved
+from streamrec.pipeline.sources.combine.sample import Choose
+from streamrec.pipeline.sources.combine.zip import Zip
+from streamrec.pipeline.sources.concatenate import Concatenate
+from streamrec.pipeline.sources.endless import Choices, Counter, Random, weights_of
+from streamrec.pipeline.sources.generator import Generated
+from streamrec.pipeline.sources.global_shuffle.source import GlobalShuffle
+from streamrec.pipeline.sources.in_memory import Range, Slices
+from streamrec.pipeline.sources.list_files import Names
+from streamrec.pipeline.sources.prefetch import Prefetch
+from streamrec.pipeline.sources.repeat import Repeat
+from streamrec.pipeline.sources.shards.distribute import Distribute
+from streamrec.pipeline.sources.shuffle.shuffle import Shuffle
+
+__all__ = [
+    "Cache",
+    "CacheFile",
+    "Choices",
+    "Choose",
+    "Concatenate",
+    "Counter",
+    "Distribute",
+    "Generated",
+    "GlobalShuffle",
+    "Interleaved",
+    "Names",
+    "Prefetch",
+    "Random",
+    "Range",
+    "Repeat",
+    "Saved",
+    "Saving",
+    "Shuffle",
+    "Slices",
+    "Zip",
+    "weights_of",
+]
