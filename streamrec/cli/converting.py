@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -32,7 +32,7 @@ from streamrec.interchange import (
     features_of,
     format_of,
 )
-from streamrec.storage import Storage, Storages
+from streamrec.storage import Storages, Upload
 
 __all__ = ["Conversion", "Written", "read", "schema_in", "write_files"]
 
@@ -162,19 +162,19 @@ async def write_files(
             encoder = await anyio.to_thread.run_sync(partial(codec_of(form.name).encoder, columns, done))
             if form.gzip:
                 encoder = Gzipped(encoder)
-            item = await write_file(feed, path, encoder, await storages.at(path), nbytes, count)
-            rollback.add(path)
+            upload = rollback.writing(await (await storages.at(path)).upload(path))
+            item = await write_file(feed, encoder, upload, nbytes, count)
             written.append(item)
             done += item.records
     return written
 
 
 async def write_file(
-    feed: Feed, path: str, encoder: Encoder, storage: Storage, nbytes: int | None, count: int | None
+    feed: Feed, encoder: Encoder, begun: AbstractAsyncContextManager[Upload], nbytes: int | None, count: int | None
 ) -> Written:
     """Writes one file, up to a limit."""
     records = size = 0
-    async with await storage.upload(path) as upload:
+    async with begun as upload:
 
         async def put(make: Callable[[], bytes]) -> None:
             data = await anyio.to_thread.run_sync(make)
@@ -190,7 +190,7 @@ async def write_file(
             await put(partial(encoder.write, frames))
             records += len(frames)
         await put(encoder.finish)
-    return Written(path, records, size)
+    return Written(upload.path, records, size)
 
 
 class Gzipped:

@@ -124,6 +124,7 @@ def run(arguments: Sequence[str]) -> int:
         error.show()
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
+        click.echo("streamrec: interrupted", err=True)
         return INTERRUPTED
     except StreamrecError as error:
         click.echo(f"streamrec: {error}", err=True)

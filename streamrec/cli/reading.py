@@ -26,13 +26,20 @@ B = TypeVar("B")
 
 
 def run(work: Coroutine[Any, Any, B]) -> B:
-    """Runs a command's async work. Ctrl-C cancels it: what it has open is closed, what it writes is dropped."""
+    """Runs a command's async work. Ctrl-C cancels it: what it has open is closed, what it writes is dropped.
+
+    One that comes when the work is done, and all that it wrote is there, comes too late.
+    """
     results: list[B] = []
 
     async def keep_result() -> None:  # `asyncio.run` makes a text of what its task returns, four times as long
         results.append(await work)
 
-    asyncio.run(keep_result())
+    try:
+        asyncio.run(keep_result())
+    except KeyboardInterrupt:
+        if not results:
+            raise
     return results[0]
 
 

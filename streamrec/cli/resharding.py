@@ -133,8 +133,7 @@ async def write_limited(
             async for frames in records:
                 await writer.write_batch(frames)
     finally:
-        for shard in writer.shards:
-            rollback.add(shard.path)
+        rollback.add_all(writer)
     return writer.shards
 
 
@@ -156,8 +155,7 @@ async def write_even(
                 async for frames in feed.take(total // shards + (number < total % shards)):
                     await writer.write_batch(frames)
         finally:
-            for shard in writer.shards:
-                rollback.add(shard.path)
+            rollback.add_all(writer)
         infos += writer.shards
     if sum(shard.records for shard in infos) != total or not await feed.ended():
         raise ManifestError(f"there are not {total:,} records, as the manifest of these shards says: write it anew")
@@ -169,9 +167,8 @@ async def write_manifest(
 ) -> None:
     """Writes what `streamrec verify` compares the shards with."""
     manifest = Manifest(url, target.pattern, target.compression, tuple(shards))  # type: ignore[arg-type]
-    async with await (await storages.at(url)).upload(url) as upload:
+    async with rollback.writing(await (await storages.at(url)).upload(url)) as upload:
         await upload.write(manifest.to_json())
-    rollback.add(url)
 
 
 class Feed:

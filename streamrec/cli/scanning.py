@@ -70,7 +70,7 @@ async def scan(
         records, writer = 0, None
         if copy is not None:
             writer = streamrec.ShardWriter(copy, reader.compression_type, storage_options=storage_options)
-            stack.callback(note, writer, rollback)
+            stack.callback(rollback.add_all, writer)
             await stack.enter_async_context(writer)
         async for frames in blocks(reader, meter):
             records += len(frames)
@@ -88,9 +88,3 @@ def scan_alone(work: tuple[Found, str | None], storage_options: Mapping[str, Any
             return await scan(*work, rollback, storage_options, Meter())
 
     return run(go())
-
-
-def note(writer: streamrec.ShardWriter, rollback: Rollback) -> None:
-    """What the writer has finished is there, however the writing ended."""
-    for shard in writer.shards:
-        rollback.add(shard.path)

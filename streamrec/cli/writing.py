@@ -7,8 +7,8 @@ removed again where it fails or is interrupted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,10 +16,10 @@ import anyio
 import click
 from fsspec.core import url_to_fs
 
-from streamrec import NotFoundError
+from streamrec import NotFoundError, ShardWriter
 from streamrec.errors import without_passwords
 from streamrec.shards import Manifest
-from streamrec.storage import Storages
+from streamrec.storage import Storages, Upload
 
 logger = logging.getLogger("streamrec")
 
@@ -44,6 +44,25 @@ class Rollback:
         """There is one more."""
         self._paths.append(path)
         logger.info("%s is written", without_passwords(path))
+
+    def add_all(self, writer: ShardWriter) -> None:
+        """There is what a writer has finished, however the writing ended."""
+        for shard in writer.shards:
+            self.add(shard.path)
+        if writer.in_doubt is not None:
+            self.expect(writer.in_doubt)
+
+    @asynccontextmanager
+    async def writing(self, upload: Upload) -> AsyncIterator[Upload]:
+        """There is one more when the block has ended well."""
+        try:
+            async with upload:
+                yield upload
+        except BaseException:
+            if upload.in_doubt:
+                self.expect(upload.path)
+            raise
+        self.add(upload.path)
 
     def expect(self, path: str) -> None:
         """There may be one more: it is about to be written."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from streamrec import Example, FixedLenFeature, RaggedFeature
 from streamrec.cli import program
 from streamrec.ray import TFRecordDatasource, read_tfrecords, write_tfrecords
 from streamrec.testing.servers import Store
+from tests.cli.conftest import interrupt_stalled
 from tests.pages import blocks
 
 FEATURES = {
@@ -194,6 +196,33 @@ def test_commands_run_on_the_cluster(
     assert program.run(["reshard", *far, "--shards", "2", f"{tmp_path}/b/", f"{tmp_path}/e/"]) == 1
     assert f"{shards[1]}, record 0, byte 0: " in capsys.readouterr().err
     assert [path for path in (tmp_path / "e").rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("convert", ["--to", "jsonl", "s3://data/*.tfrecord", "TARGET/"]),
+        ("index", ["s3://data/*.tfrecord", "TARGET/a.index"]),
+        ("verify", ["--repair", "TARGET/", "s3://data/*.tfrecord"]),
+        ("reshard", ["s3://data/*.tfrecord", "TARGET/"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_ctrl_c_ends_the_tasks(tmp_path: Path, cluster: str, command: str, words: list[str]) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "new").mkdir()
+    for shard in range(3):
+        write(tmp_path / "data" / f"{shard}.tfrecord", 40_000)
+    names = [word.replace("TARGET", f"{tmp_path}/new") for word in words]
+    interrupt_stalled(command, "--ray", cluster, *names, root=tmp_path)
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_no_cluster_at_an_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    assert program.run(["verify", "--ray", address, str(tmp_path)]) == 3
+    assert capsys.readouterr().err.startswith(f"streamrec: no Ray cluster answers at {address} (")
 
 
 def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ import pytest
 
 import streamrec
 from streamrec.cli import program
+from streamrec.testing.faults import Faults
+from streamrec.testing.objectstore import ObjectStore
 from streamrec.testing.servers import Store
 
 COMMAND = str(Path(sys.executable).with_name("streamrec"))
@@ -70,17 +73,48 @@ def start(*arguments: str | Path) -> subprocess.Popen[str]:
     )
 
 
-def interrupted(*arguments: str | Path) -> str:
-    """What the command says when Ctrl-C comes after its first shard is written: it ends as interrupted ones do."""
+def still_running(process: subprocess.Popen[str]) -> None:
+    """Gives a command some more time, in which it does not end."""
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.05)
+
+
+def interrupt(process: subprocess.Popen[str]) -> str:
+    """Ctrl-C: the command ends as interrupted ones do. What it said last on standard error."""
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert said.endswith("\nstreamrec: interrupted\n")
+    assert "Traceback" not in said
+    return said
+
+
+def interrupted(*arguments: str | Path) -> None:
+    """Ctrl-C comes after the command's first shard is written."""
     with start("-v", *arguments) as process:
         assert process.stderr is not None
         while "is written" not in process.stderr.readline():
             pass
-        process.send_signal(signal.SIGINT)
-        said = process.stderr.read()
-    assert process.returncode == 130
-    assert "Traceback" not in said
-    return said
+        interrupt(process)
+
+
+def interrupt_stalled(command: str, *arguments: str | Path, root: Path) -> None:
+    """Ctrl-C comes while a command waits for a store that has stopped in the middle of an answer: it hangs up.
+
+    Args:
+        command: Its name.
+        arguments: What follows the storage options.
+        root: The store's files: buckets are directories in it.
+    """
+    with ObjectStore(root, Faults(first_byte=0, jitter=0, stall=1, at=0.5)) as store:
+        options = typed({"anon": True, "endpoint_url": store.url})
+        with start(command, *options, *arguments) as process:
+            deadline = time.monotonic() + 60
+            while not any(entry.fault == "stall" for entry in store.log):
+                still_running(process)
+                assert time.monotonic() < deadline
+            interrupt(process)
+        assert store.wait_closed()
 
 
 def examples(count: int) -> list[bytes]:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import COMMAND, Done, interrupted, run, start
+import streamrec
+from tests.cli.conftest import COMMAND, Done, examples, interrupt_stalled, interrupted, run, start
 
 
 @pytest.mark.parametrize(
@@ -55,6 +56,25 @@ def test_damage_is_an_exit_code_of_its_own(damaged: Path, called: Callable[..., 
 def test_ctrl_c_leaves_nothing(shard: Path, tmp_path: Path) -> None:
     interrupted("reshard", "--shards", "240", shard, f"{tmp_path}/new/")
     assert [path for path in (tmp_path / "new").rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "target"),
+    [
+        ("convert", ["--to", "jsonl", "s3://data/*.tfrecord", "TARGET/"]),
+        ("index", ["s3://data/*.tfrecord", "TARGET/a.index"]),
+        ("verify", ["--repair", "TARGET/", "s3://data/*.tfrecord"]),
+        pytest.param("reshard", ["s3://data/*.tfrecord", "TARGET/"], marks=pytest.mark.thorough),
+        pytest.param("doctor", ["--no-write", "s3://data/train-0.tfrecord"], marks=pytest.mark.thorough),
+        pytest.param("stat", ["s3://data/*.tfrecord"], marks=pytest.mark.thorough),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_ctrl_c_while_a_store_is_silent(shard: Path, tmp_path: Path, command: str, target: list[str]) -> None:
+    shard.write_bytes(streamrec.encode_records(examples(240) * 100))
+    (tmp_path / "new").mkdir()
+    interrupt_stalled(command, *[part.replace("TARGET", f"{tmp_path}/new") for part in target], root=tmp_path)
+    assert list((tmp_path / "new").iterdir()) == []
 
 
 def test_a_closed_pipe_ends_quietly(shard: Path) -> None:

@@ -1,14 +1,21 @@
 """The commands on a real object store, as it is and as it should not be."""
 
+import asyncio
 import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from uuid import uuid4
 
+import anyio
 import fsspec
+import pytest
 
-from streamrec.testing.servers import SECRET
-from tests.cli.conftest import Bucket, Done, interrupted, run
+from streamrec.storage import Storages
+from streamrec.testing.servers import SECRET, Store
+from tests.cli.conftest import Bucket, Done, interrupt, interrupted, run, start, still_running, typed
+from tests.effort import thorough
+from tests.storage.faultproxy import Fault, FaultProxy
 
 Call = Callable[..., Done]
 
@@ -56,6 +63,34 @@ def test_what_the_store_refuses(bucket: Bucket, called: Call) -> None:
         assert said in done.err
         assert done.err.startswith("streamrec: ")
         assert done.out == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["reshard", "SHARD", "TARGET/"],
+        ["convert", "--to", "jsonl", "SHARD", "TARGET/"],
+        ["verify", "--repair", "TARGET/a", "SHARD"],
+        *thorough(["reshard", "--shards", "2", "SHARD", "TARGET/"]),
+    ],
+    ids=["reshard", "convert", "repair", "even"],
+)
+async def test_ctrl_c_takes_back_what_has_just_appeared(shard: Path, s3_store: Store, arguments: list[str]) -> None:
+    url = f"{s3_store.url}/{uuid4()}"
+    silence = Fault(stall=0, head=lambda head: b"")  # the store does it, and its answer never comes
+    async with (
+        FaultProxy(s3_store.endpoint, lambda request: silence if request.method == "PUT" else None) as proxy,
+        Storages(s3_store.options) as storages,
+    ):
+        storage = await storages.at(url)
+        options = typed({**s3_store.options, "endpoint_url": proxy.url})
+        words = [part.replace("SHARD", str(shard)).replace("TARGET", url) for part in arguments]
+        process = await asyncio.to_thread(start, words[0], *options, *words[1:])
+        with anyio.fail_after(60):
+            while not [found async for found in storage.list(url)]:
+                await asyncio.to_thread(still_running, process)
+        await asyncio.to_thread(interrupt, process)
+        assert [found async for found in storage.list(url)] == []
 
 
 def test_ctrl_c_leaves_nothing_in_the_store(shard: Path, bucket: Bucket) -> None:

@@ -37,17 +37,15 @@ class Work:
     columns: tuple[Column, ...] | None
 
 
-async def convert_on(
-    address: str, found: Sequence[Found], work: Work, manifest: str | None, rollback: Rollback
-) -> list[Written]:
+async def convert_on(found: Sequence[Found], work: Work, manifest: str | None, rollback: Rollback) -> list[Written]:
     """Converts all files; returns the new ones, and writes the manifest where there is to be one."""
     if len(found) > 1:
         check_numbered(work.target.pattern)
     if work.form.name != "tfrecord" and work.columns is None and codec_of(work.form.name).needs_columns:
-        schemas = await map_on(address, partial(infer_one, work), found)
+        schemas = await map_on(partial(infer_one, work), found)
         work = replace(work, columns=columns_of(combined(schemas)))
     numbered = list(enumerate(found))
-    made = await map_on(address, partial(convert_one, work), numbered, lambda item: rollback.add(item.path))
+    made = await map_on(partial(convert_one, work), numbered, lambda item: rollback.add(item.path))
     if manifest is not None:
         shards = [item for item in made if isinstance(item, ShardInfo)]
         async with storages_for(work.target.storage_options) as storages:

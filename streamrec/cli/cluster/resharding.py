@@ -32,7 +32,6 @@ Limits = tuple[int | None, int | None, int | None]
 
 
 async def write_on(
-    address: str,
     found: Sequence[Found],
     target: Target,
     rollback: Rollback,
@@ -41,12 +40,12 @@ async def write_on(
 ) -> list[ShardInfo]:
     """Writes new shards, whose numbers of records differ by one at the most."""
     unknown = [item for item in found if item.records is None]
-    counts = iter(await map_on(address, partial(count_alone, storage_options=storage_options), unknown))
+    counts = iter(await map_on(partial(count_alone, storage_options=storage_options), unknown))
     known = [replace(item, records=next(counts)) if item.records is None else item for item in found]
     shards = [ShardInfo(item.path, item.records or 0, item.size or 0, None) for item in known]
     count = how_many(limits, sum(shard.records for shard in shards), total_bytes(found) or 0, target)
     work = partial(write_one, shards, target, count, storage_options)
-    return await map_on(address, work, range(count), lambda shard: rollback.add(shard.path))
+    return await map_on(work, range(count), lambda shard: rollback.add(shard.path))
 
 
 def how_many(limits: Limits, records: int, nbytes: int, target: Target) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -18,10 +19,13 @@ import click
 
 from streamrec import MissingExtraError, StorageError, StreamrecError
 
-__all__ = ["map_on", "ray_option"]
+__all__ = ["connect", "map_on", "ray_option"]
 
 IN_FLIGHT: Final = 4
 """Tasks that are submitted at a time, for each processor of the cluster."""
+
+ANSWER_SECONDS: Final = 10
+"""How long a cluster may take to accept a connection."""
 
 POLL_SECONDS: Final = 0.5
 ENDING_SECONDS: Final = 10
@@ -37,23 +41,44 @@ def ray_option(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--ray", "ray_address", metavar="ADDRESS", help=help_text)(function)
 
 
+def connect(address: str) -> None:
+    """Connects this process to a cluster, before its event loop runs.
+
+    Ctrl-C ends it: the main thread waits. A cluster on this machine lives as long as the thread that starts it.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        StorageError: The cluster is not there.
+    """
+    try:
+        ray = import_module("ray")
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("--ray needs a package more: pip install 'streamrec[ray]'") from error
+    where = {} if address == "local" else {"address": address}
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        if port.isdecimal():  # Ray itself would try for more than a minute, and let nobody interrupt it
+            socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+        ray.init(**where, ignore_reinit_error=True, logging_level=logging.ERROR, log_to_driver=False)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise StorageError(f"no Ray cluster answers at {address} ({error}): check --ray") from error
+
+
 async def map_on(
-    address: str, function: Callable[[A], B], items: Sequence[A], done: Callable[[B], object] = lambda result: None
+    function: Callable[[A], B], items: Sequence[A], done: Callable[[B], object] = lambda result: None
 ) -> list[B]:
-    """Calls a function for each item on the cluster; returns the results in the items' order.
+    """Calls a function for each item on the connected cluster; returns the results in the items' order.
 
     Args:
-        address: The cluster's.
         function: Runs on a worker: it must be importable there, or a `partial` of such a function.
         items: One task each.
         done: Called here with each result as it comes.
 
     Raises:
-        MissingExtraError: Ray is not installed.
-        StorageError: The cluster is not there, or lost a task again and again.
+        StorageError: The cluster lost a task again and again.
         StreamrecError: The first error of a task, which ends all.
     """
-    ray = await anyio.to_thread.run_sync(connected, address)
+    ray = import_module("ray")
     task = remote(ray, function)
     limit = IN_FLIGHT * max(1, int(ray.cluster_resources().get("CPU", 1)))
     left, pending, results = iter(enumerate(items)), dict[Any, int](), dict[int, B]()
@@ -73,20 +98,6 @@ async def map_on(
         with anyio.CancelScope(shield=True):
             for result in await anyio.to_thread.run_sync(ended, ray, list(pending)):
                 done(result)
-
-
-def connected(address: str) -> Any:
-    """The package ray, connected to a cluster."""
-    try:
-        ray = import_module("ray")
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("--ray needs a package more: pip install 'streamrec[ray]'") from error
-    where = {} if address == "local" else {"address": address}
-    try:
-        ray.init(**where, ignore_reinit_error=True, logging_level=logging.ERROR, log_to_driver=False)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise StorageError(f"no Ray cluster answers at {address} ({error}): check --ray") from error
-    return ray
 
 
 def ended(ray: Any, references: list[Any]) -> list[Any]:

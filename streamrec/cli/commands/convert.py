@@ -12,7 +12,7 @@ import click
 
 from streamrec.cli import options
 from streamrec.cli.cluster.converting import Work, convert_on
-from streamrec.cli.cluster.tasks import ray_option
+from streamrec.cli.cluster.tasks import connect, ray_option
 from streamrec.cli.converting import Conversion, Written, read, schema_in, write_files
 from streamrec.cli.output import format_bytes, plural, print_json, print_line
 from streamrec.cli.progress import progress
@@ -124,6 +124,8 @@ def command(
     compression = compression_of(pattern, None) if form.name == "tfrecord" else ""
     goal = Target(pattern, compression, target_options or storage_options)
     plan = Plan(goal, form, shard_bytes, shard_records, overwrite, ray_address)
+    if ray_address is not None:
+        connect(ray_address)
     written = run(convert(sources, source, features, schema, plan, storage_options))
     if as_json:
         print_json({"files": [asdict(file) for file in written], "manifest": plan.manifest})
@@ -160,7 +162,7 @@ async def convert(
         async with Rollback(plan.target.storage_options) as rollback:
             if plan.ray_address is not None:
                 work = Work(how, plan.target, plan.form, columns)
-                return await convert_on(plan.ray_address, found, work, plan.manifest, rollback)
+                return await convert_on(found, work, plan.manifest, rollback)
             if plan.form.name == "tfrecord":
                 return await write_tfrecords(found, how, plan, rollback)
             if columns is None and codec_of(plan.form.name).needs_columns:

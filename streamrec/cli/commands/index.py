@@ -13,7 +13,7 @@ import numpy as np
 
 import streamrec
 from streamrec.cli import options
-from streamrec.cli.cluster.tasks import map_on, ray_option
+from streamrec.cli.cluster.tasks import connect, map_on, ray_option
 from streamrec.cli.output import format_bytes, format_number, plural, print_json, print_line
 from streamrec.cli.program import BAD_DATA
 from streamrec.cli.progress import progress
@@ -107,6 +107,8 @@ def command(
     if stat:
         return run(print_stat(index, as_json, storage_options))
     wanted = Wanted(tuple(sources), index, from_idx, part, join, update, resume, overwrite or update)
+    if ray_address is not None:
+        connect(ray_address)
     found = run(build(wanted, ray_address, storage_options))
     if as_json:
         print_json({"index": found.path, "records": len(found), "shards": len(found.shards), "digest": found.digest})
@@ -140,7 +142,7 @@ async def build(wanted: Wanted, ray_address: str | None, storage_options: Mappin
         shards = await find_records(storages, wanted.sources or [wanted.index])
     paths = [shard.path for shard in shards]
     if ray_address is not None:
-        return await build_on(ray_address, paths, wanted, storage_options)
+        return await build_on(paths, wanted, storage_options)
     with progress("indexing", total_bytes(shards)) as meter:
         return await streamrec.write_index(
             paths,
@@ -154,14 +156,13 @@ async def build(wanted: Wanted, ray_address: str | None, storage_options: Mappin
         )
 
 
-async def build_on(
-    address: str, paths: Sequence[str], wanted: Wanted, storage_options: Mapping[str, Any]
-) -> streamrec.Index:
+async def build_on(paths: Sequence[str], wanted: Wanted, storage_options: Mapping[str, Any]) -> streamrec.Index:
     """Writes an index in parts, on a cluster, and joins them."""
     count = min(len(paths), PARTS)
     async with Rollback(storage_options) as parts:
-        work = partial(write_part, paths, wanted, count, storage_options)
-        written = await map_on(address, work, range(count), parts.add)
+        for number in range(count):
+            parts.expect(streamrec.shards.part_of(wanted.index, number, count))
+        written = await map_on(partial(write_part, paths, wanted, count, storage_options), range(count))
         found = await streamrec.join_index(written, wanted.index, storage_options=storage_options)
         await parts.remove()
     return found
@@ -171,12 +172,11 @@ def write_part(
     paths: Sequence[str], wanted: Wanted, count: int, storage_options: Mapping[str, Any], number: int
 ) -> str:
     """Writes one part of an index, on a worker of a cluster; returns its URL."""
-    streamrec.write_index_sync(
-        list(paths),
-        wanted.index,
-        idx_files=wanted.from_idx,
-        part=(number, count),
-        storage_options=storage_options,
+    part = number, count
+    run(
+        streamrec.write_index(
+            list(paths), wanted.index, idx_files=wanted.from_idx, part=part, storage_options=storage_options
+        )
     )
     return streamrec.shards.part_of(wanted.index, number, count)
 

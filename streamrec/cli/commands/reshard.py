@@ -12,7 +12,7 @@ import click
 from streamrec import Frames, ShardInfo
 from streamrec.cli import options
 from streamrec.cli.cluster.resharding import write_on
-from streamrec.cli.cluster.tasks import ray_option
+from streamrec.cli.cluster.tasks import connect, ray_option
 from streamrec.cli.commands.count import count_all
 from streamrec.cli.output import format_bytes, plural, print_json, print_line
 from streamrec.cli.progress import Meter, progress
@@ -113,6 +113,8 @@ def command(
     pattern = pattern_of(target, kind, plan.shards)
     check_plan(plan, pattern)
     goal = Target(pattern, kind, target_options or storage_options)
+    if plan.ray_address is not None:
+        connect(plan.ray_address)
     shards, manifest = run(reshard(sources, goal, plan, storage_options))
     if as_json:
         rows = [{key: value for key, value in asdict(shard).items() if key != "marks"} for shard in shards]
@@ -155,7 +157,7 @@ async def reshard(
         rollback = await stack.enter_async_context(Rollback(target.storage_options))
         if plan.ray_address is not None:
             limits = plan.shards, plan.shard_bytes, plan.shard_records
-            shards = await write_on(plan.ray_address, found, target, rollback, limits, storage_options)
+            shards = await write_on(found, target, rollback, limits, storage_options)
             await write_manifest(goal, manifest, target, shards, rollback)
             return shards, manifest
         records, total = await open_records(stack, found, plan, storage_options)

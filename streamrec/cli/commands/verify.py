@@ -12,7 +12,7 @@ import click
 
 import streamrec
 from streamrec.cli import options
-from streamrec.cli.cluster.tasks import map_on, ray_option
+from streamrec.cli.cluster.tasks import connect, map_on, ray_option
 from streamrec.cli.output import format_bytes, plural, print_json, print_line
 from streamrec.cli.program import BAD_DATA
 from streamrec.cli.progress import progress
@@ -70,6 +70,8 @@ def command(
     shards, sizes, checksums, numbers of records. Shards that differ are then searched for the damage. The exit code is
     1 where anything is wrong.
     """
+    if ray_address is not None:
+        connect(ray_address)
     verdict = run(verify_sources(sources, repair, overwrite, ray_address, storage_options))
     if as_json:
         problems = [asdict(problem) for report in verdict.reports for problem in report.problems]
@@ -129,7 +131,7 @@ async def verify_sources(
                 scans = await map_concurrently(check, pairs)
             else:
                 far = partial(scan_alone, storage_options=storage_options)
-                scans = await map_on(ray_address, far, pairs, partial(note_scan, rollback=rollback))
+                scans = await map_on(far, pairs, partial(note_scan, rollback=rollback))
     return Verdict(tuple(reports), tuple(scans))
 
 

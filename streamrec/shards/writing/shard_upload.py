@@ -83,6 +83,11 @@ class ShardUpload:
         version = (await self._upload.complete()).version
         return ShardInfo(self.path, self.records, self._sent, self._upload.sent.crc32c, self._marks.all(), version)
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether `finish` was cut off where the shard may have appeared, whole."""
+        return self._upload.in_doubt
+
     async def abort(self) -> None:
         """Drops the shard: nothing of it stays in the store."""
         await self._upload.abort()

@@ -90,6 +90,7 @@ class ShardWriter:
 
     Attributes:
         shards: The finished shards, a ShardInfo each, in order.
+        in_doubt: The URL of a shard that a cancellation met while it was completed: it may be there, whole. Else None.
         tells: Whether the log says so where nobody closes the writer; set before it is entered.
 
     Raises:
@@ -132,6 +133,7 @@ class ShardWriter:
         self._serial = Serial(f"{pattern}: this writer was closed; nothing more can be written")
         self._closing = self._closed = False
         self.shards: list[ShardInfo] = []
+        self.in_doubt: str | None = None
 
     async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(self._storages)
@@ -236,6 +238,7 @@ class ShardWriter:
         shard, self._shard = self._shard, None
         try:
             if shard is not None:
+                self.in_doubt = shard.path if shard.in_doubt else None
                 await shard.abort()
         finally:
             await self._stack.aclose()

@@ -73,6 +73,9 @@ class Upload:
         part_size: Bytes of a part.
         parallel: Parts under way at the most.
         traffic: What its requests share with the store's others; None: nothing.
+
+    Attributes:
+        in_doubt: Whether a cancellation cut `complete` off where the object may have appeared, whole.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class Upload:
         self._crc32c = 0  # of all that was written, the part under way included
         self._error: Exception | None = None
         self._closed = False
+        self.in_doubt = False
 
     @property
     def sent(self) -> Sent:
@@ -146,8 +150,13 @@ class Upload:
         self._check()
         complete = partial(self._sink.complete, self._sent)
         limit = self._policy.complete_timeout
-        info = await attempt(self._policy, self.path, complete, "completing", traffic=self._traffic, limit=limit)
-        self._closed = True
+        self.in_doubt = True
+        try:
+            info = await attempt(self._policy, self.path, complete, "completing", traffic=self._traffic, limit=limit)
+        except Exception:
+            self.in_doubt = False
+            raise
+        self._closed, self.in_doubt = True, False
         return info
 
     async def abort(self) -> None:
