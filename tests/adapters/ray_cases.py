@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
+import subprocess
+import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,8 +24,10 @@ import streamrec
 from streamrec import Example, FixedLenFeature, RaggedFeature
 from streamrec.cli import program
 from streamrec.ray import TFRecordDatasource, read_tfrecords, write_tfrecords
+from streamrec.testing.faults import Faults
+from streamrec.testing.objectstore import ObjectStore
 from streamrec.testing.servers import Store
-from tests.cli.conftest import interrupt_stalled
+from tests.cli.conftest import interrupt_stalled, still_running
 from tests.pages import blocks
 
 FEATURES = {
@@ -147,6 +153,77 @@ def test_damage_is_one_error_or_a_loss_that_is_told(tmp_path: Path, caplog: pyte
     with pytest.raises(streamrec.FeatureError, match="feature 'colour'"):
         features = {"colour": FixedLenFeature([], "int64")}
         read_tfrecords(str(path), features, on_error="resync").materialize()
+
+
+PROGRAM = """
+import sys, ray, streamrec.ray
+ray.init(sys.argv[1], logging_level="ERROR")
+options = {"anon": True, "endpoint_url": sys.argv[2]}
+shards = "s3://data/*.tfrecord"
+dataset = streamrec.ray.read_tfrecords(shards, on_error="resync", storage_options=options, override_num_blocks=4)
+print("ready", flush=True)
+input()
+print(dataset.materialize().count(), "rows", flush=True)
+input()
+"""
+
+
+def test_retries_and_losses_are_told(tmp_path: Path, cluster: str) -> None:
+    (tmp_path / "data").mkdir()
+    for shard in range(4):
+        write(tmp_path / "data" / f"{shard}.tfrecord", 2000)
+    damaged = tmp_path / "data" / "2.tfrecord"
+    data = bytearray(damaged.read_bytes())
+    data[len(data) // 2] ^= 1
+    damaged.write_bytes(data)
+    with ObjectStore(tmp_path) as store:
+        command = [sys.executable, "-c", PROGRAM, cluster, store.url]
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        environment = {**os.environ, "RAY_DEDUP_LOGS": "0"}  # it leaves out lines of the same form
+        with subprocess.Popen(command, env=environment, **pipes) as process:
+            assert "ready\n" in iter(process.stdout.readline, "")
+            store.faults = Faults(first_byte=0, jitter=0, seed=4, unavailable=0.3, reset=0.2, at=0.5)
+            store.clear()
+            process.stdin.write("\n")
+            process.stdin.flush()
+            said = list(lines_to(process.stdout, "7999 rows"))
+            assert said[-1] == "7999 rows\n"
+            assert store.wait_idle()
+            failed = sum(store.counters.by_fault.values())
+            assert failed > 2
+            while sum(map(retries_in, said)) < failed:
+                said.append(process.stdout.readline())
+            assert sum(map(retries_in, said)) == failed
+            assert [line for line in said if "2.tfrecord: " in line and " again, 1 damaged places left out (" in line]
+            size = sum(path.stat().st_size for path in damaged.parent.iterdir())
+            if (port := ray.nodes()[0]["MetricsExportPort"]) > 0:  # ray[default] is installed
+                wanted = {"bytes": size, "losses": 1, "retries": failed}
+                while metrics_at(f"http://{ray.nodes()[0]['NodeManagerAddress']}:{port}/metrics") != wanted:
+                    still_running(process)
+
+
+def metrics_at(url: str) -> dict[str, float]:
+    """The counters that Ray has for Prometheus; those of all workers together."""
+    found: dict[str, float] = {}
+    with urllib.request.urlopen(url) as answer:
+        text = answer.read().decode()
+    for name, value in re.findall(r"^ray_streamrec_read_(\w+)_total\{.*\} (\S+)$", text, re.MULTILINE):
+        found[name] = found.get(name, 0) + float(value)
+    return found
+
+
+def lines_to(stream: Any, last: str) -> Iterator[str]:
+    """The lines of a program up to one of them."""
+    for line in iter(stream.readline, ""):
+        yield line
+        if line.strip() == last:
+            return
+
+
+def retries_in(line: str) -> int:
+    """How many a task tells of."""
+    found = re.search(r": (\d+) requests made again, ", line)
+    return int(found[1]) if found else 0
 
 
 def test_a_worker_that_is_killed_costs_no_row(tmp_path: Path) -> None:
