@@ -115,21 +115,26 @@ def test_a_dataset_that_is_not_dealt_is_refused_to_many(tmp_path: Path) -> None:
     assert len(list(dealt)) == 1
 
 
-def test_errors(tmp_path: Path) -> None:
-    data = bytearray(encode_records([b"%04d" % number for number in range(20)]))
-    data[20 * 12 + 13] ^= 1
-    (tmp_path / "a").write_bytes(data)
-    elements, seen = iter(IterDataset(TFRecordDataset(str(tmp_path / "a")))), []
-    with pytest.raises(CorruptRecordError, match="a, record 12"):
-        for record in elements:
-            seen.append(record)
-    assert len(seen) == 12
+def test_wrong_use() -> None:
+    elements = iter(IterDataset(Dataset.range(3)))
     with pytest.raises(PositionMismatchError, match="has the key 'streamrec'"):
         elements.set_state({"step": 1})
     elements.close()
     elements.close()
     with pytest.raises(ValueError, match="was closed"):
         next(elements)
+
+
+@pytest.mark.parametrize("place", [iter, *thorough(in_a_worker)])
+def test_a_damaged_shard(tmp_path: Path, place: Any) -> None:
+    data = bytearray(encode_records([encode_example({"id": number}) for number in range(20)]))
+    data[len(data) * 12 // 20 + 13] ^= 1
+    (tmp_path / "shard").write_bytes(data)
+    elements, seen = place(IterDataset(TFRecordDataset(str(tmp_path / "shard")).distribute())), []
+    with pytest.raises(CorruptRecordError, match="shard, record 12, byte"):
+        for record in elements:
+            seen.append(record)
+    assert len(seen) == 12
 
 
 @pytest.mark.parametrize("place", [iter, *thorough(in_a_worker)])

@@ -23,6 +23,8 @@ from examples.service.app import Settings
 from examples.service.examples import from_json, to_json
 from examples.service.load import load, scraped
 from examples.service.process import Running, serving
+from streamrec.testing.faults import Faults
+from streamrec.testing.program import ServerProcess
 from streamrec.testing.servers import Store
 
 pytestmark = pytest.mark.timeout(150)
@@ -328,6 +330,23 @@ async def test_a_store_that_is_down(tmp_path: Path) -> None:
             async with client_of(running) as client, client.get(path) as response:
                 assert (response.status, response.headers["retry-after"]) == (503, "1")
                 assert "s3://bucket/x" in (await response.json())["error"]
+
+
+async def test_a_store_that_goes_away(tmp_path: Path) -> None:
+    """The client sees that the body is not whole, and the service's log says at which object."""
+    (tmp_path / "bucket").mkdir()
+    (tmp_path / "bucket" / "a.tfrecord").write_bytes(streamrec.encode_records([bytes(400_000)] * 80))
+    with ServerProcess("streamrec.testing.objectstore", ("--root", str(tmp_path)), Faults(rate=8e6)) as store:
+        settings = Settings("s3://bucket", {"endpoint_url": store.url, "anon": True}, patience=0.2)
+        with serving(settings, tmp_path / "log") as running:
+            accept = {"accept": TFRECORD}
+            async with client_of(running) as client, client.get("/shards/a.tfrecord", headers=accept) as response:
+                assert response.status == 200
+                with pytest.raises(aiohttp.ClientPayloadError):
+                    async for _ in response.content.iter_any():
+                        store.close()
+            assert re.search(r"broken off: s3://bucket/a\.tfrecord", running.log.read_text())
+            assert (await asked(running, "/healthz"))[0] == 200
 
 
 async def test_a_load(served: Served) -> None:

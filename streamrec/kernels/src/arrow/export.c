@@ -259,6 +259,22 @@ struct source {
     char *error;
 };
 
+/* An exception in words: its kind, its message, and its notes, each on a line. */
+static PyObject *
+words_of(PyObject *name, PyObject *exception)
+{
+    PyObject *notes = PyObject_GetAttrString(exception, "__notes__");
+    PyObject *line = notes ? PyUnicode_FromString("\n") : NULL;
+    PyObject *told = line ? PyUnicode_Join(line, notes) : NULL;
+    PyErr_Clear(); /* most have no notes */
+    PyObject *words = told ? PyUnicode_FromFormat("%U: %S\n%U", name, exception, told)
+                           : PyUnicode_FromFormat("%U: %S", name, exception);
+    Py_XDECREF(told);
+    Py_XDECREF(line);
+    Py_XDECREF(notes);
+    return words;
+}
+
 /* Keeps the words of the exception that is set. */
 static void
 keep_error(struct source *source)
@@ -267,7 +283,7 @@ keep_error(struct source *source)
     PyErr_Fetch(&type, &value, &trace);
     PyErr_NormalizeException(&type, &value, &trace);
     PyObject *name = PyType_GetName((PyTypeObject *)type);
-    PyObject *words = name ? PyUnicode_FromFormat("%U: %S", name, value) : NULL;
+    PyObject *words = name ? words_of(name, value) : NULL;
     PyObject *bytes = words ? PyUnicode_AsUTF8String(words) : NULL;
     free(source->error);
     source->error = copied(bytes ? PyBytes_AsString(bytes) : "an error without words");

@@ -9,8 +9,10 @@ Versions are etags. They are pinned with If-Match, so a changed object is a 412 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any, Final
 
@@ -19,7 +21,7 @@ from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
 from botocore.awsrequest import HeadersDict
 from botocore.config import Config
-from botocore.exceptions import ProfileNotFound
+from botocore.exceptions import BotoCoreError, ProfileNotFound
 from botocore.loaders import Loader, create_loader
 from s3fs import S3FileSystem
 
@@ -69,7 +71,7 @@ async def connect(source: Source, policy: RetryPolicy) -> S3Backend:
     filesystem.retries = 1
     try:
         if filesystem.session is None:
-            filesystem.session = _session(filesystem.kwargs)
+            filesystem.session = await asyncio.to_thread(_session, filesystem.kwargs)  # parsing would hold the loop up
         with seam(f"{source.protocol}://"):
             await filesystem.set_session()
         client = filesystem._s3.meta
@@ -106,7 +108,13 @@ def _session(options: Mapping[str, Any]) -> AioSession:
 
 @cache
 def _loader(data_path: str | None) -> Loader:
-    return create_loader(data_path)
+    """What is parsed once a process; the large descriptions are, when this returns."""
+    loader = create_loader(data_path)
+    with suppress(BotoCoreError):  # whoever makes a client is told
+        loader.load_data("endpoints")
+        for kind in ("service-2", "endpoint-rule-set-1"):
+            loader.load_service_model("s3", kind)
+    return loader
 
 
 def _client_config(policy: RetryPolicy) -> dict[str, Any]:
