@@ -38,7 +38,7 @@ class Options:
 
     @property
     def budget(self) -> int:
-        """The bytes that a run may hold: what was said, or the default, which is looked up now."""
+        """The bytes that a run may hold: what was said, or the default of this machine."""
         return default_budget() if self.memory_budget is None else self.memory_budget
 
     @classmethod
