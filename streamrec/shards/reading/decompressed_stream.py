@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from streamrec import kernels
+from streamrec.errors import CorruptRecordError
 from streamrec.storage import ByteStream, ResumingStream
 from streamrec.storage.resilience.shield import finish
 from streamrec.tfrecord import Inflater
@@ -115,12 +116,18 @@ class InflatedStream:
         return 0
 
     async def _inflate(self, buffer: memoryview) -> int:
+        """How many plain bytes came, of compressed ones that were the shard's."""
         try:
             if len(buffer) <= HERE_BYTES:
-                return self._inflater.read_into(buffer)
-            return await finish(asyncio.get_running_loop().run_in_executor(None, self._inflater.read_into, buffer))
-        finally:  # what is wrong with bytes that changed is no damage
+                filled = self._inflater.read_into(buffer)
+            else:
+                inflating = asyncio.get_running_loop().run_in_executor(None, self._inflater.read_into, buffer)
+                filled = await finish(inflating)
+        except CorruptRecordError:  # what is wrong with bytes that changed is no damage
             await self._compressed.confirm()
+            raise
+        await self._compressed.confirm()
+        return filled
 
     def _drop_skipped(self, buffer: memoryview, filled: int) -> int:
         """What lies before the wanted place is inflated too, and dropped here."""
