@@ -3,7 +3,7 @@
 - `program.py`: the commands by name, each loaded when it is asked for; errors, Ctrl-C and exit codes;
 - `commands/`: a file for each command: its arguments, and what it prints;
 - `sources.py`, `reading.py`: from names to shards, and from shards to blocks of records;
-- `output.py`, `progress.py`, `records.py`: what is printed, and how;
+- `output.py`, `rendering.py`, `progress.py`, `records.py`: what is printed, and how;
 - `cluster/`: the same work on a Ray cluster;
 - `probing/`: how a store answers, and how fast;
 - `stats/`: what is counted of features, in bounded memory; `plots/`: how that is drawn.

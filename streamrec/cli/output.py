@@ -1,24 +1,15 @@
-"""What is printed on standard output: tables for people, JSON for scripts, sizes in words."""
+"""What is printed on standard output: lines for people, JSON for scripts, sizes in words. `rendering.py` has tables."""
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterable, Sequence
 from typing import Any
-
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from streamrec.errors import without_passwords
 
-__all__ = ["format_bytes", "format_number", "plural", "print_json", "print_line", "print_table"]
+__all__ = ["escaped", "format_bytes", "format_number", "plural", "print_json", "print_line"]
 
 UNITS = ("kB", "MB", "GB", "TB", "PB")
-NO_TERMINAL = 1 << 14
-"""Columns where standard output is no terminal: no line is cut or folded."""
 
 
 def print_json(value: Any) -> None:
@@ -29,20 +20,6 @@ def print_json(value: Any) -> None:
 def print_line(text: str) -> None:
     """Prints a line as it is; what cannot be shown, as control characters from the data, is escaped."""
     print(escaped(text))
-
-
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Prints a table. A column whose name begins with ">" is set to the right."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for column in columns:
-        right = column.startswith(">")
-        table.add_column(column.removeprefix(">"), justify="right" if right else "left", overflow="fold", no_wrap=right)
-    for row in rows:
-        table.add_row(*(Text(escaped(cell)) for cell in row))
-    console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else NO_TERMINAL)
-    with console.capture() as capture:
-        console.print(table)
-    print("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
 
 def escaped(text: str) -> str:

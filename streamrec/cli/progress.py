@@ -5,9 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from importlib import import_module
 
 __all__ = ["Meter", "progress"]
 
@@ -47,8 +45,6 @@ def progress(doing: str, total: int | None, *, quiet: bool = False) -> Iterator[
     if quiet or not sys.stderr.isatty():
         yield meter
         return
-    columns = (TextColumn(doing), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total)
-        meter.show(lambda done: bar.update(task, completed=done))
+    with import_module("streamrec.cli.rendering").bar(doing, total) as shown:  # rich is slow to import
+        meter.show(shown)
         yield meter

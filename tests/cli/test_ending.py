@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import streamrec
+from streamrec import encode_record
 from tests.cli.conftest import COMMAND, Done, examples, interrupt_stalled, interrupted, run, start
 
 
@@ -103,13 +104,37 @@ def test_without_the_extra_one_line_says_what_to_install() -> None:
     assert done.stderr == "the streamrec command needs the package click: pip install 'streamrec[cli]'\n"
 
 
+LOADED = """
+import sys
+from streamrec.cli import main
+try:
+    main()
+finally:
+    print(*sys.modules, file=sys.stderr)
+"""
+
+
+def loaded_by(*arguments: str) -> tuple[str, set[str]]:
+    """What a command prints, and the modules that it loads."""
+    done = subprocess.run([sys.executable, "-c", LOADED, *arguments], capture_output=True, text=True, check=True)
+    return done.stdout, set(done.stderr.split())
+
+
 def test_help_loads_little() -> None:
-    code = "import sys; from streamrec.cli import main; sys.argv = ['streamrec', '--help']; main()"
-    done = subprocess.run([sys.executable, "-X", "importtime", "-c", code], capture_output=True, text=True, check=True)
-    assert "reshard" in done.stdout
-    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    printed, loaded = loaded_by("--help")
+    assert "reshard" in printed
     assert "click" in loaded
     assert loaded.isdisjoint({"numpy", "asyncio", "fsspec", "rich", "google.protobuf", "streamrec.storage"})
+
+
+def test_head_loads_little(tmp_path: Path) -> None:
+    """No tables and bars where there is no terminal, no datasets, nothing that writes."""
+    path = tmp_path / "one.tfrecord"
+    path.write_bytes(encode_record(b"hello"))
+    printed, loaded = loaded_by("head", str(path))
+    assert "hello" in printed
+    assert "streamrec.shards.reading.reader" in loaded
+    assert loaded.isdisjoint({"rich", "streamrec.pipeline", "streamrec.shards.writing", "streamrec.example.parsing"})
 
 
 def test_the_shell_completes() -> None:

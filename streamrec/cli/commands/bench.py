@@ -12,11 +12,12 @@ import click
 
 import streamrec
 from streamrec.cli import options
-from streamrec.cli.output import format_bytes, plural, print_json, print_line, print_table
+from streamrec.cli.output import format_bytes, plural, print_json, print_line
 from streamrec.cli.plots import bar, curves_svg, document, table
 from streamrec.cli.probing.measuring import Measured, measure, measure_dataset
 from streamrec.cli.progress import progress
 from streamrec.cli.reading import run, total_bytes
+from streamrec.cli.rendering import print_table
 from streamrec.cli.sampling import take_sample
 from streamrec.cli.sources import Found, directory_of, find_records, storages_for
 from streamrec.cli.writing import Rollback, write_text

@@ -11,10 +11,11 @@ import click
 from streamrec import FeatureSummary
 from streamrec.cli import options
 from streamrec.cli.commands.count import count_all
-from streamrec.cli.output import format_bytes, plural, print_json, print_line, print_table
+from streamrec.cli.output import format_bytes, plural, print_json, print_line
 from streamrec.cli.reading import run, total_bytes
 from streamrec.cli.records import as_json as record_as_json
 from streamrec.cli.records import as_lines
+from streamrec.cli.rendering import print_table
 from streamrec.cli.sampling import Sample, take_sample
 from streamrec.cli.sources import Found, find_records, storages_for
 

@@ -10,12 +10,13 @@ import anyio
 import click
 
 from streamrec.cli import options
-from streamrec.cli.output import format_bytes, plural, print_json, print_line, print_table
+from streamrec.cli.output import format_bytes, plural, print_json, print_line
 from streamrec.cli.plots import page, sparkline
 from streamrec.cli.plots.page import extremes, missing_share, value_text, values_per_record
 from streamrec.cli.progress import progress
 from streamrec.cli.reading import batches, run, total_bytes
 from streamrec.cli.records import plain
+from streamrec.cli.rendering import print_table
 from streamrec.cli.sampling import Sample, take_sample
 from streamrec.cli.sources import Found, find_records, storages_for
 from streamrec.cli.stats import DatasetStats, FeatureStats, Moments
