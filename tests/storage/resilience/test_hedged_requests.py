@@ -1,7 +1,6 @@
-"""Requests for the same bytes that run against each other, and when the next one is sent: `storage.openings`."""
+"""Requests for the same bytes that run against each other: `storage.resilience.hedged_requests`."""
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
@@ -9,7 +8,7 @@ from streamrec.storage import RetryPolicy
 from streamrec.storage.backend import Body, ObjectInfo
 from streamrec.storage.reading.stream import ResumingStream
 from streamrec.storage.resilience.faults import Cause, TransientError
-from streamrec.storage.resilience.hedged_requests import HedgedRequests, MovingDeadline
+from streamrec.storage.resilience.hedged_requests import HedgedRequests
 from streamrec.storage.resilience.hedging import FIRST_BYTE_FLOOR, Hedging
 from streamrec.storage.resilience.traffic import Traffic
 from tests.storage.reading.scattered import Scattered
@@ -95,97 +94,6 @@ async def test_an_error_counts_when_it_is_the_last_or_final(error: Exception) ->
         await requests.answer
     await requests.settle()
     assert asyncio.all_tasks() == before
-
-
-class FakeLoop:
-    """The clock of a Watch, by hand."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.timers: list[tuple[float, Callable[[], None]]] = []
-
-    def time(self) -> float:
-        return self.now
-
-    def call_at(self, due: float, call: Callable[[], None]) -> object:
-        self.timers.append((due, call))
-        return object()
-
-    def step(self, late: float = 0.0) -> float:
-        due, call = self.timers.pop(0)
-        self.now = due + late
-        call()
-        return due
-
-
-def test_a_watch_looks_at_doubled_times_until_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, calls = FakeLoop(), []
-    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
-    limits = iter([1.5, 1.5, 0.3, 0.3])
-    MovingDeadline(lambda: next(limits), 0.05, lambda: bool(calls.append(loop.now))).begin()
-    seen = [loop.step() for _ in range(4)]
-    assert seen == pytest.approx([0.05, 0.1, 0.2, 0.3])
-    assert calls == pytest.approx([0.3])
-    assert not loop.timers
-
-
-def test_a_watch_begins_anew_for_who_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, calls = FakeLoop(), []
-    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
-
-    def sent() -> bool:
-        calls.append(loop.now)
-        return len(calls) < 3
-
-    MovingDeadline(lambda: 0.3, 0.2, sent).begin()
-    while loop.timers:
-        loop.step()
-    assert calls == pytest.approx([0.3, 0.6, 0.9])
-
-
-def test_time_in_which_the_loop_stood_still_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, calls = FakeLoop(), []
-    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
-    MovingDeadline(lambda: 0.5, 0.5, lambda: bool(calls.append(loop.now))).begin()
-    loop.step(late=10.0)
-    assert calls == [10.5]
-    MovingDeadline(lambda: 1.0, 0.5, lambda: bool(calls.append(loop.now))).begin()
-    loop.step(late=10.0)
-    assert calls == [10.5]
-    loop.step()
-    assert calls == pytest.approx([10.5, 21.5])
-
-
-def test_one_timer_serves_many_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is set anew when it is due, for the wait that is under way by then; where there is none, not at all."""
-    loop, calls = FakeLoop(), []
-    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
-    watch = MovingDeadline(lambda: 0.5, 0.5, lambda: bool(calls.append(loop.now)))
-    for loop.now in (0.0, 0.1, 0.2, 0.3):
-        watch.begin()
-        assert len(loop.timers) == 1
-        if loop.now < 0.3:
-            watch.end()
-    assert [loop.step(), loop.step()] == pytest.approx([0.5, 0.8])
-    assert calls == pytest.approx([0.8])
-    loop.now = 1.0
-    watch.begin()
-    watch.end()
-    loop.step()
-    assert not loop.timers
-    assert calls == pytest.approx([0.8])
-
-
-def test_a_wait_that_began_while_the_loop_was_late_has_all_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, calls = FakeLoop(), []
-    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
-    watch = MovingDeadline(lambda: 0.5, 0.5, lambda: bool(calls.append(loop.now)))
-    watch.begin()
-    watch.end()
-    loop.now = 3.0
-    watch.begin()
-    loop.step(late=2.6)
-    assert [loop.step(), calls] == [pytest.approx(3.5), [pytest.approx(3.5)]]
 
 
 class Rivals(Scattered):
