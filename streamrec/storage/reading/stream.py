@@ -263,13 +263,15 @@ class ResumingStream:
         """Sends a request from where we are, and a second one where the first is late."""
         await self._failures.turn()
         hedging, most = self._traffic.hedging, self._policy.request_timeout()
-        opening = self._hedge_opening
         try:
-            self._accept(
-                await self._watched(
-                    self._first_request(), hedging.first_byte_limit, hedging.first_byte_floor, opening, most
-                )
+            body = await self._watched(
+                self._first_request(),
+                hedging.first_byte_limit,
+                hedging.first_byte_floor,
+                self._hedge_opening,
+                most,
             )
+            self._accept(body)
         except TimeoutError as error:
             if not await self._overtaken():
                 raise self._refused() or TransientError(Cause.TIMED_OUT, f"opening: nothing for {most:g} s") from error

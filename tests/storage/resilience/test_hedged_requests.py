@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from streamrec.errors import PermissionDeniedError, StorageError
 from streamrec.storage import RetryPolicy
 from streamrec.storage.backend import Body, ObjectInfo
 from streamrec.storage.reading.stream import ResumingStream
@@ -130,6 +131,79 @@ async def test_an_answer_that_was_taken_is_closed_if_its_opening_is_cancelled() 
     with pytest.raises(asyncio.CancelledError):
         await opening
     assert [asked.closed for asked in backend.log] == [True]
+
+
+class Outcomes(Scattered):
+    """The first request fails when a second one has come, or never ends; the second fails, or is answered."""
+
+    first: Exception | None = None
+    second: Exception | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.rivalled, self.failed = asyncio.Event(), asyncio.Event()
+
+    async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
+        """Either."""
+        body = await super().open(path, start, end, version)
+        try:
+            await (self._first() if len(self.log) == 1 else self._second())
+        except BaseException:
+            await body.aclose()
+            raise
+        return body
+
+    async def _first(self) -> None:
+        await self.rivalled.wait()
+        self.failed.set()
+        if self.first is None:
+            await asyncio.get_running_loop().create_future()
+        else:
+            raise self.first
+
+    async def _second(self) -> None:
+        self.rivalled.set()
+        await self.failed.wait()
+        if self.second is not None:
+            raise self.second
+
+
+def impatient(backend: Outcomes) -> ResumingStream:
+    traffic = Traffic(hedging=Hedging(1.0, first_byte_guess=FIRST_BYTE_FLOOR, stall_guess=20.0))
+    return ResumingStream(backend, RetryPolicy(attempts=1), "memory://x", 0, None, None, traffic)
+
+
+async def test_a_second_request_is_waited_for_when_the_first_failed() -> None:
+    backend = Outcomes(DATA)
+    backend.first = FAULT
+    stream = impatient(backend)
+    await stream.open()
+    buffer = memoryview(bytearray(len(DATA)))
+    assert (await stream.readinto(buffer), bytes(buffer)) == (len(DATA), DATA)
+    await stream.aclose()
+    counts = stream.tally.counts()
+    assert (counts.hedges, counts.hedges_won, sum(counts.retries.values())) == (1, 1, 0)
+    assert all(asked.closed for asked in backend.log)
+
+
+async def test_a_final_error_of_a_second_request_ends_the_wait_for_the_first() -> None:
+    before = asyncio.all_tasks()
+    backend = Outcomes(DATA)
+    backend.second = PermissionDeniedError("no", "memory://x")
+    async with asyncio.timeout(15):  # the first request alone would be given up later
+        with pytest.raises(PermissionDeniedError):
+            await impatient(backend).open()
+    assert asyncio.all_tasks() == before
+    assert all(asked.closed for asked in backend.log)
+
+
+async def test_both_requests_may_fail() -> None:
+    backend = Outcomes(DATA)
+    backend.first = backend.second = FAULT
+    with pytest.raises(StorageError, match="a 500"):
+        await impatient(backend).open()
+    assert len(backend.log) == 2
+    assert all(asked.closed for asked in backend.log)
 
 
 class Refusing(Scattered):
