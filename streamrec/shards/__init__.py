@@ -76,6 +76,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "reading.short_shards": (
             "ShortShard",
             "may_be_short",
+            "open_short_shard",
             "read_short_shards",
         ),
         "writing.shard_set": (

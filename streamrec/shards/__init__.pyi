@@ -15,7 +15,7 @@ from streamrec.shards.random_access.byte_runs import OFFSET_BITS, RUN_BYTES, Byt
 from streamrec.shards.random_access.fetcher import RecordFetcher
 from streamrec.shards.random_access.record_source import RecordSource
 from streamrec.shards.reading.reader import ShardReader, open_shard
-from streamrec.shards.reading.short_shards import ShortShard, may_be_short, read_short_shards
+from streamrec.shards.reading.short_shards import ShortShard, may_be_short, open_short_shard, read_short_shards
 from streamrec.shards.writing.shard_set import ShardSet, ShardTarget
 from streamrec.shards.writing.tfrecord_writer import TFRecordWriter
 from streamrec.shards.writing.writer import ShardWriter
@@ -61,6 +61,7 @@ __all__ = [
     "may_be_short",
     "open_index",
     "open_shard",
+    "open_short_shard",
     "part_of",
     "read_manifest",
     "read_short_shards",

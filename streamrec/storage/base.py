@@ -74,6 +74,7 @@ class Storage:
         release: Callable[[], None] | None = None,
     ) -> None:
         self._backend = backend
+        self._reads_short = backend if isinstance(backend, ReadsShort) else None
         self._release = release
         self._retry = retry or RetryPolicy()
         self._connections = connections or Connections()
@@ -88,7 +89,7 @@ class Storage:
     @property
     def reads_short(self) -> bool:
         """Whether `read_short` can give anything."""
-        return isinstance(self._backend, ReadsShort)
+        return self._reads_short is not None
 
     async def read_short(self, paths: Sequence[str]) -> list[ShortObject | None]:
         """Many small objects, whole, in one step.
@@ -100,10 +101,10 @@ class Storage:
             Each one; None for each that only `stream` can read, or say what is wrong with.
         """
         self._check_open(paths[0])
-        if not isinstance(self._backend, ReadsShort):
+        if self._reads_short is None:
             return [None] * len(paths)
         began = time.monotonic()
-        found = await self._backend.read_short(paths)
+        found = await self._reads_short.read_short(paths)
         seconds = (time.monotonic() - began) / len(paths)
         for short in found:
             if short is not None:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import streamrec
-from streamrec import encode_record
+from streamrec import encode_record, encode_records
 from tests.cli.conftest import COMMAND, Done, examples, interrupt_stalled, interrupted, run, start
 
 
@@ -72,7 +71,7 @@ def test_ctrl_c_leaves_nothing(shard: Path, tmp_path: Path) -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_ctrl_c_while_a_store_is_silent(shard: Path, tmp_path: Path, command: str, target: list[str]) -> None:
-    shard.write_bytes(streamrec.encode_records(examples(240) * 100))
+    shard.write_bytes(encode_records(examples(240) * 100))
     (tmp_path / "new").mkdir()
     interrupt_stalled(command, *[part.replace("TARGET", f"{tmp_path}/new") for part in target], root=tmp_path)
     assert list((tmp_path / "new").iterdir()) == []

@@ -29,7 +29,7 @@ RECORDS = [b"%d:" % index * (index % 97) for index in range(20_000)]
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "mapped":
 
-        async def mapped(storage: Storage, path: str, options: ReadOptions, at: ShardPlace) -> Opened:
+        async def mapped(storage: Storage, path: str, options: ReadOptions, at: ShardPlace, stream: None) -> Opened:
             opened = await open_whole(storage, path, replace(options, memory_map=True), at)
             mappable = not opened.compression_type and at.offset < (opened.info.size or 0)
             assert (opened.viewed is not None) == mappable

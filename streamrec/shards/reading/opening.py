@@ -20,7 +20,7 @@ from streamrec.tfrecord import (
     detect_compression,
 )
 
-__all__ = ["Opened", "open_piece", "open_whole"]
+__all__ = ["Opened", "open_bytes", "open_piece", "open_whole"]
 
 
 class Bytes(Protocol):
@@ -74,15 +74,24 @@ class Opened:
         return min(self.info.size, self.end)
 
 
-async def open_whole(storage: Storage, path: str, options: ReadOptions, place: ShardPlace) -> Opened:
+async def open_whole(
+    storage: Storage, path: str, options: ReadOptions, place: ShardPlace, stream: ByteStream | None = None
+) -> Opened:
     """Opens a shard from a place to its end.
+
+    Args:
+        storage: Where it lies.
+        path: Its URL.
+        options: How it is read.
+        place: Where reading begins.
+        stream: All of its bytes, where they are open already and reading begins with the first; None: they are not.
 
     Raises:
         ValueError: A place within the shard, and no word about its compression.
         StorageError: It cannot be opened.
     """
     told = check_compression_type(options.compression_type)
-    stream = await _stream(storage, path, place.offset if told == "" else 0, place.version)
+    stream = stream or await open_bytes(storage, path, place.offset if told == "" else 0, place.version)
     try:
         head = b"" if told == "" else await _head(stream)
         kind = detect_compression(head) if told is None else told
@@ -122,7 +131,7 @@ async def open_piece(storage: Storage, path: str, options: ReadOptions, piece: P
     return Opened(stream, stream, stream.info, "", at, begun.head or b"", piece.end, stream, empty)
 
 
-async def _stream(storage: Storage, path: str, start: int, version: str | None) -> ByteStream:
+async def open_bytes(storage: Storage, path: str, start: int = 0, version: str | None = None) -> ByteStream:
     """A shard's bytes; where a directory was named, an error that says what to write.
 
     Object stores have no directories: there is nothing of that name, or a marker without a byte that ends in a slash.

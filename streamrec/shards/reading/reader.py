@@ -29,7 +29,17 @@ from streamrec.shards.options import Piece, ReadOptions, ShardPlace
 from streamrec.shards.reading.losses import Losses
 from streamrec.shards.reading.opening import Opened, open_piece, open_whole
 from streamrec.shards.serial_calls import Serial
-from streamrec.storage import BUFFER_BYTES, Counts, ObjectInfo, ResumingStream, RetryPolicy, Storage, Storages, located
+from streamrec.storage import (
+    BUFFER_BYTES,
+    ByteStream,
+    Counts,
+    ObjectInfo,
+    ResumingStream,
+    RetryPolicy,
+    Storage,
+    Storages,
+    located,
+)
 from streamrec.tfrecord import MAX_RECORD_BYTES, CompressionType, Framer, Frames, Loss
 
 __all__ = ["ShardReader", "open_shard"]
@@ -102,11 +112,15 @@ class ShardReader:
         options: ReadOptions | None = None,
         place: ShardPlace | None = None,
         piece: Piece | None = None,
+        stream: ByteStream | None = None,
     ) -> Self:
-        """Opens a shard, or a piece of it, at a place: its first response has arrived, its version is pinned."""
+        """Opens a shard, or a piece of it, at a place: its first response has arrived, its version is pinned.
+
+        A whole one goes on from `stream`, if its bytes are open already.
+        """
         options, place = options or ReadOptions(), place or ShardPlace()
         if piece is None:
-            opened = await open_whole(storage, path, options, place)
+            opened = await open_whole(storage, path, options, place, stream)
         else:
             opened = await open_piece(storage, path, options, piece, place)
         wanted = options.block_bytes if opened.viewed is None else options.view_bytes or options.block_bytes

@@ -19,20 +19,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from functools import partial
-from typing import cast
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar, cast
 
 from streamrec.errors import ClosedError
 from streamrec.storage.backend import Backend, Body, EmptyBody, ObjectInfo, Viewable
+from streamrec.storage.resilience.deadlines import MovingDeadline
 from streamrec.storage.resilience.faults import Cause, TransientError, changed
-from streamrec.storage.resilience.hedged_requests import HedgedRequests, MovingDeadline
-from streamrec.storage.resilience.retry import Failures, RetryPolicy, within
+from streamrec.storage.resilience.hedged_requests import HedgedRequests
+from streamrec.storage.resilience.retry import Failures, RetryPolicy
 from streamrec.storage.resilience.shield import finish
 from streamrec.storage.resilience.traffic import Traffic
 from streamrec.storage.telemetry.statistics import Tally
 
 __all__ = ["ResumingStream", "stop_of"]
+
+T = TypeVar("T")
 
 
 def stop_of(info: ObjectInfo, end: int | None) -> int | None:
@@ -90,13 +92,10 @@ class ResumingStream:
         self._traffic.statistics.opened(path, self.tally)
         self._failures = Failures(policy, path, self._traffic, self.tally)
         self._idle_since = time.monotonic()
-        self._reading: asyncio.Timeout | None = None
+        self._waiting: asyncio.Timeout | None = None
         self._rivals: HedgedRequests | None = None
         self._blocks_before = 0
         self._stalled = False
-        hedging = self._traffic.hedging
-        self._stall = MovingDeadline(hedging.stall_limit, hedging.stall_floor, self._race)
-        self._silence = MovingDeadline(lambda: policy.stall_timeout, policy.stall_timeout, self._interrupt)
         self._closed = False
 
     @property
@@ -208,8 +207,6 @@ class ResumingStream:
         """Frees the connection. May be called twice, and with bytes left."""
         if not self._closed:
             self._closed = True
-            self._stall.cancel()
-            self._silence.cancel()
             self._traffic.statistics.closed(self.tally)
         await self._drop()
 
@@ -243,31 +240,103 @@ class ResumingStream:
 
         A body that stands still is raced by a second request; None if that won.
         """
-        began = time.monotonic()
-        self._blocks_before, self._stalled = self._traffic.hedging.blocks, False
+        began, hedging = time.monotonic(), self._traffic.hedging
+        self._blocks_before, self._stalled = hedging.blocks, False
         try:
-            async with asyncio.timeout(None) as self._reading:
-                self._stall.begin()
-                self._silence.begin()
-                try:
-                    count = await body.readinto(buffer)
-                finally:
-                    self._reading = None
-                    self._stall.end()
-                    self._silence.end()
-            self._traffic.hedging.block(time.monotonic() - began, count)
-            return count
+            count = await self._watched(
+                body.readinto(buffer),
+                hedging.stall_limit,
+                hedging.stall_floor,
+                self._hedge_reading,
+                self._policy.stall_timeout,
+            )
         except TimeoutError as error:
-            if self._rivals is not None and await self._overtaken(self._rivals):
+            if await self._overtaken():
                 return None
             reason = f"reading: nothing for {time.monotonic() - began:.1f} s"
             raise TransientError(Cause.TIMED_OUT, reason) from error
         finally:
-            if self._rivals is not None:
-                rivals, self._rivals = self._rivals, None
-                await finish(rivals.settle())
+            await self._settle()
+        hedging.block(time.monotonic() - began, count)
+        return count
 
-    def _race(self) -> bool:
+    async def _connect(self) -> Body:
+        """Sends a request from where we are, and a second one where the first is late."""
+        await self._failures.turn()
+        hedging, most = self._traffic.hedging, self._policy.request_timeout()
+        try:
+            body = await self._watched(
+                self._first_request(),
+                hedging.first_byte_limit,
+                hedging.first_byte_floor,
+                self._hedge_opening,
+                most,
+            )
+            self._accept(body)
+        except TimeoutError as error:
+            if not await self._overtaken():
+                raise self._refused() or TransientError(Cause.TIMED_OUT, f"opening: nothing for {most:g} s") from error
+        finally:
+            await self._settle()  # the body is ours to close already: this may be cancelled
+        self._failures.limiter.answered()
+        assert self._body is not None
+        return self._body
+
+    async def _watched(
+        self,
+        call: Coroutine[Any, Any, T],
+        limit: Callable[[], float],
+        floor: float,
+        late: Callable[[], bool],
+        most: float,
+    ) -> T:
+        """Awaits a response or its bytes.
+
+        Args:
+            call: What is awaited.
+            limit: Seconds after which it is late.
+            floor: The least that these can be.
+            late: Called then.
+            most: Seconds after which it is given up.
+
+        Raises:
+            TimeoutError: A second request was answered meanwhile, or `most` has passed.
+        """
+        timer = self._traffic.timer
+        deadlines = (
+            MovingDeadline(timer, limit, floor, late),
+            MovingDeadline(timer, lambda: most, most, self._interrupt),
+        )
+        async with asyncio.timeout(None) as self._waiting:
+            for deadline in deadlines:
+                deadline.begin()
+            try:
+                return await call
+            finally:
+                self._waiting = None
+                for deadline in deadlines:
+                    deadline.end()
+
+    async def _first_request(self) -> Body:
+        """A request; where it fails while a second one is under way, that one may still be answered, and ends this."""
+        try:
+            return await self._request()
+        except TransientError:
+            if self._rivals is not None and not self._rivals.failed:
+                await asyncio.wait([self._rivals.answer])
+            raise
+
+    def _hedge_opening(self) -> bool:
+        """The response is late: asks once more; an answer interrupts the waiting."""
+        hedging = self._traffic.hedging
+        if not self._traffic.hedge(self._failures.limiter, self.tally, beside_siblings=hedging.measured()):
+            return not hedging.never  # others may have earned it a little later
+        if self.late is not None:
+            self.late()
+        self._send_rival()
+        return True
+
+    def _hedge_reading(self) -> bool:
         """The body stands still: asks for the rest once more; an answer interrupts the reading.
 
         Where no request is allowed now, it may be later: others earn it meanwhile.
@@ -279,69 +348,53 @@ class ResumingStream:
         flows = hedging.flows_since(self._blocks_before)
         if not self._traffic.hedge(self._failures.limiter, self.tally, beside_siblings=flows, stalled=True):
             return not hedging.never
+        self._send_rival()
+        return True
+
+    def _send_rival(self) -> None:
         if self._rivals is None or self._rivals.failed:
             self._rivals = HedgedRequests()
             self._rivals.answer.add_done_callback(self._answered)
         self._rivals.send(self._request())
-        return True
 
     def _answered(self, answer: asyncio.Future[Body]) -> None:
-        """A second request was: that ends the reading."""
-        if _succeeded(answer):
+        """A second request was: that ends the waiting, and so does a final error where nothing has come yet."""
+        if _succeeded(answer) or self._refused() is not None:
             self._interrupt()
 
+    def _refused(self) -> BaseException | None:
+        """The final error of a second request, where the first was not answered: it would come to the same."""
+        if self._body is not None or self._rivals is None or not self._rivals.answer.done():
+            return None
+        error = None if self._rivals.answer.cancelled() else self._rivals.answer.exception()
+        return None if isinstance(error, TransientError) else error
+
     def _interrupt(self) -> bool:
-        """Ends the reading at once; it may have ended already, or be about to."""
-        limit = self._reading
+        """Ends the waiting at once; it may have ended already, or be about to."""
+        limit = self._waiting
         if limit is not None and limit.when() is None:
             limit.reschedule(asyncio.get_running_loop().time())
         return False
 
-    async def _overtaken(self, rival: HedgedRequests) -> bool:
+    async def _overtaken(self) -> bool:
         """Goes on with the second response, if there is one."""
-        if not _succeeded(rival.answer):
+        rivals, beaten = self._rivals, self._body
+        if rivals is None or not _succeeded(rivals.answer):
             return False
-        rival.taken = True
+        rivals.taken = True
         self.tally.hedge_won()
-        beaten = self._body
         try:
-            self._accept(rival.answer.result())
+            self._accept(rivals.answer.result())
         finally:
             if beaten is not None:
                 await beaten.aclose()
         return True
 
-    async def _connect(self) -> Body:
-        """Sends a request from where we are, and a second one where the first is late."""
-        await self._failures.turn()
-        requests = HedgedRequests()
-        requests.send(self._request())
-        hedging = self._traffic.hedging
-        watch = MovingDeadline(hedging.first_byte_limit, hedging.first_byte_floor, partial(self._hedge, requests))
-        watch.begin()
-        try:
-            body = await within(self._policy.request_timeout(), requests.answer, "opening")
-            requests.taken = True
-            self._accept(body)  # it is ours to close from here on: settling may be cancelled
-        finally:
-            watch.cancel()
-            if not requests.settled:
-                await finish(requests.settle())
-        self._failures.limiter.answered()
-        if requests.hedged:
-            self.tally.hedge_won()
-        return body
-
-    def _hedge(self, requests: HedgedRequests) -> bool:
-        hedging = self._traffic.hedging
-        if requests.answer.done():
-            return False
-        if not self._traffic.hedge(self._failures.limiter, self.tally, beside_siblings=hedging.measured()):
-            return not hedging.never  # others may have earned it a little later
-        if self.late is not None:
-            self.late()
-        requests.send(self._request())
-        return True
+    async def _settle(self) -> None:
+        """Ends the second requests that were not taken."""
+        if self._rivals is not None:
+            rivals, self._rivals = self._rivals, None
+            await finish(rivals.settle())
 
     def _accept(self, body: Body) -> None:
         """From here on this body is read; pins what it tells of the object."""

@@ -11,13 +11,13 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 from streamrec.storage.backend import Body
 from streamrec.storage.resilience.faults import TransientError
 
-__all__ = ["HedgedRequests", "MovingDeadline"]
+__all__ = ["HedgedRequests"]
 
 
 class HedgedRequests:
@@ -81,65 +81,3 @@ class HedgedRequests:
             self.answer.set_result(task.result())
         elif not self._running or not isinstance(error, TransientError):
             self.answer.set_exception(error)
-
-
-class MovingDeadline:
-    """Calls when a wait takes longer than a limit that may still change: others teach it meanwhile.
-
-    It looks after `floor` seconds and then at doubled times, so at twice the limit at the latest. Time in which
-    the loop itself stood still does not count: what is awaited may have come long ago. One is for many waits, one after
-    the other: the timer outlives the wait that it was set for, so that waits that are short cost none.
-
-    Args:
-        limit: The limit in seconds, as it is known now.
-        floor: The least that it can be.
-        call: Called when it is passed; returns whether to begin anew, since what it did may take too long as well.
-    """
-
-    __slots__ = ("_began", "_call", "_due", "_floor", "_limit", "_loop", "_timer")
-
-    def __init__(self, limit: Callable[[], float], floor: float, call: Callable[[], bool]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._limit = limit
-        self._floor = floor
-        self._call = call
-        self._due = 0.0
-        self._began: float | None = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    def begin(self) -> None:
-        """A wait begins."""
-        self._began = self._loop.time()
-        if self._timer is None:
-            self._look_at(self._began + self._floor)
-
-    def end(self) -> None:
-        """It is over."""
-        self._began = None
-
-    def cancel(self) -> None:
-        """No other one will come."""
-        self._began = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _look_at(self, due: float) -> None:
-        self._due = due
-        self._timer = self._loop.call_at(due, self._look)
-
-    def _look(self) -> None:
-        self._timer = None
-        if self._began is None:
-            return
-        now = self._loop.time()
-        if self._began < self._due:
-            self._began += now - self._due  # how late the loop is
-        taken, limit = now - self._began, self._limit()
-        if taken < self._floor - 0.001:  # the timer is an earlier wait's
-            self._look_at(self._began + self._floor)
-        elif taken < limit - 0.001:
-            self._look_at(now + min(limit - taken, taken))
-        elif self._call():
-            self._began = now
-            self._look_at(now + self._floor)

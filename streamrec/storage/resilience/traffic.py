@@ -1,4 +1,4 @@
-"""Traffic: what all requests to one store share: its tally, its limiters, and what hedging has learnt.
+"""Traffic: what all requests to one store share: its tally, its limiters, a timer, and what hedging has learnt.
 
 One request goes like this: `turn` waits until the limiter lets it go and counts it; then it is answered
 (`answered`) or refused for now (`throttled`). `retry.Failures` calls these for every verb alike.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 
+from streamrec.storage.resilience.deadlines import SharedTimer
 from streamrec.storage.resilience.hedging import Hedging
 from streamrec.storage.resilience.limiter import Limiter
 from streamrec.storage.telemetry.statistics import Statistics, Tally
@@ -28,6 +29,7 @@ class Traffic:
         self.statistics = statistics or Statistics()
         self.tally: Tally = self.statistics.backend(scheme)
         self.hedging = hedging or Hedging(0.0, 0.0, 0.0)
+        self.timer = SharedTimer()
         self._limiters: dict[str, Limiter] = {}
 
     def limiter(self, path: str) -> Limiter:

@@ -29,6 +29,9 @@ BOUNDS: Final[tuple[float, ...]] = tuple(0.001 * math.sqrt(2.0) ** step for step
 """Upper bounds of a histogram's buckets in seconds: 1 ms to 65.5 s, each 1.41 times the one before."""
 
 
+NO_RETRIES: Final = dict.fromkeys(Cause, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Distribution:
     """A histogram as it stood.
@@ -167,7 +170,7 @@ class Tally:
         self._requests = self._bytes = self._failures = self._hedges = self._hedges_won = 0
         self._stalls = self._throttled = self._losses = self._lost_bytes = 0
         self._waited_for_turn = self._waited_for_store = self._waited_for_consumer = 0.0
-        self._retries = dict.fromkeys(Cause, 0)  # all of them, so that its size never changes under a reader
+        self._retries = NO_RETRIES.copy()  # all of them, so that its size never changes under a reader
         self._first_byte = Histogram()
         self._fast_paths: list[tuple[FastPath, int, int]] = []
 

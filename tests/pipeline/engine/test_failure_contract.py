@@ -75,6 +75,22 @@ def test_nothing_is_left_of_it(way: str, simulated: tuple[str, dict[str, Any]]) 
     assert gone(way, simulated) == (NOTHING, "")
 
 
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A store of shards that are each read whole, by a response that takes its time."""
+    root = tmp_path_factory.mktemp("short")
+    (root / "bucket").mkdir()
+    for shard in range(60):
+        (root / "bucket" / f"s-{shard:02}").write_bytes(encode_records(RECORDS[:50]))
+    with ObjectStore(root, replace(NO_FAULTS, first_byte=0.01, jitter=0.1)) as store:
+        yield "s3://bucket/s-*", {"endpoint_url": store.url, "anon": True}
+
+
+@pytest.mark.parametrize("way", ["breaks", "async_cancel", *thorough("interrupts", "closes", "collected")])
+def test_nothing_is_left_of_short_shards(way: str, short: tuple[str, dict[str, Any]]) -> None:
+    assert gone(way, short) == (NOTHING, "")
+
+
 @pytest.mark.parametrize("way", ["interrupts", *thorough("breaks", "closes", "async_cancel")])
 def test_nothing_is_left_of_it_before_seaweedfs(way: str, seaweed: tuple[str, dict[str, Any]]) -> None:
     assert gone(way, seaweed) == (NOTHING, "")

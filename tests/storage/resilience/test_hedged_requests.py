@@ -1,15 +1,15 @@
-"""Requests for the same bytes that run against each other, and when the next one is sent: `storage.openings`."""
+"""Requests for the same bytes that run against each other: `storage.resilience.hedged_requests`."""
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
+from streamrec.errors import PermissionDeniedError, StorageError
 from streamrec.storage import RetryPolicy
 from streamrec.storage.backend import Body, ObjectInfo
 from streamrec.storage.reading.stream import ResumingStream
 from streamrec.storage.resilience.faults import Cause, TransientError
-from streamrec.storage.resilience.hedged_requests import HedgedRequests, MovingDeadline
+from streamrec.storage.resilience.hedged_requests import HedgedRequests
 from streamrec.storage.resilience.hedging import FIRST_BYTE_FLOOR, Hedging
 from streamrec.storage.resilience.traffic import Traffic
 from tests.storage.reading.scattered import Scattered
@@ -97,97 +97,6 @@ async def test_an_error_counts_when_it_is_the_last_or_final(error: Exception) ->
     assert asyncio.all_tasks() == before
 
 
-class FakeLoop:
-    """The clock of a Watch, by hand."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.timers: list[tuple[float, Callable[[], None]]] = []
-
-    def time(self) -> float:
-        return self.now
-
-    def call_at(self, due: float, call: Callable[[], None]) -> object:
-        self.timers.append((due, call))
-        return object()
-
-    def step(self, late: float = 0.0) -> float:
-        due, call = self.timers.pop(0)
-        self.now = due + late
-        call()
-        return due
-
-
-def test_a_watch_looks_at_doubled_times_until_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, calls = FakeLoop(), []
-    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
-    limits = iter([1.5, 1.5, 0.3, 0.3])
-    MovingDeadline(lambda: next(limits), 0.05, lambda: bool(calls.append(loop.now))).begin()
-    seen = [loop.step() for _ in range(4)]
-    assert seen == pytest.approx([0.05, 0.1, 0.2, 0.3])
-    assert calls == pytest.approx([0.3])
-    assert not loop.timers
-
-
-def test_a_watch_begins_anew_for_who_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, calls = FakeLoop(), []
-    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
-
-    def sent() -> bool:
-        calls.append(loop.now)
-        return len(calls) < 3
-
-    MovingDeadline(lambda: 0.3, 0.2, sent).begin()
-    while loop.timers:
-        loop.step()
-    assert calls == pytest.approx([0.3, 0.6, 0.9])
-
-
-def test_time_in_which_the_loop_stood_still_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, calls = FakeLoop(), []
-    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
-    MovingDeadline(lambda: 0.5, 0.5, lambda: bool(calls.append(loop.now))).begin()
-    loop.step(late=10.0)
-    assert calls == [10.5]
-    MovingDeadline(lambda: 1.0, 0.5, lambda: bool(calls.append(loop.now))).begin()
-    loop.step(late=10.0)
-    assert calls == [10.5]
-    loop.step()
-    assert calls == pytest.approx([10.5, 21.5])
-
-
-def test_one_timer_serves_many_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is set anew when it is due, for the wait that is under way by then; where there is none, not at all."""
-    loop, calls = FakeLoop(), []
-    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
-    watch = MovingDeadline(lambda: 0.5, 0.5, lambda: bool(calls.append(loop.now)))
-    for loop.now in (0.0, 0.1, 0.2, 0.3):
-        watch.begin()
-        assert len(loop.timers) == 1
-        if loop.now < 0.3:
-            watch.end()
-    assert [loop.step(), loop.step()] == pytest.approx([0.5, 0.8])
-    assert calls == pytest.approx([0.8])
-    loop.now = 1.0
-    watch.begin()
-    watch.end()
-    loop.step()
-    assert not loop.timers
-    assert calls == pytest.approx([0.8])
-
-
-def test_a_wait_that_began_while_the_loop_was_late_has_all_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, calls = FakeLoop(), []
-    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
-    watch = MovingDeadline(lambda: 0.5, 0.5, lambda: bool(calls.append(loop.now)))
-    watch.begin()
-    watch.end()
-    loop.now = 3.0
-    watch.begin()
-    loop.step(late=2.6)
-    assert [loop.step(), calls] == [pytest.approx(3.5), [pytest.approx(3.5)]]
-
-
 class Rivals(Scattered):
     """The first request is answered when a second one has come, which takes until `cleaned` to be cancelled."""
 
@@ -222,6 +131,79 @@ async def test_an_answer_that_was_taken_is_closed_if_its_opening_is_cancelled() 
     with pytest.raises(asyncio.CancelledError):
         await opening
     assert [asked.closed for asked in backend.log] == [True]
+
+
+class Outcomes(Scattered):
+    """The first request fails when a second one has come, or never ends; the second fails, or is answered."""
+
+    first: Exception | None = None
+    second: Exception | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.rivalled, self.failed = asyncio.Event(), asyncio.Event()
+
+    async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
+        """Either."""
+        body = await super().open(path, start, end, version)
+        try:
+            await (self._first() if len(self.log) == 1 else self._second())
+        except BaseException:
+            await body.aclose()
+            raise
+        return body
+
+    async def _first(self) -> None:
+        await self.rivalled.wait()
+        self.failed.set()
+        if self.first is None:
+            await asyncio.get_running_loop().create_future()
+        else:
+            raise self.first
+
+    async def _second(self) -> None:
+        self.rivalled.set()
+        await self.failed.wait()
+        if self.second is not None:
+            raise self.second
+
+
+def impatient(backend: Outcomes) -> ResumingStream:
+    traffic = Traffic(hedging=Hedging(1.0, first_byte_guess=FIRST_BYTE_FLOOR, stall_guess=20.0))
+    return ResumingStream(backend, RetryPolicy(attempts=1), "memory://x", 0, None, None, traffic)
+
+
+async def test_a_second_request_is_waited_for_when_the_first_failed() -> None:
+    backend = Outcomes(DATA)
+    backend.first = FAULT
+    stream = impatient(backend)
+    await stream.open()
+    buffer = memoryview(bytearray(len(DATA)))
+    assert (await stream.readinto(buffer), bytes(buffer)) == (len(DATA), DATA)
+    await stream.aclose()
+    counts = stream.tally.counts()
+    assert (counts.hedges, counts.hedges_won, sum(counts.retries.values())) == (1, 1, 0)
+    assert all(asked.closed for asked in backend.log)
+
+
+async def test_a_final_error_of_a_second_request_ends_the_wait_for_the_first() -> None:
+    before = asyncio.all_tasks()
+    backend = Outcomes(DATA)
+    backend.second = PermissionDeniedError("no", "memory://x")
+    async with asyncio.timeout(15):  # the first request alone would be given up later
+        with pytest.raises(PermissionDeniedError):
+            await impatient(backend).open()
+    assert asyncio.all_tasks() == before
+    assert all(asked.closed for asked in backend.log)
+
+
+async def test_both_requests_may_fail() -> None:
+    backend = Outcomes(DATA)
+    backend.first = backend.second = FAULT
+    with pytest.raises(StorageError, match="a 500"):
+        await impatient(backend).open()
+    assert len(backend.log) == 2
+    assert all(asked.closed for asked in backend.log)
 
 
 class Refusing(Scattered):

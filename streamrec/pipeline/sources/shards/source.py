@@ -49,9 +49,10 @@ from streamrec.shards import (
     ShardReader,
     ShortShard,
     may_be_short,
+    open_short_shard,
     read_short_shards,
 )
-from streamrec.storage import MAX_CONNECTIONS, RetryPolicy, Storage
+from streamrec.storage import MAX_CONNECTIONS, ByteStream, RetryPolicy, Storage
 
 __all__ = ["Shards", "read"]
 
@@ -337,35 +338,42 @@ class Fetchers:
             answer(self._arrival)
 
     async def _feed_short(self, queues: list[ShardQueue]) -> None:
-        """Fetches short shards whole, in one step; each other one by a task of its own."""
+        """Fetches short shards whole, local ones in one step; each other one by a task of its own."""
+        whole = [queue for queue in queues if self._is_whole(queue)]
         try:
-            found = await self._read_short([queue for queue in queues if self._is_whole(queue)])
+            found = await self._read_short(whole)
         except StreamrecError:  # it is told by who reads a shard alone
             found = {}
         self._opened(short.info.size or 0 for short in found.values())
-        for queue in queues:
-            if (short := found.get(queue)) is None:
-                self._tasks.start_soon(self._feed, queue)
-                continue
-            queue.opened(short.info.version, "", min(self._share, LANE_BYTES))
-            queue.push(short.frames)
-            queue.ended = True
+        for queue, short in found.items():
+            self._came_whole(queue, short)
             self._arrived(queue)
+        async with asyncio.TaskGroup() as tasks:  # one scope for all of them: its own would cost each a tenth
+            for queue in queues:
+                if queue not in found:
+                    tasks.create_task(self._feed(queue, maybe_short=queue in whole))
+
+    def _came_whole(self, queue: ShardQueue, short: ShortShard) -> None:
+        """All of a shard has arrived."""
+        queue.opened(short.info.version, "", min(self._share, LANE_BYTES))
+        queue.push(short.frames)
+        queue.ended = True
 
     async def _read_short(self, queues: list[ShardQueue]) -> dict[ShardQueue, ShortShard]:
-        """Those of them that are short; none while an index is gathered, which wants what a reader tells."""
-        if not queues or self._shards.gathering is not None:
+        """Those of them that a store reads many at a time."""
+        if not queues:
             return {}
         paths = [self._listing.portion(queue.shard).path for queue in queues]
         storage = await self._storages.at(paths[0])
-        alike = [await self._storages.at(path) is storage for path in paths]
-        if not may_be_short(storage, self._options) or not all(alike):
+        if not storage.reads_short or not all([await self._storages.at(path) is storage for path in paths]):
             return {}
         shorts = await read_short_shards(storage, paths, self._options)
         return {queue: short for queue, short in zip(queues, shorts, strict=True) if short is not None}
 
     def _is_whole(self, queue: ShardQueue) -> bool:
-        """Whether a shard is read from its first record to its last."""
+        """Whether a shard is read from its first record to its last, and nobody wants what only a reader tells."""
+        if not may_be_short(self._options) or self._shards.gathering is not None:
+            return False
         portion = self._listing.portion(queue.shard)
         return queue.start.place == START and portion == Portion(portion.path)
 
@@ -376,22 +384,30 @@ class Fetchers:
             self._typical_bytes = int(median(self._sizes))
             self._arrived()
 
-    async def _feed(self, queue: ShardQueue) -> None:
-        """Fetches one shard to its end."""
+    async def _feed(self, queue: ShardQueue, maybe_short: bool = False) -> None:
+        """Fetches one shard to its end; whole, if it `maybe_short` and is."""
         try:
-            await self._fetch(queue)
+            await self._fetch(queue, maybe_short)
         except Exception as error:
             queue.error = error  # whatever it is, it waits for its turn
         queue.ended = True
         self._arrived(queue)
 
-    async def _fetch(self, queue: ShardQueue) -> None:
+    async def _fetch(self, queue: ShardQueue, maybe_short: bool) -> None:
         portion = self._listing.portion(queue.shard)
         storage = await self._storages.at(portion.path)
+        stream: ByteStream | None = None
+        if maybe_short and not storage.reads_short:
+            found = await open_short_shard(storage, portion.path, self._options)
+            if isinstance(found, ShortShard):
+                self._opened([found.info.size or 0])
+                self._came_whole(queue, found)
+                return
+            stream = found
         place, options = queue.start.place, self._options_for(queue, storage)
         if not place.offset and portion.place.offset:  # a mark in a manifest: only shards without compression have them
             place, options = replace(portion.place, version=place.version), replace(options, compression_type="")
-        reader = await ShardReader.open(storage, portion.path, options, place, portion.piece)
+        reader = await ShardReader.open(storage, portion.path, options, place, portion.piece, stream)
         gathering = self._shards.gathering
         lengths = None if gathering is None else gathering.lengths_of(portion, place, reader.compression_type)
         try:
