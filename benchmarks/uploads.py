@@ -2,11 +2,12 @@
 
     python -m benchmarks.uploads [--rounds 3]
 
-Sides take turns, each in a process of its own on one core; medians of CPU-s/GB count, because the store takes about
-100 MB/s from anybody. "http.client" sends the framed bytes as objects of 8 MiB over one connection, by URLs that were
-signed before. "botocore" does so by `put_object`, with the checksum that it adds by itself, and "s3fs" by the file that
+Over plain HTTP and over TLS. Sides take turns, each in a process of its own on one core; medians of CPU-s/GB count,
+because the store takes about 100 MB/s from anybody. Every side has uploaded once before with the same client.
+"http.client" sends the framed bytes as objects of 8 MiB over one connection, by URLs that were signed before, without
+the bodies. "botocore" does so by `put_object`, with the checksum that it adds by itself, and "s3fs" by the file that
 its `open` gives. streamrec frames the records, too: "records" is `TFRecordWriter.write` for each, "frames" is
-`ShardWriter.write_batch`.
+`ShardWriter.write_batch`, and "unsigned" is that without botocore's SHA-256 of bodies, which it takes over plain HTTP.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ import asyncio
 import http.client
 import json
 import os
+import ssl
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -29,6 +33,7 @@ import s3fs
 
 import streamrec
 from benchmarks.machine import describe, median, save
+from benchmarks.tls import make_certificate
 from streamrec import Frames
 from streamrec.testing.servers import seaweedfs
 
@@ -49,22 +54,28 @@ def main() -> None:
         side, url, options, size = arguments.child
         print(json.dumps(measured(SIDES[side], url, json.loads(options), int(size))))
         return
-    with seaweedfs() as store:
-        rows = [row(size, store.url, json.dumps(dict(store.options)), arguments.rounds) for size in SIZES]
+    rows = []
+    with tempfile.TemporaryDirectory() as directory:
+        for certificate in (None, make_certificate(Path(directory))):
+            with seaweedfs(certificate=certificate) as store:
+                options = json.dumps(dict(store.options))
+                rows += [row(size, certificate is not None, store.url, options, arguments.rounds) for size in SIZES]
     machine = describe("s3fs", "botocore", "aiohttp")
     save("uploads", {"machine": machine, "load": os.getloadavg()[0], "rounds": arguments.rounds, "rows": rows})
 
 
-def row(size: int, url: str, options: str, rounds: int) -> dict[str, Any]:
+def row(size: int, tls: bool, url: str, options: str, rounds: int) -> dict[str, Any]:
     """All sides in turn: medians of MB/s and of CPU-s/GB."""
-    runs: dict[str, list[tuple[float, float]]] = {side: [] for side in SIDES}
+    sides = [side for side in SIDES if not tls or side != "unsigned"]  # over TLS nobody signs bodies
+    runs: dict[str, list[tuple[float, float]]] = {side: [] for side in sides}
     for _ in range(rounds):
         for side, taken in runs.items():
             taken.append(spawn(side, url, options, size))
     mb_s = {side: median(run[0] for run in taken) for side, taken in runs.items()}
     cpu = {side: median(run[1] for run in taken) for side, taken in runs.items()}
-    print(size, {side: f"{mb_s[side]:.0f} MB/s, {cpu[side]:.2f} CPU-s/GB" for side in SIDES}, flush=True)
-    return {"record": size, "mb_s": mb_s, "cpu_s_gb": cpu}
+    told = {side: f"{mb_s[side]:.0f} MB/s, {cpu[side]:.2f} CPU-s/GB" for side in sides}
+    print(size, "TLS" if tls else "plain HTTP", told, flush=True)
+    return {"record": size, "tls": tls, "mb_s": mb_s, "cpu_s_gb": cpu}
 
 
 def spawn(side: str, url: str, options: str, size: int) -> tuple[float, float]:
@@ -101,7 +112,7 @@ def client_of(options: dict[str, Any]) -> Any:
     """A client of botocore's."""
     session = botocore.session.get_session()
     keys = {"aws_access_key_id": options["key"], "aws_secret_access_key": options["secret"]}
-    return session.create_client("s3", endpoint_url=options["endpoint_url"], region_name="us-east-1", **keys)
+    return session.create_client("s3", endpoint_url=options["endpoint_url"], **options["client_kwargs"], **keys)
 
 
 def places(url: str, parts: list[bytes]) -> list[dict[str, str]]:
@@ -110,13 +121,22 @@ def places(url: str, parts: list[bytes]) -> list[dict[str, str]]:
     return [{"Bucket": bucket, "Key": f"part-{index}"} for index in range(len(parts))]
 
 
+def connected(options: dict[str, Any]) -> http.client.HTTPConnection:
+    """A connection to the store."""
+    place = urlsplit(options["endpoint_url"])
+    if place.scheme == "http":
+        return http.client.HTTPConnection(place.netloc)
+    context = ssl.create_default_context(cafile=options["client_kwargs"]["verify"])
+    return http.client.HTTPSConnection(place.netloc, context=context)
+
+
 def by_http_client(url: str, options: dict[str, Any], records: list[bytes]) -> Callable[[], None]:
     """PUTs without a client library."""
     parts, client = parts_of(records), client_of(options)
     urls = [client.generate_presigned_url("put_object", place) for place in places(url, parts)]
 
     def upload() -> None:
-        connection = http.client.HTTPConnection(urlsplit(options["endpoint_url"]).netloc)
+        connection = connected(options)
         for part, signed in zip(parts, urls, strict=True):
             connection.request("PUT", signed.removeprefix(options["endpoint_url"]), part)
             answer = connection.getresponse()
@@ -171,7 +191,13 @@ def by_frames(url: str, options: dict[str, Any], records: list[bytes]) -> Callab
             for _ in range(len(records) // len(batch)):
                 await writer.write_batch(batch)
 
-    return lambda: asyncio.run(write())
+    loop = asyncio.new_event_loop()
+    return lambda: loop.run_until_complete(write())
+
+
+def by_frames_unsigned(url: str, options: dict[str, Any], records: list[bytes]) -> Callable[[], None]:
+    """The same, without botocore's SHA-256 of bodies."""
+    return by_frames(url, {**options, "config_kwargs": {"s3": {"payload_signing_enabled": False}}}, records)
 
 
 SIDES: dict[str, Callable[..., Callable[[], None]]] = {
@@ -180,6 +206,7 @@ SIDES: dict[str, Callable[..., Callable[[], None]]] = {
     "s3fs": by_s3fs,
     "records": by_records,
     "frames": by_frames,
+    "unsigned": by_frames_unsigned,
 }
 
 
