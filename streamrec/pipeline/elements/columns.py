@@ -9,7 +9,6 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, overload
 
 import numpy as np
@@ -21,7 +20,7 @@ from streamrec.pipeline.elements.ragged_rows import RaggedRows, ragged_rows
 from streamrec.pipeline.elements.sparse_rows import SparseRows
 from streamrec.tfrecord import Frames, Joining
 
-__all__ = ["Columns", "as_array", "compacted", "each", "joined", "objects", "pieces", "rows_of", "select", "window"]
+__all__ = ["Columns", "as_array", "compacted", "joined", "objects", "pieces", "rows_of", "select", "window"]
 
 PIECE: Final = 1024
 """So many elements become objects at a time."""
@@ -77,11 +76,6 @@ def pieces(elements: Any) -> Iterator[list[Any]]:
     for first in range(0, len(elements), PIECE):
         piece = elements[first : first + PIECE]
         yield rows(piece.nest) if isinstance(piece, Columns) else list(piece)
-
-
-def each(elements: Any) -> Iterator[Any]:
-    """The same, one after the other."""
-    return chain.from_iterable(pieces(elements))
 
 
 def rows(nest: Any) -> list[Any]:

@@ -17,7 +17,9 @@ import pytest
 import trio
 
 from streamrec import AUTOTUNE, ClosedError, Dataset, Frames, TFRecordDataset, encode_records
-from streamrec.pipeline.stages.map.autotune import CallCount
+from streamrec.pipeline.stages.map.autotune import CallCount, TaskSize
+from streamrec.pipeline.stages.map.calls import results_until
+from streamrec.pipeline.stages.stage import Halt
 from tests.pipeline.stages.squares import square, square_soon
 
 CALLS = [1, 2, 7, AUTOTUNE]
@@ -300,19 +302,47 @@ def same(element: Any) -> Any:
     return element
 
 
-def test_a_run_of_elements_that_takes_long_gives_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamrec.pipeline.stages.map.calls.CUT_SECONDS", 0)
-    taken = threading.Event()
+def test_a_run_of_elements_that_halts_gives_what_it_has() -> None:
+    halt = Halt()
 
-    def stuck(number: Any) -> int:
-        if number == 300:  # by now many elements go to the thread at a time
-            assert taken.wait(timeout=60)
+    def three(number: int) -> int:
+        if number == 3:
+            halt.ask()
+        return number
+
+    for elements, wanted in ([*range(9)], [0, 1, 2, 3]), ([*range(9)], [0]), ([3], [3]):  # asked from the second on
+        ran = results_until(halt, three, elements)
+        assert (ran.results, ran.error) == (wanted, None)
+
+
+async def test_a_run_of_elements_that_takes_long_is_halted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call lasts longer than a run may, so each run is of one element."""
+    monkeypatch.setattr("streamrec.pipeline.stages.map.calls.CUT_SECONDS", 0)
+    loop, counts = asyncio.get_running_loop(), []
+    monkeypatch.setattr(TaskSize, "ran", lambda self, count, seconds, nbytes: counts.append(count))
+
+    def slow(number: Any) -> int:
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(60)
         return int(number)
 
-    with Dataset.range(400).map(stuck, 1).iterate() as elements:
-        found = [next(elements) for _ in range(300)]
-        taken.set()
-        assert [*found, *elements] == list(range(400))
+    assert [number async for number in Dataset.range(300).map(slow, 1)] == list(range(300))
+    assert counts == [1] * 300
+
+
+def stops_at_five(number: Any) -> int:
+    if number == 5:
+        raise StopIteration
+    return int(number)
+
+
+@pytest.mark.parametrize("skipped", [0, 5])
+def test_a_function_that_raises_stop_iteration(skipped: int) -> None:
+    """It is an error of its element, be it the first of a run or not."""
+    elements = iter(Dataset.range(9).skip(skipped).map(stops_at_five, 2))
+    assert [next(elements) for _ in range(5 - skipped)] == list(range(skipped, 5))
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        next(elements)
+    assert list(elements) == [6, 7, 8]
 
 
 @pytest.mark.parametrize("calls", [0, -2])

@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from inspect import isawaitable, iscoroutinefunction
+from itertools import islice
 from time import perf_counter
 from typing import Any, Final, NamedTuple
 
@@ -22,15 +23,15 @@ import anyio
 from streamrec.arguments import integer
 from streamrec.errors import ClosedError
 from streamrec.pipeline.elements.chunk import weigh
-from streamrec.pipeline.elements.columns import each
+from streamrec.pipeline.elements.columns import pieces
 from streamrec.pipeline.engine.threads import Threads
 from streamrec.pipeline.options import AUTOTUNE
-from streamrec.pipeline.stages.stage import called
+from streamrec.pipeline.stages.stage import Halt, called, extended, results_of
 
 __all__ = ["Caller", "Ran", "check_calls", "is_async"]
 
 CUT_SECONDS: Final = 0.05
-"""A thread that takes longer for a run of elements gives what it has."""
+"""A thread that takes longer for a run of elements gives what it has, behind the call it is in."""
 
 
 class Ran(NamedTuple):
@@ -59,13 +60,14 @@ class Caller:
         self.stopped = False
         self._function = function
         self._threads = threads
+        self._halts: set[Halt] = set()
 
     async def run(self, elements: Iterable[Any]) -> Ran:
         """Calls it for elements, one after the other: at least for one, or up to one at which it fails."""
         try:
             if self.awaits:
                 return await awaited(self._function, elements)
-            ran = await self._threads.run(partial(self._in_thread, elements))
+            ran = await self._in_thread(elements)
             if ran.results and isawaitable(ran.results[0]):
                 self.awaits = True
                 later = await awaited(lambda awaitable: awaitable, ran.results)
@@ -74,18 +76,41 @@ class Caller:
             return Ran([], 0, 0.0, error)
         return ran
 
-    def _in_thread(self, elements: Iterable[Any]) -> Ran:
-        results: list[Any] = []
-        error: Exception | None = None
-        function, began = self._function, perf_counter()
+    def stop(self) -> None:
+        """Nobody wants results any more: no further call is made."""
+        self.stopped = True
+        for halt in self._halts:
+            halt.ask()
+
+    async def _in_thread(self, elements: Iterable[Any]) -> Ran:
+        halt = Halt()
+        cut = asyncio.get_running_loop().call_later(CUT_SECONDS, halt.ask)
+        self._halts.add(halt)
         try:
-            for element in each(elements):
-                results.append(function(*element) if type(element) is tuple else function(element))  # `called`, inline
-                if self.stopped or perf_counter() - began > CUT_SECONDS:
-                    break
-        except Exception as failure:
-            error = failure
-        return Ran(results, weigh(results), perf_counter() - began, error)
+            return await self._threads.run(partial(results_until, halt, self._function, elements))
+        finally:
+            self._halts.discard(halt)
+            cut.cancel()
+
+
+def results_until(halt: Halt, function: Callable[..., Any], elements: Iterable[Any]) -> Ran:
+    """What a function makes of the first element, and of those behind it until it fails or is to halt."""
+    results: list[Any] = []
+    error: Exception | None = None
+    began, end = perf_counter(), 0
+    for piece in pieces(elements):
+        end += len(piece)
+        made = results_of(function, piece, iter(piece))
+        if not results:
+            error = extended(results, islice(made, 1))
+        if results and error is None:
+            halt.ends(piece)
+            error = extended(results, made)
+        if error is not None or len(results) < end:
+            break
+    if error is None and len(results) < end and not halt.asked:
+        error = RuntimeError("the function raised StopIteration")
+    return Ran(results, weigh(results), perf_counter() - began, error)
 
 
 def check_calls(calls: int | None) -> None:

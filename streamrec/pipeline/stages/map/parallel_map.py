@@ -84,7 +84,7 @@ class ParallelMap:
                 while (chunk := await calling.next()) is not None:
                     yield chunk
             finally:
-                caller.stopped = True
+                caller.stop()
 
 
 def crew_for(calls: int, awaits: bool) -> CallCount:
