@@ -1,12 +1,11 @@
-"""Writing shards, plain and GZIP, and reading GZIP ones, beside TensorFlow and the compression libraries alone.
+"""Writing shards that are not compressed, beside TensorFlow.
 
     python -m benchmarks.writing [--rounds 5]
 
 Files lie in memory (/dev/shm). Sides take turns, each in a process of its own on one core; medians count. "records" is
 `TFRecordWriter.write` for each record, on both sides; "frames" is `ShardWriter.write_batch` of many records in one
 buffer. "limit" is what the memory gives: one CRC32C over bytes that are framed already, and the system's write, a
-megabyte at a time. "inflate" reads four GZIP shards of 30 MB of plain bytes to batches of records; beside it the
-library inflates the same bytes and drops them.
+megabyte at a time. `benchmarks.compression` has shards that are.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,7 +32,6 @@ from streamrec.kernels import crc32c
 SIZES = {84: 600_000, 1_000: 150_000, 110_000: 3_000}
 """Record length: number of records."""
 
-SHARDS, PLAIN = 4, 30_000_000
 MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 
@@ -42,35 +39,40 @@ def main() -> None:
     """Runs the comparison, or one side of it as a child process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        side, folder, size = arguments.child
-        print(json.dumps(measured(side, Path(folder), int(size))))
+        side, folder, size, cores = arguments.child
+        print(json.dumps(measured(PLAIN_SIDES[side], Path(folder), int(size), int(cores))))
         return
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        rows = [row(f"write {size} B", PLAIN_SIDES, folder, size, arguments.rounds) for size in SIZES]
-        rows.append(row("write GZIP", GZIP_SIDES, folder, 1_000, arguments.rounds))
-        fill(Path(folder))
-        rows.append(row("inflate", INFLATE_SIDES, folder, 0, arguments.rounds))
-    save("writing", {"machine": describe("tensorflow-cpu", "isal", "numpy"), "rounds": arguments.rounds, "rows": rows})
+        rows = [row(f"write {size} B", PLAIN_SIDES, folder, arguments.rounds, size) for size in SIZES]
+    save("writing", {"machine": describe("tensorflow-cpu", "numpy"), "rounds": arguments.rounds, "rows": rows})
 
 
-def row(name: str, sides: dict[str, Any], folder: str, size: int, rounds: int) -> dict[str, Any]:
-    """All sides in turn: medians of MB/s of plain bytes, and of CPU-s/GB."""
+def row(
+    name: str,
+    sides: dict[str, Any],
+    folder: str,
+    rounds: int,
+    size: int = 0,
+    cores: int = 1,
+    module: str = "benchmarks.writing",
+) -> dict[str, Any]:
+    """All sides in turn, which are sides of that module: medians of MB/s of plain bytes, and of CPU-s/GB."""
     runs: dict[str, list[tuple[float, float]]] = {side: [] for side in sides}
     for _ in range(rounds):
         for side, taken in runs.items():
-            taken.append(spawn(side, folder, size))
+            taken.append(spawn(module, side, folder, size, cores))
     mb_s = {side: median(run[0] for run in taken) for side, taken in runs.items()}
     cpu = {side: median(run[1] for run in taken) for side, taken in runs.items()}
     print(name, {side: f"{mb_s[side]:.0f} MB/s, {cpu[side]:.2f} CPU-s/GB" for side in sides}, flush=True)
     return {"row": name, "mb_s": mb_s, "cpu_s_gb": cpu}
 
 
-def spawn(side: str, folder: str, size: int) -> tuple[float, float]:
+def spawn(module: str, side: str, folder: str, size: int, cores: int) -> tuple[float, float]:
     """One side, in a fresh process."""
-    command = [sys.executable, "-m", "benchmarks.writing", "--child", side, folder, str(size)]
+    command = [sys.executable, "-m", module, "--child", side, folder, str(size), str(cores)]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"})
     if done.returncode:
         raise SystemExit(done.stderr)
@@ -78,10 +80,9 @@ def spawn(side: str, folder: str, size: int) -> tuple[float, float]:
     return mb_s, cpu
 
 
-def measured(side: str, folder: Path, size: int) -> tuple[float, float]:
+def measured(work: Callable[[Path, int], int], folder: Path, size: int, cores: int) -> tuple[float, float]:
     """MB/s and CPU-s/GB of the second pass."""
-    os.sched_setaffinity(0, {0})
-    work = {**PLAIN_SIDES, **GZIP_SIDES, **INFLATE_SIDES}[side]
+    os.sched_setaffinity(0, range(cores))
     work(folder, size)
     began, cpu = time.perf_counter(), time.process_time()
     nbytes = work(folder, size)
@@ -148,76 +149,11 @@ def by_system(folder: Path, size: int) -> int:
     return count * len(records) * size
 
 
-def fill(folder: Path) -> None:
-    """The GZIP shards."""
-    for shard in range(SHARDS):
-        with streamrec.TFRecordWriter(folder / f"{shard}.gz", TFRecordOptions("GZIP", library="isal")) as writer:
-            for index in range(PLAIN // 700):
-                text = b"".join(b"%d words of some text, " % (index * step) for step in range(20))
-                writer.write(text + np.random.default_rng(index).bytes(100))
-
-
-def by_library(folder: Path, size: int, module: Any = zlib) -> int:
-    """The library alone, as fast as it goes."""
-    nbytes = 0
-    for shard in range(SHARDS):
-        data, stream = (folder / f"{shard}.gz").read_bytes(), module.decompressobj(31)
-        for start in range(0, len(data), 1 << 20):
-            rest: bytes = data[start : start + (1 << 20)]
-            while rest:
-                nbytes += len(stream.decompress(rest, 1 << 20))
-                rest = stream.unconsumed_tail
-    return nbytes
-
-
-def by_isal(folder: Path, size: int) -> int:
-    """ISA-L alone."""
-    from isal import isal_zlib
-
-    return by_library(folder, size, isal_zlib)
-
-
-def inflated(reads: int) -> Callable[[Path, int], int]:
-    """Records of so many shards at a time."""
-
-    def read(folder: Path, size: int) -> int:
-        dataset = streamrec.TFRecordDataset(str(folder / "*.gz"), num_parallel_reads=reads)
-        return sum(frames.nbytes + 16 * len(frames) for frames in dataset.batch(1000))
-
-    return read
-
-
-def inflated_by_tensorflow(folder: Path, size: int) -> int:
-    """tf.data's records, in batches."""
-    import tensorflow as tf
-
-    names = sorted(map(str, folder.glob("*.gz")))
-    count = sum(int(batch.shape[0]) for batch in tf.data.TFRecordDataset(names, "GZIP").batch(1000))
-    return by_size(folder) if count else 0
-
-
-def by_size(folder: Path) -> int:
-    """Plain bytes of all GZIP shards: the last four bytes of each say how many."""
-    return sum(int.from_bytes(path.read_bytes()[-4:], "little") for path in folder.glob("*.gz"))
-
-
 PLAIN_SIDES: dict[str, Callable[[Path, int], int]] = {
     "tensorflow": by_tensorflow,
     "records": by_records,
     "frames": by_frames,
     "limit": by_system,
-}
-GZIP_SIDES: dict[str, Callable[[Path, int], int]] = {
-    "tensorflow, GZIP": lambda folder, size: by_tensorflow(folder, size, "GZIP"),
-    "zlib": lambda folder, size: by_records(folder, size, TFRecordOptions("GZIP")),
-    "isal": lambda folder, size: by_records(folder, size, TFRecordOptions("GZIP", library="isal")),
-}
-INFLATE_SIDES: dict[str, Callable[[Path, int], int]] = {
-    "tf.data": inflated_by_tensorflow,
-    "zlib alone": by_library,
-    "isal alone": by_isal,
-    "one at a time": inflated(1),
-    "four at a time": inflated(4),
 }
 
 
