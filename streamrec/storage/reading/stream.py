@@ -12,6 +12,8 @@ The contract, which the rest of streamrec relies on:
   are missing (`hedging` says when), and by one more where that is late as well; the one that comes first is read,
   the other's connection is closed.
 * After an error the stream is closed, and so is its connection. Bytes before the error were delivered.
+* A body that ends before the object does (`PartialBody`) is followed by the next one, which is asked for while its
+  bytes come, once the caller has read a megabyte: no first byte is waited for in between.
 * Back-pressure is the caller's: nothing is read ahead of `readinto` but what the socket holds.
 """
 
@@ -21,10 +23,11 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import cast
+from typing import Final, cast
 
 from streamrec.errors import ClosedError
-from streamrec.storage.backend import Backend, Body, EmptyBody, ObjectInfo, Viewable
+from streamrec.storage.backend import Backend, Body, EmptyBody, ObjectInfo, PartialBody, Viewable
+from streamrec.storage.reading.request_ahead import RequestAhead
 from streamrec.storage.resilience.faults import Cause, TransientError, changed
 from streamrec.storage.resilience.hedged_requests import HedgedRequests, MovingDeadline
 from streamrec.storage.resilience.retry import Failures, RetryPolicy, within
@@ -33,6 +36,9 @@ from streamrec.storage.resilience.traffic import Traffic
 from streamrec.storage.telemetry.statistics import Tally
 
 __all__ = ["ResumingStream", "stop_of"]
+
+PROOF: Final = 1 << 20
+"""Bytes that were read before a second request is sent: who reads the head of an object needs none."""
 
 
 def stop_of(info: ObjectInfo, end: int | None) -> int | None:
@@ -84,6 +90,9 @@ class ResumingStream:
         self._end = end
         self._stop: int | None = None
         self._body: Body | None = None
+        self._body_stop: int | None = None
+        self._ahead: RequestAhead | None = None
+        self._proof = start + PROOF
         self._traffic = traffic or Traffic()
         self.tally = tally or Tally(self._traffic.tally)
         self.late: Callable[[], None] | None = None
@@ -210,6 +219,7 @@ class ResumingStream:
             self._stall.cancel()
             self._silence.cancel()
             self._traffic.statistics.closed(self.tally)
+        await self._leave_ahead()
         await self._drop()
 
     def _check_open(self) -> None:
@@ -226,7 +236,10 @@ class ResumingStream:
     async def _step(self, buffer: memoryview) -> int | None:
         """Reads once; None where that failed, or another response was faster, and is to be done again."""
         try:
+            if self.position == self._body_stop:
+                await self._drop()
             body = self._body or await self._connect()
+            await self._look_ahead()
             watched = self._backend.remote or not body.keeps_time
             count = await (self._read(body, buffer) if watched else body.readinto(buffer))
             if count is not None:
@@ -281,7 +294,7 @@ class ResumingStream:
         if self._rivals is None or self._rivals.failed:
             self._rivals = HedgedRequests()
             self._rivals.answer.add_done_callback(self._answered)
-        self._rivals.send(self._request())
+        self._rivals.send(self._request(self.position))
         return True
 
     def _answered(self, answer: asyncio.Future[Body]) -> None:
@@ -310,18 +323,49 @@ class ResumingStream:
                 await beaten.aclose()
         return True
 
+    async def _look_ahead(self) -> None:
+        """Asks for what follows the body that is read, where that ends early; and no more where all ends before."""
+        start = self._body_stop
+        if start is None:
+            return
+        if self._stop is None or start >= self._stop:
+            await self._leave_ahead()
+        elif self._ahead is None and self.position >= self._proof:
+            self._ahead = RequestAhead(start, self._ask)
+
     async def _connect(self) -> Body:
-        """Sends a request from where we are, and a second one where the first is late."""
+        """Goes on with a response that begins where we are."""
+        ahead = self._ahead
+        if ahead is not None and ahead.start != self.position:
+            await self._leave_ahead()
+            ahead = None
+        if ahead is None:
+            await self._ask(self.position, self._accept)
+        else:
+            try:
+                self._accept(await ahead.take())
+            finally:
+                await self._leave_ahead()
+        return cast(Body, self._body)
+
+    async def _leave_ahead(self) -> None:
+        if self._ahead is not None:
+            await self._ahead.aclose()
+            self._ahead = None
+
+    async def _ask(self, start: int, accept: Callable[[Body], None]) -> None:
+        """Sends a request for the bytes from `start` on, and a second one where the first is late."""
         await self._failures.turn()
         requests = HedgedRequests()
-        requests.send(self._request())
+        requests.send(self._request(start))
         hedging = self._traffic.hedging
-        watch = MovingDeadline(hedging.first_byte_limit, hedging.first_byte_floor, partial(self._hedge, requests))
+        hedge = partial(self._hedge, requests, start)
+        watch = MovingDeadline(hedging.first_byte_limit, hedging.first_byte_floor, hedge)
         watch.begin()
         try:
             body = await within(self._policy.request_timeout(), requests.answer, "opening")
             requests.taken = True
-            self._accept(body)  # it is ours to close from here on: settling may be cancelled
+            accept(body)  # whoever accepts it closes it from here on: settling may be cancelled
         finally:
             watch.cancel()
             if not requests.settled:
@@ -329,35 +373,35 @@ class ResumingStream:
         self._failures.limiter.answered()
         if requests.hedged:
             self.tally.hedge_won()
-        return body
 
-    def _hedge(self, requests: HedgedRequests) -> bool:
+    def _hedge(self, requests: HedgedRequests, start: int) -> bool:
         hedging = self._traffic.hedging
         if requests.answer.done():
             return False
         if not self._traffic.hedge(self._failures.limiter, self.tally, beside_siblings=hedging.measured()):
             return not hedging.never  # others may have earned it a little later
-        if self.late is not None:
+        if self.late is not None and start == self.position:
             self.late()
-        requests.send(self._request())
+        requests.send(self._request(start))
         return True
 
     def _accept(self, body: Body) -> None:
         """From here on this body is read; pins what it tells of the object."""
         info, self._body = self.info, body
+        self._body_stop = body.stop if isinstance(body, PartialBody) else None
         if _differs(info.version, body.info.version) or _differs(info.size, body.info.size):
             raise changed(info.path, self.position, self._end)
         self.info = ObjectInfo(info.path, body.info.size, body.info.version or info.version)
         self._stop = stop_of(self.info, self._end)
 
-    async def _request(self) -> Body:
-        """One request, and how long it takes to be answered."""
-        if self.position == self._end:  # of an empty range only the object's size and version are asked for
+    async def _request(self, start: int) -> Body:
+        """One request for the bytes from `start` on, and how long it takes to be answered."""
+        if start == self._end:  # of an empty range only the object's size and version are asked for
             return EmptyBody(await self._backend.stat(self.info.path))
         sent = time.monotonic()
         self._traffic.hedging.waits()
         try:
-            body = await self._backend.open(self.info.path, self.position, self._end, self.info.version)
+            body = await self._backend.open(self.info.path, start, self._end, self.info.version)
         finally:
             self._traffic.hedging.waited()
         seconds = time.monotonic() - sent
@@ -371,7 +415,7 @@ class ResumingStream:
             raise TransientError(Cause.BROKEN, f"the body ended at byte {self.position:,} of {self._stop:,}")
 
     async def _drop(self) -> None:
-        body, self._body = self._body, None
+        body, self._body, self._body_stop = self._body, None, None
         if body is not None:
             await body.aclose()
 
