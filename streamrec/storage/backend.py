@@ -27,6 +27,7 @@ __all__ = [
     "EmptyBody",
     "ObjectInfo",
     "PartSink",
+    "PartialBody",
     "ReadsShort",
     "Sent",
     "ShortObject",
@@ -74,6 +75,15 @@ class Body(Protocol):
 
     async def aclose(self) -> None:
         """Frees the connection, also where bytes are left. May be called twice."""
+
+
+@runtime_checkable
+class PartialBody(Protocol):
+    """A body that may end before what was asked for does: the stream asks for the rest when it is there."""
+
+    @property
+    def stop(self) -> int | None:
+        """One past its last byte; None where it has all that was asked for."""
 
 
 @runtime_checkable

@@ -102,6 +102,7 @@ class FaultProxy:
             await writer.drain()
             writer.write_eof()
             return
+        writer.transport.set_write_buffer_limits(0)  # what a reader who rests has not taken is lost by aborting
         upstream = urlsplit(self.upstream)
         there, back = await asyncio.open_connection(upstream.hostname, upstream.port)
         try:

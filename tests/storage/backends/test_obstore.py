@@ -169,7 +169,8 @@ class TestS3(NotExclusiveTests):
                 storage = await storages.at(path)
                 await self.put(storage, path, data)
                 assert await read_all(await storage.stream(path)) == data
-        assert proxy.ranges()[:2] == ["", ""], "the second request is for all that the first one holds back"
+        first, second = proxy.ranges()[:2]
+        assert first == second, "the second request is for all that the first one holds back"
 
     async def test_a_listing_is_tried_again_page_by_page(self, s3_store: Store, path: str) -> None:
         once = Faults(script=("unavailable", "unavailable"), first_byte=0, jitter=0)

@@ -17,6 +17,8 @@ It lists and uploads faster than s3fs and gcsfs, for less of the processor. Its 
   the unfinished upload of a writer that was killed stays, unseen, until the bucket's lifecycle rule (or a writer
   without obstore) ends it.
 * **Retry-After** is not told by it, so it is not kept.
+* **Reading.** It joins what it hands out of a stream from many small pieces. So long objects are asked for in ranges,
+  each of which is taken whole (`ranges.py`); where that is no good, in chunks of a stream (`chunk_sizes.py`).
 
 Versions are etags on S3, pinned with If-Match, and generations on GCS.
 """
@@ -40,9 +42,11 @@ from obstore.store import GCSStore, S3Store
 from streamrec.errors import NotFoundError, StorageError, UnsupportedOperationError
 from streamrec.kernels.copying import copy_bytes
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
-from streamrec.storage.backends.obstore.chunk_sizes import ChunkSizes
+from streamrec.storage.backends.fast_path import FastPath
+from streamrec.storage.backends.obstore.chunk_sizes import MOST, ChunkSizes
 from streamrec.storage.backends.obstore.errors import PastTheEndError, seam
 from streamrec.storage.backends.obstore.options import Settings, settings, several_tries, single_try
+from streamrec.storage.backends.obstore.ranges import Ranges
 from streamrec.storage.backends.obstore.uploads import ObstoreUpload
 from streamrec.storage.backends.options import Source
 from streamrec.storage.backends.urls import split_object, split_prefix
@@ -50,7 +54,7 @@ from streamrec.storage.resilience.faults import Cause, TransientError, changed
 from streamrec.storage.resilience.retry import RetryPolicy
 
 if TYPE_CHECKING:
-    from obstore import BytesStream, GetOptions, ListStream, ObjectMeta
+    from obstore import Bytes, BytesStream, GetOptions, GetResult, ListStream, ObjectMeta
 
 __all__ = ["ObstoreBackend", "ObstoreBody", "connect"]
 
@@ -98,6 +102,9 @@ class ObstoreBackend:
         self._listings: dict[str, ListStream[Sequence[ObjectMeta]]] = {}
         self._numbers = itertools.count()
         self._chunks = ChunkSizes()
+        self._ranges = Ranges()
+        self._asking = FastPath("asking for ranges (streamrec.storage.backends.obstore.ranges)")
+        self.fast_paths = (self._asking,)
 
     async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
         """The next objects of a listing that goes on inside obstore; the token is its name here."""
@@ -132,8 +139,23 @@ class ObstoreBackend:
             return self._info(path, await obstore.head_async(self.store(bucket), key))
 
     async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
-        """A streamed GET."""
+        """A GET: of all that is wanted, or of a range at its beginning."""
+        bucket, _ = split_object(path)
+        stop = self._ranges.stop(start, end) if self._asking.is_open(bucket) else end
+        try:
+            return await self._get(path, start, stop, version)
+        except TransientError as fault:
+            if stop == end or start or fault.cause is not Cause.WRONG_RANGE:
+                raise
+            ignored = fault
+        body = await self._get(path, start, end, version)
+        if body.info.size:  # of an empty object there is no range
+            self._asking.leave(bucket, ignored)
+        return body
+
+    async def _get(self, path: str, start: int, end: int | None, version: str | None) -> Body:
         bucket, key = split_object(path)
+        asked = time.monotonic()
         try:
             with seam(path, start, end):
                 got = await obstore.get_async(self.store(bucket), key, options=self._get_options(start, end, version))
@@ -143,8 +165,10 @@ class ObstoreBackend:
             raise
         except PastTheEndError:
             return await self._past_the_end(path, start, version)
-        stream = got.stream(min_chunk_size=self._chunks.size(path, start))
-        return ObstoreBody(stream, info, start, end, self._chunks)
+        self._ranges.answered(time.monotonic() - asked)
+        size = got.meta["size"]
+        stop = size if end is None else min(end, size)
+        return ObstoreBody(got, info, start, stop, self._chunks, self._ranges)
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
         """Sends nothing yet: an object of one part needs no multipart upload."""
@@ -216,61 +240,98 @@ class ObstoreBackend:
 
 
 class ObstoreBody:
-    """A Body over a stream of obstore's; chunks come as `bytes`, and what did not fit is kept as a view.
+    """A Body over a response of obstore's; what did not fit is kept as a view of its memory.
 
     Args:
-        stream: The stream.
+        got: The response.
         info: The object's size and version.
         start: First byte.
-        end: One past the last byte, for errors.
-        chunks: Is told what becomes of it.
+        stop: One past the last byte.
+        chunks: Tells how much is gathered, and is told what becomes of it.
+        ranges: Tells whether all of it is, and is told how fast it comes.
     """
 
-    __slots__ = ("_chunks", "_end", "_given", "_left", "_start", "_stream", "info")
+    __slots__ = (
+        "_chunk",
+        "_chunks",
+        "_given",
+        "_got",
+        "_held",
+        "_left",
+        "_ranges",
+        "_start",
+        "_stream",
+        "info",
+        "stop",
+    )
 
     keeps_time = True  # its read_timeout is the policy's stall_timeout
     splits = True
 
-    def __init__(self, stream: BytesStream, info: ObjectInfo, start: int, end: int | None, chunks: ChunkSizes) -> None:
+    def __init__(
+        self, got: GetResult, info: ObjectInfo, start: int, stop: int, chunks: ChunkSizes, ranges: Ranges
+    ) -> None:
         self.info = info
-        self._stream: BytesStream | None = stream
+        self.stop = stop
+        self._got: GetResult | None = got
+        self._stream: BytesStream | None = None
         self._start = start
-        self._end = end
         self._chunks = chunks
-        self._given = 0
+        self._chunk = chunks.size(info.path, start)
+        self._ranges = ranges
+        self._given = self._held = 0
         self._left = memoryview(b"")
 
     async def readinto(self, buffer: memoryview) -> int:
         """Waits for the next chunk, where the one before is used up."""
-        if not self._left and self._stream is not None:
-            self._left = memoryview(await self._next_chunk(self._stream))
+        if not self._left and self._got is not None and self._start + self._given < self.stop:
+            self._left = memoryview(await self._next_chunk(self._got))
         count = min(len(self._left), len(buffer))
         copy_bytes(buffer[:count], self._left[:count])
         self._left = self._left[count:]
+        if not self._left:
+            self._drop()
         return count
 
-    async def _next_chunk(self, stream: BytesStream) -> bytes:
+    async def _next_chunk(self, got: GetResult) -> bytes | Bytes:
         """Its bytes; none at the end."""
         path, position = self.info.path, self._start + self._given
+        began = time.monotonic()
         self._chunks.waits(path, position)
         try:
-            with seam(path, self._start, self._end):
-                chunk = await anext(stream, b"")
+            with seam(path, self._start, self.stop):
+                chunk = await self._receive(got)
         except BaseException:
             self._chunks.broke(path, self._given)
             raise
         finally:
             self._chunks.came(path, position)
         self._given += len(chunk)
-        ends = [end for end in (self._end, self.info.size) if end is not None]
-        if not chunk or (ends and self._start + self._given >= min(ends)):  # at its last byte nobody asks any more
+        self._ranges.flowed(len(chunk), time.monotonic() - began)
+        if not chunk or position + len(chunk) >= self.stop:  # at its last byte nobody asks any more
             self._chunks.ended(path)
         return chunk
 
-    async def aclose(self) -> None:
-        """Drops the stream, and with it the connection."""
-        self._stream = None
+    async def _receive(self, got: GetResult) -> bytes | Bytes:
+        """All of it, or the next chunk of a stream."""
+        if self._stream is None:
+            nbytes = self.stop - self._start
+            if self._chunk == MOST and self._ranges.take(nbytes):
+                self._held = nbytes
+                return await got.bytes_async()
+            self._stream = got.stream(self._chunk)
+        return await anext(self._stream, b"")
+
+    def _drop(self) -> None:
+        """Lets go of memory: a view of no bytes would keep it."""
         self._left = memoryview(b"")
+        self._ranges.drop(self._held)
+        self._held = 0
+
+    async def aclose(self) -> None:
+        """Drops the response, and with it the connection, unless all of it was received."""
+        self._got = self._stream = None
+        self._drop()
 
 
 def _strangers() -> set[tuple[int, CodeType]]:
