@@ -259,7 +259,7 @@ struct source {
     char *error;
 };
 
-/* Keeps the words of the exception that is set. */
+/* Keeps the words of the exception that is set, and its notes: they say where in the data it came up. */
 static void
 keep_error(struct source *source)
 {
@@ -267,12 +267,23 @@ keep_error(struct source *source)
     PyErr_Fetch(&type, &value, &trace);
     PyErr_NormalizeException(&type, &value, &trace);
     PyObject *name = PyType_GetName((PyTypeObject *)type);
-    PyObject *words = name ? PyUnicode_FromFormat("%U: %S", name, value) : NULL;
+    PyObject *notes = PyObject_GetAttrString(value, "__notes__");
+    PyObject *newline = notes ? PyUnicode_FromString("\n") : NULL;
+    PyObject *places = newline ? PyUnicode_Join(newline, notes) : NULL;
+    PyErr_Clear();
+    PyObject *words = NULL;
+    if (name != NULL) {
+        words = places ? PyUnicode_FromFormat("%U: %S\n%U", name, value, places)
+                       : PyUnicode_FromFormat("%U: %S", name, value);
+    }
     PyObject *bytes = words ? PyUnicode_AsUTF8String(words) : NULL;
     free(source->error);
     source->error = copied(bytes ? PyBytes_AsString(bytes) : "an error without words");
     PyErr_Clear();
     Py_XDECREF(bytes);
+    Py_XDECREF(places);
+    Py_XDECREF(newline);
+    Py_XDECREF(notes);
     Py_XDECREF(words);
     Py_XDECREF(name);
     Py_XDECREF(type);
