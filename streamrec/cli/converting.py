@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, cast
 import anyio
 
 from streamrec import CorruptRecordError, FeatureError, Frames, Schema, infer_features
+from streamrec.cli.commands.count import count_one
 from streamrec.cli.object_file import opened
 from streamrec.cli.progress import Meter
 from streamrec.cli.reading import batches
@@ -21,6 +22,7 @@ from streamrec.cli.resharding import Feed, Target
 from streamrec.cli.sampling import take_sample
 from streamrec.cli.sources import Found, storages_for
 from streamrec.cli.writing import Rollback
+from streamrec.errors import without_passwords
 from streamrec.interchange import (
     Column,
     Encoder,
@@ -34,7 +36,7 @@ from streamrec.interchange import (
 )
 from streamrec.storage import Storages, Upload
 
-__all__ = ["Conversion", "Written", "read", "schema_in", "write_files"]
+__all__ = ["Conversion", "Written", "placing", "read", "schema_in", "write_files"]
 
 BLOCK_RECORDS = 4096
 """Records that are encoded at a time, at the most."""
@@ -132,16 +134,42 @@ def following(records: Any, path: str) -> list[bytes] | None:
         raise FeatureError(f"{error.reason} (in {path})", error.feature, error.record) from error
 
 
+@asynccontextmanager
+async def placing(found: Sequence[Found], how: Conversion) -> AsyncIterator[None]:
+    """An error of the block that names a record by its number among all of them says which shard it is in.
+
+    The shards before it are counted then, where nobody knows how many records they hold.
+    """
+    try:
+        yield
+    except FeatureError as error:
+        number = error.record
+        if number is None or any(format_of(item.path, how.source).name != "tfrecord" for item in found):
+            raise  # files of other formats are decoded one by one, and their errors name them
+        for item in found:
+            records = item.records
+            if records is None:
+                records = await count_one(item, Meter(), how.storage_options)
+            if number < records:
+                path = without_passwords(item.path)
+                raise FeatureError(f"{error.reason} (in {path})", error.feature, number) from error
+            number -= records
+        raise
+
+
 async def schema_in(records: AsyncIterator[Frames]) -> Schema:
     """What all records say of their features.
 
     Raises:
         FeatureError: A record is no Example, or a feature has two kinds.
     """
-    schemas = combined(())
+    schemas, count = combined(()), 0
     async for frames in records:
-        seen = await anyio.to_thread.run_sync(infer_features, frames)
-        schemas = combined((schemas, seen))
+        try:
+            seen = await anyio.to_thread.run_sync(infer_features, frames)
+        except FeatureError as error:
+            raise FeatureError(error.reason, error.feature, count + (error.record or 0)) from error
+        schemas, count = combined((schemas, seen)), count + len(frames)
     return schemas
 
 

@@ -155,6 +155,25 @@ def test_damage_is_one_error_or_a_loss_that_is_told(tmp_path: Path, caplog: pyte
         read_tfrecords(str(path), features, on_error="resync").materialize()
 
 
+def test_a_missing_feature_is_named_with_shard_and_record(tmp_path: Path, cluster: str) -> None:
+    for shard in range(3):
+        write(tmp_path / f"{shard}.tfrecord", 1000)
+    records = list(streamrec.TFRecordDataset(f"{tmp_path}/1.tfrecord"))
+    records[567] = streamrec.encode_example({"id": b"text"})
+    (tmp_path / "1.tfrecord").write_bytes(streamrec.encode_records(records))
+    with pytest.raises(streamrec.FeatureError, match="feature 'id'") as caught:
+        read_tfrecords(f"{tmp_path}/*.tfrecord", FEATURES, override_num_blocks=4).random_shuffle(seed=1).materialize()
+    [place] = set(
+        re.findall(rf"{tmp_path}/1.tfrecord( \(the part from byte \S+ on\))?, record (\S+)", str(caught.value))
+    )
+    assert place[0] or place[1] == "567"
+    streamrec.write_index_sync(f"{tmp_path}/*.tfrecord", f"{tmp_path}/train.index")
+    indexed = read_tfrecords(f"{tmp_path}/*.tfrecord", FEATURES, manifest=f"{tmp_path}/train.index")
+    with pytest.raises(streamrec.FeatureError) as caught:
+        indexed.random_shuffle(seed=1).materialize()
+    assert f"{tmp_path}/1.tfrecord, record 567" in str(caught.value)
+
+
 PROGRAM = """
 import sys, ray, streamrec.ray
 ray.init(sys.argv[1], logging_level="ERROR")

@@ -206,6 +206,35 @@ def test_a_schema_that_the_data_does_not_keep(shard: Path, tmp_path: Path, calle
     assert not (tmp_path / "a.parquet").exists()
 
 
+@pytest.mark.parametrize(
+    ("bad", "arguments", "said"),
+    [
+        ({"label": b"four"}, [], "bytes where np.int64 was seen in the records before"),
+        ({}, ["--schema", "SCHEMA"], "0 value where the columns say one int64"),
+        (b"\x0a\xff", ["--to", "jsonl"], "2 bytes that are no Example"),
+    ],
+    ids=["kind", "missing", "no-example"],
+)
+def test_an_error_names_the_shard_and_its_record(
+    tmp_path: Path, called: Call, bad: Any, arguments: list[str], said: str
+) -> None:
+    for number in range(3):
+        rows: list[Any] = [{"label": 4}] * 5000
+        if number == 1:
+            rows[4321] = bad
+        records = [row if isinstance(row, bytes) else streamrec.encode_example(row) for row in rows]
+        (tmp_path / f"{number}.tfrecord").write_bytes(streamrec.encode_records(records))
+    column = {"name": "label", "kind": "int64", "values": [1, 1], "present": 1}
+    (tmp_path / "schema.json").write_text(json.dumps({"features": [column]}))
+    words = [word.replace("SCHEMA", f"{tmp_path}/schema.json") for word in arguments]
+    done = called("convert", *words, f"{tmp_path}/*.tfrecord", tmp_path / "new.parquet")
+    assert done.code == 1
+    assert done.err.startswith("streamrec: record 4,321")
+    assert said in done.err
+    assert done.err.endswith(f" (in {tmp_path}/1.tfrecord)\n")
+    assert not (tmp_path / "new.parquet").exists()
+
+
 def test_without_pyarrow(shard: Path, tmp_path: Path) -> None:
     (tmp_path / "pyarrow.py").write_text("raise ModuleNotFoundError('none', name='pyarrow')")
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}

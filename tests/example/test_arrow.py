@@ -169,6 +169,23 @@ def test_damage_comes_out_of_arrow_with_its_place(tmp_path: Path) -> None:
         reader.read_all()
 
 
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_a_missing_feature_comes_out_of_arrow_with_its_place(tmp_path: Path, shuffled: bool) -> None:
+    for number in range(3):
+        rows: list[dict[str, int]] = [{"id": 0}] * 100
+        if number == 1:
+            rows[57] = {"other": 1}
+        data = encode_records([encode_example(row) for row in rows])
+        (tmp_path / f"{number}.tfrecord").write_bytes(data)
+    records = TFRecordDataset(f"{tmp_path}/*.tfrecord")
+    if shuffled:
+        records = records.shuffle(100, seed=1)
+    reader = records.batch(16).parse_example({"id": FixedLenFeature([], "int64")}).to_arrow()
+    with pytest.raises(OSError, match=r"^FeatureError: record \d+, feature 'id': found nothing") as caught:
+        reader.read_all()
+    assert str(caught.value).endswith(f": {tmp_path}/1.tfrecord, record 57")
+
+
 def test_batches_of_another_shape_are_refused(tmp_path: Path) -> None:
     features = {"ragged": FixedLenSequenceFeature([], np.int64, allow_missing=True)}
     dataset = TFRecordDataset(shard(tmp_path, 4)).batch(2).parse_example(features)

@@ -9,7 +9,7 @@ from functools import partial
 
 from streamrec import Schema, ShardInfo
 from streamrec.cli.cluster.tasks import map_on
-from streamrec.cli.converting import Conversion, Written, read, schema_in, write_files
+from streamrec.cli.converting import Conversion, Written, placing, read, schema_in, write_files
 from streamrec.cli.progress import Meter
 from streamrec.cli.reading import run
 from streamrec.cli.resharding import Target, check_numbered, write_limited, write_manifest
@@ -57,7 +57,7 @@ def infer_one(work: Work, item: Found) -> Schema:
     """What the records of a file hold; runs on a worker."""
 
     async def infer() -> Schema:
-        async with aclosing(read([item], work.how, Meter())) as records:
+        async with placing([item], work.how), aclosing(read([item], work.how, Meter())) as records:
             return await schema_in(records)
 
     return run(infer())
@@ -69,7 +69,11 @@ def convert_one(work: Work, numbered: tuple[int, Found]) -> Written | ShardInfo:
     target = replace(work.target, pattern=work.target.pattern.format(shard=number))
 
     async def convert() -> Written | ShardInfo:
-        async with Rollback(target.storage_options) as rollback, aclosing(read([item], work.how, Meter())) as records:
+        async with (
+            placing([item], work.how),
+            Rollback(target.storage_options) as rollback,
+            aclosing(read([item], work.how, Meter())) as records,
+        ):
             if work.form.name == "tfrecord":
                 [shard] = await write_limited(records, target, rollback, None, None)
                 return shard

@@ -13,7 +13,7 @@ import click
 from streamrec.cli import options
 from streamrec.cli.cluster.converting import Work, convert_on
 from streamrec.cli.cluster.tasks import connect, ray_option
-from streamrec.cli.converting import Conversion, Written, read, schema_in, write_files
+from streamrec.cli.converting import Conversion, Written, placing, read, schema_in, write_files
 from streamrec.cli.output import format_bytes, plural, print_json, print_line
 from streamrec.cli.progress import progress
 from streamrec.cli.reading import run, total_bytes
@@ -159,7 +159,7 @@ async def convert(
         await check_target(goal, found, plan.target, plan.manifest, plan.overwrite)
         kinds = {column.name: column.kind for column in columns or () if column.kind is not None}
         how = Conversion(source, Reading(None if features is None else frozenset(features), kinds), storage_options)
-        async with Rollback(plan.target.storage_options) as rollback:
+        async with placing(found, how), Rollback(plan.target.storage_options) as rollback:
             if plan.ray_address is not None:
                 work = Work(how, plan.target, plan.form, columns)
                 return await convert_on(found, work, plan.manifest, rollback)

@@ -37,6 +37,9 @@ class ListedShards(Protocol):
     def paths(self) -> Sequence[str]: ...
 
     @property
+    def labels(self) -> Sequence[str]: ...
+
+    @property
     def sizes(self) -> Mapping[str, int]: ...
 
     @property

@@ -10,7 +10,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
@@ -85,6 +85,11 @@ class Listing:
         self._joined = 0
         if found is not None:
             self.paths, self.sizes, self.complete = list(found.paths), dict(found.sizes), True
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """What errors call each: its URL."""
+        return self.paths
 
     @property
     def part(self) -> tuple[int, int]:

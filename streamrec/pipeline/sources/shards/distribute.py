@@ -160,6 +160,16 @@ class Share:
         """A shard's URL for each portion."""
         return [portion.path for portion in self.portions]
 
+    @property
+    def labels(self) -> Sequence[str]:
+        """What errors call each portion: in a piece of a shard, records are counted from its beginning."""
+        return [
+            f"{portion.path} (the part from byte {portion.piece.start:,} on)"
+            if portion.piece is not None and portion.piece.start
+            else portion.path
+            for portion in self.portions
+        ]
+
     async def until(self, count: int) -> None:
         """All is known."""
 

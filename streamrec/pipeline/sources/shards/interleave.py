@@ -102,7 +102,7 @@ class Interleave:
         batch: How many records make a batch behind this.
         skip: How many records precede the first batch.
         most_bytes: No pull of long records need take more, unless it is CHUNK_BYTES.
-        paths: The shards' URLs, which grow with `extend`: positions tell errors in which shard a record lies.
+        paths: What errors call the shards, which grow with `extend`: positions tell in which one a record lies.
 
     Attributes:
         queues: Those in the slots, and those that are fed ahead of their turn, by their shards' numbers.

@@ -166,8 +166,8 @@ async def read(
     turn = InterleaveMark.from_json(state) if state is not None else None
     plan = shards.plan.within(within.deterministic)
     skip, most = within.skip - within.begun, within.budget // CHUNK_SHARE
-    paths = opened.listing.paths
-    interleave = Interleave(plan, 0, turn, batch=within.batch, skip=skip, most_bytes=most, paths=paths)
+    labels = opened.listing.labels
+    interleave = Interleave(plan, 0, turn, batch=within.batch, skip=skip, most_bytes=most, paths=labels)
     async with background() as tasks:
         with closing(Fetchers(shards, opened, tasks, within)) as feeds:
             chunks = interleaved(interleave, feeds, opened.listing)
