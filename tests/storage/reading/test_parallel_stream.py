@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from streamrec.errors import ClosedError, ObjectChangedError, PermissionDeniedError, StorageError
 from streamrec.shards import ShardReader
 from streamrec.storage import RetryPolicy, Storages
-from streamrec.storage.backend import Body
+from streamrec.storage.backend import BLOCK_BYTES, Body
 from streamrec.storage.reading.adaptive_concurrency import AdaptiveConcurrency
 from streamrec.storage.reading.connections import Connections
 from streamrec.storage.reading.parallel_stream import SLOW_REST, ParallelStream, open_parallel
+from streamrec.storage.reading.range_buffer import RangeBuffer
 from streamrec.storage.reading.range_plan import FIRST_RANGE
 from streamrec.storage.reading.stream import ResumingStream
 from streamrec.storage.resilience.hedging import FIRST_BYTE_FLOOR, Hedging
@@ -200,28 +201,41 @@ async def test_the_rest_of_a_range_that_flows_slowly_is_asked_for_by_others() ->
     check_nothing_is_left(backend, connections)
 
 
-async def test_a_range_for_which_nobody_waits_is_not_slow() -> None:
+async def test_a_range_that_waits_for_room_is_not_slow() -> None:
     clock = Ticks()
-    connections = Connections(len(LARGE), AdaptiveConcurrency(start=4, most=4), clock)
-    backend = Scattered(LARGE, seed=2)
-    backend.watch = lambda: setattr(clock, "now", clock.now + 0.01)
-    stream = await opened(backend, connections, traffic=Traffic(hedging=Unhurried(1.0, 20.0, 20.0)))
-    got, buffer = bytearray(), memoryview(bytearray(2 * MIB))
-    while count := await stream.readinto(buffer):
-        got += buffer[:count]
-        clock.now += 100  # the consumer rests
-    assert got == LARGE
-    check_requests(backend, 0, None, 0.0, len(LARGE))
+    connections = Connections(4 * BLOCK_BYTES, clock=clock)
+    backend, share = Scattered(LARGE, dries_up=3 * BLOCK_BYTES + 1), connections.join()
+    piece = RangeBuffer(request_of(backend)(0, len(LARGE), None), connections, share, len(LARGE))
+
+    def others_give_much() -> None:
+        clock.now += 100
+        connections.slow_connections.each += 1 << 30
+
+    assert connections.promise(share, 4 * BLOCK_BYTES)
+    piece.begin(4 * BLOCK_BYTES, lambda: None)
+    await until(lambda: piece.hungry)
+    others_give_much()
+    assert not piece.slow
+    await piece.readinto(memoryview(bytearray(BLOCK_BYTES)))
+    assert piece.feed()
+    await until(lambda: backend.waits is not None)
+    assert not piece.slow
+    others_give_much()
+    assert piece.slow
+    backend.answered.set()
+    assert piece.task is not None
+    await piece.task
+    while piece.ready:
+        await piece.readinto(memoryview(bytearray(BLOCK_BYTES)))
+    await piece.aclose()
+    connections.leave(share)
+    check_nothing_is_left(backend, connections)
 
 
-class Unhurried(Hedging):
-    """For requests that are counted: a machine with other work to do may stand still for longer than the floor."""
-
-    def first_byte_limit(self) -> float:
-        return 20.0
-
-    def stall_limit(self) -> float:
-        return 20.0
+async def until(what: Callable[[], bool]) -> None:
+    """Lets others go first until that is so."""
+    while not what():  # noqa: ASYNC110 - a property, which sets no event
+        await asyncio.sleep(0)
 
 
 class Ticks:
