@@ -27,7 +27,6 @@ __all__ = [
     "EmptyBody",
     "ObjectInfo",
     "PartSink",
-    "PartialBody",
     "ReadsShort",
     "Sent",
     "ShortObject",
@@ -67,6 +66,10 @@ class Body(Protocol):
         """Whether other ranges of the object may be asked for at the same time, and make it faster."""
 
     @property
+    def stop(self) -> int | None:
+        """One past its last byte, where it may end before what was asked for does: the rest is asked for then."""
+
+    @property
     def info(self) -> ObjectInfo:
         """The whole object's size and version, as this response tells them."""
 
@@ -75,15 +78,6 @@ class Body(Protocol):
 
     async def aclose(self) -> None:
         """Frees the connection, also where bytes are left. May be called twice."""
-
-
-@runtime_checkable
-class PartialBody(Protocol):
-    """A body that may end before what was asked for does: the stream asks for the rest when it is there."""
-
-    @property
-    def stop(self) -> int | None:
-        """One past its last byte; None where it has all that was asked for."""
 
 
 @runtime_checkable
@@ -233,6 +227,7 @@ class EmptyBody:
     info: ObjectInfo
     keeps_time: bool = True
     splits: bool = False
+    stop: None = None
 
     async def readinto(self, buffer: memoryview) -> int:
         """Always 0."""

@@ -12,7 +12,7 @@ The contract, which the rest of streamrec relies on:
   are missing (`hedging` says when), and by one more where that is late as well; the one that comes first is read,
   the other's connection is closed.
 * After an error the stream is closed, and so is its connection. Bytes before the error were delivered.
-* A body that ends before the object does (`PartialBody`) is followed by the next one, which is asked for while its
+* A body that ends before the object does (`Body.stop`) is followed by the next one, which is asked for while its
   bytes come, once the caller has read a megabyte: no first byte is waited for in between.
 * Back-pressure is the caller's: nothing is read ahead of `readinto` but what the socket holds.
 """
@@ -25,7 +25,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar, cast
 
 from streamrec.errors import ClosedError
-from streamrec.storage.backend import Backend, Body, EmptyBody, ObjectInfo, PartialBody, Viewable
+from streamrec.storage.backend import Backend, Body, EmptyBody, ObjectInfo, Viewable
 from streamrec.storage.reading.request_ahead import RequestAhead
 from streamrec.storage.resilience.deadlines import MovingDeadline
 from streamrec.storage.resilience.faults import Cause, TransientError, changed
@@ -447,7 +447,7 @@ class ResumingStream:
     def _accept(self, body: Body) -> None:
         """From here on this body is read; pins what it tells of the object."""
         info, self._body = self.info, body
-        self._body_stop = body.stop if isinstance(body, PartialBody) else None
+        self._body_stop = body.stop
         if _differs(info.version, body.info.version) or _differs(info.size, body.info.size):
             raise changed(info.path, self.position, self._end)
         self.info = ObjectInfo(info.path, body.info.size, body.info.version or info.version)

@@ -248,6 +248,7 @@ class ClientBody:
     """
 
     keeps_time = False
+    stop = None
     splits = True
 
     def __init__(self, body: Any, info: ObjectInfo, start: int, end: int | None) -> None:
