@@ -187,6 +187,26 @@ async def test_what_is_not_there_is_said_at_once(store: Store) -> None:
         assert storages.statistics.snapshot().backends["s3"].fallbacks == 0
 
 
+@newest
+async def test_an_empty_object_says_nothing_of_the_others(store: Store) -> None:
+    """Not while nothing is proven either, as where many objects are opened at once: it is a 416 to everybody."""
+    names = [f"{store.url}/{uuid4().hex}/{number}" for number in range(3)]
+    async with Storages(store.options, retry=QUICK) as storages:
+        storage = await storages.at(store.url)
+        for name in names:
+            async with await storage.upload(name) as upload:
+                await upload.write(b"" if name is names[1] else b"x")
+        gets: RepeatedGets = storage._backend._repeated_gets  # type: ignore[attr-defined]
+        assert await storage.read_range(names[0], 0, 10) == b"x"
+        gets._noted.update(gets._proven)
+        gets._proven.clear()
+        assert await storage.read_range(names[1], 0, 10) == b""
+        gets._noted.clear()
+        assert await storage.read_range(names[2], 0, 10) == b"x"
+        assert gets._proven
+        assert storages.statistics.snapshot().backends["s3"].fallbacks == 0
+
+
 @pytest.mark.parametrize("token", [None, "a/token+of=ours"])
 @pytest.mark.parametrize("key", ["a.tfrecord", "dir//x y+ü%?~.tfrecord"])
 @pytest.mark.parametrize("own", [{"Range": "bytes=0-"}, {"Range": "bytes=5-9", "If-Match": '"an  etag"'}])

@@ -187,7 +187,7 @@ class S3Backend:
         """A GET by the client itself."""
         extra = {name.replace("-", ""): value for name, value in headers.items()}
         response = await self._fs._call_s3("get_object", Bucket=bucket, Key=key, **extra)
-        self._repeated_gets.answered(bucket)
+        self._repeated_gets.answered(bucket, key)
         meta = response["ResponseMetadata"]
         return Response(meta["HTTPStatusCode"], HeadersDict(meta["HTTPHeaders"]), self._raw(response["Body"]))
 

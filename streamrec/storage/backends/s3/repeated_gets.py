@@ -85,15 +85,15 @@ class RepeatedGets:
         self.fast_path = FastPath("repeating the client's GET requests (streamrec.storage.backends.s3.repeated_gets)")
         self._noted: dict[str, _Sent] = {}
         self._proven: dict[str, _Sent] = {}
-        self._refused: dict[str, ClientError] = {}
+        self._refused: dict[tuple[str, str], ClientError] = {}
         self._signatures: dict[str, Signature | None] = {}
         self._tried: set[tuple[str, Keys]] = set()
         for events in (filesystem._s3.meta.events, filesystem.session.get_component("event_emitter")):
             events.register_last("before-send.s3.GetObject", self._note, unique_id="streamrec-gets")
 
-    def answered(self, bucket: str) -> None:
-        """The client's own GET was answered well: what was noted is right, unless it was refused just now."""
-        refused = self._refused.pop(bucket, None)
+    def answered(self, bucket: str, key: str) -> None:
+        """The client's own GET was answered well: what was noted is right, unless it was refused for this object."""
+        refused = self._refused.pop((bucket, key), None)
         if refused is not None:
             self.fast_path.leave(bucket, refused)
         elif bucket in self._noted:
@@ -118,7 +118,7 @@ class RepeatedGets:
         except ClientError as error:
             if is_of_the_store(error) or (bucket in self._proven and is_of_the_object(error)):
                 raise
-            self._refused[bucket] = error
+            self._refused[bucket, key] = error
             return None
         except Exception as error:
             if is_of_the_network(error):
