@@ -95,8 +95,11 @@ class _Files:
             return self._buckets(exchange)
         if asked.op in ("bucket", "list"):
             return self._bucket(exchange)
-        discard_body(exchange)
-        return _refuse(exchange, 501, "NotImplemented", "The simulated store only reads; write into its directory.")
+        waits = bool(field(exchange.request.fields, "expect"))  # for leave to send the body: botocore does
+        if not waits:
+            discard_body(exchange)
+        _refuse(exchange, 501, "NotImplemented", "The simulated store only reads; write into its directory.")
+        return not waits
 
     def _object(self, exchange: Exchange) -> bool:
         asked = exchange.route

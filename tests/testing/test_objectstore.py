@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+import streamrec
 from streamrec.testing.faults import NO_FAULTS
 from streamrec.testing.network import wire
 from streamrec.testing.objectstore import ObjectStore
@@ -155,6 +156,13 @@ def test_writing_is_refused_and_the_connection_lives_on(store: ObjectStore, cont
         ("write", 3, 0),
         ("read", 0, 0),
     ]
+
+
+async def test_a_client_that_waits_for_leave_to_write_is_refused_at_once(store: ObjectStore) -> None:
+    options = {"endpoint_url": store.url, "key": "any", "secret": "any"}
+    with pytest.raises(streamrec.StorageError, match="only reads"):
+        async with streamrec.ShardWriter("s3://bucket/new.tfrecord", storage_options=options) as writer:
+            await writer.write(b"record")
 
 
 def test_the_log_and_the_counters(store: ObjectStore) -> None:
