@@ -101,7 +101,7 @@ async def test_a_broken_body_goes_on_where_it_broke(network: FaultyNetwork, star
     network.meets(Fault(cut=300_000), Fault(cut=0), Fault(cut=1), Fault(cut=500_000))
     stream = await network.storage.stream(network.path, start)
     assert await read_all(stream) == DATA[start:]
-    starts = [int(text.removeprefix("bytes=").rstrip("-") or 0) - start for text in network.proxy.ranges()]
+    starts = [int(text.removeprefix("bytes=").split("-")[0] or 0) - start for text in network.proxy.ranges()]
     assert len(starts) == 5
     assert starts == sorted(starts)
     assert starts[0] == 0 <= starts[1] <= 300_000  # less, where a dying connection took bytes with it
