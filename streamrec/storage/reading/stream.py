@@ -243,7 +243,8 @@ class ResumingStream:
             if self.position == self._body_stop:
                 await self._drop()
             body = self._body or await self._connect()
-            await self._look_ahead()
+            if self._body_stop is not None:
+                await self._look_ahead(self._body_stop)
             watched = self._backend.remote or not body.keeps_time
             count = await (self._read(body, buffer) if watched else body.readinto(buffer))
             if count is not None:
@@ -286,11 +287,8 @@ class ResumingStream:
         await self._leave_ahead()
         return self._body or await self._ask()
 
-    async def _look_ahead(self) -> None:
-        """Asks for what follows the body that is read, where that ends early; and no more where all ends before."""
-        start = self._body_stop
-        if start is None:
-            return
+    async def _look_ahead(self, start: int) -> None:
+        """Asks for what follows the body that is read, which ends early; and no more where all ends before."""
         if self._stop is None or start >= self._stop:
             await self._leave_ahead()
         elif self._ahead is None and self.position >= self._proof:

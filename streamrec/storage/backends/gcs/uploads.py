@@ -28,6 +28,7 @@ import aiohttp
 from streamrec.errors import IntegrityError, NotFoundError, ObjectChangedError, StorageError
 from streamrec.storage.backend import ObjectInfo, Sent
 from streamrec.storage.backends.gcs.responses import check, info_in, read_json, resource
+from streamrec.storage.backends.http.pieces_body import between
 from streamrec.storage.backends.http.responses import seam
 from streamrec.storage.backends.urls import split_object
 from streamrec.storage.resilience.faults import exists
@@ -156,7 +157,7 @@ class GcsUpload:
                 raise StorageError(
                     f"the store has {there:,} bytes of this upload where {offset:,} were sent", self._path
                 )
-            there = await self._put(_span(there, stop, whole), _behind(pieces, there - offset))
+            there = await self._put(_span(there, stop, whole), between(pieces, there - offset, stop - offset))
         self._doubt = False
 
     async def _ask(self, whole: Sent | None) -> int:
@@ -221,15 +222,6 @@ class GcsUpload:
             yield
         except ObjectChangedError as error:
             raise exists(self._path) from error
-
-
-def _behind(pieces: Pieces, start: int) -> Pieces:
-    """The bytes from `start` on."""
-    rest, offset = [], 0
-    for piece in pieces:
-        rest.append(piece[max(0, start - offset) :])
-        offset += len(piece)
-    return rest
 
 
 def _span(there: int, stop: int, whole: Sent | None) -> dict[str, str]:

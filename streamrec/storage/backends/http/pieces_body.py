@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import aiohttp
 
-__all__ = ["PiecesBody"]
+__all__ = ["PiecesBody", "between"]
 
 CHUNK_BYTES: Final = 256 << 10
 """After so many the event loop breathes."""
@@ -70,11 +70,7 @@ class PiecesBody(aiohttp.Payload):
         """The next bytes."""
         start, stop = self._position, self._length if size is None or size < 0 else self._position + size
         self._position = max(start, min(stop, self._length))
-        found, offset = [], 0
-        for piece in self._pieces:
-            found.append(piece[max(0, start - offset) : max(0, stop - offset)])
-            offset += len(piece)
-        return b"".join(found)
+        return b"".join(between(self._pieces, start, stop))
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Goes to another place."""
@@ -84,3 +80,16 @@ class PiecesBody(aiohttp.Payload):
     def tell(self) -> int:
         """Where the next bytes are."""
         return self._position
+
+
+def between(pieces: Sequence[memoryview], start: int, stop: int) -> Sequence[memoryview]:
+    """The bytes from `start` to `stop` of all pieces together.
+
+    >>> [bytes(piece) for piece in between([memoryview(b"abc"), memoryview(b"def")], 1, 5)]
+    [b'bc', b'de']
+    """
+    found, offset = [], 0
+    for piece in pieces:
+        found.append(piece[max(0, start - offset) : max(0, stop - offset)])
+        offset += len(piece)
+    return found
