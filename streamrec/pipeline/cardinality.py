@@ -17,6 +17,7 @@ from streamrec.pipeline.elements.nests import leaves
 from streamrec.pipeline.engine.description import Chain, Source
 from streamrec.pipeline.engine.session import session
 from streamrec.pipeline.sources.shards.ranks import Rank, rank_here, worker_here
+from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.pipeline.stages.stage import Map, Stage
 
 __all__ = ["INFINITE_CARDINALITY", "UNKNOWN_CARDINALITY", "cardinality_of"]
@@ -54,6 +55,8 @@ def cardinality_of(chain: Chain, rank: Rank | None = None) -> int:
 
 def of_source(source: Source, rank: Rank | None) -> int:
     """How many elements a source gives a rank."""
+    if isinstance(source, Shards):  # most are: no other source is loaded for them, while shards are being opened
+        return UNKNOWN_CARDINALITY
     inner = partial(cardinality_of, rank=rank)
     match source:
         case sources.Range() | sources.Slices():
