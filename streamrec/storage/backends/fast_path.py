@@ -25,11 +25,10 @@ class FastPath:
 
     Attributes:
         fallbacks: How often it was left for the client's own way.
-        helped_bytes: Bytes that helpers received on it (`http/helpers.py`).
     """
 
     def __init__(self, what: str) -> None:
-        self.fallbacks = self.helped_bytes = 0
+        self.fallbacks = 0
         self._what = what
         self._left: set[Hashable] = set()
 

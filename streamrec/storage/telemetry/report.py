@@ -50,7 +50,6 @@ COUNTERS: Final = (
     Counter("waited_for_store", "waited_for_store_seconds", "s", "Time that readers waited for bytes."),
     Counter("waited_for_consumer", "waited_for_consumer_seconds", "s", "Time that responses waited for a reader."),
     Counter("fallbacks", "fallbacks", "1", "Fast paths that were left for the client's own way."),
-    Counter("helped_bytes", "helped_bytes", "By", "Bytes that helper threads deciphered."),
     Counter("losses", "losses", "1", "Damaged places that were skipped."),
     Counter("lost_bytes", "lost_bytes", "By", "Bytes that were lost there."),
 )
@@ -84,8 +83,6 @@ def _parts(counts: Counts) -> Iterable[str]:
         yield f"{counts.hedges_won} of {_many(counts.hedges, 'hedge')} won"
     if counts.fallbacks:
         yield f"{_many(counts.fallbacks, 'fallback')} to the client's own way"
-    if counts.helped_bytes:
-        yield f"{counts.helped_bytes / 1e6:,.1f} MB deciphered by helper threads"
     if counts.losses:
         yield f"{_many(counts.losses, 'loss', 'losses')} of {counts.lost_bytes:,} bytes"
 

@@ -113,7 +113,6 @@ class Counts:
         losses: Damaged places that readers reported.
         lost_bytes: How many bytes were lost there.
         fallbacks: Fast paths over a client's private details that were left for its own way (`fast_path.py`).
-        helped_bytes: Bytes over TLS that helper threads deciphered, beside the thread that fetches.
     """
 
     requests: int = 0
@@ -131,7 +130,6 @@ class Counts:
     losses: int = 0
     lost_bytes: int = 0
     fallbacks: int = 0
-    helped_bytes: int = 0
 
 
 class Tally:
@@ -172,11 +170,11 @@ class Tally:
         self._waited_for_turn = self._waited_for_store = self._waited_for_consumer = 0.0
         self._retries = NO_RETRIES.copy()  # all of them, so that its size never changes under a reader
         self._first_byte = Histogram()
-        self._fast_paths: list[tuple[FastPath, int, int]] = []
+        self._fast_paths: list[tuple[FastPath, int]] = []
 
     def watch(self, fast_path: FastPath) -> None:
-        """How often it is left from now on, and what helpers do on it, counts here."""
-        self._fast_paths.append((fast_path, fast_path.fallbacks, fast_path.helped_bytes))
+        """How often it is left from now on counts here."""
+        self._fast_paths.append((fast_path, fast_path.fallbacks))
 
     def block(self, nbytes: int, store: float, consumer: float) -> None:
         """A block arrived, after so many seconds for the store and, before that, for the consumer."""
@@ -259,8 +257,7 @@ class Tally:
             first_byte=self._first_byte.distribution(),
             losses=self._losses,
             lost_bytes=self._lost_bytes,
-            fallbacks=sum(path.fallbacks - before for path, before, _ in self._fast_paths),
-            helped_bytes=sum(path.helped_bytes - before for path, _, before in self._fast_paths),
+            fallbacks=sum(path.fallbacks - before for path, before in self._fast_paths),
         )
 
 

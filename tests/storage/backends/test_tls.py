@@ -17,7 +17,6 @@ from streamrec.kernels import crc32c
 from streamrec.storage import Storage, Storages
 from streamrec.storage.backends.fast_path import FastPath
 from streamrec.storage.backends.http import openssl, take_over, tls_body
-from streamrec.storage.backends.http.helpers import Helpers, Load
 from streamrec.storage.uploads.checksums import encoded
 from streamrec.testing.servers import Store, seaweedfs
 from tests.storage.contract import QUICK, read_all
@@ -82,22 +81,17 @@ def _said(headers: dict[str, str | bytes]) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-@pytest.fixture(params=["alone", "helped", "record by record"])
-def helpers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Helpers:
-    """Bodies are deciphered by the event loop's thread, all of them by two helpers, or where OpenSSL is built in."""
+@pytest.fixture(params=["by OpenSSL", "record by record"])
+def decryption(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bodies are decrypted by one call of OpenSSL, or by Python's ssl module where OpenSSL is built in."""
     if request.param == "record by record":
         monkeypatch.setattr(take_over, "BUFFERED_BODIES", FastPath("receiving bodies with OpenSSL built in"))
         monkeypatch.delattr("_ssl.__file__")
         openssl.library.cache_clear()
-    helpers = Helpers(2 if request.param == "helped" else 0)
-    monkeypatch.setattr(tls_body, "HELPERS", helpers)
-    monkeypatch.setattr(Load, "is_busy", lambda _: True)
-    return helpers
 
 
-async def test_bodies_land_deciphered(
-    storage: Storage, path: str, helpers: Helpers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("decryption")
+async def test_bodies_land_deciphered(storage: Storage, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A whole object by one GET and by several, in reads of any size: every byte, though the kernel gathers."""
     landed: list[tls_body.TLSBody] = []
     begin = tls_body.TLSBody.__init__
@@ -113,7 +107,6 @@ async def test_bodies_land_deciphered(
     for step in (70_001, 1 << 20, 4 << 20):
         assert await read_all(await storage.stream(path), step) == data
     assert len(landed) >= 6
-    assert (storage._traffic.tally.counts().helped_bytes > 30 << 20) == (helpers.most > 0)  # type: ignore[attr-defined]
     for end in (2_000_000, 2_000_001):
         assert await storage.read_range(path, 7, end) == data[7:end]
 
@@ -186,7 +179,7 @@ def flipped(data: bytes) -> bytes:
     return data[:100] + bytes([data[100] ^ 1]) + data[101:]
 
 
-@pytest.mark.usefixtures("helpers")
+@pytest.mark.usefixtures("decryption")
 async def test_a_connection_serves_one_request_after_another(store: Store, path: str) -> None:
     """A handshake is dear: behind a body that was deciphered past asyncio, asyncio goes on with the connection."""
     data = os.urandom(8 << 20)
@@ -206,10 +199,9 @@ async def test_a_connection_serves_one_request_after_another(store: Store, path:
     assert len(used) == 1
 
 
+@pytest.mark.usefixtures("decryption")
 @pytest.mark.parametrize("how", ["a flipped bit", "a connection that ends"])
-async def test_damage_on_the_way_is_a_broken_body_that_is_gone_on_with(
-    store: Store, path: str, how: str, helpers: Helpers
-) -> None:
+async def test_damage_on_the_way_is_a_broken_body_that_is_gone_on_with(store: Store, path: str, how: str) -> None:
     """No byte of a record of TLS that was changed is handed out."""
     data = os.urandom(8 << 20)
     async with Storages(store.options, retry=QUICK) as storages, await (await storages.at(path)).upload(path) as upload:
@@ -228,6 +220,41 @@ async def test_damage_on_the_way_is_a_broken_body_that_is_gone_on_with(
         assert harmed
         assert stream.tally.counts().retries["broken"] >= 1
         assert take_over.BUFFERED_BODIES.is_open(tls_body.ALL), "what came is at fault, and not the way"
+
+
+def test_a_storm_and_a_resume_in_it(store: Store, path: str) -> None:
+    """Every third connection breaks within its body: the same records in the same order, also from a state on."""
+    shards = {f"{path}-{index}.tfrecord": [os.urandom(50_000) for _ in range(60)] for index in range(6)}
+    broken = itertools.count()
+
+    async def write() -> None:
+        for url, records in shards.items():
+            async with ShardWriter(url, storage_options=store.options) as writer:
+                for record in records:
+                    await writer.write(record)
+
+    def harm(number: int, came: int, chunk: bytes) -> bytes | None:
+        if number % 3 == 1 and came > 400_000:
+            next(broken)
+            return None
+        return chunk
+
+    async def read() -> list[bytes]:
+        async with relayed(store, harm) as options:
+            dataset = TFRecordDataset(list(shards), num_parallel_reads=6, storage_options=options, retry=QUICK)
+
+            def resumed() -> list[bytes]:
+                with dataset.iterate() as records:
+                    first = list(itertools.islice(records, 133))
+                    state = records.state_dict()
+                with dataset.iterate(state=state) as records:
+                    return first + list(records)
+
+            return await asyncio.to_thread(resumed)
+
+    asyncio.run(write())
+    assert asyncio.run(read()) == [record for turn in zip(*shards.values(), strict=True) for record in turn]
+    assert next(broken) > 0
 
 
 @pytest.mark.parametrize("broken", ["asyncio", "OpenSSL", "reading"])

@@ -2,7 +2,7 @@
 
 asyncio gives each TLS connection a buffer of 256 KiB, copies it into OpenSSL's, and calls back for each piece that it
 deciphers. Here OpenSSL reads the socket itself (`openssl.py`), as much in one call as the caller wants and the kernel
-has, on the event loop's thread or on a helper (`helpers.py`).
+has.
 
 The handshake is over by then: the connection was verified by the client's own SSL context, and its `SSLObject` goes on.
 asyncio's TLS is told that it is over, so it neither reads the connection nor shuts it down. Behind the body's last byte
@@ -26,7 +26,6 @@ from typing import Any, Final
 
 from streamrec.storage.backends.fast_path import FastPath
 from streamrec.storage.backends.http.buffered_body import GATHER, LINGER
-from streamrec.storage.backends.http.helpers import HELPERS
 from streamrec.storage.backends.http.openssl import RecordReader, SocketReader, decipher
 
 __all__ = ["ALL", "TLSBody", "take_over_tls"]
@@ -51,7 +50,7 @@ class TLSBody:
         protocol: asyncio's TLS of the connection.
         remaining: Bytes of the body that have not come yet.
         finish: Called when all have come, and the connection is asyncio's again.
-        way: Left where an error is neither the network's nor the server's; what helpers did counts there.
+        way: Left where an error is neither the network's nor the server's.
     """
 
     def __init__(self, protocol: Any, remaining: int, finish: Callable[[], None], way: FastPath) -> None:
@@ -80,7 +79,7 @@ class TLSBody:
             while filled < len(target):
                 if self._empty and not await self._readable(len(target) - filled, self._remaining - filled, until):
                     break
-                filled += await self._read(target[filled:])
+                filled += self._read(target[filled:])
                 self._empty = filled < len(target)
                 if filled and until is None:
                     until = self._loop.time() + LINGER
@@ -106,7 +105,7 @@ class TLSBody:
         self._transport.resume_reading()
         self._finish()
 
-    async def _read(self, target: memoryview) -> int:
+    def _read(self, target: memoryview) -> int:
         """What is there now: what asyncio took off the socket before, then what the socket has."""
         if self._reader is None:
             count = decipher(self._connection, target)
@@ -116,12 +115,7 @@ class TLSBody:
             target = target[count:]
         else:
             count = 0
-        if HELPERS.wanted():
-            helped = await HELPERS.read(self._reader.read, target)
-            self._way.helped_bytes += helped
-            count += helped
-        else:
-            count += self._reader.read(target)
+        count += self._reader.read(target)
         if self._answers.pending:  # to a change of keys
             self._transport.write(self._answers.read())
         return count
