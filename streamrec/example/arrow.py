@@ -5,7 +5,8 @@ arrow.apache.org/docs/format/Columnar.html:
 
 - Numbers of shape [n]: a primitive array over the same memory. bool is copied, to bits.
 - Numbers of shape [n, k]: a fixed-size list of k values.
-- Strings: large_binary. They are copied together, unless they lie back to back.
+- Strings: large_binary, or large_utf8 where the caller says that they are text. They are copied together, unless they
+  lie back to back.
 - A RaggedTensor: for each ragged dimension a list (int32 splits) or large list (int64 splits) over the same memory.
 - A SparseTensor of two dimensions, which a VarLenFeature gives: a large list, whose offsets are counted.
 - A dict: a struct of its columns.
@@ -13,7 +14,7 @@ arrow.apache.org/docs/format/Columnar.html:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -52,9 +53,15 @@ class ArrowBatch:
 
     Args:
         columns: What `parse_example` gives: a dict of arrays, BytesColumns, ragged and sparse tensors.
+        text: Names of columns of byte strings that become text (large_utf8) instead of binary.
+
+    Attributes:
+        described: The description of the batch.
 
     Raises:
-        FeatureError: A column has no counterpart in Arrow, or columns have different lengths; the message says which.
+        FeatureError: A column has no counterpart in Arrow, or columns have different lengths; `text` names something
+            that is not a column of byte strings, or whose bytes are not UTF-8. The message says which column, and for
+            bytes which row.
 
     Examples:
         >>> import pyarrow
@@ -63,12 +70,78 @@ class ArrowBatch:
         ([3, 4], [b'a', b'b'])
     """
 
-    def __init__(self, columns: Mapping[str, Any]) -> None:
-        self._described = described_column("", dict(columns))
+    def __init__(self, columns: Mapping[str, Any], *, text: Iterable[str] = ()) -> None:
+        form, name, count, buffers, children = described_column("", dict(columns))
+        wanted = frozenset(text)
+        check_names(wanted, columns)
+        children = tuple(_text(child) if child[1] in wanted else child for child in children)
+        self.described: Described = (form, name, count, buffers, children)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers."""
+        return _nbytes(self.described)
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
         """The capsules `arrow_schema` and `arrow_array`. `requested_schema` is not heeded, as the interface allows."""
-        return kernels.arrow_array(self._described)
+        return kernels.arrow_array(self.described)
+
+
+def check_names(text: Iterable[str], columns: Iterable[str]) -> None:
+    """Raises FeatureError for the first name in `text` that is not among `columns`."""
+    known = list(columns)
+    if unknown := sorted(set(text).difference(known)):
+        raise FeatureError(
+            f"no column has this name, which text= gives: the columns are {', '.join(known)}", unknown[0]
+        )
+
+
+def _nbytes(described: Described) -> int:
+    _, _, _, buffers, children = described
+    return sum(memoryview(buffer).nbytes for buffer in buffers if buffer is not None) + sum(map(_nbytes, children))
+
+
+def _text(described: Described) -> Described:
+    """A column of byte strings as one of text.
+
+    Raises:
+        FeatureError: It has other values, or bytes that are not UTF-8; says in which row.
+    """
+    form, name, count, buffers, children = described
+    if form == "Z":
+        _check_utf8(name, *buffers[1:])
+        return ("U", name, count, buffers, ())
+    if form == "+s" or not children:
+        raise FeatureError("this column has no byte strings, and only these can be text: leave it out of text=", name)
+    try:
+        return (form, name, count, buffers, (_text(children[0]),))
+    except FeatureError as error:
+        row = error.record
+        if row is not None:
+            splits = buffers[1] if len(buffers) > 1 else np.arange(count + 1) * int(form.removeprefix("+w:"))
+            row = int(np.searchsorted(splits, row, side="right")) - 1
+        raise FeatureError(error.reason, name, row) from None
+
+
+def _check_utf8(name: str, offsets: npt.NDArray[np.int64], data: Any) -> None:
+    """Raises FeatureError for the first string that is not UTF-8.
+
+    All bytes together are decoded at once: if that succeeds, only a string that begins within a character is wrong.
+    """
+    view = memoryview(data).cast("B")
+    starts = offsets[:-1][offsets[:-1] < offsets[1:]]
+    try:
+        str(view[offsets[0] : offsets[-1]], "utf-8")
+        if not (np.frombuffer(view, np.uint8)[starts] & 0xC0 == 0x80).any():
+            return
+    except UnicodeDecodeError:
+        pass
+    for row, (start, end) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
+        try:
+            str(view[start:end], "utf-8")
+        except UnicodeDecodeError as error:
+            reason = f"bytes that are not UTF-8 ({error.reason} at byte {error.start}): leave the column out of text="
+            raise FeatureError(reason, name, row) from None
 
 
 def described_column(name: str, column: Any) -> Described:

@@ -2,9 +2,9 @@
 
 Rules of this file:
 - Only what was seen is said: kinds, how many values a record holds, how many records lack the feature.
-- The proposal parses every record that was looked at. One length everywhere gives a FixedLenFeature, with a
-  default where records lack it; lengths that differ give a RaggedFeature. Shapes beyond one dimension are not
-  in the data: an Example holds flat lists.
+- The proposal parses every record that was looked at. One length everywhere gives a FixedLenFeature; lengths that
+  differ, and records that lack the feature, give a RaggedFeature. No proposal has a default: it would be a value that
+  nobody wrote. Shapes beyond one dimension are not in the data: an Example holds flat lists.
 - A feature with two kinds in the same data has no description; it is an error that names both.
 - Nothing is kept of the records but counts.
 """
@@ -33,7 +33,6 @@ __all__ = ["FeatureSummary", "Schema", "infer_features"]
 
 _DTYPES: Mapping[str, Dtype] = {"bytes_list": bytes, "float_list": np.float32, "int64_list": np.int64}
 _CODE = {bytes: "bytes", np.float32: "np.float32", np.int64: "np.int64"}
-_DEFAULTS: Mapping[Dtype, Any] = {bytes: b"", np.float32: 0.0, np.int64: 0}
 
 
 @dataclass(frozen=True)
@@ -47,6 +46,7 @@ class FeatureSummary:
         present: Those that hold the feature with a kind.
         shortest: The fewest values where it is present; 0 where it never was.
         longest: The most values.
+        without_kind: Records that hold the feature without a kind: parsing takes it for missing.
         shortest_list: For a feature list: the fewest steps of a record; None for other features.
         longest_list: The most steps; None for other features.
     """
@@ -57,6 +57,7 @@ class FeatureSummary:
     present: int
     shortest: int
     longest: int
+    without_kind: int = 0
     shortest_list: int | None = None
     longest_list: int | None = None
 
@@ -76,13 +77,9 @@ class FeatureSummary:
         dtype = self.dtype or bytes
         if self.longest_list is not None:
             return self._proposal_of_list(dtype)
-        if not self.fixed or not self.longest:
+        if self.present < self.records or not self.fixed or not self.longest:
             return RaggedFeature(dtype)
-        shape = () if self.longest == 1 else (self.longest,)
-        if self.present == self.records:
-            return FixedLenFeature(shape, dtype)
-        default = _DEFAULTS[dtype] if not shape else [_DEFAULTS[dtype]] * self.longest
-        return FixedLenFeature(shape, dtype, default)
+        return FixedLenFeature(() if self.longest == 1 else (self.longest,), dtype)
 
     def _proposal_of_list(self, dtype: Dtype) -> Feature:
         if self.fixed and self.longest and self.present == self.records:
@@ -129,17 +126,11 @@ def _code(variable: str, summaries: tuple[FeatureSummary, ...]) -> str:
 
 def _constructor(feature: Feature) -> str:
     if isinstance(feature, FixedLenFeature):
-        default = "" if feature.default_value is None else f", {_listed(feature.default_value)}"
-        return f"FixedLenFeature({list(feature.shape)}, {_CODE[feature.dtype]}{default})"
+        return f"FixedLenFeature({list(feature.shape)}, {_CODE[feature.dtype]})"
     if isinstance(feature, FixedLenSequenceFeature):
         missing = ", allow_missing=True" if feature.allow_missing else ""
         return f"FixedLenSequenceFeature({list(feature.shape)}, {_CODE[feature.dtype]}{missing})"
     return f"RaggedFeature({_CODE[feature.dtype]})"
-
-
-def _listed(default: Any) -> str:
-    """A default as code; that of many values as a product."""
-    return f"[{default[0]!r}] * {len(default)}" if isinstance(default, tuple) else repr(default)
 
 
 def _remark(item: FeatureSummary) -> str:
@@ -159,11 +150,13 @@ class _Counter:
     name: str
     dtype: Dtype | None = None
     present: int = 0
+    without_kind: int = 0
     lengths: set[int] = field(default_factory=set)
 
     def see(self, message: Any, record: int) -> None:
         kind = message.WhichOneof("kind")
         if kind is None:
+            self.without_kind += 1
             return
         dtype = _DTYPES[kind]
         if self.dtype not in (None, dtype):
@@ -186,8 +179,8 @@ class _Counter:
 
     def summary(self, records: int, lists: tuple[int, int] | None = None) -> FeatureSummary:
         shortest, longest = (min(self.lengths), max(self.lengths)) if self.lengths else (0, 0)
-        bounds = lists or (None, None)
-        return FeatureSummary(self.name, self.dtype, records, self.present, shortest, longest, *bounds)
+        seen = self.present, shortest, longest, self.without_kind
+        return FeatureSummary(self.name, self.dtype, records, *seen, *(lists or ()))
 
 
 @dataclass

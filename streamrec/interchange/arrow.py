@@ -1,23 +1,33 @@
-"""Arrow record batches as Examples: in columns where nothing is null, and else row by row. Needs pyarrow.
+"""Arrow record batches as Examples, and Examples as record batches in which a missing feature is null. Needs pyarrow.
 
-Integers and bool are int64, floats float32, strings and binary bytes, each of them alone, in lists or in fixed-size
-lists; dictionaries are what they stand for; a tensor of Ray Data is the list of its values. null is a missing feature,
-and `[null]` one without a kind.
+Batches become Examples in columns where nothing is null, and else row by row. Integers and bool are int64, floats
+float32, strings and binary bytes, each of them alone, in lists or in fixed-size lists; dictionaries are what they stand
+for; a tensor of Ray Data is the list of its values. null is a missing feature, and `[null]` one without a kind.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from streamrec.errors import FeatureError
-from streamrec.example import BytesColumn, RaggedTensor, encode_examples
+from streamrec.example import (
+    ArrowBatch,
+    BytesColumn,
+    Example,
+    FeatureSummary,
+    RaggedFeature,
+    RaggedTensor,
+    encode_examples,
+    parse_example,
+)
 from streamrec.interchange.features import BYTES, FLOAT, INT64, NO_KIND, Values, example_of
 
-__all__ = ["Kinds", "examples_of", "kind_of"]
+__all__ = ["Kinds", "NullableParser", "examples_of", "kind_of"]
 
 Kinds = Mapping[str, str]
 """What some columns must be: "int64", "float32" or "bytes"."""
@@ -129,3 +139,70 @@ def feature_of(name: str, kind: str | None, value: Any, number: int) -> Values:
     if kind == INT64:
         values = [int(item) for item in values]  # a bool is none for protobuf
     return Values(kind, values)
+
+
+@dataclass(frozen=True)
+class NullableParser:
+    """Parses serialized Examples into a `pyarrow.RecordBatch`, whose types are the same for all batches.
+
+    A feature of which no record had more than one value is a scalar; one that always had k, a fixed-size list; any
+    other a list. A missing feature is null. So is one without a kind and, among scalars and fixed-size lists, an
+    empty list.
+
+    Attributes:
+        summaries: What is known of the features; others are not parsed.
+        text: Names of those that are text.
+    """
+
+    summaries: tuple[FeatureSummary, ...]
+    text: tuple[str, ...] = ()
+
+    def __call__(self, records: Any) -> Any:
+        features = {item.name: RaggedFeature(item.dtype or bytes) for item in self.summaries}
+        columns = parse_example(records, features, string_columns=True)
+        batch = pa.record_batch(ArrowBatch(columns, text=self.text))
+        present = Present(records)
+        arrays = [nullable(batch.column(item.name), item, present) for item in self.summaries]
+        return pa.record_batch(arrays, [item.name for item in self.summaries])
+
+
+class Present:
+    """Which features records hold with a kind, an empty list among them."""
+
+    def __init__(self, records: Any) -> None:
+        self._records = records
+        self._names: dict[int, set[str]] = {}
+
+    def holds(self, row: int, name: str) -> bool:
+        """Whether a record holds a feature."""
+        if row not in self._names:
+            found = Example.FromString(self._records[row]).features.feature
+            self._names[row] = {key for key, feature in found.items() if feature.WhichOneof("kind") is not None}
+        return name in self._names[row]
+
+
+def nullable(array: Any, item: FeatureSummary, present: Present) -> Any:
+    """An array of lists, as the type that is known of the feature, with null where it is missing.
+
+    Raises:
+        FeatureError: A record has another number of values than a scalar or fixed-size list holds; says which.
+    """
+    splits = array.offsets.to_numpy()
+    lengths = np.diff(splits)
+    missing = lengths == 0
+    if not item.fixed or not item.longest:
+        missing[[row for row in np.flatnonzero(missing).tolist() if present.holds(row, item.name)]] = False
+        offsets = pa.array(splits, mask=np.append(missing, False))
+        return type(array).from_arrays(offsets, array.flatten())
+    width = item.longest
+    if (others := np.flatnonzero(~missing & (lengths != width))).size:
+        row = int(others[0])
+        raise FeatureError(
+            f"found {lengths[row]:,} values where {width:,} {'is' if width == 1 else 'are'} wanted, as in all records "
+            "that were looked at: give features, with a RaggedFeature for this one",
+            item.name,
+            row,
+        )
+    values = array.flatten()
+    values = values if width == 1 else pa.FixedSizeListArray.from_arrays(values, width)
+    return values.take(pa.array(np.cumsum(~missing) - 1, mask=missing)) if missing.any() else values

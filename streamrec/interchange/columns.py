@@ -64,6 +64,7 @@ def _joined(one: FeatureSummary, other: FeatureSummary) -> FeatureSummary:
     return replace(
         seen[0] if seen else one,
         present=one.present + other.present,
+        without_kind=one.without_kind + other.without_kind,
         shortest=min((item.shortest for item in seen), default=0),
         longest=max((item.longest for item in seen), default=0),
     )

@@ -2,40 +2,117 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final
+
+import numpy as np
 
 from streamrec import kernels
-from streamrec.errors import StreamrecError
-from streamrec.example.arrow import Described, described_column
+from streamrec.errors import FeatureError, StreamrecError
+from streamrec.example import ArrowBatch, FixedLenSequenceFeature, RaggedFeature, RaggedTensor
+from streamrec.example.arrow import Described
+from streamrec.example.features import Feature
 from streamrec.pipeline import stages
 from streamrec.pipeline.engine.description import Chain
+from streamrec.pipeline.stages.stage import Mapped, Offload, Step
 from streamrec.tfrecord import Frames
 
-__all__ = ["arrow_stream"]
+__all__ = ["ArrowStream", "arrow_chain"]
 
 RECORD: Final = "record"
 """The one column of a batch of records that nobody parsed."""
 
 
-def arrow_stream(chain: Chain, batches: Iterator[Any]) -> object:
-    """The capsule `arrow_array_stream` of a run's batches.
+@dataclass(frozen=True)
+class ToArrow:
+    """Makes each element, a batch of records or columns, an ArrowBatch.
 
-    Raises:
-        TypeError: An element is no batch of records or columns.
-        StreamrecError: The first batch cannot be had, or there is none and so no schema.
+    Attributes:
+        text: The columns of byte strings that become text.
+        steps: The columns of values that a FixedLenSequenceFeature describes, and the shape of a step of each. Arrow's
+            lists need no padding.
     """
-    first = next(batches, None)
-    if first is None:
-        first = _nothing(chain)
-    described = _described(first)
-    return kernels.arrow_stream(described, _Batches(described, batches).next)
+
+    text: tuple[str, ...]
+    steps: Mapping[str, tuple[int, ...]]
+    offload: ClassVar[Offload] = Offload.LONG
+
+    def start(self, key: str, state: int | None) -> Step:
+        return Mapped(self)
+
+    def __call__(self, batch: Any) -> ArrowBatch:
+        if isinstance(batch, Frames):
+            batch = {RECORD: batch}
+        if not isinstance(batch, Mapping):
+            raise TypeError(
+                f"an element is {type(batch).__name__}: Arrow takes batches of records or of columns; "
+                "call batch(n), and parse_example(features)"
+            )
+        steps = {name: _steps(name, batch[name], shape) for name, shape in self.steps.items()}
+        return ArrowBatch({**batch, **steps}, text=self.text)
+
+
+def arrow_chain(chain: Chain, text: Iterable[str] = ()) -> Chain:
+    """The chain, whose elements become ArrowBatches.
+
+    Where its last stage parses, a FixedLenSequenceFeature is not padded: padding would be values that nobody wrote.
+    """
+    if isinstance(text, str):
+        raise TypeError(f"text is {text!r}: give a list of names")
+    last = chain.stages[-1] if chain.stages else None
+    padded: dict[str, tuple[int, ...]] = {}
+    if isinstance(last, stages.Parse):
+        features = last.features
+        padded = {name: item.shape for name, item in features.items() if isinstance(item, FixedLenSequenceFeature)}
+        unpadded: dict[str, Feature] = {name: RaggedFeature(features[name].dtype) for name in padded}
+        last = replace(last, features={**features, **unpadded})
+        chain = replace(chain, stages=(*chain.stages[:-1], last))
+    return replace(chain, stages=(*chain.stages, ToArrow(tuple(text), padded)))
+
+
+def _steps(name: str, column: RaggedTensor, shape: tuple[int, ...]) -> RaggedTensor:
+    """Flat values as rows of steps of a shape."""
+    size, [splits] = int(np.prod(shape)), column.nested_row_splits
+    lengths = np.diff(splits)
+    if (uneven := np.flatnonzero(lengths % size)).size:
+        row = int(uneven[0])
+        reason = (
+            f"found {lengths[row]:,} values where a multiple of {size:,} is wanted, as the shape {list(shape)} says"
+        )
+        raise FeatureError(reason, name, row)
+    return RaggedTensor(column.flat_values.reshape(-1, *shape), (splits // splits.dtype.type(size),))
+
+
+class ArrowStream:
+    """The batches of a chain, through the Arrow PyCapsule interface.
+
+    Args:
+        chain: Its elements become record batches.
+        text: The columns of byte strings that become text.
+        run: Iterates over a chain.
+    """
+
+    def __init__(self, chain: Chain, text: Iterable[str], run: Callable[[Chain], Iterator[ArrowBatch]]) -> None:
+        self._chain = arrow_chain(chain, text)
+        self._run = run
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The capsule `arrow_array_stream` of one run.
+
+        Raises:
+            TypeError: An element is no batch of records or columns.
+            StreamrecError: The first batch cannot be had, or there is none and so no schema.
+        """
+        batches = self._run(self._chain)
+        first = next(batches, None) or _nothing(self._chain)
+        return kernels.arrow_stream(first.described, _Batches(first.described, batches).next)
 
 
 class _Batches:
     """Describes one batch after the other. All of them must have the schema of the first."""
 
-    def __init__(self, first: Described, batches: Iterator[Any]) -> None:
+    def __init__(self, first: Described, batches: Iterator[ArrowBatch]) -> None:
         self._waiting: Described | None = first
         self._schema = _schema(first)
         self._batches = batches
@@ -47,10 +124,9 @@ class _Batches:
         batch = next(self._batches, None)
         if batch is None:
             return None
-        described = _described(batch)
-        if _schema(described) != self._schema:
-            self._differs(described)
-        return described
+        if _schema(batch.described) != self._schema:
+            self._differs(batch.described)
+        return batch.described
 
     def _differs(self, described: Described) -> None:
         pairs = zip(self._schema[2], _schema(described)[2], strict=False)
@@ -63,25 +139,14 @@ class _Batches:
         raise StreamrecError("a batch has other columns than those before it")
 
 
-def _described(batch: Any) -> Described:
-    if isinstance(batch, Mapping):
-        return described_column("", batch)
-    if isinstance(batch, Frames):
-        return described_column("", {RECORD: batch})
-    raise TypeError(
-        f"an element is {type(batch).__name__}: Arrow takes batches of records or of columns; "
-        "call batch(n), and parse_example(features)"
-    )
-
-
 def _schema(described: Described) -> tuple[Any, ...]:
     form, name, _, _, children = described
     return (form, name, tuple(map(_schema, children)))
 
 
-def _nothing(chain: Chain) -> Any:
-    """A batch without rows, whose schema the pipeline's last stage knows."""
-    last = chain.stages[-1] if chain.stages else None
-    if isinstance(last, stages.Parse):
-        return last([])
+def _nothing(chain: Chain) -> ArrowBatch:
+    """A batch without rows, whose schema the pipeline's last stages know."""
+    *_, parse, to_arrow = (None, *chain.stages)
+    if isinstance(parse, stages.Parse) and isinstance(to_arrow, ToArrow):
+        return to_arrow(parse([]))
     raise StreamrecError("the dataset has no element, and so no schema: end it with parse_example(features)")

@@ -21,10 +21,11 @@ from streamrec import arguments
 from streamrec.arguments import described, flag, function, integer, mapping
 from streamrec.errors import MissingExtraError
 from streamrec.pipeline import sources, stages, static_sources
-from streamrec.pipeline.arrow_stream import arrow_stream
+from streamrec.pipeline.arrow_stream import ArrowStream
 from streamrec.pipeline.cardinality import INFINITE_CARDINALITY
 from streamrec.pipeline.elements.nests import leaves, map_nest
 from streamrec.pipeline.engine.description import Chain, Source
+from streamrec.pipeline.iterators import DatasetIterator
 from streamrec.pipeline.options import AUTOTUNE, Options
 from streamrec.pipeline.runnable import Runnable
 from streamrec.pipeline.sources.global_shuffle.blocks import BLOCK_BYTES, WINDOW_BYTES, Quality
@@ -763,31 +764,44 @@ class Dataset(Runnable[T]):
 
         The pipeline runs while they are taken: one iteration, so one epoch. Elements must be batches: dicts of columns,
         as after `batch(n).parse_example(features)`, or records, which become one column "record". Numbers, and lists of
-        them, are not copied. `requested_schema` is not heeded, as the interface allows.
+        them, are not copied. Byte strings are large_binary; `to_arrow(text=...)` makes them text. A
+        FixedLenSequenceFeature is a list of what was written, without padding, where `parse_example` comes last.
+        `requested_schema` is not heeded, as the interface allows.
 
         Raises:
             TypeError: Elements are no batches.
             StreamrecError: There is no element, and no `parse_example` that would tell the schema.
         """
-        return arrow_stream(self.chain, iter(self))
+        return self._arrow(()).__arrow_c_stream__(requested_schema)
 
-    def to_arrow(self) -> Any:
+    def _arrow(self, text: Iterable[str]) -> ArrowStream:
+        return ArrowStream(self.chain, text, lambda chain: DatasetIterator(self._begun(None, None, False, chain)))
+
+    def to_arrow(self, *, text: Iterable[str] = ()) -> Any:
         """The batches as a `pyarrow.RecordBatchReader`, which runs the pipeline as it is read; needs pyarrow.
+
+        Args:
+            text: Names of columns of byte strings that are text: they become large_utf8 instead of large_binary.
 
         Raises:
             MissingExtraError: pyarrow is not installed.
-            TypeError, StreamrecError: As for `__arrow_c_stream__`.
+            FeatureError: `text` names no column, or one without byte strings.
+            TypeError, StreamrecError: As for `__arrow_c_stream__`. Bytes in a column of `text` that are not UTF-8 are
+                a FeatureError with the record and the feature.
 
         Examples:
             >>> dataset = Dataset.from_tensor_slices({"label": np.arange(5)}).batch(2)
             >>> dataset.to_arrow().read_all().to_pydict()
             {'label': [0, 1, 2, 3, 4]}
+            >>> dataset = Dataset.from_tensor_slices({"name": [b"a", b"b"]}).batch(2)
+            >>> dataset.to_arrow(text=["name"]).read_all().to_pydict()
+            {'name': ['a', 'b']}
         """
         try:
             pyarrow = import_module("pyarrow")
         except ImportError as error:
             raise MissingExtraError("to_arrow needs a package more: pip install 'streamrec[arrow]'") from error
-        return pyarrow.RecordBatchReader.from_stream(self)
+        return pyarrow.RecordBatchReader.from_stream(self._arrow(text))
 
     def with_options(self, *, deterministic: bool | None = None, memory_budget: int | None = None) -> Dataset[T]:
         """The same pipeline, told something as a whole; what is not given stays as it was.

@@ -301,13 +301,20 @@ class Runnable(Generic[T]):
         """The source and the stages, drawn, for notebooks."""
         return dataset_html(self.chain)
 
-    def _begun(self, state: Mapping[str, Any] | None, trace: str | os.PathLike[str] | None, progress: bool) -> Run:
-        """A run of the next epoch, or of the one that a state is of."""
+    def _begun(
+        self,
+        state: Mapping[str, Any] | None,
+        trace: str | os.PathLike[str] | None,
+        progress: bool,
+        chain: Chain | None = None,
+    ) -> Run:
+        """A run of the next epoch, or of the one that a state is of; of another chain that ends this dataset's."""
         first = self.options.epoch
         if state is None:
             options = replace(self.options, epoch=self._epochs.begin(first))
             seed = shared_seed(self.chain)
-            return Run(self.chain, options, None, trace, progress, self._epochs.seed if seed is None else seed)
+            seed = self._epochs.seed if seed is None else seed
+            return Run(chain or self.chain, options, None, trace, progress, seed)
         check_state(state)
         epoch = int(state["epoch"])
         run = Run(self.chain, replace(self.options, epoch=epoch), state, trace, progress)

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
 
-from streamrec.example import infer_features
+from streamrec.errors import FeatureError, without_passwords
+from streamrec.example import FeatureSummary, infer_features
+from streamrec.interchange import combined
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.shards import Portion, ShardInfo, ShardReader, assign_records, deal, find_shards, sizes_of, told_by
 from streamrec.shards.listing.assignment import ShardSize
@@ -35,13 +37,15 @@ class Survey:
         sizes: Their URLs and sizes.
         told: What the manifest or the index says of them; None without one.
         rows: How many records become one block.
-        features: What is parsed.
+        features: What is parsed, as the caller says.
+        inferred: What the sample shows of each feature, where the caller says nothing.
     """
 
     sizes: tuple[ShardSize, ...]
     told: tuple[ShardInfo, ...] | None
     rows: int
-    features: Mapping[str, Any]
+    features: Mapping[str, Any] | None
+    inferred: tuple[FeatureSummary, ...]
 
     @property
     def nbytes(self) -> int:
@@ -80,7 +84,7 @@ async def look(shards: Shards, manifest: str | None, features: Mapping[str, Any]
     Raises:
         StorageError: The shards cannot be listed or read.
         ManifestError: The manifest does not know a shard, or not as it is.
-        FeatureError: No features are given, and the records are no Examples.
+        FeatureError: No features are given, and the records are no Examples, or a feature has two kinds.
     """
     async with Storages(shards.storage_options, filesystem=shards.filesystem, retry=shards.retry) as storages:
         paths = await find_shards(storages, shards.filenames)
@@ -88,15 +92,29 @@ async def look(shards: Shards, manifest: str | None, features: Mapping[str, Any]
         known = {} if told is None else {shard.path: shard.bytes for shard in told}
         sizes = await sizes_of(storages, paths, known)
         sample = await first_records(storages, shards, paths)
-    mean = sum(map(len, sample)) / len(sample) if sample else 1.0
-    if features is None:
-        features = infer_features(sample).features
-    return Survey(tuple(sizes), told, max(1, min(MOST_ROWS, int(BATCH_BYTES / max(mean, 1.0)))), features)
+    lengths = [len(record) for records in sample.values() for record in records]
+    rows = max(1, min(MOST_ROWS, int(BATCH_BYTES / max(sum(lengths) / len(lengths), 1.0)))) if lengths else MOST_ROWS
+    return Survey(tuple(sizes), told, rows, features, inferred(sample) if features is None else ())
 
 
-async def first_records(storages: Storages, shards: Shards, paths: list[str]) -> list[bytes]:
-    """Records from the beginnings of some shards."""
-    found: list[bytes] = []
+def inferred(sample: Mapping[str, list[bytes]]) -> tuple[FeatureSummary, ...]:
+    """What records of several shards show of each feature.
+
+    Raises:
+        FeatureError: They are no Examples, or a feature has two kinds; says in which shard.
+    """
+    schema = combined(())
+    for path, records in sample.items():
+        try:
+            schema = combined((schema, infer_features(records)))
+        except FeatureError as error:
+            raise FeatureError(f"{error.reason} (in {without_passwords(path)})", error.feature, error.record) from error
+    return schema.summaries
+
+
+async def first_records(storages: Storages, shards: Shards, paths: list[str]) -> dict[str, list[bytes]]:
+    """Records from the beginnings of some shards, by path."""
+    found: dict[str, list[bytes]] = {}
     step = max(1, len(paths) // SAMPLED_SHARDS)
     options = replace(shards.options, block_bytes=1 << 16, on_loss=None)
     for path in paths[::step][:SAMPLED_SHARDS]:
@@ -105,7 +123,7 @@ async def first_records(storages: Storages, shards: Shards, paths: list[str]) ->
         try:
             while taken < SAMPLED_RECORDS and nbytes < SAMPLED_BYTES and (frames := await reader.read()) is not None:
                 records = list(islice(frames, SAMPLED_RECORDS - taken))
-                found += records
+                found.setdefault(path, []).extend(records)
                 taken, nbytes = taken + len(records), nbytes + frames.nbytes
         finally:
             await reader.aclose()

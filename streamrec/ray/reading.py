@@ -10,7 +10,7 @@ Rules:
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -22,13 +22,15 @@ from ray.data.block import BlockMetadata
 from ray.util.metrics import Counter
 
 from streamrec import TFRecordDataset, bridge
-from streamrec.example import ArrowBatch
+from streamrec.example.arrow import check_names
+from streamrec.interchange.arrow import NullableParser
+from streamrec.pipeline.arrow_stream import arrow_chain
 from streamrec.pipeline.dataset import Dataset
 from streamrec.pipeline.engine.description import Chain
 from streamrec.pipeline.sources.shards.portions import Portions
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.pipeline.telemetry.stats import Stats
-from streamrec.ray.planning import Part, look, parts_of, understood
+from streamrec.ray.planning import Part, Survey, look, parts_of, understood
 from streamrec.shards import Filenames
 
 __all__ = ["TFRecordDatasource", "read_tfrecords"]
@@ -51,6 +53,7 @@ class TFRecordDatasource(Datasource):  # type: ignore[misc, unused-ignore]
         paths: Filenames,
         features: Mapping[str, Any] | None = None,
         *,
+        text: Iterable[str] = (),
         manifest: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
         **reading: Any,
@@ -60,6 +63,10 @@ class TFRecordDatasource(Datasource):  # type: ignore[misc, unused-ignore]
         assert isinstance(source, Shards)
         self._shards = replace(source, filenames=tuple(map(understood, source.filenames)))
         self._survey = bridge.run(look, self._shards, manifest and understood(manifest), features)
+        if isinstance(text, str):
+            raise TypeError(f"text is {text!r}: give a list of names")
+        self._text = tuple(text)
+        check_names(self._text, features or [item.name for item in self._survey.inferred])
 
     def get_name(self) -> str:
         """What Ray calls the read tasks."""
@@ -77,23 +84,27 @@ class TFRecordDatasource(Datasource):  # type: ignore[misc, unused-ignore]
         return [self._task(part, per_task_row_limit) for part in parts]
 
     def _task(self, part: Part, limit: int | None) -> ReadTask:
-        read = partial(tables, self._shards, part, self._survey.features, self._survey.rows)
+        read = partial(tables, self._shards, part, self._survey, self._text)
         about = BlockMetadata(
             num_rows=part.records, size_bytes=part.nbytes, input_files=tuple(part.paths), exec_stats=None
         )
         return ReadTask(read, about, per_task_row_limit=limit)
 
 
-def tables(shards: Shards, part: Part, features: Mapping[str, Any], rows: int) -> Iterator[Any]:
+def tables(shards: Shards, part: Part, survey: Survey, text: tuple[str, ...]) -> Iterator[Any]:
     """The columns of a part, as Arrow tables; this runs on a worker."""
     names = Shards(
         tuple(part.paths), shards.plan, shards.options, shards.storage_options, shards.filesystem, shards.retry
     )
-    dataset = Dataset(Chain(Portions(names, part.portions))).batch(rows).parse_example(dict(features))
+    records = Dataset(Chain(Portions(names, part.portions))).batch(survey.rows)
+    if survey.features is None:
+        dataset = records.map(NullableParser(survey.inferred, text))
+    else:
+        dataset = Dataset(arrow_chain(records.parse_example(survey.features).chain, text))
     with dataset.iterate() as run:
         try:
-            for columns in run:
-                yield pa.Table.from_batches([pa.record_batch(ArrowBatch(columns))])
+            for batch in run:
+                yield pa.Table.from_batches([pa.record_batch(batch)])
         finally:
             report(part, run.stats())
 
@@ -117,6 +128,7 @@ def read_tfrecords(
     paths: Filenames,
     features: Mapping[str, Any] | None = None,
     *,
+    text: Iterable[str] = (),
     manifest: str | None = None,
     compression_type: str | None = None,
     verify: bool = True,
@@ -134,8 +146,11 @@ def read_tfrecords(
 
     Args:
         paths: URLs, paths, patterns, as for `TFRecordDataset`; workers must reach them too.
-        features: What is parsed, as for `parse_example`. None: what `infer_features` proposes of the first records of
-            up to 4 shards; a record that does not fit it is an error.
+        features: What is parsed, as for `parse_example`. None: all features that the first records of up to 4 shards
+            hold. A missing feature is null then. A feature of which these records have up to one value is a scalar, one
+            of which they always have k a fixed-size list, any other a list; a record with another number of values, or
+            of another kind, is an error.
+        text: Names of features whose byte strings are text: they become large_utf8 instead of large_binary.
         manifest: The URL of a manifest or index of these shards: tasks then have equally many records, and Ray knows
             their number before they run.
         compression_type: None to detect; "", "GZIP", "ZLIB" or "ZSTD".
@@ -150,12 +165,14 @@ def read_tfrecords(
     Raises:
         NotFoundError, StorageError: The shards cannot be listed or read.
         ManifestError: The manifest does not know a shard, or not as it is.
-        FeatureError: `features` is None, and the records are no Examples.
+        FeatureError: `features` is None, and the records are no Examples, or hold a feature of two kinds; or `text`
+            names a feature that is not read.
         StreamrecError: When it runs: damage, or a record that does not fit.
     """
     source = TFRecordDatasource(
         paths,
         features,
+        text=text,
         manifest=manifest,
         storage_options=storage_options,
         compression_type=compression_type,

@@ -138,6 +138,97 @@ def test_null_and_tensors_are_written(tmp_path: Path) -> None:
     assert [list(each.features.feature["data"].float_list.value) for each in values][1] == [4, 5, 6, 7]
 
 
+OPTIONAL: list[dict[str, Any]] = [
+    {"price": 2.5, "count": 7, "name": "Zoë", "pair": [0.5, 1.5], "tags": ["a", "b"], "ids": [1]},
+    {"tags": np.array([], "S1"), "ids": [1, 2]},
+    {},
+    {"price": float("nan"), "count": 0, "name": "", "pair": [0.0, 0.0], "tags": ["c"]},
+]
+
+
+def test_what_is_missing_is_null(tmp_path: Path) -> None:
+    rows = OPTIONAL * 500
+    data = streamrec.encode_records([streamrec.encode_example(row) for row in rows])
+    (tmp_path / "a.tfrecord").write_bytes(data)
+    dataset = read_tfrecords(f"{tmp_path}/a.tfrecord", text=["name", "tags"], override_num_blocks=5)
+    types = {field.name: str(field.type) for field in dataset.schema().base_schema}
+    assert types == {
+        "count": "int64",
+        "ids": "list<item: int64>",
+        "name": "large_string",
+        "pair": "fixed_size_list<item: float>[2]",
+        "price": "float",
+        "tags": "list<item: large_string>",
+    }
+    assert dataset.mean("count") == 3.5
+    tables = [ray.get(block) for block in dataset.to_arrow_refs()]
+    assert len(tables) > 1
+    assert len({table.schema for table in tables}) == 1
+    found = [row for table in tables for row in table.select(["count", "ids", "name", "pair", "tags"]).to_pylist()]
+    nothing = dict.fromkeys(["count", "ids", "name", "pair", "tags"])
+    wanted = [
+        {"count": 7, "ids": [1], "name": "Zoë", "pair": [0.5, 1.5], "tags": ["a", "b"]},
+        nothing | {"ids": [1, 2], "tags": []},
+        nothing,
+        {"count": 0, "ids": None, "name": "", "pair": [0.0, 0.0], "tags": ["c"]},
+    ]
+    assert sorted(found, key=repr) == sorted(wanted * 500, key=repr)
+    prices = [price for table in tables for price in table["price"].to_pylist()]
+    assert prices.count(None) == 1000
+    assert prices.count(2.5) == 500
+    write_tfrecords(dataset, f"{tmp_path}/new")
+    back = [Example.FromString(record) for record in streamrec.TFRecordDataset(f"{tmp_path}/new/*.tfrecord")]
+    examples = [Example.FromString(streamrec.encode_example(row)) for row in rows]
+    assert sorted(map(repr, back)) == sorted(map(repr, examples))
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ({"id": [1, 2], "pair": [1, 2]}, "feature 'id': found 2 values where 1 is wanted"),
+        ({"id": 1, "pair": [1]}, "feature 'pair': found 1 values where 2 are wanted"),
+        ({"id": "one", "pair": [1, 2]}, "feature 'id': "),
+    ],
+    ids=["two", "one", "kind"],
+)
+def test_a_record_unlike_the_sample_is_null_or_named(tmp_path: Path, bad: dict[str, Any], said: str) -> None:
+    for shard in range(2):
+        records: list[dict[str, Any]] = [{"id": 1, "pair": [1, 2]}] * 1000
+        records[900] = {}
+        if shard:
+            records[567] = bad
+        data = streamrec.encode_records([streamrec.encode_example(row) for row in records])
+        (tmp_path / f"{shard}.tfrecord").write_bytes(data)
+    [task] = TFRecordDatasource(f"{tmp_path}/0.tfrecord").get_read_tasks(1)
+    table = pyarrow.concat_tables(task())
+    assert (table["id"].null_count, table["pair"].null_count) == (1, 1)
+    streamrec.write_index_sync(f"{tmp_path}/*.tfrecord", f"{tmp_path}/train.index")
+    with pytest.raises(streamrec.FeatureError) as caught:
+        read_tfrecords(f"{tmp_path}/*.tfrecord", manifest=f"{tmp_path}/train.index").materialize()
+    assert said in str(caught.value)
+    assert f"{tmp_path}/1.tfrecord, record 567" in str(caught.value)
+
+
+def test_a_feature_of_two_kinds_is_named_with_its_shard(tmp_path: Path) -> None:
+    for shard, value in enumerate([1, "one"]):
+        (tmp_path / f"{shard}.tfrecord").write_bytes(
+            streamrec.encode_records([streamrec.encode_example({"id": value})])
+        )
+    with pytest.raises(streamrec.FeatureError, match=rf"feature 'id': .*\(in {tmp_path}/1.tfrecord\)"):
+        read_tfrecords(f"{tmp_path}/*.tfrecord")
+
+
+def test_a_sequence_feature_is_a_list_of_one_type(tmp_path: Path) -> None:
+    features: dict[str, Any] = {"scores": streamrec.FixedLenSequenceFeature([], "float32", allow_missing=True)}
+    write(tmp_path / "a.tfrecord", 1000)
+    tasks = TFRecordDatasource(f"{tmp_path}/a.tfrecord", features).get_read_tasks(3)
+    tables = [pyarrow.concat_tables(task()) for task in tasks]
+    assert {str(table.schema.field("scores").type) for table in tables} == {"list<item: float not null>"}
+    assert [row for table in tables for row in table["scores"].to_pylist()] == [row["scores"] for row in rows(1000)]
+    with pytest.raises(streamrec.FeatureError, match="feature 'score': no column has this name"):
+        read_tfrecords(f"{tmp_path}/a.tfrecord", features, text=["score"])
+
+
 def test_damage_is_one_error_or_a_loss_that_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "a.tfrecord"
     write(path, 1000)
@@ -329,5 +420,5 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     page = Path(__file__).parents[2] / "docs" / "ray.md"
     snippets = [block.text for block in blocks(page) if block.kind == "python"]
-    assert len(snippets) == 3
+    assert len(snippets) == 4
     exec(compile("\n".join(snippets), str(page), "exec"), {})

@@ -6,7 +6,9 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
+import polars
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -137,9 +139,7 @@ def test_a_dataset_is_a_table(tmp_path: Path) -> None:
     assert [len(batch) for batch in dataset.to_arrow()] == [7] * 14 + [2]
 
 
-@pytest.mark.peer
 def test_polars_and_duckdb_take_a_dataset(tmp_path: Path) -> None:
-    duckdb, polars = pytest.importorskip("duckdb"), pytest.importorskip("polars")
     dataset = TFRecordDataset(shard(tmp_path)).batch(10).parse_example(FEATURES)
     assert polars.DataFrame(dataset)["number"].sum() == 4950
     reader = dataset.to_arrow()
@@ -186,11 +186,81 @@ def test_a_missing_feature_comes_out_of_arrow_with_its_place(tmp_path: Path, shu
     assert str(caught.value).endswith(f": {tmp_path}/1.tfrecord, record 57")
 
 
+def test_a_sequence_feature_is_what_was_written_without_padding(tmp_path: Path) -> None:
+    features: dict[str, Any] = {
+        "ragged": FixedLenSequenceFeature([], np.int64, allow_missing=True),
+        "pair": FixedLenSequenceFeature([2], np.float32, allow_missing=True),
+        "sparse": FixedLenSequenceFeature([], bytes, allow_missing=True),
+    }
+    dataset = TFRecordDataset(shard(tmp_path, 6)).batch(4).parse_example(features)
+    wanted = [example(index) for index in range(6)]
+    assert pa.table(dataset).to_pylist() == [
+        {"ragged": row["ragged"], "pair": [row["pair"]], "sparse": row["sparse"]} for row in wanted
+    ]
+    uneven = {"ragged": FixedLenSequenceFeature([2], np.int64, allow_missing=True)}
+    with pytest.raises(
+        FeatureError, match=r"^record 1, feature 'ragged': found 1 values where a multiple of 2"
+    ) as caught:
+        TFRecordDataset(shard(tmp_path, 4)).batch(4).parse_example(uneven).to_arrow()
+    assert caught.value.__notes__[0].endswith(f"{tmp_path}/x.tfrecord, record 1")
+
+
 def test_batches_of_another_shape_are_refused(tmp_path: Path) -> None:
     features = {"ragged": FixedLenSequenceFeature([], np.int64, allow_missing=True)}
-    dataset = TFRecordDataset(shard(tmp_path, 4)).batch(2).parse_example(features)
+    dataset = TFRecordDataset(shard(tmp_path, 4)).batch(2).parse_example(features).map(dict)
     with pytest.raises(OSError, match="column 'ragged' is \\+w:3 in Arrow's words, and was \\+w:1"):
         pa.table(dataset)
+
+
+@pytest.mark.parametrize("string_columns", [False, True])
+def test_text_is_a_string_for_all_that_read_arrow(tmp_path: Path, string_columns: bool) -> None:
+    rows = [{"name": "Zoë" * (n % 3), "tags": ["ü"] * (n % 4), "raw": b"\xff"} for n in range(10)]
+    path = tmp_path / "text.tfrecord"
+    path.write_bytes(encode_records([encode_example(row, kinds={"tags": bytes}) for row in rows]))
+    features: dict[str, Any] = {
+        "name": FixedLenFeature([], bytes),
+        "tags": RaggedFeature(bytes),
+        "raw": FixedLenFeature([], bytes),
+    }
+    dataset = TFRecordDataset(str(path)).batch(4).parse_example(features, string_columns=string_columns)
+    reader = dataset.to_arrow(text=["name", "tags"])
+    types = ", ".join(f"any_value(typeof({name}))" for name in features)
+    assert duckdb.from_arrow(reader).aggregate(types).fetchall() == [("VARCHAR", "VARCHAR[]", "BLOB")]
+    frame = polars.DataFrame(dataset.to_arrow(text=["name", "tags"]))
+    assert dict(frame.schema) == {"name": polars.String, "tags": polars.List(polars.String), "raw": polars.Binary}
+    assert frame.to_dicts() == rows
+
+
+def test_text_that_is_none_is_named_with_its_record(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [{"name": "a", "tags": ["b", "c"], "id": 1}] * 100
+    rows[57] = {"name": b"\xe9", "tags": ["b", b"\xe9"], "id": 1}
+    for number in range(2):
+        data = encode_records([encode_example(row) for row in (rows if number else rows[:50])])
+        (tmp_path / f"{number}.tfrecord").write_bytes(data)
+    features: dict[str, Any] = {"name": FixedLenFeature([], bytes), "tags": RaggedFeature(bytes)}
+    features["id"] = FixedLenFeature([], "int64")
+    dataset = TFRecordDataset(f"{tmp_path}/*.tfrecord").batch(16).parse_example(features)
+    for name in ("name", "tags"):
+        said = rf"FeatureError: record \d+, feature '{name}': bytes that are not UTF-8"
+        with pytest.raises(OSError, match=said) as error:
+            dataset.to_arrow(text=[name]).read_all()
+        assert str(error.value).endswith(f": {tmp_path}/1.tfrecord, record 57")
+    with pytest.raises(FeatureError, match=r"feature 'nmae': no column has this name.* the columns are id, name, tags"):
+        dataset.to_arrow(text=["nmae"])
+    with pytest.raises(FeatureError, match="feature 'id': this column has no byte strings"):
+        dataset.to_arrow(text=["id"])
+    with pytest.raises(TypeError, match="give a list of names"):
+        dataset.to_arrow(text="name")
+    halves = BytesColumn("éé".encode(), np.array([[0, 1], [1, 4]]))
+    with pytest.raises(FeatureError, match="record 0, feature 'half'"):
+        ArrowBatch({"half": halves}, text=["half"])
+
+
+def test_each_stream_is_an_epoch(tmp_path: Path) -> None:
+    dataset = TFRecordDataset(shard(tmp_path)).shuffle(100, seed=1).batch(50).parse_example(FEATURES)
+    first, second = (pa.table(dataset)["number"].to_pylist() for _ in range(2))
+    assert first != second
+    assert sorted(first) == sorted(second)
 
 
 def test_elements_that_are_no_batches_are_refused() -> None:

@@ -11,6 +11,7 @@ import pytest
 from streamrec.errors import FeatureError
 from streamrec.example.encoding.encode import encode_example, encode_sequence_example, float_feature
 from streamrec.example.features import FixedLenFeature, FixedLenSequenceFeature, RaggedFeature
+from streamrec.example.parsing.parse import parse_example
 from streamrec.example.schema import Schema, infer_features
 
 RECORDS = [
@@ -32,10 +33,17 @@ def test_features() -> None:
         "box": FixedLenFeature([4], np.float32),
         "kindless": RaggedFeature(bytes),
         "label": FixedLenFeature([], np.int64),
-        "maybe": FixedLenFeature([], np.float32, 0.0),
-        "pair": FixedLenFeature([2], np.int64, [0, 0]),
+        "maybe": RaggedFeature(np.float32),
+        "pair": RaggedFeature(np.int64),
         "words": RaggedFeature(bytes),
     }
+
+
+def test_a_proposal_parses_its_records_and_invents_no_value() -> None:
+    columns = parse_example(RECORDS, infer_features(RECORDS).features)
+    assert columns["maybe"].flat_values.tolist() == [0.5] * 3
+    assert columns["maybe"].nested_row_splits[0].tolist() == [0, 0, 1, 2, 3]
+    assert columns["pair"].nested_row_splits[0].tolist() == [0, 0, 2, 4, 6]
 
 
 def test_summaries() -> None:
@@ -45,6 +53,7 @@ def test_summaries() -> None:
     assert (words.shortest, words.longest, words.present, words.fixed) == (1, 3, 3, False)
     assert words.missing_rate == 0.25
     assert (words.dtype, schema.summaries[1].dtype) == (bytes, None)
+    assert [item.without_kind for item in schema.summaries] == [0, 4, 0, 0, 0, 1]
 
 
 def test_code_to_paste_is_the_proposal() -> None:
@@ -52,7 +61,7 @@ def test_code_to_paste_is_the_proposal() -> None:
     names: dict[str, Any] = {"np": np, "FixedLenFeature": FixedLenFeature, "RaggedFeature": RaggedFeature}
     exec(str(schema), names)
     assert names["features"] == schema.features
-    assert "'pair': FixedLenFeature([2], np.int64, [0] * 2),  # 2 values, missing in 25.0%" in str(schema)
+    assert "'pair': RaggedFeature(np.int64),  # 2 values, missing in 25.0%" in str(schema)
     assert "'kindless': RaggedFeature(bytes),  # never seen with a kind" in str(schema)
 
 
