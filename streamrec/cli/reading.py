@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final, TypeVar
 
 import anyio
 
 import streamrec
 from streamrec.cli.progress import Meter
-from streamrec.cli.sources import Found
+from streamrec.cli.sources import Found, storages_for
+from streamrec.shards import ReadOptions
+from streamrec.tfrecord import LONG_BYTES
 
-__all__ = ["PARALLEL", "batches", "blocks", "map_concurrently", "run", "total_bytes"]
+__all__ = ["PARALLEL", "batches", "blocks", "map_concurrently", "open_to_scan", "run", "total_bytes"]
 
 PARALLEL: Final = 8
 """Shards that are read at the same time."""
@@ -75,6 +77,26 @@ async def map_concurrently(
     if errors:
         raise errors[0]
     return [results[number] for number in range(len(items))]
+
+
+@asynccontextmanager
+async def open_to_scan(
+    path: str, storage_options: Mapping[str, Any], **how: Any
+) -> AsyncIterator[streamrec.ShardReader]:
+    """Opens a shard whose records are counted or checked: those above LONG_BYTES take no more memory than a block.
+
+    Args:
+        path: Its URL.
+        storage_options: Of its store.
+        how: Passed to `ReadOptions`.
+    """
+    async with storages_for(storage_options) as storages:
+        options = ReadOptions(long_bytes=LONG_BYTES, **how)
+        reader = await streamrec.ShardReader.open(await storages.at(path), path, options)
+        try:
+            yield reader
+        finally:
+            await reader.aclose()
 
 
 async def blocks(reader: streamrec.ShardReader, meter: Meter | None = None) -> AsyncIterator[streamrec.Frames]:

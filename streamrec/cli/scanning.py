@@ -9,7 +9,7 @@ from typing import Any
 
 import streamrec
 from streamrec.cli.progress import Meter
-from streamrec.cli.reading import blocks, run
+from streamrec.cli.reading import blocks, open_to_scan, run
 from streamrec.cli.sources import Found
 from streamrec.cli.writing import Rollback
 
@@ -64,20 +64,27 @@ async def scan(
         meter: Is told of the bytes that were read.
     """
     async with AsyncExitStack() as stack:
-        reader = await stack.enter_async_context(
-            streamrec.open_shard(shard.path, on_error="resync", storage_options=storage_options)
-        )
-        records, writer = 0, None
+        reader = await stack.enter_async_context(open_to_scan(shard.path, storage_options, on_error="resync"))
+        writer = None
         if copy is not None:
             writer = streamrec.ShardWriter(copy, reader.compression_type, storage_options=storage_options)
             stack.callback(rollback.add_all, writer)
             await stack.enter_async_context(writer)
         async for frames in blocks(reader, meter):
-            records += len(frames)
             if writer is not None:
+                await copy_long_records(reader, writer)
                 await writer.write_batch(frames)
+        if writer is not None:
+            await copy_long_records(reader, writer)
         lost_bytes = reader.statistics.lost_bytes
-    return Scan(shard.path, records, tuple(reader.losses), reader.skipped, lost_bytes, copy)
+    return Scan(shard.path, reader.place.record, tuple(reader.losses), reader.skipped, lost_bytes, copy)
+
+
+async def copy_long_records(reader: streamrec.ShardReader, writer: streamrec.ShardWriter) -> None:
+    """Copies the records that were checked and not held: their bytes are read once more, and go through in pieces."""
+    for record in reader.take_long_records():
+        frame = reader.plain_bytes(record.offset, record.offset + record.nbytes)
+        await writer.write_frame(frame, record.length)
 
 
 def scan_alone(work: tuple[Found, str | None], storage_options: Mapping[str, Any]) -> Scan:

@@ -63,7 +63,8 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
         storage_options: Passed to the fsspec filesystem (credentials, endpoint).
         filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
         retry: What happens when the network fails; see RetryPolicy.
-        max_record_bytes: A longer record is taken for corruption; default 1 GiB.
+        max_record_bytes: A longer record is taken for corruption. By default none is that its shard can hold: a record
+            takes as much memory as it has bytes.
         memory_map: Map local shards instead of reading them: long records are not copied at all, and compressed
             shards are inflated from where they lie. None: those on this machine's own disks (Linux; ext4, XFS, Btrfs,
             ZFS, tmpfs, ...). True: those on network filesystems too. A file that is written to in place while a run has

@@ -18,7 +18,7 @@ class ReadOptions:
     Args:
         compression_type: None to detect; "", "GZIP", "ZLIB" or "ZSTD".
         verify: Check each record's CRC32C; the lengths' are always checked.
-        max_record_bytes: A longer record is taken for corruption.
+        max_record_bytes: A longer record is taken for corruption; by default none that a store can hold.
         block_bytes: How much of a shard is framed at a time, and the unit of its buffers; None for what its
             storage does best.
         on_error: What is done about damage in a shard: "raise", "skip_record", "resync" or "skip_shard"; see
@@ -30,6 +30,8 @@ class ReadOptions:
         view_bytes: The same as `block_bytes`, of shards that are mapped; None: the same.
         memory_map: Whether local shards are mapped, not read: what lies in the file is not copied. None: where that is
             safe.
+        long_bytes: Longer records are checked and counted, and not returned: see `ShardReader.take_long_records`. None:
+            records of all lengths are returned. Not for pieces of a shard.
     """
 
     compression_type: str | None = None
@@ -42,6 +44,7 @@ class ReadOptions:
     block_records: int = 1
     view_bytes: int | None = None
     memory_map: bool | None = None
+    long_bytes: int | None = None
 
     def __post_init__(self) -> None:
         check_compression_type(self.compression_type)

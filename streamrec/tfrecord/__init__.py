@@ -3,12 +3,14 @@
 from streamrec.tfrecord.compression import Deflater, Inflater
 from streamrec.tfrecord.decompress import decode_compressed
 from streamrec.tfrecord.encoder import RecordBatch, as_record, encode_record, encode_records
-from streamrec.tfrecord.framer import MAX_RECORD_BYTES, Framer
+from streamrec.tfrecord.framer import Framer
 from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, Frames, as_spans
 from streamrec.tfrecord.joining import Joining
 from streamrec.tfrecord.lengths import BLOCK, BLOCK_RECORDS, LengthPacker, PackedLengths, packed_sizes, unpack
+from streamrec.tfrecord.long_records import LONG_BYTES, LongRecord
 from streamrec.tfrecord.loss import Loss, OnError, check_on_error
 from streamrec.tfrecord.options import CompressionType, TFRecordOptions, check_compression_type
+from streamrec.tfrecord.recovery import MAX_RECORD_BYTES
 from streamrec.tfrecord.scattered import BUFFER_BITS, SCATTERED_BYTES, Scattered, are_long
 from streamrec.tfrecord.seek import SETTLE_BYTES, Start, find_start, is_record, spanning
 from streamrec.tfrecord.sniffing import DETECT_BYTES, detect_compression, is_record_header
@@ -20,6 +22,7 @@ __all__ = [
     "DETECT_BYTES",
     "FOOTER_BYTES",
     "HEADER_BYTES",
+    "LONG_BYTES",
     "MAX_RECORD_BYTES",
     "SCATTERED_BYTES",
     "SETTLE_BYTES",
@@ -30,6 +33,7 @@ __all__ = [
     "Inflater",
     "Joining",
     "LengthPacker",
+    "LongRecord",
     "Loss",
     "OnError",
     "PackedLengths",

@@ -5,8 +5,8 @@ of those eight bytes, the payload, and the payload's masked CRC32C.
 
 Rules, each with a test that runs whole, byte by byte and with trailing data:
 - `feed` returns every record that the data completes, possibly none.
-- The length's CRC is checked before the length is believed. A length above `max_record_bytes` is
-  corruption, never an allocation.
+- The length's CRC is checked before the length is believed. A length above `max_record_bytes`, or beyond the stream's
+  `size`, is damage, never an allocation.
 - What precedes a bad record is returned; the error comes from the next call, and from every call after it. Where
   `on_error` says so, the bad record is a loss instead, and what follows it is returned too.
 - `position` is the offset of the next unread record: where a resume starts. Within damage that is where it began.
@@ -25,17 +25,24 @@ import numpy as np
 from streamrec import kernels
 from streamrec.errors import StreamrecError
 from streamrec.kernels.copying import copy_bytes
-from streamrec.tfrecord.frames import HEADER_BYTES, Frames, as_spans
+from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, Frames, as_spans
+from streamrec.tfrecord.long_records import LongRecord
 from streamrec.tfrecord.loss import Loss, check_on_error
-from streamrec.tfrecord.recovery import Rules, Search, Walk
+from streamrec.tfrecord.recovery import (
+    MAX_RECORD_BYTES,
+    TRUNCATED,
+    Rules,
+    Search,
+    Walk,
+    describe_bad_payload,
+    describe_end,
+)
+from streamrec.tfrecord.resync import WINDOW
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["MAX_RECORD_BYTES", "Framer"]
-
-MAX_RECORD_BYTES = 1 << 30
-"""Default limit of a record's length: 1 GiB. Protobuf itself ends at 2 GiB."""
+__all__ = ["Framer"]
 
 NO_SPANS = np.empty((0, 2), np.int64)
 NO_SPANS.flags.writeable = False
@@ -46,13 +53,17 @@ class Framer:
 
     Args:
         verify: Check each payload's CRC32C. The lengths' are always checked.
-        max_record_bytes: A longer record is taken for corruption.
+        max_record_bytes: A longer record is taken for corruption; by default none that a store can hold.
         path: The shard's URL, for errors.
         position: Offset of the stream's first byte, where reading starts within a shard.
         record: How many records were read before it, where reading starts within a shard.
         on_error: "raise", "skip_record" or "resync": see `loss`. "skip_shard" is up to the reader: it raises here.
         max_skipped: How many losses are borne before the next one is an error; None for any number.
         end: Records whose headers begin at this offset or later are not returned; None for no end.
+        size: Where the stream ends, as an offset in bytes: a length that leads beyond is damage at once. None where
+            that is not known.
+        long_bytes: A longer record is checked while its bytes come, and neither held nor returned: see
+            `take_long_records` and `take_rewind`. None: records of all lengths are returned.
 
     Examples:
         >>> framer = Framer()
@@ -74,9 +85,17 @@ class Framer:
         on_error: str = "raise",
         max_skipped: int | None = None,
         end: int | None = None,
+        size: int | None = None,
+        long_bytes: int | None = None,
     ) -> None:
         policy = check_on_error(on_error, max_skipped)
-        self._rules = Rules(verify, max_record_bytes, path, policy, max_skipped, sys.maxsize if end is None else end)
+        stop, size = sys.maxsize if end is None else end, sys.maxsize if size is None else size
+        self._rules = Rules(verify, max_record_bytes, path, policy, max_skipped, stop, size)
+        self._longest_held = sys.maxsize if long_bytes is None else HEADER_BYTES + long_bytes + FOOTER_BYTES
+        self._long: LongRecord | None = None
+        self._long_records: list[LongRecord] = []
+        self._doubtful_end: int | None = None
+        self._rewinds = False
         self._position = position
         self._record = record
         self._wants = HEADER_BYTES
@@ -97,7 +116,7 @@ class Framer:
     @property
     def begin(self) -> int:
         """Offset in the stream of the first byte that is held, or of the next one that is wanted."""
-        return self._position
+        return self._position + (0 if self._long is None else self._long.passed)
 
     @property
     def record(self) -> int:
@@ -123,6 +142,20 @@ class Framer:
         """What was left out since the last call, in order."""
         losses, self._losses = self._losses, []
         return losses
+
+    def take_long_records(self) -> list[LongRecord]:
+        """The good records above `long_bytes` since the last call: they come before what the last call returned."""
+        records, self._long_records = self._long_records, []
+        return records
+
+    def take_rewind(self) -> int | None:
+        """Where the stream must go on, if that is not behind the last byte that came.
+
+        With `long_bytes` and `on_error="resync"`, a long record that turns out to be damaged is searched for others:
+        first its end, which tells whether its length is right.
+        """
+        rewinds, self._rewinds = self._rewinds, False
+        return self.begin if rewinds else None
 
     def feed(self, data: Buffer) -> Frames:
         """Takes the next bytes of the stream; returns the records that they complete.
@@ -204,6 +237,10 @@ class Framer:
             CorruptRecordError: An earlier call met a bad record.
         """
         self._check()
+        if self._long is not None:
+            self._settle(self._long)
+            self._check()
+            return self._nothing()
         held, size = b"".join(self._held), self._held_bytes
         frames = self._walk(held, size, final=True) if size or self._search else self._nothing()
         if not len(frames):
@@ -219,11 +256,14 @@ class Framer:
 
     def _scan(self, data: Buffer, size: int, multiple: int = 1, holds: bool = True) -> Frames:
         """Frames all of `data`, which begins at `begin`; holds over what follows the last record that it returns."""
+        if self._long is not None:
+            return self._pass_by(self._long, memoryview(data).cast("B")[:size], holds)
         if self._search is not None or self._done:
             return self._walk(data, size, holds=holds)
         rules = self._rules
         spans, end, code, wants = kernels.scan_frames(data, 0, rules.verify, rules.max_record_bytes)
-        if code != kernels.OK or self._position + end >= rules.end:
+        beyond = wants > HEADER_BYTES and self._position + end + wants > rules.size
+        if code != kernels.OK or beyond or self._position + end >= rules.end:
             return self._walk(data, size, holds=holds)
         frames = Frames(data, as_spans(spans), self._position)
         count = len(frames)
@@ -235,13 +275,15 @@ class Framer:
         self._position += end
         self._record += count
         self._wants = wants
-        self._hold(data, end, size if holds else end)
+        self._hold(data, end, size, holds)
         return frames if count else self._nothing()
 
     def _walk(self, data: Buffer, size: int, final: bool = False, holds: bool = True) -> Frames:
         """The same through damage, or to the end of a piece."""
         if self._done:
             return self._nothing()
+        if self._doubtful_end is not None:
+            return self._resolve(self._doubtful_end, memoryview(data).cast("B")[:size], final, holds)
         origin, view = self._position, memoryview(data).cast("B")
         walk = Walk(self._rules, view, origin, self._record, self._skipped, final, self._search)
         walk.run()
@@ -250,15 +292,80 @@ class Framer:
         self._losses += walk.losses
         self._skipped += len(walk.losses)
         self._error, self._done = walk.error, walk.done
-        end = size if final or walk.done or walk.error else walk.at
-        self._hold(data, end, size if holds else end)
+        self._hold(data, size if final or walk.done or walk.error else walk.at, size, holds)
         if not walk.spans:
             return self._nothing()
         return Frames(data, walk.spans[0] if len(walk.spans) == 1 else np.concatenate(walk.spans), origin)
 
-    def _hold(self, data: Buffer, end: int, size: int) -> None:
+    def _pass_by(self, long: LongRecord, data: memoryview, holds: bool = True) -> Frames:
+        """Takes the bytes of a long record; frames what follows it."""
+        rules = self._rules
+        taken = long.take(data, rules.verify)
+        if long.whole:
+            self._settle(long)
+            if self._error is None and not self._rewinds:
+                return self._scan(data[taken:], len(data) - taken, holds=holds)
+        return self._nothing()
+
+    def _settle(self, long: LongRecord) -> None:
+        """A long record is at its end, or the stream is: it counts, or it is damaged."""
+        rules, self._long = self._rules, None
+        if long.is_good(rules.verify):
+            self._long_records.append(long)
+            self._record += 1
+            self._position += long.nbytes
+            return
+        code = kernels.BAD_PAYLOAD_CRC if long.whole else TRUNCATED
+        if long.whole:
+            reason = describe_bad_payload(long.length, long.actual_crc32c, long.stored_crc32c)
+        else:
+            reason = describe_end(long.passed, long.nbytes)
+        damage = Search(long.offset, reason, self._record)
+        self._error = rules.error_for(code, damage, self._skipped)
+        if self._error is not None:
+            return
+        end = long.offset + long.nbytes
+        if rules.on_error == "skip_record":
+            self._skip(damage, end)
+            return
+        self._search, self._rewinds = damage, True
+        self._position += 1
+        if long.whole:
+            self._doubtful_end = end
+            self._position = max(self._position, end - WINDOW)
+            self._wants = end + HEADER_BYTES - self._position
+
+    def _skip(self, damage: Search, end: int) -> None:
+        """A damaged record is lost, and the stream goes on where it ends."""
+        self._losses.append(self._rules.loss(damage, end))
+        self._skipped += 1
+        self._search, self._position = None, end
+
+    def _resolve(self, end: int, data: memoryview, final: bool, holds: bool) -> Frames:
+        """The end of a damaged long record is there: where it leads on, the record is lost; else it is searched."""
+        damage = self._search
+        assert damage is not None
+        leads = Walk(self._rules, data, self._position, self._record, 0, final).leads_on(-1, end - self._position)
+        if leads is None:
+            self._held, self._held_bytes = ([data], len(data)) if holds else ([], 0)
+            return self._nothing()
+        self._doubtful_end, self._held, self._held_bytes = None, [], 0
+        if leads:
+            data = data[end - self._position :]
+            self._skip(damage, end)
+        elif self._position > damage.offset + 1:
+            self._position, self._rewinds = damage.offset + 1, True
+            return self._nothing()
+        return self._walk(data, len(data), final, holds)
+
+    def _hold(self, data: Buffer, end: int, size: int, holds: bool) -> None:
         """Keeps the unfinished record's bytes: a copy where they would pin the frames' buffer."""
-        self._held_bytes = size - end
+        if self._wants > self._longest_held and self._search is None and end < size:
+            self._long = LongRecord(self._position, self._wants - HEADER_BYTES - FOOTER_BYTES)
+            self._wants = HEADER_BYTES
+            self._pass_by(self._long, memoryview(data).cast("B")[end:size])
+            end = size
+        self._held_bytes = size - end if holds else 0
         if not self._held_bytes:
             self._held = []
         elif end == 0:

@@ -27,10 +27,13 @@ from streamrec.tfrecord.loss import Loss, OnError
 from streamrec.tfrecord.resync import search
 from streamrec.tfrecord.sniffing import is_record_header, looks_like
 
-__all__ = ["Rules", "Search", "Walk"]
+__all__ = ["MAX_RECORD_BYTES", "TRUNCATED", "Rules", "Search", "Walk", "describe_bad_payload", "describe_end"]
 
 TRUNCATED = -1
-"""Beside the codes of `scan_frames`: the bytes ended for good within a record."""
+"""Beside the codes of `scan_frames`: the bytes end within a record, or its length leads beyond their end."""
+
+MAX_RECORD_BYTES = 1 << 46
+"""Default limit of a record's length: 64 TiB, more than an object of any store holds. A shard's size limits it too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +46,25 @@ class Rules:
     on_error: OnError
     max_skipped: int | None
     end: int = sys.maxsize
+    size: int = sys.maxsize
 
-    def forgives(self, code: int) -> bool:
-        """Whether damage of this kind is left out."""
-        return self.on_error == "resync" or (self.on_error == "skip_record" and code == kernels.BAD_PAYLOAD_CRC)
+    @property
+    def search_limit(self) -> int:
+        """The longest record that a search believes: a shorter limit lets fewer headers pass by chance."""
+        return min(self.max_record_bytes, self.size)
 
-    def exhausted(self, losses: int) -> bool:
-        """Whether so many losses are as many as may be."""
-        return self.max_skipped is not None and losses >= self.max_skipped
+    def error_for(self, code: int, damage: Search, losses: int) -> StreamrecError | None:
+        """What ends the stream at this damage, after that many losses; None where the damage is left out."""
+        forgiven = self.on_error == "resync" or (self.on_error == "skip_record" and code == kernels.BAD_PAYLOAD_CRC)
+        reason = damage.reason
+        if forgiven and self.max_skipped is not None and losses >= self.max_skipped:
+            forgiven, reason = False, f"{reason} (one loss more than max_skipped={self.max_skipped})"
+        kind = TruncatedShardError if code == TRUNCATED else CorruptRecordError
+        return None if forgiven else kind(reason, self.path, damage.offset, damage.record)
+
+    def loss(self, damage: Search, stop: int) -> Loss:
+        """What is lost from this damage to `stop`."""
+        return Loss(self.path, damage.offset, stop - damage.offset, damage.reason, damage.record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +129,8 @@ class Walk:
         found, self.at, code, self.wants = kernels.scan_frames(self.data, self.at, rules.verify, rules.max_record_bytes)
         self._take(as_spans(found))
         left = len(self.data) - self.at
-        if code == kernels.OK and self.final and left:
+        beyond = self.wants > HEADER_BYTES and self.base + self.at + self.wants > rules.size
+        if code == kernels.OK and (beyond or (self.final and left)):
             code = TRUNCATED
         if self.at >= self._limit:
             self.done = self.done or self.wants > HEADER_BYTES or (self.final and not left)
@@ -137,42 +152,42 @@ class Walk:
     def _damaged(self, code: int) -> bool:
         """The record at `at` is bad: what the rules say about that."""
         offset = self.base + self.at
-        reason = self._reason(code)
-        forgiven = self.rules.forgives(code)
-        if forgiven and self.rules.exhausted(self.skipped + len(self.losses)):
-            forgiven, reason = False, f"{reason} (one loss more than max_skipped={self.rules.max_skipped})"
-        if not forgiven:
-            kind = TruncatedShardError if code == TRUNCATED else CorruptRecordError
-            self.error = kind(reason, self.rules.path, offset, self.record)
+        damage = Search(offset, self._reason(code), self.record)
+        self.error = self.rules.error_for(code, damage, self.skipped + len(self.losses))
+        if self.error is not None:
             return False
-        if code == kernels.BAD_PAYLOAD_CRC and (behind := self._leads_on()) is not True:
-            if behind is None:
+        if code == kernels.BAD_PAYLOAD_CRC and (leads := self.leads_on(self.at, self.at + self.wants)) is not True:
+            if leads is None:
                 self.wants += HEADER_BYTES
                 return False
             code = kernels.BAD_LENGTH_CRC
         if code == kernels.BAD_PAYLOAD_CRC:
-            self._lose(Search(offset, reason, self.record), offset + self.wants)
+            self.losses.append(self.rules.loss(damage, offset + self.wants))
             self.at += self.wants
         else:
-            self.search = Search(offset, reason, self.record)
+            self.search = damage
             self.at += 1
         return True
 
-    def _leads_on(self) -> bool | None:
-        """Whether the record at `at` ends where another one's header begins, or the shard ends; None: not yet known."""
+    def leads_on(self, start: int, end: int) -> bool | None:
+        """Whether a damaged record ends where another one's header begins, or the shard ends; None: not yet known.
+
+        Args:
+            start: Where in `data` it begins, or its last bytes that count.
+            end: Where in `data` it ends.
+        """
         if self.rules.on_error == "skip_record":
             return True
-        behind = self.at + self.wants
-        left = len(self.data) - behind
+        left = len(self.data) - end
         if left < HEADER_BYTES:
-            return not left and not self._covers(behind) if self.final else None
-        leads = is_record_header(bytes(self.data[behind : behind + HEADER_BYTES]))
-        return leads and not self._covers(behind)
+            return not left and not self._covers(start, end) if self.final else None
+        leads = is_record_header(bytes(self.data[end : end + HEADER_BYTES]))
+        return leads and not self._covers(start, end)
 
-    def _covers(self, end: int) -> bool:
-        """Whether whole records lie behind `at` that end at `end`."""
-        within, limit = self.data[:end], self.rules.max_record_bytes
-        position, wants = kernels.find_header(within, self.at + 1, True, limit)
+    def _covers(self, start: int, end: int) -> bool:
+        """Whether whole records lie behind `start` that end at `end`."""
+        within, limit = self.data[:end], self.rules.search_limit
+        position, wants = kernels.find_header(within, start + 1, True, limit)
         while wants != HEADER_BYTES:
             _, position, _, _ = kernels.scan_frames(within, position, True, limit)
             if position == end:
@@ -183,7 +198,7 @@ class Walk:
     def _search(self) -> bool:
         """Looks for the next record; True where one was found."""
         assert self.search is not None
-        self.at, self.wants = search(self.data, self.at, self.rules.max_record_bytes, self.final)
+        self.at, self.wants = search(self.data, self.at, self.rules.search_limit, self.final)
         whole = self.at + self.wants <= len(self.data)
         if self.at >= self._limit:
             self.done = True
@@ -192,23 +207,17 @@ class Walk:
             stop = self.base + self.at
         else:
             return False
-        self._lose(self.search, stop)
+        self.losses.append(self.rules.loss(self.search, stop))
         self.search = None
         return whole and not self.done
-
-    def _lose(self, damage: Search, stop: int) -> None:
-        nbytes = stop - damage.offset
-        self.losses.append(Loss(self.rules.path, damage.offset, nbytes, damage.reason, damage.record))
 
     def _reason(self, code: int) -> str:
         """What is wrong with the record at `at`, and what to do."""
         rest = self.data[self.at :]
         length = int.from_bytes(rest[:8], "little")
         if code == TRUNCATED:
-            return (
-                f"the shard ends after {len(rest):,} of at least {self.wants:,} bytes of this record: "
-                "its writer did not finish, or the copy is incomplete; write or copy it again"
-            )
+            left = len(rest) if self.final else self.rules.size - self.base - self.at
+            return describe_end(left, self.wants)
         if code == kernels.BAD_LENGTH_CRC:
             looks = looks_like(bytes(rest[:HEADER_BYTES])) if self.base + self.at == 0 else None
             if looks is not None:
@@ -218,13 +227,31 @@ class Walk:
                 "here, is compressed in another way than was said, or is no TFRecord file"
             )
         if code == kernels.TOO_LONG:
+            if self.rules.max_record_bytes == MAX_RECORD_BYTES:
+                return (
+                    f"the record says that it is {length:,} bytes long, more than any store holds: the shard is "
+                    "damaged here; fetch or write it again"
+                )
             return (
-                f"the record says to be {length:,} bytes long, above max_record_bytes={self.rules.max_record_bytes:,}; "
-                "pass a higher max_record_bytes if it really is"
+                f"the record says that it is {length:,} bytes long, above "
+                f"max_record_bytes={self.rules.max_record_bytes:,}; pass a higher max_record_bytes if it really is"
             )
         stored = rest[HEADER_BYTES + length : HEADER_BYTES + length + FOOTER_BYTES]
         actual = kernels.masked_crc32c(rest[HEADER_BYTES : HEADER_BYTES + length])
-        return (
-            f"the CRC32C of the record's {length:,} bytes is {actual:#010x}, but the shard says "
-            f"{int.from_bytes(stored, 'little'):#010x}: the data is damaged; fetch or write the shard again"
-        )
+        return describe_bad_payload(length, actual, int.from_bytes(stored, "little"))
+
+
+def describe_end(left: int, wants: int) -> str:
+    """What is wrong where a record wants more bytes than the shard has left, and what to do."""
+    return (
+        f"the shard ends after {left:,} of at least {wants:,} bytes of this record: "
+        "its writer did not finish, or the copy is incomplete; write or copy it again"
+    )
+
+
+def describe_bad_payload(length: int, actual: int, stored: int) -> str:
+    """What is wrong with a payload of another CRC than the shard holds, and what to do."""
+    return (
+        f"the CRC32C of the record's {length:,} bytes is {actual:#010x}, but the shard says {stored:#010x}: "
+        "the data is damaged; fetch or write the shard again"
+    )

@@ -1,9 +1,16 @@
 """verify and reshard: on local files."""
 
+import filecmp
+import gzip
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 import streamrec
+from streamrec import encode_records
+from streamrec.tfrecord import LONG_BYTES
 from tests.cli.conftest import Done, examples, place, run
 
 Call = Callable[..., Done]
@@ -99,3 +106,41 @@ def test_damage_ends_a_reshard_and_leaves_nothing(damaged: Path, tmp_path: Path,
     assert done.code == 1
     assert "record 100, byte " in done.err
     assert [path for path in (tmp_path / "new").rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_records_too_long_to_hold_are_counted_verified_and_repaired(ending: str, tmp_path: Path, called: Call) -> None:
+    """A damaged shard keeps every other record, however long it is."""
+    long = bytes(LONG_BYTES + 1)
+    data = bytearray(encode_records([b"first", b"damaged", long, b"last"]))
+    data[21 + 13] ^= 1
+    path = tmp_path / f"long.tfrecord{ending}"
+    path.write_bytes(gzip.compress(data, 1) if ending else data)
+    assert called("count", path).out == "4\n"
+    done = called("verify", "--json", "--repair", f"{tmp_path}/clean/", path)
+    (shard,) = done.json["shards"]
+    assert (shard["records"], [loss["byte"] for loss in shard["losses"]]) == (3, [21])
+    assert records(tmp_path / "clean" / path.name) == [b"first", long, b"last"]
+    assert called("verify", tmp_path / "clean").out == "1 shard read, 3 good records, nothing is damaged\n"
+
+
+@pytest.mark.thorough
+def test_a_record_above_a_gigabyte_needs_no_option_and_little_memory(tmp_path: Path) -> None:
+    """What our writer writes, every command reads; those that only count and check hold no record."""
+    path, index = tmp_path / "big.tfrecord", tmp_path / "big.index"
+    with streamrec.TFRecordWriter(str(path)) as writer:
+        writer.write(b"small")
+        writer.write(bytes(1100 << 20))
+
+    def limit_memory() -> None:
+        resource.setrlimit(resource.RLIMIT_DATA, (900 << 20, 900 << 20))
+
+    for command in ("count big.tfrecord", "index big.tfrecord big.index", "verify --repair clean/ big.index"):
+        done = run(*command.split(), cwd=tmp_path, preexec_fn=limit_memory)
+        assert done.code == 0, done
+    assert filecmp.cmp(tmp_path / "clean" / path.name, path, shallow=False)
+    assert run("info", "--count", path).code == 0
+    assert run("head", path).code == 0
+    assert run("cat", "--records", "1", index).code == 0
+    assert run("reshard", "--shard-records", "1", path, f"{tmp_path}/new/").code == 0
+    assert run("verify", f"{tmp_path}/new/manifest.json").code == 0

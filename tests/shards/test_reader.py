@@ -304,3 +304,64 @@ async def test_a_place_within_needs_the_compression(tmp_path: Path) -> None:
         storage = await storages.at(url)
         with pytest.raises(ValueError, match="needs its compression_type"):
             await ShardReader.open(storage, url, ReadOptions(None), ShardPlace(16, 1))
+
+
+@pytest.mark.parametrize("kind", ["", "GZIP"])
+@pytest.mark.parametrize("change", ["none", "payload", "cut out", "end"])
+async def test_long_records_are_checked_and_not_held(place: str, kind: str, change: str) -> None:
+    """Those in the middle are longer than a block and than what is held; what is damaged is told as ever."""
+    records = [b"first", os.urandom(200_000), b"second", os.urandom(100_000), b"third", os.urandom(150_000), b"last"]
+    data = bytearray(encode_records(records))
+    starts = [0, *accumulate(len(record) + 16 for record in records)]
+    kept = list(range(7))
+    if change == "payload":
+        data[starts[3] + 50_000] ^= 1
+        kept.remove(3)
+    elif change == "cut out":
+        del data[starts[3] + 50_000 : starts[3] + 60_000]
+        kept.remove(3)
+    elif change == "end":
+        del data[starts[5] + 100_000 :]
+        kept = kept[:5]
+    url = put(f"{place}/long", gzip.compress(bytes(data), 1) if kind else bytes(data))
+    lengths: list[int] = []
+    copies: dict[int, bytes] = {}
+    async with Storages() as storages:
+        options = ReadOptions(on_error="resync", long_bytes=80_000, block_bytes=30_000)
+        reader = await ShardReader.open(await storages.at(url), url, options)
+        try:
+            while True:
+                frames = await reader.read()
+                for record in reader.take_long_records():
+                    end = record.offset + record.nbytes
+                    copies[len(lengths)] = b"".join([bytes(it) async for it in reader.plain_bytes(record.offset, end)])
+                    lengths.append(record.length)
+                if frames is None:
+                    break
+                lengths += frames.lengths.tolist()
+            assert reader.place.record == len(kept)
+            assert reader.skipped == (change != "none")
+        finally:
+            await reader.aclose()
+    assert lengths == [len(records[number]) for number in kept]
+    assert copies == {kept.index(number): encode_records([records[number]]) for number in (1, 3, 5) if number in kept}
+
+
+def hostile(length: int) -> bytes:
+    """A header that is right, of a record that is not there."""
+    return encode_records([length.to_bytes(8, "little")])[12:] + b"x" * 100
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "gzip"])
+@pytest.mark.parametrize("length", [1 << 60, (1 << 64) - 1, 1 << 40])
+async def test_a_length_that_leads_beyond_the_shard_is_damage(place: str, compress: Any, length: int) -> None:
+    """Good records before it are returned, and no memory is allocated for it."""
+    url = put(f"{place}/hostile", compress(encode_records([b"good"]) + hostile(length)))
+    found = []
+    damage = (streamrec.CorruptRecordError, streamrec.TruncatedShardError)
+    with pytest.raises(damage, match=f"{length:,} bytes long, more than any|ends after 112 of at least") as caught:
+        async with streamrec.open_shard(url) as shard:
+            async for record in shard:
+                found.append(record)
+    assert found == [b"good"]
+    assert (caught.value.offset, caught.value.record) == (20, 1)

@@ -8,11 +8,10 @@ from typing import Any
 
 import click
 
-import streamrec
 from streamrec.cli import options
 from streamrec.cli.output import print_json, print_line
 from streamrec.cli.progress import Meter, progress
-from streamrec.cli.reading import blocks, map_concurrently, run, total_bytes
+from streamrec.cli.reading import blocks, map_concurrently, open_to_scan, run, total_bytes
 from streamrec.cli.sources import Found, find_records, storages_for
 
 __all__ = ["command", "count_all", "count_one"]
@@ -62,7 +61,7 @@ async def count_one(shard: Found, meter: Meter, storage_options: Mapping[str, An
     Raises:
         CorruptRecordError, TruncatedShardError: A length is damaged, or the shard ends within a record.
     """
-    async with streamrec.open_shard(shard.path, verify=False, storage_options=storage_options) as reader:
+    async with open_to_scan(shard.path, storage_options, verify=False) as reader:
         async for _ in blocks(reader, meter):
             pass
         return reader.place.record

@@ -59,7 +59,7 @@ def _go_through(file: int, size: int, packer: LengthPacker, url: str) -> None:
             alone.append(wants - (HEADER_BYTES + 4))
             end = wants
         else:
-            raise _damage(data, position, records, url)
+            raise _damage(data, position, records, url, size)
         position += end
         records += max(len(spans), 1)
         if len(alone) >= LONG_BYTES:
@@ -68,9 +68,9 @@ def _go_through(file: int, size: int, packer: LengthPacker, url: str) -> None:
     packer.add(np.array(alone, np.int64))
 
 
-def _damage(data: bytes, position: int, record: int, url: str) -> CorruptRecordError | TruncatedShardError:
+def _damage(data: bytes, position: int, record: int, url: str, size: int) -> CorruptRecordError | TruncatedShardError:
     """What the framer says of bytes that hold no whole record."""
-    framer = Framer(verify=False, path=url, position=position, record=record)
+    framer = Framer(verify=False, path=url, position=position, record=record, size=size)
     try:
         framer.feed(data)
         framer.close()

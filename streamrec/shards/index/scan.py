@@ -38,8 +38,8 @@ async def scan_stream(storage: Storage, path: str) -> IndexedShard:
         StorageError: The store failed, and retrying did not help.
     """
     packer = LengthPacker()
-    tally = ShardTally("", path, packer)
     stream = await storage.stream(path)
+    tally = ShardTally("", path, packer, stream.info.size)
     try:
         await tally.take_all(stream, ends_at_damage=True)
         info = tally.info(stream.info.version)

@@ -6,7 +6,7 @@ Rules:
 - What is wrong with the *data* is a row in the report. What keeps us from looking (no permission, a store that is
   down, a manifest that cannot be read) is an error: a report is only given when everything was looked at.
 - A shard of another size is not read: what it holds cannot be right.
-- Memory: a block and the longest record for each of `parallel` shards.
+- Memory: a few blocks for each of `parallel` shards, however long their records are.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from operator import attrgetter
 from typing import Any, Literal
 
 import anyio
+import numpy as np
 from fsspec import AbstractFileSystem
 
 from streamrec import bridge, kernels
@@ -27,7 +28,7 @@ from streamrec.shards.index.reader import END_BYTES, open_index
 from streamrec.shards.manifests.manifest import Manifest, Marks, ShardInfo
 from streamrec.shards.side_by_side import side_by_side
 from streamrec.storage import ByteStream, RetryPolicy, Storage, Storages, located
-from streamrec.tfrecord import Framer, Inflater, LengthPacker, check_compression_type
+from streamrec.tfrecord import LONG_BYTES, Framer, Inflater, LengthPacker, check_compression_type
 
 __all__ = ["ShardTally", "VerifyProblem", "VerifyReport", "read_manifest", "verify", "verify_sync"]
 
@@ -198,7 +199,7 @@ class _Survey:
             size = stream.info.size
             if size is not None and size != shard.bytes:
                 return [VerifyProblem(shard.path, "bytes", f"{shard.bytes:,}", f"{size:,}")]
-            tally = ShardTally(self._manifest.compression_type, shard.path)
+            tally = ShardTally(self._manifest.compression_type, shard.path, size=size)
             await tally.take_all(stream)
         finally:
             with anyio.CancelScope(shield=True):
@@ -214,17 +215,20 @@ class ShardTally:
         compression_type: "", "GZIP", "ZLIB" or "ZSTD".
         path: The shard's URL.
         lengths: Takes the lengths of the records, where they are wanted.
+        size: Bytes of the object in its store; None where that is not known.
     """
 
-    def __init__(self, compression_type: str, path: str, lengths: LengthPacker | None = None) -> None:
+    def __init__(
+        self, compression_type: str, path: str, lengths: LengthPacker | None = None, size: int | None = None
+    ) -> None:
         self.bytes = 0
         self._path = path
         self._marks = Marks()
         self._lengths = lengths
         self._crc32c = 0
         self._damage: StreamrecError | None = None
-        self._framer = Framer(verify=False, path=path)
         kind = check_compression_type(compression_type)
+        self._framer = Framer(verify=False, path=path, size=None if kind else size, long_bytes=LONG_BYTES)
         self._inflater = Inflater(kind, path) if kind else None
         self._spare = memoryview(bytearray(BLOCK_BYTES))
 
@@ -289,6 +293,7 @@ class ShardTally:
         if self._inflater is None:
             frames = self._framer.commit(len(data))
             if self._lengths is not None:
+                self._lengths.add(np.array([long.length for long in self._framer.take_long_records()], np.int64))
                 self._lengths.add(frames.lengths)
             self._marks.pass_by(self._framer.record, self._framer.position)
             return

@@ -90,8 +90,8 @@ async def count(storage: Storage, path: str) -> tuple[ShardInfo, CompressionType
     """Reads one shard to its end."""
     head = await storage.read_range(path, 0, DETECT_BYTES)
     kind = detect_compression(head)
-    tally = ShardTally(kind, path)
     stream = await storage.stream(path)
+    tally = ShardTally(kind, path, size=stream.info.size)
     try:
         await tally.take_all(stream)
     finally:

@@ -141,7 +141,7 @@ class _Beginning:
         self._storage = storage
         self._path = path
         self._piece = piece
-        self._max_record_bytes = max_record_bytes
+        self._max_record_bytes = min(max_record_bytes, stream.info.size or max_record_bytes)
         self._stream = stream
         self._position = piece.start
         self._data = bytearray()

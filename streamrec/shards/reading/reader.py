@@ -17,12 +17,14 @@ import os
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from operator import length_hint
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 from fsspec import AbstractFileSystem
 
+from streamrec import kernels
 from streamrec.arguments import integer
 from streamrec.errors import ClosedError, CorruptRecordError, StreamrecError, TruncatedShardError
 from streamrec.shards.options import Piece, ReadOptions, ShardPlace
@@ -40,7 +42,10 @@ from streamrec.storage import (
     Storages,
     located,
 )
-from streamrec.tfrecord import MAX_RECORD_BYTES, CompressionType, Framer, Frames, Loss
+from streamrec.tfrecord import MAX_RECORD_BYTES, CompressionType, Framer, Frames, LongRecord, Loss
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 __all__ = ["ShardReader", "open_shard"]
 
@@ -74,8 +79,9 @@ class ShardReader:
     info: ObjectInfo
     compression_type: CompressionType
 
-    def __init__(self, path: str, options: ReadOptions, opened: Opened, block_bytes: int) -> None:
+    def __init__(self, storage: Storage, path: str, options: ReadOptions, opened: Opened, block_bytes: int) -> None:
         self.path = path
+        self._storage = storage
         self.info = opened.info
         self.compression_type = opened.compression_type
         self.block_bytes = block_bytes
@@ -96,6 +102,8 @@ class ShardReader:
             on_error=options.on_error,
             max_skipped=options.max_skipped,
             end=opened.end,
+            size=None if opened.compression_type else opened.info.size,
+            long_bytes=options.long_bytes,
         )
         self._ahead: bytes | bytearray | None = opened.head
         self._closed = f"{path}: this shard was closed; open it again to read it"
@@ -124,7 +132,7 @@ class ShardReader:
         else:
             opened = await open_piece(storage, path, options, piece, place)
         wanted = options.block_bytes if opened.viewed is None else options.view_bytes or options.block_bytes
-        return cls(path, options, opened, wanted or storage.block_bytes)
+        return cls(storage, path, options, opened, wanted or storage.block_bytes)
 
     @property
     def place(self) -> ShardPlace:
@@ -166,6 +174,44 @@ class ShardReader:
                 return self._arrived.popleft()
         self._records = iter(())
         return rest
+
+    def take_long_records(self) -> list[LongRecord]:
+        """The good records above `long_bytes` since the last call. They come before the block that was read last."""
+        return self._framer.take_long_records()
+
+    async def plain_bytes(self, start: int, end: int) -> AsyncIterator[Buffer]:
+        """The bytes of the (decompressed) shard from `start` to `end`, read once more, in pieces.
+
+        Raises:
+            StorageError: The network or the store failed, and retrying did not help.
+        """
+        opened = await self._open_at(start)
+        try:
+            while start < end:
+                piece = memoryview(kernels.allocate(min(self.block_bytes, end - start)))
+                count = await opened.source.readinto(piece)
+                if not count:
+                    raise TruncatedShardError("the shard ends here, and was longer before", self.path, start)
+                yield piece[:count]
+                start += count
+        finally:
+            with anyio.CancelScope(shield=True):
+                await opened.stream.aclose()
+
+    async def _open_at(self, offset: int) -> Opened:
+        """The same version of the shard, from a byte on."""
+        kind, version, tally = self.compression_type, self.info.version, self._stream.tally
+        stream = await self._storage.stream(self.path, 0 if kind else offset, None, version, tally)
+        options = replace(self._options, compression_type=kind)
+        return await open_whole(self._storage, self.path, options, ShardPlace(offset), stream)
+
+    async def _go_back(self, offset: int) -> None:
+        """Goes on reading at a byte that came before."""
+        if self._opened.viewed is None:
+            await self._stream.aclose()
+            self._opened = await self._open_at(offset)
+            self._stream = self._opened.stream
+        self._exhausted = self._ended = False
 
     def frames(self) -> AsyncIterator[Frames]:
         """The records as Frames, a block at a time."""
@@ -240,6 +286,8 @@ class ShardReader:
                 self._ended = not len(frames)
             else:
                 frames, failure = await (self._read_block() if self._opened.viewed is None else self._view_block())
+            if failure is None and (offset := self._framer.take_rewind()) is not None:
+                await self._go_back(offset)
         except StreamrecError as error:
             failure = error
         self._losses.add(self._framer.take_losses())
@@ -400,7 +448,8 @@ async def open_shard(
         storage_options: Passed to the fsspec filesystem (credentials, endpoint).
         filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
         retry: What happens when the network fails; see RetryPolicy.
-        max_record_bytes: A longer record is taken for corruption; default 1 GiB.
+        max_record_bytes: A longer record is taken for corruption. By default none is that the shard can hold: a record
+            takes as much memory as it has bytes.
         block_bytes: How much is framed at a time; None for what the storage does best.
         buffer_bytes: How much is held ahead of what was read, where a large shard is fetched by several requests; by
             default 96 MiB. 0: one request, and nothing ahead, for a service that has many shards open.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -57,7 +57,8 @@ class ShardUpload:
         await self.send_block()
         self.records += len(batch.spans)
         spans = np.ascontiguousarray(batch.spans)
-        await self._send(kernels.encode_block(batch.buffer, spans), lambda: spans[:, 1] - spans[:, 0], len(spans))
+        self._note(spans[:, 1] - spans[:, 0])
+        await self._compress(kernels.encode_block(batch.buffer, spans))
 
     async def add_records(self, records: list[bytes]) -> None:
         """Takes a block of records that are objects."""
@@ -65,11 +66,20 @@ class ShardUpload:
         self._block, self.records = records, self.records + len(records)
         await self.send_block()
 
+    async def add_frame(self, frame: AsyncIterator[Buffer], length: int) -> None:
+        """Takes one record of `length` bytes whose frame comes in pieces."""
+        await self.send_block()
+        self.records += 1
+        self._note([length])
+        async for piece in frame:
+            await self._compress(piece)
+
     async def send_block(self) -> None:
         """Frames the block under way, compresses it where asked to, and hands it to the upload."""
         if self._block:
             block, self._block, self._block_bytes = self._block, [], 0
-            await self._send(kernels.encode_objects(block), lambda: list(map(len, block)), len(block))
+            self._note(list(map(len, block)))
+            await self._compress(kernels.encode_objects(block))
 
     async def flush(self) -> None:
         """Sends all that was written so far towards the store."""
@@ -92,13 +102,16 @@ class ShardUpload:
         """Drops the shard: nothing of it stays in the store."""
         await self._upload.abort()
 
-    async def _send(self, framed: Buffer, lengths: Callable[[], Any], records: int) -> None:
+    def _note(self, lengths: Any) -> None:
+        """The records that are sent next have these lengths."""
         if not self._deflater.compresses:
             self._marks.pass_by(self._framed, self._sent)
-            self._framed += records
+            self._framed += len(lengths)
             if self.lengths is not None:
-                self.lengths.add(np.asarray(lengths(), np.int64))
-        else:
+                self.lengths.add(np.asarray(lengths, np.int64))
+
+    async def _compress(self, framed: Buffer) -> None:
+        if self._deflater.compresses:
             framed = await anyio.to_thread.run_sync(self._deflater.write, framed)
         await self._pass_on(framed)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
@@ -171,6 +171,11 @@ class ShardWriter:
         self._check_open()
         await self._serial.run(self._write_batch, records)
 
+    async def write_frame(self, frame: AsyncIterator[Buffer], length: int) -> None:
+        """Writes one record of `length` bytes whose frame (header, payload, CRC) comes in pieces, as it is."""
+        self._check_open()
+        await self._serial.run(self._write_frame, frame, length)
+
     async def flush(self) -> None:
         """Sends what was written so far towards the store. It becomes visible with its whole shard only."""
         self._check_open()
@@ -217,6 +222,9 @@ class ShardWriter:
 
     async def _write_block(self, records: list[bytes]) -> None:
         await (await self._shard_for(0, 0)).add_records(records)
+
+    async def _write_frame(self, frame: AsyncIterator[Buffer], length: int) -> None:
+        await (await self._shard_for(length + FRAME_BYTES, 1)).add_frame(frame, length)
 
     async def _flush(self) -> None:
         if self._shard is not None:
