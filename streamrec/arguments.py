@@ -11,7 +11,7 @@ from typing import Any, TypeVar, overload
 
 import numpy as np
 
-__all__ = ["described", "flag", "function", "integer", "mapping", "number"]
+__all__ = ["check_spans", "described", "flag", "function", "integer", "mapping", "number"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -20,6 +20,17 @@ def described(value: object) -> str:
     """What came, for a message: its value where that is short, and its type."""
     text = repr(value)
     return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
+
+
+def check_spans(spans: Any, size: int) -> None:
+    """Refuses spans, an array of shape `[..., 2]` or wider, that lead outside of a buffer of this many bytes.
+
+    Raises:
+        ValueError: One does, or ends before it starts.
+    """
+    starts, ends = spans[..., 0], spans[..., 1]
+    if starts.size and (starts.min() < 0 or (ends < starts).any() or ends.max() > size):
+        raise ValueError(f"a span leaves the buffer of {size:,} bytes or ends before it starts")
 
 
 @overload

@@ -13,6 +13,7 @@ import numpy as np
 
 from streamrec import html
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
+from streamrec.example.columns import check_column
 from streamrec.tfrecord import Frames
 
 __all__ = ["Shown", "show"]
@@ -72,6 +73,7 @@ def columns_of(value: Any, name: str) -> Iterator[tuple[str, Any]]:
         for number, part in enumerate(value):
             yield from columns_of(part, f"{name}.{number}" if name else str(number))
     else:
+        check_column(value, name or None)
         yield name, value
 
 

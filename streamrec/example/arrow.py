@@ -8,8 +8,10 @@ arrow.apache.org/docs/format/Columnar.html:
 - Strings: large_binary, or large_utf8 where the caller says that they are text. They are copied together, unless they
   lie back to back.
 - A RaggedTensor: for each ragged dimension a list (int32 splits) or large list (int64 splits) over the same memory.
-- A SparseTensor of two dimensions, which a VarLenFeature gives: a large list, whose offsets are counted.
+- A SparseTensor whose rows are lists, as a VarLenFeature gives it: a large list, whose offsets are counted.
 - A dict: a struct of its columns.
+
+A consumer trusts offsets and lengths, and reads what they say: whatever was not made here is checked here.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec import kernels
+from streamrec.arguments import check_spans
 from streamrec.errors import FeatureError
-from streamrec.example.columns import BytesColumn, RaggedTensor, SparseTensor
+from streamrec.example.columns import BytesColumn, RaggedTensor, SparseTensor, checked_splits, list_splits
 
 __all__ = ["ArrowBatch", "Described", "described_column"]
 
@@ -192,7 +195,8 @@ def _fixed(name: str, flat: Any, shape: tuple[int, ...], values: Any) -> Describ
 
 
 def _numbers(name: str, count: int, array: npt.NDArray[Any]) -> Described:
-    return (FORMATS[array.dtype.name], name, count, (None, np.ascontiguousarray(array)), ())
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return (FORMATS[array.dtype.name], name, count, (None, np.ascontiguousarray(native)), ())
 
 
 def _bits(name: str, count: int, array: npt.NDArray[Any]) -> Described:
@@ -201,10 +205,11 @@ def _bits(name: str, count: int, array: npt.NDArray[Any]) -> Described:
 
 def _strings(name: str, count: int, strings: Any) -> Described:
     """large_binary: offsets and bytes back to back."""
-    spans = strings.spans.reshape(-1, 2)
+    spans = np.asarray(strings.spans, np.int64).reshape(-1, 2)
     if (spans[1:, 0] != spans[:-1, 1]).any():
         strings = strings.compact()
         spans = strings.spans.reshape(-1, 2)
+    check_spans(spans, memoryview(strings.buffer).nbytes)
     offsets = np.append(spans[:, 0], spans[-1:, 1] if count else 0)
     return ("Z", name, count, (None, offsets, strings.buffer), ())
 
@@ -221,20 +226,12 @@ def _column_of(name: str, array: npt.NDArray[Any]) -> BytesColumn:
 
 def _ragged(name: str, column: RaggedTensor) -> Described:
     inner = described_column("item", column.flat_values)
-    for depth, splits in reversed(list(enumerate(column.nested_row_splits))):
-        wide = splits.dtype == np.int64
+    for depth, splits in reversed(list(enumerate(checked_splits(column, name)))):
+        wide = splits.dtype != np.int32
         splits = np.ascontiguousarray(splits, np.int64 if wide else np.int32)
         inner = ("+L" if wide else "+l", "item" if depth else name, len(splits) - 1, (None, splits), (inner,))
     return inner
 
 
 def _sparse(name: str, column: SparseTensor) -> Described:
-    if len(column.dense_shape) != 2:
-        raise FeatureError(
-            f"a sparse column of {len(column.dense_shape)} dimensions has no counterpart in Arrow: parse it with a "
-            "RaggedFeature",
-            name,
-        )
-    rows = int(column.dense_shape[0])
-    lengths = np.bincount(column.indices[:, 0], minlength=rows)
-    return _ragged(name, RaggedTensor(column.values, (np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),)))
+    return _ragged(name, RaggedTensor(column.values, (list_splits(column, name),)))

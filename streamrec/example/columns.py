@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from streamrec import html, kernels
+from streamrec.arguments import check_spans
+from streamrec.errors import FeatureError
 
-__all__ = ["BytesColumn", "Column", "RaggedTensor", "SparseTensor", "Values"]
+__all__ = [
+    "MAX_EMPTY_ROWS",
+    "NO_GAPS",
+    "BytesColumn",
+    "Column",
+    "RaggedTensor",
+    "SparseTensor",
+    "Values",
+    "check_column",
+    "checked_indices",
+    "checked_splits",
+    "list_splits",
+    "row_splits",
+]
+
+MAX_EMPTY_ROWS: Final = 1 << 25
+"""A batch may have this many more rows than values: a few bytes that claim more must not fill the memory."""
+NO_GAPS: Final = (
+    "a list has no gaps, and the order of its values: write indices and values as features of their own, which a "
+    "SparseFeature parses"
+)
 
 
 class BytesColumn:
@@ -46,9 +68,7 @@ class BytesColumn:
         spans = np.asarray(spans, dtype=np.int64)
         if spans.ndim < 1 or spans.shape[-1] != 2:
             raise ValueError(f"spans have the shape {spans.shape}; they must be [..., 2], start and end")
-        starts, ends = spans[..., 0], spans[..., 1]
-        if spans.size and (starts.min() < 0 or (ends < starts).any() or ends.max() > len(view)):
-            raise ValueError(f"a span leaves the buffer of {len(view):,} bytes or ends before it starts")
+        check_spans(spans, len(view))
         self._hold((view,), spans)
 
     def _hold(self, sources: tuple[Any, ...], places: npt.NDArray[np.int64]) -> None:
@@ -198,6 +218,8 @@ Values: TypeAlias = "npt.NDArray[Any] | BytesColumn"
 class SparseTensor(NamedTuple):
     """The values of a sparse array and where they stand.
 
+    Anyone may make one; it is checked where it is used: converted, encoded, shown, or taken apart into rows.
+
     Args:
         indices: int64 of shape `[n, rank]`, in row-major order.
         values: The n values.
@@ -212,6 +234,8 @@ class SparseTensor(NamedTuple):
 class RaggedTensor(NamedTuple):
     """Values with one or more dimensions of rows that differ in length.
 
+    Anyone may make one; it is checked where it is used: converted, encoded, shown, or taken apart into rows.
+
     Args:
         flat_values: All values, one after the other; more than one dimension where the innermost partitions
             are uniform.
@@ -225,3 +249,98 @@ class RaggedTensor(NamedTuple):
 
 Column: TypeAlias = "Values | SparseTensor | RaggedTensor"
 """What a feature is parsed into."""
+
+
+def check_column(column: object, name: str | None = None) -> None:
+    """Refuses a ragged or sparse tensor that leads outside of its values or its shape.
+
+    Raises:
+        FeatureError: It does.
+    """
+    if isinstance(column, RaggedTensor):
+        checked_splits(column, name)
+    elif isinstance(column, SparseTensor):
+        checked_indices(column, name)
+
+
+def checked_splits(ragged: Any, name: str | None = None) -> list[npt.NDArray[Any]]:
+    """The row splits of a ragged tensor, outermost first, of which each splits the next, and the last the values.
+
+    Raises:
+        FeatureError: They do not.
+    """
+    levels = [np.asarray(splits) for splits in ragged.nested_row_splits]
+    if not levels or not np.ndim(ragged.flat_values):
+        raise FeatureError("a ragged tensor without row splits, or without a row of values", name)
+    for splits in levels:
+        if splits.ndim != 1 or not len(splits) or splits.dtype.kind not in "iu":
+            found = f"row splits of shape {list(splits.shape)} and dtype {splits.dtype}"
+            raise FeatureError(f"{found} where integers of shape [rows + 1] are wanted", name)
+    for splits, count in zip(levels, [*(len(inner) - 1 for inner in levels[1:]), len(ragged.flat_values)], strict=True):
+        first, last = int(splits[0]), int(splits[-1])
+        if first != 0 or last != count:
+            reason = f"row splits from {first:,} to {last:,} where 0 to {count:,}, the number of values, is wanted"
+            raise FeatureError(f"{reason}; a part of a ragged tensor needs splits and values of its own", name)
+        back = splits[1:] < splits[:-1]
+        if back.any():
+            row = int(back.argmax()) if splits is levels[0] else None
+            raise FeatureError("row splits that go backwards; each row must end where it starts, or after", name, row)
+    return levels
+
+
+def checked_indices(sparse: Any, name: str | None = None) -> npt.NDArray[np.int64]:
+    """The indices of a sparse tensor, int64 of shape `[values, rank]`, all of them within its dense shape.
+
+    Raises:
+        FeatureError: They are not.
+    """
+    indices, shape, count = np.asarray(sparse.indices), np.asarray(sparse.dense_shape), len(sparse.values)
+    fits = shape.ndim == 1 and indices.shape == (count, len(shape))
+    if not fits or indices.dtype.kind not in "iu" or shape.dtype.kind not in "iu":
+        found = f"indices of shape {list(indices.shape)}, {count:,} values and a dense_shape of {list(shape.shape)}"
+        raise FeatureError(f"{found} are no sparse tensor: it has integers of shape [n, rank], n and [rank]", name)
+    if (shape < 0).any():
+        raise FeatureError(f"the dense_shape {shape.tolist()} of a sparse tensor has a negative size", name)
+    outside = ((indices < 0) | (indices >= shape)).any(axis=1)
+    if outside.any():
+        index = indices[outside.argmax()].tolist()
+        raise FeatureError(f"the index {index} of a sparse tensor is outside its dense_shape {shape.tolist()}", name)
+    return indices.astype(np.int64, copy=False)
+
+
+def row_splits(sparse: Any, name: str | None = None) -> npt.NDArray[np.int64]:
+    """Where the values of each row of a sparse tensor start and end, among its values.
+
+    Raises:
+        FeatureError: It has no rows, or nearly nothing but empty ones; or its values are out of order.
+    """
+    indices = checked_indices(sparse, name)
+    if not indices.shape[1]:
+        raise FeatureError("a sparse tensor without a dimension has no rows", name)
+    rows, count = indices[:, 0], int(sparse.dense_shape[0])
+    if count > MAX_EMPTY_ROWS + len(rows):
+        raise FeatureError(f"a sparse tensor of {count:,} rows and {len(rows):,} values: nearly all are empty", name)
+    back = rows[1:] < rows[:-1]
+    if back.any():
+        row = int(rows[1:][back.argmax()])
+        raise FeatureError("sparse values out of order; sort them by their indices", name, row)
+    return np.append(0, np.cumsum(np.bincount(rows, minlength=count)))
+
+
+def list_splits(sparse: Any, name: str | None = None) -> npt.NDArray[np.int64]:
+    """The row splits of a sparse tensor whose rows are lists, as `tf.RaggedTensor.from_sparse` takes it.
+
+    Raises:
+        FeatureError: It has no two dimensions, gaps in a row, or values out of order.
+    """
+    splits, indices = row_splits(sparse, name), np.asarray(sparse.indices)
+    if indices.shape[1] != 2:
+        what = f"a sparse tensor of {indices.shape[1]} dimensions where a list in each row, which has 2, is wanted"
+        raise FeatureError(f"{what}: parse it with a RaggedFeature", name)
+    rows, places = indices[:, 0], indices[:, 1]
+    wrong = np.flatnonzero(places != np.arange(len(rows)) - splits[:-1][rows])
+    if len(wrong):
+        row, place = indices[wrong[0]].tolist()
+        reason = f"a sparse value of row {row:,} at place {place:,}, which is not the next one"
+        raise FeatureError(f"{reason}: {NO_GAPS}", name, row)
+    return splits

@@ -295,7 +295,7 @@ class RaggedFeature:
             `RowSplits`, `RowLengths`, `RowStarts`, `RowLimits`, `ValueRowIds` (each with the key of an int64
             feature) and `UniformRowLength` (with a length).
         row_splits_dtype: `np.int32` (the default, as in TensorFlow) or `np.int64`.
-        validate: Whether to check that values and partitions fit.
+        validate: As in TensorFlow, but partitions that do not fit the values of their record are an error in any case.
     """
 
     @dataclass(frozen=True)

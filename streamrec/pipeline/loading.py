@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.example import BytesColumn
+from streamrec.example.columns import check_column
 from streamrec.pipeline.dataset import Dataset
 from streamrec.pipeline.engine.iteration import check_state, start_of_next_epoch
 from streamrec.pipeline.iterators import DatasetIterator
@@ -186,6 +187,7 @@ def converted(element: Any, leaf: Callable[[npt.NDArray[Any], str], Any], name: 
     if isinstance(element, Mapping):
         return {key: converted(value, leaf, joined(name, key)) for key, value in element.items()}
     if isinstance(element, tuple):
+        check_column(element, name or None)
         fields = getattr(element, "_fields", range(len(element)))
         parts = [converted(part, leaf, joined(name, field)) for field, part in zip(fields, element, strict=True)]
         return type(element)(*parts) if hasattr(element, "_fields") else tuple(parts)

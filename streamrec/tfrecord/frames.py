@@ -23,7 +23,7 @@ from streamrec import html, kernels
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["FOOTER_BYTES", "HEADER_BYTES", "Frames", "as_spans"]
+__all__ = ["FOOTER_BYTES", "HEADER_BYTES", "Frames", "as_spans", "payload"]
 
 HEADER_BYTES = 12
 """Length (8) and its masked CRC32C (4): what stands before each payload of a shard."""
@@ -46,6 +46,17 @@ def as_spans(packed: Buffer) -> Spans:
     """Spans as the kernels return them, as an array of shape [n, 2] that nobody writes to."""
     spans = np.frombuffer(memoryview(packed).toreadonly(), np.int64)
     return spans.reshape(-1, 2)
+
+
+def payload(view: memoryview, first: int, last: int) -> memoryview:
+    """Bytes first to last of a buffer. (A slice takes any bounds, negative ones among them.)
+
+    Raises:
+        ValueError: The span leaves the buffer, or ends before it starts.
+    """
+    if not 0 <= first <= last <= len(view):
+        raise ValueError(f"the span [{first}, {last}) leaves the buffer of {len(view):,} bytes")
+    return view[first:last]
 
 
 class Frames(Sequence[bytes]):
@@ -98,8 +109,7 @@ class Frames(Sequence[bytes]):
         return bytes(self._view(index))
 
     def _view(self, index: int) -> memoryview:
-        first, last = self.spans[index].tolist()
-        return memoryview(self.buffer)[first:last]
+        return payload(memoryview(self.buffer).cast("B"), *self.spans[index].tolist())
 
     def __iter__(self) -> Iterator[bytes]:
         return chain.from_iterable(self.pieces())
@@ -114,7 +124,7 @@ class Frames(Sequence[bytes]):
     def views(self) -> Iterator[memoryview]:
         """The payloads without a copy, one memoryview each, in order."""
         view = memoryview(self.buffer).cast("B")
-        return (view[first:last] for first, last in self.spans.tolist())
+        return (payload(view, first, last) for first, last in self.spans.tolist())
 
     def lying(self) -> tuple[npt.NDArray[np.int64], Sequence[Buffer]]:
         """Where the payloads lie, as spans or as rows (`scattered.py`), and in which buffers."""

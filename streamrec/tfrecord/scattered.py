@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec import kernels
-from streamrec.tfrecord.frames import Frames, Spans, as_spans
+from streamrec.tfrecord.frames import Frames, Spans, as_spans, payload
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -101,7 +101,7 @@ class Scattered(Frames):
 
     def views(self) -> Iterator[memoryview]:
         views = [memoryview(buffer).cast("B") for buffer in self.buffers]
-        return (views[tag >> BUFFER_BITS][start:end] for start, end, tag, _ in self.rows.tolist())
+        return (payload(views[tag >> BUFFER_BITS], start, end) for start, end, tag, _ in self.rows.tolist())
 
     def lying(self) -> tuple[npt.NDArray[np.int64], Sequence[Buffer]]:
         return self.rows, self.buffers
@@ -133,4 +133,4 @@ class Scattered(Frames):
 
     def _view(self, index: int) -> memoryview:
         start, end, tag, _ = self.rows[index].tolist()
-        return memoryview(self.buffers[tag >> BUFFER_BITS]).cast("B")[start:end]
+        return payload(memoryview(self.buffers[tag >> BUFFER_BITS]).cast("B"), start, end)

@@ -3,6 +3,7 @@
 import gc
 import threading
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import streamrec.notebook
 from streamrec import (
     ArrowBatch,
     BytesColumn,
@@ -27,9 +29,13 @@ from streamrec import (
     TFRecordDataset,
     VarLenFeature,
     encode_example,
+    encode_examples,
     encode_records,
     parse_example,
+    parse_single_example,
 )
+from streamrec.example.features import PARTITIONS
+from tests.example.strategies import partitioned
 
 FEATURES = {
     "number": FixedLenFeature([], np.int64),
@@ -124,6 +130,81 @@ def test_shapes_and_dtypes() -> None:
 def test_what_arrow_has_not_is_said(columns: dict[str, Any], message: str) -> None:
     with pytest.raises(FeatureError, match=message.replace("(", r"\(").replace(")", r"\)")):
         ArrowBatch(columns)
+
+
+INTS = np.arange(3)
+
+
+def sparse(indices: Any, shape: list[int]) -> SparseTensor:
+    return SparseTensor(np.array(indices, np.int64).reshape(-1, len(shape)), INTS[: len(indices)], np.array(shape))
+
+
+UNSOUND = [
+    (RaggedTensor(INTS, (np.array([0, 12]),)), "row splits from 0 to 12 where 0 to 3"),
+    (RaggedTensor(INTS, (np.array([0, 2**40]),)), "row splits from 0 to 1,099,511,627,776"),
+    (RaggedTensor(INTS, (np.array([0, 2]),)), "row splits from 0 to 2 where 0 to 3"),
+    (RaggedTensor(INTS, (np.array([1, 3]),)), "row splits from 1 to 3"),
+    (RaggedTensor(INTS, (np.array([0, 9, 3]),)), "record 1, .*row splits that go backwards"),
+    (RaggedTensor(INTS, (np.array([0, -1, 3]),)), "record 0, .*row splits that go backwards"),
+    (RaggedTensor(INTS, (np.zeros(0, np.int64),)), "row splits of shape .0."),
+    (RaggedTensor(INTS, (np.array([0.0, 3.0]),)), "dtype float64"),
+    (RaggedTensor(INTS, (np.array([0, 2]), np.array([0, 3]))), "row splits from 0 to 2 where 0 to 1"),
+    (RaggedTensor(INTS, ()), "without row splits"),
+    (sparse([[0, 0], [0, 7]], [1, 5]), r"the index \[0, 7\] of a sparse tensor is outside its dense_shape \[1, 5\]"),
+    (sparse([[5, 0]], [1, 5]), "outside its dense_shape"),
+    (sparse([[-1, 0]], [1, 5]), "outside its dense_shape"),
+    (SparseTensor(np.zeros((1, 2), np.int64), INTS, np.array([1, 1])), "are no sparse tensor"),
+]
+CUT = [
+    (sparse([[0, 0], [0, 2]], [1, 5]), "a list has no gaps"),
+    (sparse([[1, 0], [0, 0]], [2, 1]), "out of order"),
+    (sparse([], [2**62, 1]), "4,611,686,018,427,387,904 rows and 0 values"),
+]
+
+
+@pytest.mark.parametrize(("column", "message"), UNSOUND + CUT)
+def test_a_tensor_that_leads_outside_of_its_values_never_leaves(column: Any, message: str) -> None:
+    with pytest.raises(FeatureError, match=f"feature 'x': {message}|{message}"):
+        ArrowBatch({"x": column})
+    with pytest.raises(FeatureError, match="feature 'x': "):
+        encode_examples({"x": column})
+    rows = Dataset.from_generator(lambda: iter([{"x": column}])).unbatch()
+    if "gaps" not in message:
+        with pytest.raises(FeatureError):
+            list(rows)
+
+
+@pytest.mark.parametrize(("column", "message"), UNSOUND)
+def test_it_is_not_shown_either(column: Any, message: str) -> None:
+    with pytest.raises(FeatureError, match=message):
+        streamrec.notebook.show({"x": column})
+
+
+@given(st.sampled_from(PARTITIONS).flatmap(partitioned), st.booleans())
+def test_what_records_can_be_made_of_is_valid(case: tuple[RaggedFeature, list[bytes]], string_columns: bool) -> None:
+    """Partitions come from the record: most fit, and the others are an error when they are parsed."""
+    feature, records = case
+    for data, parse in [(records, parse_example), *((record, parse_single_example) for record in records)]:
+        with suppress(FeatureError):
+            found = parse(data, {"x": feature}, string_columns=string_columns)
+            pa.array(ArrowBatch(found)).validate(full=True)
+
+
+@pytest.mark.parametrize("dtype", [">i8", ">f4", ">u2"])
+def test_the_other_byte_order_is_turned(dtype: str) -> None:
+    splits = np.array([0, 3, 3], ">i4")
+    batch = pa.record_batch(ArrowBatch({"x": np.array([1, 2], dtype), "r": RaggedTensor(INTS, (splits,))}))
+    batch.validate(full=True)
+    assert batch.to_pydict() == {"x": [1, 2], "r": [[0, 1, 2], []]}
+
+
+def test_strings_that_changed_are_checked() -> None:
+    places = np.array([[0, 3], [3, 6]])
+    column = BytesColumn(b"onetwo", places)
+    places[1] = 3, 2**40
+    for leave in (lambda: ArrowBatch({"s": column}), lambda: pa.array(column)):
+        with pytest.raises(ValueError, match="span"):
+            leave()
 
 
 def shard(folder: Path, count: int = 100) -> str:

@@ -1,14 +1,14 @@
 """Frames: a sequence of records over one buffer."""
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec import Framer, Frames, encode_records, kernels
+from streamrec import Framer, Frames, VarLenFeature, encode_records, kernels, parse_example
 from streamrec.errors import StreamrecError
 from streamrec.kernels import reference
 
@@ -118,3 +118,29 @@ def test_arrow_without_the_c_extension(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "arrow_binary", reference.arrow_binary)
     with pytest.raises(StreamrecError, match="STREAMREC_PURE"):
         Frames.of([b"a"]).__arrow_c_array__()
+
+
+@pytest.mark.parametrize("span", [[-3, 6], [0, 7], [0, 2**62], [4, 3], [-6, -3]])
+def test_spans_that_leave_the_buffer_give_nothing(span: list[int]) -> None:
+    frames = Frames(b"catdog", np.array([[0, 3], span]))
+    reads: list[Callable[[], object]] = [
+        lambda: frames[1],
+        lambda: list(frames),
+        lambda: list(frames.views()),
+        lambda: frames.compact(),
+        lambda: frames._repr_html_(),
+        lambda: parse_example(frames, {"x": VarLenFeature("int64")}),
+        lambda: encode_records(frames),
+    ]
+    if kernels.NATIVE:
+        reads.append(lambda: frames.__arrow_c_array__())
+    for read in reads:
+        with pytest.raises(ValueError):
+            read()
+
+
+@native
+def test_spans_of_another_dtype_are_no_spans() -> None:
+    """Two int32s are no int64: they would be read as other numbers, and half as many."""
+    with pytest.raises(TypeError, match="int64"):
+        Frames(b"catdog", np.array([[0, 3], [3, 6]], np.int32)).__arrow_c_array__()  # type: ignore[arg-type]

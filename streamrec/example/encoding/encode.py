@@ -129,8 +129,9 @@ def encode_example(
     Args:
         features: The value of each feature. bytes and str become a bytes_list; bool, enums and every integer
             an int64_list; floats a float_list, rounded to float32. Scalars, lists, NumPy arrays (flattened in
-            row-major order), tensors, and Feature messages. An empty list has no kind unless it is declared,
-            and is written as a Feature without one, which parses as a missing feature.
+            row-major order), tensors, a `SparseTensor` of one dimension without gaps, and Feature messages. An
+            empty list has no kind unless it is declared, and is written as a Feature without one, which parses as a
+            missing feature.
         kinds: What some features must be: `np.int64`, `np.float32`, `bytes`, or feature configurations such
             as `infer_features` proposes. A declared float takes integers, too; a declared int64 takes no
             float. Names that `features` lacks are left alone.
@@ -163,9 +164,9 @@ def encode_examples(
 
     Args:
         columns: For each feature one row a record, all columns of the same length: an array of shape
-            `[records, ...]`; a list of scalars, lists or arrays; a `RaggedTensor`, whose outermost rows
-            count; `Frames` or another `EncodedBatch` for byte strings that lie in one buffer; a
-            `BytesColumn`.
+            `[records, ...]`; a list of scalars, lists or arrays; a `RaggedTensor` of one ragged dimension; a
+            `SparseTensor` of two dimensions without gaps, as a `VarLenFeature` gives it; `Frames` or another
+            `EncodedBatch` for byte strings that lie in one buffer; a `BytesColumn`.
         kinds: As in `encode_example`.
         deterministic: As in `encode_example`.
 

@@ -2,7 +2,8 @@
 
 Rules of this file:
 - A column has one row for each record. An array is split along its first dimension; a list has a row in each
-  item; a ragged tensor has its outermost rows; Frames (or any `buffer` with `spans`) have a byte string each.
+  item; a ragged tensor of one ragged dimension has its rows, and so has a sparse one whose rows are lists; Frames (or
+  any `buffer` with `spans`) have a byte string each.
 - A list's kind is that of its rows; rows without a kind (empty lists) take it over.
 - Nothing is copied that has its final form already: int64, float32, bytes, a buffer with spans.
 """
@@ -17,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.errors import FeatureError
+from streamrec.example.columns import RaggedTensor, checked_splits, list_splits
 from streamrec.example.encoding.values import KIND_NAMES, Data, Kind, Values, declared_kind, natural_kind, to_values
 
 __all__ = ["Column", "to_column", "to_columns"]
@@ -75,6 +77,8 @@ def to_column(name: str, value: Any, declared: Kind | None = None) -> Column:
         return _of_spans(name, value, declared)
     if hasattr(value, "nested_row_splits"):
         return _of_ragged(name, value, declared)
+    if hasattr(value, "dense_shape"):
+        return _of_ragged(name, RaggedTensor(value.values, (list_splits(value, name),)), declared)
     if isinstance(value, list | tuple | range):
         return _of_list(name, value, declared)
     return _of_array(name, value, declared)
@@ -114,26 +118,20 @@ def _of_array(name: str, value: Any, declared: Kind | None) -> Column:
 
 
 def _of_ragged(name: str, value: Any, declared: Kind | None) -> Column:
-    """A ragged tensor's outermost rows; of inner dimensions only the values are kept, as in TensorFlow."""
+    splits, *inner = checked_splits(value, name)
+    if inner:
+        raise FeatureError(
+            f"a ragged tensor of {1 + len(inner)} ragged dimensions, and a feature of an Example is one list: write "
+            "the values as RaggedTensor(flat_values, (splits[1][splits[0]],)), and the lengths of the inner rows as "
+            "RaggedTensor(np.diff(splits[1]), (splits[0],)), a feature that RaggedFeature.RowLengths names",
+            name,
+        )
     flat = value.flat_values
     array = flat if isinstance(flat, np.ndarray) else _array(name, flat)
     kind, data = to_values(array, declared, name)
     width = 0 if kind is Kind.NONE else math.prod(array.shape[1:])
-    splits: npt.NDArray[np.int64] | None = None
-    for outer in map(np.asarray, value.nested_row_splits):
-        if outer.ndim != 1 or not len(outer) or outer.dtype.kind not in "iu":
-            raise FeatureError(f"row splits of shape {list(outer.shape)} where [rows + 1] is wanted", name)
-        if splits is not None and (splits.min() < 0 or splits.max() >= len(outer)):
-            raise FeatureError("row splits that point beyond the rows that they split", name)
-        splits = outer.astype(np.int64) if splits is None else outer.astype(np.int64)[splits]
-    if splits is None:
-        raise FeatureError("a ragged tensor without row splits", name)
-    if splits[0] != 0 or splits[-1] != len(array):
-        raise FeatureError(
-            f"row splits from {splits[0]} to {splits[-1]} where 0 to {len(array)}, the number of values, is wanted",
-            name,
-        )
-    return Column(name, kind, data, None, np.ascontiguousarray(splits * width, dtype="<i8"), len(splits) - 1)
+    bounds = np.ascontiguousarray(splits.astype(np.int64) * width, dtype="<i8")
+    return Column(name, kind, data, None, bounds, len(splits) - 1)
 
 
 def _of_list(name: str, value: Sequence[Any], declared: Kind | None) -> Column:

@@ -21,9 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.errors import FeatureError
+from streamrec.example.columns import NO_GAPS, checked_indices
 from streamrec.example.features import Dtype, as_dtype
 
-__all__ = ["Kind", "Values", "declared_kind", "natural_kind", "to_values"]
+__all__ = ["Kind", "Values", "declared_kind", "is_composite", "natural_kind", "to_values"]
 
 
 class Kind(enum.IntEnum):
@@ -102,6 +103,8 @@ def to_values(value: Any, declared: Kind | None = None, name: str | None = None)
         return _of_leaves((value,), {type(value)}, declared, name)
     if isinstance(value, np.ndarray):
         return _of_array(value, declared, name)
+    if is_composite(value):
+        return _of_composite(value, declared, name)
     if isinstance(value, list | tuple | range):
         types = set(map(type, value))
         if not types <= _EXACT.keys():
@@ -127,6 +130,23 @@ def natural_kind(of: type) -> Kind | None:
     if issubclass(of, bytes | str | bytearray | memoryview):
         return Kind.BYTES
     return _ml_dtype_kind(of.__name__) if of.__module__ == "ml_dtypes" else None
+
+
+def is_composite(value: Any) -> bool:
+    """Whether it is a ragged or sparse tensor, ours (which are tuples) or TensorFlow's."""
+    return hasattr(value, "dense_shape") or hasattr(value, "nested_row_splits")
+
+
+def _of_composite(value: Any, declared: Kind | None, name: str | None) -> Values:
+    """The values of a sparse tensor of one dimension, as parse_single_example gives it."""
+    if len(getattr(value, "dense_shape", ())) != 1:
+        advice = "encode_examples and write(batched=True) take a batch; an Example holds one list of each feature"
+        raise FeatureError(f"a {type(value).__name__} of several rows where one list is wanted; {advice}", name)
+    indices = checked_indices(value, name)[:, 0]
+    wrong = np.flatnonzero(indices != np.arange(len(indices)))
+    if len(wrong):
+        raise FeatureError(f"a sparse value at place {indices[wrong[0]]:,} that is not the next one; {NO_GAPS}", name)
+    return to_values(value.values, declared, name)
 
 
 def _ml_dtype_kind(name: str) -> Kind | None:
@@ -214,6 +234,10 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 def _leaves(value: Sequence[Any], name: str | None) -> Sequence[Any]:
     """The scalars of a list or of a rectangular nest of lists and arrays, in row-major order."""
+    for item in value:
+        if is_composite(item):
+            _of_composite(item, None, name)
+            raise FeatureError(f"a {type(item).__name__} within a list; give its values", name)
     nested = [isinstance(item, list | tuple | range | np.ndarray) for item in value]
     if not any(nested):
         return value

@@ -130,7 +130,7 @@ def _batch_part(slot: Slot, form: Feature, found: Found, count: int, wrap: Wrap)
         return _padded_strings(slot, form, found, wrap)
     out = wrap(found.values, slot.dtype, None)
     if isinstance(form, RaggedFeature):
-        return Rows(out, found.splits.astype(form.row_splits_dtype))
+        return Rows(out, found.splits)
     return batch_sparse(out, found.splits)
 
 
@@ -192,7 +192,7 @@ def combined(plan: Plan, parts: dict[str, Part]) -> dict[str, Column]:
             elif isinstance(feature, RaggedFeature):
                 updates[name] = _partitioned(feature, parts[feature.value_key or name], parts)
         except FeatureError as error:
-            raise FeatureError(error.reason, name) from None
+            raise FeatureError(error.reason, name, error.record) from None
     columns = {**parts, **updates}
     return {name: column for name, column in columns.items() if name in plan.features}  # type: ignore[misc]
 
@@ -200,19 +200,19 @@ def combined(plan: Plan, parts: dict[str, Part]) -> dict[str, Column]:
 def _partitioned(feature: RaggedFeature, part: Part, parts: dict[str, Part]) -> Column:
     if isinstance(part, Rows):
         rows = {name: other for name, other in parts.items() if isinstance(other, Rows)}
-        return partition_batch(part, feature, rows).tensor()
+        return partition_batch(part, feature, rows).tensor(feature.row_splits_dtype)
     arrays = {name: other for name, other in parts.items() if isinstance(other, np.ndarray)}
     assert not isinstance(part, SparseTensor)
     column = partition_one(part, feature, arrays)
-    return column.tensor() if isinstance(column, Rows) else column
+    return column.tensor(feature.row_splits_dtype) if isinstance(column, Rows) else column
 
 
 def _merged(feature: SparseFeature, parts: dict[str, Part]) -> SparseTensor:
     """One SparseTensor of positions and values.
 
-    As in TensorFlow, positions outside `size` stay as they are, and only the totals of positions and values
-    of the whole batch are compared. Values at equal positions keep their order (TensorFlow's order is
-    unspecified).
+    As in TensorFlow, positions outside `size` stay as they are. Each example needs as many positions as values;
+    TensorFlow compares the totals of the batch, and takes positions of one example for values of another. Values at
+    equal positions keep their order (TensorFlow's order is unspecified).
     """
     keys = [parts[key] for key in feature.index_keys]
     values = parts[feature.value_key]
@@ -222,10 +222,14 @@ def _merged(feature: SparseFeature, parts: dict[str, Part]) -> SparseTensor:
     for name, key in zip(feature.index_keys, keys, strict=True):
         assert isinstance(key, SparseTensor)
         assert isinstance(key.values, np.ndarray)
-        if len(key.values) != len(values.values):
+        found, wanted = counts(key), counts(values)
+        other = np.flatnonzero(found != wanted)
+        if len(other):
             raise FeatureError(
-                f"found {len(key.values):,} positions in {name!r} where {len(values.values):,} values "
-                f"in {feature.value_key!r} want one each"
+                f"found {found[other[0]]:,} positions in {name!r} where {wanted[other[0]]:,} values "
+                f"in {feature.value_key!r} want one each",
+                None,
+                int(other[0]) if len(key.dense_shape) > 1 else None,
             )
         columns.append(key.values)
     shape = [*keys[0].dense_shape[:-1].tolist(), *feature.sizes]
@@ -234,3 +238,10 @@ def _merged(feature: SparseFeature, parts: dict[str, Part]) -> SparseTensor:
         return tensor
     order = np.lexsort(tensor.indices.T[::-1])
     return SparseTensor(tensor.indices[order], tensor.values[order], tensor.dense_shape)
+
+
+def counts(tensor: SparseTensor) -> Offsets:
+    """How many values each example has; of a single one, in one number."""
+    if len(tensor.dense_shape) == 1:
+        return np.array([len(tensor.values)])
+    return np.bincount(tensor.indices[:, 0], minlength=int(tensor.dense_shape[0]))

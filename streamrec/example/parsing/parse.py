@@ -6,6 +6,8 @@ data or for a description, FeatureError (a ValueError) is raised here. Known dif
 TensorFlow leaves things open or breaks:
   - an empty list is a batch of no examples (TensorFlow takes `[]` for float32 and refuses it);
   - values of a SparseFeature at equal positions keep their order (TensorFlow's sort is not stable);
+  - partitions of a RaggedFeature, and positions of a SparseFeature, must fit the values of their own record, whatever
+    `validate` says (TensorFlow gives row splits that lead outside of the values, or values of one record to another);
   - more unpacked floats than a FixedLenFeature's shape holds are an error (TensorFlow writes them past the
     end of its array before it raises);
   - lengths of 2 GiB and more within an Example are an error (TensorFlow crashes on some);

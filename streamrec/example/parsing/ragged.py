@@ -1,22 +1,33 @@
-"""Ragged partitions: how TensorFlow splits an example's values by further features.
+"""Ragged partitions: how an example's values are split by further features, with the meaning of tf.io.RaggedFeature.
 
-The functions follow tf.io.RaggedFeature of TensorFlow 2.21 step by step. Where `validate` is false a
-partition that does not fit gives splits that do not fit, as in TensorFlow; nothing is read outside the
-values for it.
+The numbers come from a record, so anyone may have written them. They are checked in int64, record by record, before
+they become row splits, whatever `validate` says: where TensorFlow 2.21 raises, and where it returns row splits that
+lead outside of the values, or gives values of one record to another, a FeatureError names the record.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from streamrec.errors import FeatureError
-from streamrec.example.columns import RaggedTensor, Values
+from streamrec.example.columns import MAX_EMPTY_ROWS, RaggedTensor, Values
 from streamrec.example.features import Partition, RaggedFeature
 
-Splits: TypeAlias = npt.NDArray[Any]
+__all__ = ["Rows", "partition_batch", "partition_one"]
+
+Numbers = npt.NDArray[np.int64]
+
+RULES: Final = {
+    RaggedFeature.RowSplits: "row splits must ascend from 0 to that number",
+    RaggedFeature.RowLengths: "row lengths must not be negative, and add up to that number",
+    RaggedFeature.RowStarts: "row starts must ascend from 0 to that number at most",
+    RaggedFeature.RowLimits: "row limits must ascend, the last one to that number",
+    RaggedFeature.ValueRowIds: "there must be that many row ids, ascending and not negative",
+}
+NUMBERS_SHOWN: Final = 8
 
 
 class Rows(NamedTuple):
@@ -28,100 +39,30 @@ class Rows(NamedTuple):
     """
 
     values: Values | Rows
-    splits: Splits
+    splits: Numbers
 
     @property
-    def starts(self) -> Splits:
-        """Where each row starts."""
-        return self.splits[:-1]
-
-    @property
-    def lengths(self) -> Splits:
+    def lengths(self) -> Numbers:
         """The length of each row."""
-        return self.splits[1:] - self.splits[:-1]
+        return np.diff(self.splits)
 
-    def tensor(self) -> RaggedTensor:
-        """The rows as a RaggedTensor."""
+    def tensor(self, dtype: type[np.int32] | type[np.int64]) -> RaggedTensor:
+        """The rows as a RaggedTensor.
+
+        Raises:
+            FeatureError: There are more values or rows than the dtype counts.
+        """
         splits, values = [self.splits], self.values
         while isinstance(values, Rows):
             splits.append(values.splits)
             values = values.values
-        return RaggedTensor(values, tuple(splits))
+        most = max(int(each[-1]) for each in splits)
+        if most > np.iinfo(dtype).max:
+            raise FeatureError(f"{most:,} values, which int32 does not count: give row_splits_dtype=np.int64")
+        return RaggedTensor(values, tuple(each.astype(dtype, copy=False) for each in splits))
 
 
-def _count(values: Values | Rows) -> int:
-    return len(values.splits) - 1 if isinstance(values, Rows) else len(values)
-
-
-def _refuse(condition: object, why: str) -> None:
-    if condition:
-        raise FeatureError(f"{why}; the partition does not fit the values")
-
-
-def _rows(values: Values | Rows, splits: Splits) -> Rows:
-    """Rows of values; rows of rows that have not even a first split are refused, as in TensorFlow."""
-    _refuse(_count(values) < 0, "there are no row splits")
-    return Rows(values, splits)
-
-
-def _from_splits(values: Values | Rows, splits: Splits, validate: bool) -> Rows:
-    if validate:
-        _refuse(len(splits) == 0 or splits[0] != 0, "row splits must start with 0")
-        _refuse(np.any(splits[1:] < splits[:-1]), "row splits must not descend")
-        count = _count(values)
-        _refuse(splits[-1] != count, f"the last split is not the number of values, {count:,}")
-    return _rows(values, splits)
-
-
-def _from_lengths(values: Values | Rows, lengths: Splits, validate: bool) -> Rows:
-    _refuse(validate and np.any(lengths < 0), "row lengths must not be negative")
-    return _from_splits(values, _cumulated(lengths), validate)
-
-
-def _cumulated(lengths: Splits) -> Splits:
-    return np.concatenate([np.zeros(1, lengths.dtype), np.cumsum(lengths, dtype=lengths.dtype)])
-
-
-def _from_limits(values: Values | Rows, limits: Splits, validate: bool) -> Rows:
-    return _from_splits(values, np.concatenate([np.zeros(1, limits.dtype), limits]), validate)
-
-
-def _from_starts(values: Values | Rows, starts: Splits, validate: bool) -> Rows:
-    end = np.array([_count(values)]).astype(starts.dtype)
-    splits = np.concatenate([starts, end])  # no starts make no rows, whatever the values
-    return _from_splits(values, splits, validate and len(starts) > 0)
-
-
-def _from_rowids(values: Values | Rows, rowids: Splits, validate: bool) -> Rows:
-    _refuse(np.any(rowids < 0), "row ids must not be negative")
-    _refuse(len(rowids) != _count(values), f"{len(rowids):,} row ids for {_count(values):,} values")
-    _refuse(validate and np.any(rowids[1:] < rowids[:-1]), "row ids must not descend")
-    count = int(rowids[-1]) + 1 if len(rowids) else 0
-    kept = rowids[rowids < count]  # what lies beyond the last row is in none, as in TensorFlow
-    return _rows(values, _cumulated(np.bincount(kept, minlength=count).astype(rowids.dtype)))
-
-
-def _from_uniform(values: Values | Rows, length: int, dtype: np.dtype[Any], validate: bool) -> Rows:
-    count, rest = divmod(_count(values), length)
-    _refuse(validate and rest, f"{_count(values):,} values make no rows of {length:,}")
-    return _rows(values, (np.arange(count + 1) * length).astype(dtype))
-
-
-def _reshaped(values: Values, length: int) -> Values:
-    _refuse(len(values) % length, f"{len(values):,} values make no rows of {length:,}")
-    return values.reshape(-1, length, *values.shape[1:])
-
-
-_BY_KIND = {
-    RaggedFeature.RowSplits: _from_splits,
-    RaggedFeature.RowLengths: _from_lengths,
-    RaggedFeature.RowStarts: _from_starts,
-    RaggedFeature.RowLimits: _from_limits,
-    RaggedFeature.ValueRowIds: _from_rowids,
-}
-
-
-def partition_one(values: Values | Rows, feature: RaggedFeature, partitions: dict[str, Splits]) -> Values | Rows:
+def partition_one(values: Values, feature: RaggedFeature, partitions: dict[str, Numbers]) -> Values | Rows:
     """Splits one example's values.
 
     Args:
@@ -130,18 +71,28 @@ def partition_one(values: Values | Rows, feature: RaggedFeature, partitions: dic
         partitions: The int64 values of each partition's feature, by key.
 
     Raises:
-        FeatureError: A partition that does not fit the values.
+        FeatureError: A partition does not fit the values.
     """
-    dtype = np.dtype(feature.row_splits_dtype)
-    for partition in reversed(feature.partitions):
-        if not isinstance(partition, RaggedFeature.UniformRowLength):
-            split = partitions[partition.key].astype(dtype)
-            values = _BY_KIND[type(partition)](values, split, feature.validate)
-        elif isinstance(values, Rows):
-            values = _from_uniform(values, partition.length, dtype, feature.validate)
-        else:
-            values = _reshaped(values, partition.length)
-    return values
+    splits: dict[str, Rows] = {}
+    for partition in keyed(feature):
+        numbers = partitions[partition.key]
+        if isinstance(partition, RaggedFeature.RowSplits) and not len(numbers):  # in a batch these are no rows
+            raise FeatureError(f"{partition.key!r} holds nothing, and row splits start with 0")
+        splits[partition.key] = Rows(numbers, whole(len(numbers)))
+    try:
+        return partition_batch(Rows(values, whole(len(values))), feature, splits).values
+    except FeatureError as error:
+        raise FeatureError(error.reason) from None
+
+
+def keyed(feature: RaggedFeature) -> list[Any]:
+    """The partitions that are features of their own."""
+    return [each for each in feature.partitions if not isinstance(each, RaggedFeature.UniformRowLength)]
+
+
+def whole(count: int) -> Numbers:
+    """The splits of one row."""
+    return np.array([0, count], np.int64)
 
 
 def partition_batch(rows: Rows, feature: RaggedFeature, partitions: dict[str, Rows]) -> Rows:
@@ -154,75 +105,108 @@ def partition_batch(rows: Rows, feature: RaggedFeature, partitions: dict[str, Ro
         partitions: The int64 rows of each partition's feature, by key, as deep as `rows`.
 
     Raises:
-        FeatureError: A partition that does not fit the values.
+        FeatureError: A partition does not fit the values. It names the example.
     """
-    outer = rows.splits if isinstance(rows.values, Rows) else None
-    rows = rows.values if isinstance(rows.values, Rows) else rows
+    if not isinstance(rows.values, Rows):
+        return split_rows(rows, feature, partitions)
+    steps: dict[str, Rows] = {}
+    for key in [partition.key for partition in keyed(feature)]:
+        split = partitions[key]
+        other = np.flatnonzero(rows.lengths != split.lengths)
+        if len(other):
+            found, wanted = split.lengths[other[0]], rows.lengths[other[0]]
+            reason = f"{key!r} has another number of steps, {found:,}, than the values, {wanted:,}"
+            raise FeatureError(reason, None, int(other[0]))
+        assert isinstance(split.values, Rows)
+        steps[key] = split.values
+    try:
+        return Rows(split_rows(rows.values, feature, steps), rows.splits)
+    except FeatureError as error:
+        record = int(np.searchsorted(rows.splits, error.record or 0, "right")) - 1
+        raise FeatureError(error.reason, None, record) from None
+
+
+def split_rows(rows: Rows, feature: RaggedFeature, partitions: dict[str, Rows]) -> Rows:
     for partition in reversed(feature.partitions):
         if isinstance(partition, RaggedFeature.UniformRowLength):
-            rows = _uniform_batch(rows, partition.length, feature.validate)
+            rows = split_evenly(rows, partition.length)
             continue
-        split = partitions[partition.key]
-        if outer is not None:
-            aligned = np.array_equal(outer, split.splits)
-            _refuse(feature.validate and not aligned, f"{partition.key!r} has another number of steps")
-            assert isinstance(split.values, Rows)
-            split = split.values
-        rows = _partition(rows, partition, split, feature.validate)
-    return rows if outer is None else _from_splits(rows, outer, feature.validate)
+        found, wanted = len(partitions[partition.key].lengths), len(rows.lengths)
+        if found != wanted:  # steps of one example
+            raise FeatureError(f"{partition.key!r} has another number of steps, {found:,}, than the values, {wanted:,}")
+        rows = split_by(rows, partition, partitions[partition.key])
+    return rows
 
 
-def _uniform_batch(rows: Rows, length: int, validate: bool) -> Rows:
-    inner: Values | Rows
+def split_evenly(rows: Rows, length: int) -> Rows:
+    odd = np.flatnonzero(rows.lengths % length)
+    if len(odd):
+        raise FeatureError(f"{rows.lengths[odd[0]]:,} values make no rows of {length:,}", None, int(odd[0]))
+    splits = rows.splits // length
     if isinstance(rows.values, Rows):
-        inner = _from_uniform(rows.values, length, rows.splits.dtype, validate)
-    else:
-        inner = _reshaped(rows.values, length)
-    return _from_splits(inner, rows.splits // np.array(length, rows.splits.dtype), validate)
+        return Rows(Rows(rows.values, np.arange(int(splits[-1]) + 1) * length), splits)
+    return Rows(rows.values.reshape(-1, length, *rows.values.shape[1:]), splits)
 
 
-def _partition(rows: Rows, partition: Partition, split: Rows, validate: bool) -> Rows:
-    """One partition for each row of a batch; `split` holds one row of splits for each row."""
+def split_by(rows: Rows, partition: Partition, split: Rows) -> Rows:
+    """One partition for each row of a batch; `split` holds one row of numbers for each row."""
     if isinstance(partition, RaggedFeature.ValueRowIds):
-        return _rowids_batch(rows, split, validate)
-    if isinstance(partition, RaggedFeature.RowSplits):
-        split = _without_first(split)
-    numbers = np.asarray(split.values).astype(rows.splits.dtype)
+        ends, counts = ends_by_row_ids(rows, partition, split)
+    else:
+        ends, counts = ends_by_bounds(rows, partition, split)
+    splits, outer = np.append(0, ends), np.append(0, np.cumsum(counts))
+    descents = np.repeat(np.arange(len(counts)), counts)[splits[1:] < splits[:-1]]
+    # Sums of hostile numbers may wrap around: splits that ascend from 0 to the number of values show that none did.
+    refuse(np.append(descents, np.flatnonzero(splits[outer[1:]] != rows.splits[1:])), rows, partition, split)
+    return Rows(Rows(rows.values, splits), outer)
+
+
+def ends_by_bounds(rows: Rows, partition: Partition, split: Rows) -> tuple[Numbers, Numbers]:
+    """Where each new row ends, among all values, and how many of them each row of the batch has."""
+    numbers, counts = np.asarray(split.values), split.lengths
     if isinstance(partition, RaggedFeature.RowLengths):
-        return _rows(_from_lengths(rows.values, numbers, validate), split.splits)
-    numbers = numbers + _offsets(rows, split, len(numbers))
-    join = _from_starts if isinstance(partition, RaggedFeature.RowStarts) else _from_limits
-    return _rows(join(rows.values, numbers, validate), split.splits)
+        return np.cumsum(numbers), counts
+    full = counts > 0
+    firsts, owners = split.splits[:-1][full], np.repeat(np.arange(len(counts)), counts)
+    ends = numbers + rows.splits[owners]
+    if isinstance(partition, RaggedFeature.RowLimits):
+        return ends, counts
+    refuse(np.flatnonzero(full)[numbers[firsts] != 0], rows, partition, split)
+    if isinstance(partition, RaggedFeature.RowSplits):
+        return np.delete(ends, firsts), counts - full
+    ends = np.roll(ends, -1)
+    ends[split.splits[1:][full] - 1] = rows.splits[1:][full]
+    return ends, counts
 
 
-def _offsets(rows: Rows, split: Rows, count: int) -> Splits:
-    """Where the values start that each of `count` numbers of `split` counts from.
+def ends_by_row_ids(rows: Rows, partition: Partition, split: Rows) -> tuple[Numbers, Numbers]:
+    """The same by the row of each value.
 
-    Feature lists of different numbers of steps don't fit, but where `validate` is false TensorFlow takes
-    them if there is a single row of numbers (tf.repeat) or a single value (broadcasting).
+    Raises:
+        FeatureError: The numbers do not fit, or would make many more rows than there are values.
     """
-    starts, lengths = rows.starts, split.lengths
-    _refuse(len(lengths) not in (1, len(starts)), "values and partition have different numbers of rows")
-    repeated = np.repeat(starts, lengths[0] if len(lengths) == 1 else lengths)
-    _refuse(len(repeated) not in (1, count), "values and partition have different numbers of rows")
-    return repeated
+    numbers, counts = np.asarray(split.values), split.lengths
+    owners = np.repeat(np.arange(len(counts)), counts)
+    descend = (numbers[1:] < numbers[:-1]) & (owners[1:] == owners[:-1])
+    wrong = [owners[numbers < 0], owners[1:][descend], np.flatnonzero(counts != rows.lengths)]
+    refuse(np.concatenate(wrong), rows, partition, split)
+    full = counts > 0
+    made = np.zeros_like(counts)
+    made[full] = numbers[split.splits[1:][full] - 1]
+    if int(made.max(initial=0)) > MAX_EMPTY_ROWS or int(made.sum()) > MAX_EMPTY_ROWS + len(numbers):
+        record = int(made.argmax())
+        reason = f"{made[record]:,} rows, of which most are empty: a batch may have {MAX_EMPTY_ROWS:,} of them"
+        raise FeatureError(reason, None, record)
+    made[full] += 1
+    before = np.cumsum(made) - made
+    return np.cumsum(np.bincount(numbers + before[owners], minlength=int(made.sum()))), made
 
 
-def _without_first(split: Rows) -> Rows:
-    """The rows without their first numbers; empty rows stay."""
-    assert isinstance(split.values, np.ndarray)
-    full = split.lengths > 0
-    keep = np.ones(len(split.values), dtype=bool)
-    keep[split.starts[full]] = False
-    return Rows(split.values[keep], _cumulated(split.lengths - full.astype(split.splits.dtype)))
-
-
-def _rowids_batch(rows: Rows, split: Rows, validate: bool) -> Rows:
-    numbers = np.asarray(split.values).astype(rows.splits.dtype)
-    counts = np.zeros(len(split.lengths), dtype=rows.splits.dtype)
-    full = split.lengths > 0
-    if len(numbers):
-        counts[full] = np.maximum(np.maximum.reduceat(numbers, split.starts[full]) + 1, 0)
-    first = np.cumsum(counts, dtype=counts.dtype) - counts
-    inner = _from_rowids(rows.values, numbers + np.repeat(first, split.lengths), validate)
-    return _from_lengths(inner, counts, validate)
+def refuse(wrong: Numbers, rows: Rows, partition: Partition, split: Rows) -> None:
+    """Raises a FeatureError that names the first of the rows of the batch that are wrong, if there is one."""
+    if len(wrong):
+        record = int(wrong.min())
+        found = np.asarray(split.values)[split.splits[record] : split.splits[record + 1]]
+        told = ", ".join(map(str, found[:NUMBERS_SHOWN].tolist())) + (", ..." if len(found) > NUMBERS_SHOWN else "")
+        key, rule, count = getattr(partition, "key", None), RULES[type(partition)], rows.lengths[record]
+        raise FeatureError(f"{key!r} is [{told}], which does not split {count:,} values: {rule}", None, record)

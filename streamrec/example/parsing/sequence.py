@@ -128,7 +128,11 @@ def parse_single_sequence_with(
     spanned = records if string_columns else None
     parts = {slot.name: _single_part(slot, form, raw, spanned) for slot, form, raw in _triples(plans[1], steps)}
     lengths = {name: length.reshape(()) for name, length in _lengths(plans[1], steps).items()}
-    return single_columns(plans[0], features, spanned), combined(plans[1], parts), lengths
+    columns = single_columns(plans[0], features, spanned)
+    try:
+        return columns, combined(plans[1], parts), lengths
+    except FeatureError as error:  # its record is a step
+        raise FeatureError(error.reason, error.feature) from None
 
 
 def _plans(context: Features, lists: Features) -> tuple[Plan, Plan]:
@@ -179,8 +183,7 @@ def _batch_part(slot: Slot, form: Feature, raw: Raw, spanned: Records | None) ->
         return wrap(padded(raw.values, outer * slot.size, form.shape, slot.size, pad), slot.dtype, None)
     values = wrap(raw.values, slot.dtype, None)
     if isinstance(form, RaggedFeature):
-        dtype = form.row_splits_dtype
-        return Rows(Rows(values, inner.astype(dtype)), outer.astype(dtype))
+        return Rows(Rows(values, inner), outer)
     examples, steps, longest = positions(outer)
     rows, places, most = positions(inner)
     return sparse_tensor(values, (examples[rows], steps[rows], places), (len(outer) - 1, longest, most))
@@ -194,6 +197,6 @@ def _single_part(slot: Slot, form: Feature, raw: Raw, spanned: Records | None) -
         return wrap(shaped, slot.dtype, None)
     values: Values = wrap(raw.values, slot.dtype, None)
     if isinstance(form, RaggedFeature):
-        return Rows(values, inner.astype(form.row_splits_dtype))
+        return Rows(values, inner)
     rows, places, most = positions(inner)
     return sparse_tensor(values, (rows, places), (len(inner) - 1, most))

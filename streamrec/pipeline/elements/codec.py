@@ -203,7 +203,12 @@ class _Unpacking:
         return _UNPACKERS[kind](self, *parts)
 
     def _raw(self, dtype: str, shape: Sequence[int], buffer: int) -> npt.NDArray[Any]:
-        return np.ndarray(tuple(shape), named_dtype(dtype), self._buffers[buffer]).copy()
+        kind = named_dtype(dtype)
+        if kind.hasobject:  # its bytes would be taken for pointers
+            raise ValueError(
+                f"a stored array of dtype {dtype!r}, which holds objects: the file or the state is damaged"
+            )
+        return np.ndarray(tuple(shape), kind, self._buffers[buffer]).copy()
 
     def frames(self, lengths: int, payloads: int) -> Frames:
         ends = np.cumsum(np.frombuffer(self._buffers[lengths], "<i8"), dtype=np.int64)
@@ -217,7 +222,7 @@ class _Unpacking:
 
     def bytes_column(self, shape: Sequence[int], frames: Node) -> BytesColumn:
         found = self.value(frames)
-        return BytesColumn.parsed(found.buffer, found.spans.reshape(*shape, 2))
+        return BytesColumn(found.buffer, found.spans.reshape(*shape, 2))
 
     def ragged(self, values: Node, splits: Sequence[Node]) -> RaggedTensor:
         return RaggedTensor(self.value(values), tuple(map(self.value, splits)))

@@ -152,8 +152,6 @@ def column_of(value: Any) -> Any:
     if isinstance(value, RaggedTensor):
         return ragged_rows(value)
     if isinstance(value, SparseTensor):
-        if not len(value.dense_shape):
-            raise TypeError("a SparseTensor without a dimension has no rows")
         return SparseRows.of(value)
     array = as_array(value)
     if array.ndim < 1:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from streamrec import kernels
 from streamrec.example import BytesColumn, RaggedTensor
+from streamrec.example.columns import check_column, checked_splits
 
 __all__ = ["RaggedRows", "ragged_rows", "stacked_ragged"]
 
@@ -125,8 +126,12 @@ class RaggedRows(Sequence[npt.NDArray[Any]]):
 
 
 def ragged_rows(ragged: RaggedTensor) -> Sequence[Any]:
-    """The rows of a ragged tensor: arrays, or ragged tensors where more than one dimension is ragged."""
-    outer, *inner = ragged.nested_row_splits
+    """The rows of a ragged tensor: arrays, or ragged tensors where more than one dimension is ragged.
+
+    Raises:
+        FeatureError: Its row splits do not fit its values.
+    """
+    outer, *inner = checked_splits(ragged)
     values = plain_values(ragged)
     if not inner:
         bounds = outer.astype(np.int64, copy=False)
@@ -148,8 +153,10 @@ def stacked_ragged(tensors: Sequence[RaggedTensor]) -> RaggedTensor:
     """Ragged tensors as one batch.
 
     Raises:
-        ValueError: They have several numbers of ragged dimensions, or their inner dimensions differ.
+        ValueError: They have several numbers of ragged dimensions, their inner dimensions differ, or one is not sound.
     """
+    for tensor in tensors:
+        check_column(tensor)
     flat = [plain_values(tensor) for tensor in tensors]
     kinds = {(len(tensor.nested_row_splits), values.shape[1:]) for tensor, values in zip(tensors, flat, strict=True)}
     if len(kinds) > 1:

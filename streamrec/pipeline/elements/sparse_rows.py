@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.example import BytesColumn, SparseTensor
+from streamrec.example.columns import check_column, row_splits
 
 __all__ = ["SparseRows", "stacked_sparse"]
 
@@ -43,10 +44,13 @@ class SparseRows(Sequence[SparseTensor]):
 
     @classmethod
     def of(cls, tensor: SparseTensor) -> SparseRows:
-        """The rows of a tensor of one dimension or more."""
-        count = int(tensor.dense_shape[0])
-        bounds = np.searchsorted(tensor.indices[:, 0], np.arange(count + 1))
-        shapes = np.broadcast_to(tensor.dense_shape[1:], (count, len(tensor.dense_shape) - 1))
+        """The rows of a tensor of one dimension or more.
+
+        Raises:
+            FeatureError: Its indices are outside its dense shape, or out of order.
+        """
+        bounds = row_splits(tensor)
+        shapes = np.broadcast_to(tensor.dense_shape[1:], (len(bounds) - 1, len(tensor.dense_shape) - 1))
         return cls(tensor.indices[:, 1:], plain_values(tensor), bounds[:-1], bounds[1:], shapes)
 
     def __len__(self) -> int:
@@ -116,8 +120,10 @@ def stacked_sparse(tensors: Sequence[SparseTensor]) -> SparseTensor:
     """Sparse tensors as one batch.
 
     Raises:
-        ValueError: They are of several ranks.
+        ValueError: They are of several ranks, or one is not sound.
     """
+    for tensor in tensors:
+        check_column(tensor)
     ranks = sorted({len(tensor.dense_shape) for tensor in tensors})
     if len(ranks) > 1:
         raise ValueError(f"sparse tensors of {ranks} dimensions do not make one batch")

@@ -5,7 +5,7 @@ Records that lie in one buffer, and dicts that stand in columns, make no object 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -138,5 +138,7 @@ class Encoder:
 
 
 def is_scalar(value: Any) -> bool:
-    """Whether a value is one number or string."""
-    return isinstance(value, str | bytes) or (np.ndim(value) == 0 if not isinstance(value, Frames) else False)
+    """Whether a value is one number or string, and no list, array, tensor or column."""
+    if isinstance(value, str | bytes | bytearray):
+        return True
+    return not isinstance(value, Sequence | Mapping) and not tuple(getattr(value, "shape", ()))

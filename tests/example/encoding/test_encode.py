@@ -14,17 +14,18 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from streamrec.errors import FeatureError
-from streamrec.example.columns import RaggedTensor
+from streamrec.example.columns import RaggedTensor, SparseTensor
 from streamrec.example.encoding import reference as encode_reference
 from streamrec.example.encoding.encode import EncodedBatch, encode_example, encode_examples, encode_sequence_example
 from streamrec.example.encoding.reference import feature_of
 from streamrec.example.encoding.rows import to_columns
 from streamrec.example.encoding.values import to_values
-from streamrec.example.features import FixedLenFeature, RaggedFeature
+from streamrec.example.features import FixedLenFeature, FixedLenSequenceFeature, RaggedFeature, VarLenFeature
 from streamrec.example.messages import Example, Feature, Features, SequenceExample
-from streamrec.example.parsing.parse import parse_example
+from streamrec.example.parsing.parse import parse_example, parse_single_example
 from streamrec.kernels import _native
 from streamrec.tfrecord import encode_records
+from tests.example.compare import assert_same, assert_same_columns, materialised
 
 Encode = Callable[..., tuple[int, int, int, Any, bytes | None]]
 KERNELS: dict[str, Encode] = {
@@ -75,6 +76,10 @@ def test_no_features() -> None:
     assert len(encode_examples({})) == 0
     assert len(encode_examples({"a": []})) == 0
     assert list(encode_examples({"a": np.zeros((0, 3))})) == []
+
+
+def sparse(indices: Any, values: Any, shape: list[int]) -> SparseTensor:
+    return SparseTensor(np.array(indices), np.array(values, np.int64), np.array(shape))
 
 
 @st.composite
@@ -166,10 +171,19 @@ def test_batches_are_sequences() -> None:
         batch[5]
 
 
-def test_inner_ragged_dimensions_keep_their_values() -> None:
-    nested = RaggedTensor(np.arange(6).reshape(3, 2), (np.array([0, 2, 3]), np.array([0, 1, 1, 3])))
-    rows = [plain(Example.FromString(record).features.feature["x"]) for record in encode_examples({"x": nested})]
-    assert rows == [("int64_list", [0, 1]), ("int64_list", [2, 3, 4, 5])]
+def test_inner_ragged_dimensions_are_a_feature_of_their_own() -> None:
+    """A list of a feature has no inner rows: without their lengths they would be lost."""
+    outer, inner = np.array([0, 2, 2, 3]), np.array([0, 1, 1, 3])
+    nested = RaggedTensor(np.arange(6).reshape(3, 2), (outer, inner))
+    with pytest.raises(FeatureError, match=r"feature 'x': a ragged tensor of 2 ragged dimensions.*RowLengths"):
+        encode_examples({"x": nested})
+    flat = {
+        "x": RaggedTensor(nested.flat_values, (inner[outer],)),
+        "lengths": RaggedTensor(np.diff(inner), (outer,)),
+    }
+    partitions = [RaggedFeature.RowLengths("lengths"), RaggedFeature.UniformRowLength(2)]
+    feature = RaggedFeature(np.int64, "x", partitions, np.int64)
+    assert_same(parse_example(encode_examples(flat), {"nested": feature})["nested"], nested, "nested")
 
 
 def test_what_parsing_gives_is_taken_again() -> None:
@@ -183,6 +197,64 @@ def test_what_parsing_gives_is_taken_again() -> None:
     for string_columns in (False, True):
         parsed = parse_example(list(records), features, string_columns=string_columns)
         assert list(encode_examples(parsed, deterministic=True)) == list(records)
+
+
+@st.composite
+def described_batches(draw: st.DrawFn) -> tuple[dict[str, Any], list[bytes]]:
+    """Features of every kind that a column has, and records that have them."""
+    rows, features, columns = draw(st.integers(0, 5)), {}, {}
+    for name in draw(st.lists(names, min_size=1, max_size=4, unique=True)):
+        dtype, items = draw(st.sampled_from([(np.int64, int64s), (np.float32, floats), (bytes, st.binary(max_size=3))]))
+        kind = draw(st.sampled_from(["fixed", "padded", "sparse", "ragged", "wide"]))
+        count = st.just(2) if kind == "fixed" else st.integers(0, 3)
+        columns[name] = [
+            draw(count.flatmap(lambda n, items=items: st.lists(items, min_size=n, max_size=n))) for _ in range(rows)
+        ]
+        features[name] = {
+            "fixed": FixedLenFeature([2], dtype),
+            "padded": FixedLenSequenceFeature([], dtype, allow_missing=True),
+            "sparse": VarLenFeature(dtype),
+            "ragged": RaggedFeature(dtype),
+            "wide": RaggedFeature(dtype, row_splits_dtype=np.int64),
+        }[kind]
+    return features, list(encode_examples(columns, kinds=features))
+
+
+@given(described_batches(), st.booleans())
+def test_parsed_columns_survive_encoding(batch: tuple[dict[str, Any], list[bytes]], string_columns: bool) -> None:
+    features, records = batch
+    parsed = parse_example(records, features, string_columns=string_columns)
+    again = parse_example(encode_examples(parsed), features)
+    assert_same_columns(again, {name: materialised(column) for name, column in parsed.items()})
+    for record in records:
+        one = parse_single_example(record, features, string_columns=string_columns)
+        same = parse_single_example(encode_example(one), features)
+        assert_same_columns(same, {name: materialised(column) for name, column in one.items()})
+
+
+def test_a_sparse_tensor_is_its_rows() -> None:
+    """What a VarLenFeature gives, and neither its indices nor its shape."""
+    batch = encode_examples({"t": sparse([[0, 0], [2, 0], [2, 1]], [7, 8, 9], [4, 5])})
+    assert [plain(Example.FromString(record).features.feature["t"])[1] for record in batch] == [[7], [], [8, 9], []]
+    words = SparseTensor(np.array([[0, 0]]), np.array([b"a"], object), np.array([1, 1]))
+    assert list(encode_examples({"t": words})) == [encode_example({"t": b"a"})]
+    assert len(encode_examples({"t": sparse(np.zeros((0, 2), int), [], [0, 0])})) == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (sparse([[0, 0]], [7], [1, 1]), "a SparseTensor of several rows where one list is wanted; encode_examples"),
+        (RaggedTensor(np.arange(3), (np.array([0, 3]),)), "a RaggedTensor of several rows"),
+        (sparse([[0], [2]], [7, 8], [3]), "a sparse value at place 2 that is not the next one"),
+        (sparse([[5]], [7], [3]), r"the index .5. of a sparse tensor is outside its dense_shape"),
+        ([sparse([[0]], [7], [1])], "a SparseTensor within a list"),
+    ],
+)
+def test_one_list_is_no_batch(value: Any, words: str) -> None:
+    with pytest.raises(FeatureError, match=f"feature 'x': {words}"):
+        encode_example({"x": value})
+    assert encode_example({"x": sparse([[0], [1]], [7, 8], [2])}) == encode_example({"x": [7, 8]})
 
 
 def test_declared_kinds_hold_for_every_row() -> None:
@@ -210,8 +282,22 @@ def test_declared_kinds_hold_for_every_row() -> None:
         ({"a": RaggedTensor(np.arange(3), ())}, "without row splits"),
         (
             {"a": RaggedTensor(np.arange(3), (np.array([0, 9]), np.array([0, 3])))},
-            "splits that point beyond the rows",
+            "row splits from 0 to 9 where 0 to 1",
         ),
+        ({"a": sparse([[0, 0], [0, 2]], [7, 8], [1, 3])}, "record 0, .*row 0 at place 2, .* a list has no gaps"),
+        ({"a": sparse([[0, 1], [0, 0]], [7, 8], [1, 2])}, "row 0 at place 1, which is not the next one"),
+        ({"a": sparse([[0, 0], [0, 0]], [7, 8], [1, 2])}, "row 0 at place 0, which is not the next one"),
+        ({"a": sparse([[1, 0], [0, 0]], [7, 8], [2, 1])}, "record 0, feature 'a': sparse values out of order"),
+        (
+            {"a": sparse([[2, 0]], [7], [2, 1])},
+            r"the index \[2, 0\] of a sparse tensor is outside its dense_shape \[2, 1\]",
+        ),
+        ({"a": sparse([[0, -1]], [7], [2, 1])}, r"the index \[0, -1\] of a sparse tensor is outside"),
+        ({"a": sparse([[0, 0, 0]], [7], [2, 1, 1])}, "a sparse tensor of 3 dimensions where a list in each row"),
+        ({"a": sparse([[0, 0]], [7, 8], [2, 1])}, "indices of shape .1, 2., 2 values"),
+        ({"a": sparse([[0, 0]], [7], [2**62, 1])}, "4,611,686,018,427,387,904 rows and 1 values"),
+        ({"a": sparse([[0, 0]], [7], [-1, 1])}, "a negative size"),
+        ({"a": sparse([[0, 0]], [7], [3, 1]), "b": [1]}, "feature 'b': 1 rows where 3 are wanted, as in 'a'"),
         ({"a": EncodedBatch(b"abc", np.array([[0, 4]]))}, "spans that leave their buffer"),
         ({"a": EncodedBatch(b"abc", np.array([[2, 1]]))}, "spans that leave their buffer"),
         ({"a": EncodedBatch(b"abc", np.array([1]))}, r"spans of shape \[1\]"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -75,8 +77,11 @@ def test_sparse(walker: Walker) -> None:
 
 def test_sparse_needs_as_many_positions_as_values(walker: Walker) -> None:
     record = example(("i", ints(1, 2)), ("v", floats(1)))
-    with pytest.raises(FeatureError, match="feature 's': found 2 positions in 'i' where 1 values in 'v'"):
+    with pytest.raises(FeatureError, match=r"^feature 's': found 2 positions in 'i' where 1 values in 'v'"):
         one(walker, record, s=SparseFeature("i", "v", np.float32, 4))
+    other = example(("i", ints(1)), ("v", floats(1, 2)))  # together as many positions as values
+    with pytest.raises(FeatureError, match="record 1, feature 's': found 2 positions in 'i' where 1 values in 'v'"):
+        parse(walker, [b"", record, other], {"s": SparseFeature("i", "v", np.float32, 4)})
 
 
 def test_ragged(walker: Walker) -> None:
@@ -93,13 +98,62 @@ def test_ragged(walker: Walker) -> None:
     assert found["x"].nested_row_splits[0].dtype == np.int64
 
 
-def test_ragged_validates_on_request(walker: Walker) -> None:
-    record = example(("x", ints(1, 2, 3)), ("n", ints(2, 2)))
-    lengths = [RaggedFeature.RowLengths("n")]
-    with pytest.raises(FeatureError, match="feature 'r': the last split is not the number of values, 3"):
-        one(walker, record, r=RaggedFeature(np.int64, "x", lengths, validate=True))
-    loose = one(walker, record, r=RaggedFeature(np.int64, "x", lengths))
-    assert loose.nested_row_splits[0].tolist() == [0, 2, 4]
+SPLITS, LENGTHS = RaggedFeature.RowSplits("n"), RaggedFeature.RowLengths("n")
+STARTS, LIMITS = RaggedFeature.RowStarts("n"), RaggedFeature.RowLimits("n")
+ROW_IDS = RaggedFeature.ValueRowIds("n")
+
+
+@pytest.mark.parametrize("validate", [False, True])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize(
+    ("partition", "numbers"),
+    [
+        (SPLITS, [0, 12]),
+        (SPLITS, [0, 2**40]),
+        (SPLITS, [0, 2**32 + 3]),
+        (SPLITS, [0, 4, 3]),
+        (SPLITS, [0, -1, 3]),
+        (SPLITS, [1, 3]),
+        (SPLITS, [0, 2]),
+        (LENGTHS, [2, 2]),
+        (LENGTHS, [4, -1]),
+        (LENGTHS, [2**63 - 1, 2**63 - 1, 5]),
+        (LENGTHS, []),
+        (STARTS, [0, 4]),
+        (STARTS, [1, 2]),
+        (STARTS, [0, 2, 1]),
+        (STARTS, []),
+        (LIMITS, [2]),
+        (LIMITS, [4]),
+        (LIMITS, [2, 1, 3]),
+        (LIMITS, [-1, 3]),
+        (LIMITS, []),
+        (ROW_IDS, [0, 1, 0]),
+        (ROW_IDS, [-1, 0, 0]),
+        (ROW_IDS, [0, 0]),
+        (ROW_IDS, [0, 0, 2**40]),
+        (ROW_IDS, [0, 0, 2**63 - 1]),
+        (RaggedFeature.UniformRowLength(2), []),
+    ],
+)
+def test_a_partition_that_does_not_fit_its_record_is_named(
+    walker: Walker, partition: Any, numbers: list[int], dtype: Any, validate: bool
+) -> None:
+    """Where TensorFlow gives splits that lead outside of the values, or values of this record to the next one."""
+    records = [b"", example(("x", ints(1, 2, 3)), ("n", ints(*numbers))), b""]
+    features: dict[str, Feature] = {"r": RaggedFeature(np.int64, "x", [partition], dtype, validate)}
+    with pytest.raises(FeatureError, match="record 1, feature 'r': "):
+        parse(walker, records, features)
+    with pytest.raises(FeatureError, match=r"^feature 'r': "):
+        parse_single_with(walker, records[1], features, None, False)
+
+
+def test_rows_that_no_value_needs_fill_no_memory(walker: Walker) -> None:
+    records = [example(("x", ints(1)), ("n", ints(number))) for number in (3, 2**25)]
+    features: dict[str, Feature] = {"r": RaggedFeature(np.int64, "x", [ROW_IDS])}
+    assert parse(walker, records[:1], features)["r"].nested_row_splits[1].tolist() == [0, 0, 0, 0, 1]
+    with pytest.raises(FeatureError, match=r"record 1, feature 'r': 33,554,432 rows, of which most are empty"):
+        parse(walker, records, features)
 
 
 def test_the_order_of_keys_is_tensorflows(walker: Walker) -> None:

@@ -131,3 +131,9 @@ def test_arrays_come_back_writable_and_apart() -> None:
 def test_what_cannot_be_stored_is_named(value: Any, name: str) -> None:
     with pytest.raises(TypeError, match=name):
         pack([value])
+
+
+def test_stored_objects_are_no_pointers() -> None:
+    block = bytes(pack([np.arange(1)])).replace(b'"<i8"', b'"|O8"')
+    with pytest.raises(ValueError, match=r"a stored array of dtype '\|O8', which holds objects"):
+        unpack(memoryview(block))

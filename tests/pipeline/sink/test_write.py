@@ -18,9 +18,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import streamrec
-from streamrec import Dataset, FeatureError, FixedLenFeature, RaggedFeature, TFRecordDataset, WriteProgress
+from streamrec import (
+    Dataset,
+    FeatureError,
+    FixedLenFeature,
+    RaggedFeature,
+    TFRecordDataset,
+    VarLenFeature,
+    WriteProgress,
+)
 from streamrec.shards.writing.layout import Contiguous, Dealt
 from streamrec.testing.servers import Store
+from tests.example.compare import assert_same_columns
 
 RECORDS = [b"%d:" % index * (index % 97) for index in range(5000)]
 
@@ -124,6 +133,35 @@ def test_what_was_parsed_is_written_again(place: str) -> None:
     parsed = TFRecordDataset(f"{place}/in").batch(4).parse_example(features)
     parsed.write_sync(f"{place}/out", batched=True)
     assert read(f"{place}/out") == read(f"{place}/in")
+
+
+def test_sparse_and_ragged_columns_are_written_again(place: str) -> None:
+    columns = {"s": [[7], [8, 9], [], [3]], "r": [[1.5], [], [2.5, 0.5], []], "t": [[b"a"], [], [], [b"b", b"c"]]}
+    with streamrec.TFRecordWriter(f"{place}/in") as writer:
+        for record in streamrec.encode_examples(columns):
+            writer.write(record)
+    features: dict[str, Any] = {
+        "s": VarLenFeature(np.int64),
+        "r": RaggedFeature(np.float32, row_splits_dtype=np.int64),
+        "t": VarLenFeature(bytes),
+    }
+    parsed = TFRecordDataset(f"{place}/in").batch(3).parse_example(features)
+    parsed.write_sync(f"{place}/batches", batched=True)
+    parsed.unbatch().write_sync(f"{place}/rows", batched=False)
+    parsed.map(lambda batch: batch).write_sync(f"{place}/mapped", batched=True)
+    [wanted] = TFRecordDataset(f"{place}/in").batch(4).parse_example(features)
+    for name in ("batches", "rows", "mapped"):
+        [found] = TFRecordDataset(f"{place}/{name}").batch(4).parse_example(features)
+        assert_same_columns(found, wanted)
+    for ambiguous in (parsed, parsed.unbatch()):
+        with pytest.raises(TypeError, match=r"^element 0 of this run is a dict with arrays: say batched=False"):
+            ambiguous.write_sync(f"{place}/x")
+    rows = TFRecordDataset(f"{place}/in").batch(3).map(lambda _: {"s": SPARSE, "n": np.arange(2)})
+    with pytest.raises(FeatureError, match="feature 'n': 2 rows where 3 are wanted, as in 's'"):
+        rows.write_sync(f"{place}/x", batched=True)
+
+
+SPARSE = streamrec.SparseTensor(np.array([[0, 0], [2, 0]]), np.array([1, 2]), np.array([3, 1]))
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 /* Byte strings as an Arrow large_binary array, through the Arrow PyCapsule interface: copied once, one after the
- * other, as large_binary wants them.
+ * other, as large_binary wants them. Spans are checked twice, when they are measured and when they are copied: without
+ * the GIL another thread may write to the array in between.
  */
 #include "arrow/arrow.h"
-#include "native.h"
+#include "support/args.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -64,7 +65,7 @@ array_capsule(int64_t *offsets, uint8_t *data, int64_t count)
 
 /* The offsets of the joined strings, or NULL with an exception for spans that leave the buffer. */
 static int64_t *
-joined_offsets(const int64_t *spans, int64_t count, int64_t size)
+joined_offsets(const void *spans, int64_t count, int64_t size)
 {
     int64_t *offsets = malloc((size_t)(count + 1) * sizeof *offsets);
     if (offsets == NULL) {
@@ -73,19 +74,33 @@ joined_offsets(const int64_t *spans, int64_t count, int64_t size)
     }
     offsets[0] = 0;
     for (int64_t index = 0; index < count; index++) {
-        int64_t start = spans[2 * index], end = spans[2 * index + 1];
-        if (start < 0 || end < start || end > size) {
-            PyErr_SetString(PyExc_ValueError, "a span leaves the buffer");
+        size_t start, length;
+        if (!span_at(spans, index, size, &start, &length)) {
+            raise_bad_span(spans, index, size);
             free(offsets);
             return NULL;
         }
-        offsets[index + 1] = offsets[index] + (end - start);
+        offsets[index + 1] = offsets[index] + (int64_t)length;
     }
     return offsets;
 }
 
+/* Copies the strings to where the offsets say. Returns the index of one that changed meanwhile, or -1. */
+static int64_t
+copy_strings(const uint8_t *source, int64_t size, const void *spans, const int64_t *offsets, int64_t count, uint8_t *data)
+{
+    for (int64_t index = 0; index < count; index++) {
+        size_t start, length;
+        if (!span_at(spans, index, size, &start, &length) || (int64_t)length != offsets[index + 1] - offsets[index]) {
+            return index;
+        }
+        memcpy(data + offsets[index], source + start, length);
+    }
+    return -1;
+}
+
 static PyObject *
-joined_array(const uint8_t *source, int64_t size, const int64_t *spans, int64_t count)
+joined_array(const uint8_t *source, int64_t size, const void *spans, int64_t count)
 {
     int64_t *offsets = joined_offsets(spans, count, size);
     if (offsets == NULL) {
@@ -96,11 +111,15 @@ joined_array(const uint8_t *source, int64_t size, const int64_t *spans, int64_t 
         free(offsets);
         return PyErr_NoMemory();
     }
+    int64_t bad;
     Py_BEGIN_ALLOW_THREADS
-    for (int64_t index = 0; index < count; index++) {
-        memcpy(data + offsets[index], source + spans[2 * index], (size_t)(offsets[index + 1] - offsets[index]));
-    }
+    bad = copy_strings(source, size, spans, offsets, count, data);
     Py_END_ALLOW_THREADS
+    if (bad >= 0) {
+        free(offsets);
+        free(data);
+        return raise_bad_span(spans, bad, size);
+    }
     return array_capsule(offsets, data, count);
 }
 
@@ -111,17 +130,12 @@ PyDoc_STRVAR(binary_doc,
 static PyObject *
 binary(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *source, *spans;
     Py_buffer whole, places;
-    if (!PyArg_ParseTuple(args, "OO", &source, &spans) || PyObject_GetBuffer(source, &whole, PyBUF_SIMPLE) < 0) {
-        return NULL;
-    }
-    if (PyObject_GetBuffer(spans, &places, PyBUF_C_CONTIGUOUS) < 0) {
-        PyBuffer_Release(&whole);
+    if (!PyArg_ParseTuple(args, "O&O&", take_buffer, &whole, take_spans, &places)) {
         return NULL;
     }
     PyObject *schema = schema_capsule();
-    PyObject *array = schema ? joined_array(whole.buf, whole.len, places.buf, places.len / 16) : NULL;
+    PyObject *array = schema ? joined_array(whole.buf, whole.len, places.buf, places.shape[0]) : NULL;
     PyObject *pair = array ? PyTuple_Pack(2, schema, array) : NULL;
     Py_XDECREF(schema);
     Py_XDECREF(array);
