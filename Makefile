@@ -20,7 +20,7 @@ TORCHDATA ?= torchdata==0.11.0
 OTHER_LOADERS := webdataset==1.0.2 braceexpand mosaicml-streaming==0.13.0 litdata==0.2.76 tfrecord==1.14.6
 TRAINERS := jax==0.10.2 grain==0.2.18 lightning==2.6.6 accelerate==1.15.0 webdataset==1.0.2 "ray[data,default]==2.60.0"
 TOOLS := pytest pytest-timeout pytest-xdist hypothesis trio
-EXTRAS := dev,docs,s3,gcs,http,azure,obstore,zstd,isal,cli,images
+EXTRAS := dev,docs,s3,gcs,http,azure,zstd,isal,cli,images
 PIP := -m pip install --quiet --disable-pip-version-check
 # $(call install,ENVIRONMENT,PACKAGES): with uv, which takes a quarter of pip's time; with pip where uv finds no index, since
 # it does not read pip's settings.
@@ -155,7 +155,7 @@ $(OLDEST)/.done: pyproject.toml | $(BUILD)/.done
 	@echo "installing streamrec beside its oldest dependencies into $(OLDEST) ..."
 	@$(BUILD)/bin/uv venv --quiet --clear --python $(PYTHON) $(OLDEST)
 	@$(BUILD)/bin/uv pip install --quiet --python $(OLDEST)/bin/python --index-strategy unsafe-best-match --resolution lowest-direct \
-	  --editable '.[s3,gcs,http,obstore,zstd,cli,images,prometheus,opentelemetry]' 'ml_dtypes>=0.4' 'opentelemetry-sdk>=1.20'
+	  --editable '.[s3,gcs,http,zstd,cli,images,prometheus,opentelemetry]' 'ml_dtypes>=0.4' 'opentelemetry-sdk>=1.20'
 	@$(BUILD)/bin/uv pip install --quiet --python $(OLDEST)/bin/python $(TOOLS)
 	@touch $@
 

@@ -225,7 +225,6 @@ def test_no_public_name_loads_what_only_some_need() -> None:
         "tensorflow",
         "pandas",
         "rich",
-        "obstore",
         "prometheus_client",
         "opentelemetry",
     ]

@@ -66,10 +66,6 @@ class Body(Protocol):
         """Whether other ranges of the object may be asked for at the same time, and make it faster."""
 
     @property
-    def stop(self) -> int | None:
-        """One past its last byte, where it may end before what was asked for does: the rest is asked for then."""
-
-    @property
     def info(self) -> ObjectInfo:
         """The whole object's size and version, as this response tells them."""
 
@@ -227,7 +223,6 @@ class EmptyBody:
     info: ObjectInfo
     keeps_time: bool = True
     splits: bool = False
-    stop: None = None
 
     async def readinto(self, buffer: memoryview) -> int:
         """Always 0."""

@@ -62,7 +62,7 @@ _FAMILIES = {
 _SCHEMES = {"s3": "s3", "gcs": "gs", "memory": "memory"}
 """Families whose backends take URLs only."""
 
-_EXTRAS = {"s3": "s3", "gcs": "gcs", "http": "http", "obstore": "obstore"}
+_EXTRAS = {"s3": "s3", "gcs": "gcs", "http": "http"}
 
 
 class Storages:
@@ -72,8 +72,7 @@ class Storages:
 
     Args:
         storage_options: Keyword arguments of the fsspec filesystem's class, as in pandas: `key`, `secret`,
-            `endpoint_url`, `token`, ... None: none. With `"backend": "obstore"` among them, s3:// and gs://
-            URLs go through obstore, configured from the same options.
+            `endpoint_url`, `token`, ... None: none.
         filesystem: Your own fsspec filesystem, for all URLs, instead of options. An async one is made again from its
             arguments, in the running loop; any other is used as it is. A path without a scheme is a path in it.
         retry: When to try again and when to give up.
@@ -102,8 +101,6 @@ class Storages:
         check_source(storage_options, filesystem)
         self.connections = Connections(buffer_bytes, AdaptiveConcurrency(most=max_connections))
         self._options = dict(storage_options or {})
-        self._backend = self._options.pop("backend", None)
-        _check_backend(self._backend, filesystem)
         self._filesystem = filesystem
         self._retry = retry or RetryPolicy()
         self.statistics = current()
@@ -142,7 +139,7 @@ class Storages:
     async def _make(self, place: str, url: str) -> Storage:
         protocol = protocol_of(url)
         source = Source(protocol, self._options, self._filesystem, url)
-        connect = await asyncio.to_thread(_load, source, self._backend)  # an import takes up to a second
+        connect = await asyncio.to_thread(_load, source)  # an import takes up to a second
         key, kept = key_of(connect.__module__, place, self._options, self._filesystem, astuple(self._retry))
         try:
             making = partial(borrow, key, kept, partial(connect, source, self._retry))
@@ -173,14 +170,13 @@ def _hedging(backend: Backend, policy: RetryPolicy) -> Hedging | None:
     return Hedging(policy.hedge_share, *guesses, policy.hedge_allowance, *floors)
 
 
-def _load(source: Source, backend: str | None = None) -> Connect:
+def _load(source: Source) -> Connect:
     """Imports the backend, and with it the client package."""
     protocol = source.protocol
-    name = backend or (
-        _BACKENDS.get(protocol) or generic_backend(source.url, source.options)
-        if source.filesystem is None
-        else _family(source.filesystem)
-    )
+    if source.filesystem is not None:
+        name = _family(source.filesystem)
+    else:
+        name = _BACKENDS.get(protocol) or generic_backend(source.url, source.options)
     try:
         module = importlib.import_module(f"streamrec.storage.backends.{name}")
     except ImportError as error:
@@ -233,10 +229,3 @@ def located(path: str, filesystem: fsspec.AbstractFileSystem | None) -> str:
         return path
     scheme = _SCHEMES.get(_family(filesystem))
     return path if scheme is None else f"{scheme}://{path.lstrip('/')}"
-
-
-def _check_backend(backend: object, filesystem: fsspec.AbstractFileSystem | None) -> None:
-    if backend not in (None, "obstore"):
-        raise ValueError(f"the storage option 'backend' is {backend!r}: 'obstore' is the only one to choose")
-    if backend is not None and filesystem is not None:
-        raise ValueError(f"a filesystem of your own and backend={backend!r} exclude each other: leave one out")

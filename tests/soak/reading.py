@@ -101,11 +101,8 @@ class Soak:
         self._proxy.close()
         self._directory.cleanup()
 
-    def round(self, **options: Any) -> None:
+    def round(self) -> None:
         """Reads everything once, with faults of its own.
-
-        Args:
-            **options: Storage options on top of the store's.
 
         Raises:
             AssertionError: A record is missing, altered or out of place, or requests had no cause, in the log or by the
@@ -114,7 +111,7 @@ class Soak:
         seed = self._seed * 1_000_003 + self.report.rounds
         self._proxy.clear()
         self._proxy.faults = replace(FAULTS, seed=seed)
-        theirs = {**self._store.options, "endpoint_url": self._proxy.url, **options}
+        theirs = {**self._store.options, "endpoint_url": self._proxy.url}
         where = f"seed {self._seed}, round {self.report.rounds}"
         rests = random.Random(seed) if self.report.rounds % 2 else None
         count, digest, late = _digest(self._urls, rests, storage_options=theirs, retry=POLICY)

@@ -27,13 +27,6 @@ def test_all_records_and_nothing_twice(soak: Soak) -> None:
     assert soak.report.requests > 32 * ROUNDS
 
 
-@pytest.mark.thorough
-def test_through_obstore(s3_store: Store) -> None:
-    with Soak(s3_store, seed=8) as soak:
-        soak.round(backend="obstore")
-    assert soak.report.faults.keys() >= {"reset", "unavailable"}
-
-
 def read(start: int, promised: int, sent: int, fault: str = "") -> Entry:
     span = f"bytes={start}-"
     return Entry(0, 0.0, 0, "read", "GET", "/b/k", "b/k", span, promised=promised, sent=sent, status=206, fault=fault)

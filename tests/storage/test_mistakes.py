@@ -94,32 +94,21 @@ SKEWED = Answer(
 )
 
 
-@pytest.mark.parametrize("backend", [{}, {"backend": "obstore"}], ids=["s3fs", "obstore"])
 @pytest.mark.parametrize("answer", [REDIRECT, MALFORMED], ids=lambda answer: answer.status)
-async def test_a_bucket_in_another_region(s3_error: S3Error, answer: Answer, backend: dict[str, str]) -> None:
-    s3_error.answer = answer
-    async with Storages({**s3_error.options, **backend}, retry=QUICK) as storages:
-        storage = await storages.at("s3://b/k")
-        with pytest.raises(StorageError, match=r"the bucket is in another region.*client_kwargs={'region_name':"):
-            await storage.stream("s3://b/k")
-
-
-@pytest.mark.parametrize("answer", [REDIRECT, MALFORMED], ids=lambda answer: answer.status)
-async def test_the_region_is_named(s3_error: S3Error, answer: Answer) -> None:
+async def test_a_bucket_in_another_region_names_it(s3_error: S3Error, answer: Answer) -> None:
     s3_error.answer = answer
     async with Storages(s3_error.options, retry=QUICK) as storages:
         storage = await storages.at("s3://b/k")
-        with pytest.raises(StorageError, match=r"region, eu-west-1 .*{'region_name': 'eu-west-1'}"):
+        with pytest.raises(StorageError, match=r"another region, eu-west-1 .*{'region_name': 'eu-west-1'}"):
             await storage.stream("s3://b/k")
         if answer.headers:  # a HEAD has no body
             with pytest.raises(StorageError, match=r"region, eu-west-1 .*{'region_name': 'eu-west-1'}"):
                 await storage.stat("s3://b/k")
 
 
-@pytest.mark.parametrize("backend", [{}, {"backend": "obstore"}], ids=["s3fs", "obstore"])
-async def test_a_clock_that_is_off(s3_error: S3Error, backend: dict[str, str]) -> None:
+async def test_a_clock_that_is_off(s3_error: S3Error) -> None:
     s3_error.answer = SKEWED
-    async with Storages({**s3_error.options, **backend}, retry=QUICK) as storages:
+    async with Storages(s3_error.options, retry=QUICK) as storages:
         with pytest.raises(PermissionDeniedError, match=r"this machine's clock is off.*: set it") as caught:
             await (await storages.at("s3://b/k")).stream("s3://b/k")
     assert "The store's shows 2026-11-24T09:31:07Z" in str(caught.value)

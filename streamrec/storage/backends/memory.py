@@ -77,7 +77,6 @@ class MemoryBackend:
 
 class _MemoryBody:
     keeps_time = True
-    stop = None
     splits = False
 
     def __init__(self, file: Any, info: ObjectInfo, start: int, stop: int) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fsspec import AbstractFileSystem
+from fsspec.dircache import DirCache
 
 __all__ = ["Source", "build", "full_url", "version_of"]
 
@@ -55,13 +56,17 @@ def build(cls: type[F], source: Source, *, keep_class: bool = True, **overrides:
     kwargs.update(source.options)
     kwargs.update(overrides)
     kwargs.pop("loop", None)
-    kwargs.update(asynchronous=True, skip_instance_cache=True, use_listings_cache=False)
-    return made(*args, **kwargs)  # type: ignore[no-any-return]
+    kwargs.update(asynchronous=True, skip_instance_cache=True)
+    filesystem: F = made(*args, **kwargs)
+    if isinstance(filesystem.dircache, DirCache):
+        filesystem.dircache.use_listings_cache = False  # not every class takes this as an argument (obstore's)
+    return filesystem
 
 
 _VERSION_KEYS = (
     "ETag",
     "etag",
+    "e_tag",
     "generation",
     "version_id",
     "mtime",

@@ -12,8 +12,6 @@ The contract, which the rest of streamrec relies on:
   are missing (`hedging` says when), and by one more where that is late as well; the one that comes first is read,
   the other's connection is closed.
 * After an error the stream is closed, and so is its connection. Bytes before the error were delivered.
-* A body that ends before the object does (`Body.stop`) is followed by the next one, which is asked for while its
-  bytes come, once the caller has read a megabyte: no first byte is waited for in between.
 * Back-pressure is the caller's: nothing is read ahead of `readinto` but what the socket holds.
 """
 
@@ -22,11 +20,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from streamrec.errors import ClosedError
 from streamrec.storage.backend import Backend, Body, EmptyBody, ObjectInfo, Viewable
-from streamrec.storage.reading.request_ahead import RequestAhead
 from streamrec.storage.resilience.deadlines import MovingDeadline
 from streamrec.storage.resilience.faults import Cause, TransientError, changed
 from streamrec.storage.resilience.hedged_requests import HedgedRequests
@@ -38,9 +35,6 @@ from streamrec.storage.telemetry.statistics import Tally
 __all__ = ["ResumingStream", "stop_of"]
 
 T = TypeVar("T")
-
-PROOF: Final = 1 << 20
-"""Bytes that were read before a second request is sent: who reads the head of an object needs none."""
 
 
 def stop_of(info: ObjectInfo, end: int | None) -> int | None:
@@ -92,9 +86,6 @@ class ResumingStream:
         self._end = end
         self._stop: int | None = None
         self._body: Body | None = None
-        self._body_stop: int | None = None
-        self._ahead: RequestAhead | None = None
-        self._proof = start + PROOF
         self._traffic = traffic or Traffic()
         self.tally = tally or Tally(self._traffic.tally)
         self.late: Callable[[], None] | None = None
@@ -217,14 +208,7 @@ class ResumingStream:
         if not self._closed:
             self._closed = True
             self._traffic.statistics.closed(self.tally)
-        await self._leave_ahead()
         await self._drop()
-
-    def release(self) -> Body:
-        """The response of a stream that is open, and of which nothing was read: it is the caller's from now on."""
-        body, self._body = self._body, None
-        assert body is not None
-        return body
 
     def _check_open(self) -> None:
         if self._closed:
@@ -240,11 +224,7 @@ class ResumingStream:
     async def _step(self, buffer: memoryview) -> int | None:
         """Reads once; None where that failed, or another response was faster, and is to be done again."""
         try:
-            if self.position == self._body_stop:
-                await self._drop()
             body = self._body or await self._connect()
-            if self._body_stop is not None:
-                await self._look_ahead(self._body_stop)
             watched = self._backend.remote or not body.keeps_time
             count = await (self._read(body, buffer) if watched else body.readinto(buffer))
             if count is not None:
@@ -281,32 +261,6 @@ class ResumingStream:
         return count
 
     async def _connect(self) -> Body:
-        """Goes on with a response that begins where we are."""
-        if self._ahead is not None and self._ahead.start == self.position:
-            self._accept(await self._ahead.take())
-        await self._leave_ahead()
-        return self._body or await self._ask()
-
-    async def _look_ahead(self, start: int) -> None:
-        """Asks for what follows the body that is read, which ends early; and no more where all ends before."""
-        if self._stop is None or start >= self._stop:
-            await self._leave_ahead()
-        elif self._ahead is None and self.position >= self._proof:
-            self._ahead = RequestAhead(self._from(start))
-
-    def _from(self, start: int) -> ResumingStream:
-        """A stream for the bytes from `start` on; that it is late counts when these are waited for."""
-        path, version = self.info.path, self.info.version
-        stream = ResumingStream(self._backend, self._policy, path, start, self._end, version, self._traffic, self.tally)
-        stream.late = lambda: self.late() if self.late is not None and start == self.position else None
-        return stream
-
-    async def _leave_ahead(self) -> None:
-        if self._ahead is not None:
-            await self._ahead.aclose()
-            self._ahead = None
-
-    async def _ask(self) -> Body:
         """Sends a request from where we are, and a second one where the first is late."""
         await self._failures.turn()
         hedging, most = self._traffic.hedging, self._policy.request_timeout()
@@ -445,7 +399,6 @@ class ResumingStream:
     def _accept(self, body: Body) -> None:
         """From here on this body is read; pins what it tells of the object."""
         info, self._body = self.info, body
-        self._body_stop = body.stop
         if _differs(info.version, body.info.version) or _differs(info.size, body.info.size):
             raise changed(info.path, self.position, self._end)
         self.info = ObjectInfo(info.path, body.info.size, body.info.version or info.version)
@@ -472,7 +425,7 @@ class ResumingStream:
             raise TransientError(Cause.BROKEN, f"the body ended at byte {self.position:,} of {self._stop:,}")
 
     async def _drop(self) -> None:
-        body, self._body, self._body_stop = self._body, None, None
+        body, self._body = self._body, None
         if body is not None:
             await body.aclose()
 

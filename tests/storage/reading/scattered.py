@@ -39,7 +39,6 @@ class Scattered(MemoryBackend):
         watch: Called whenever bytes are given.
         late: The first request for at least so many bytes is answered when `answered` is set.
         dries_up: After so many bytes, the body of one request for 4 MiB or more gives no more until then.
-        most: So many bytes a body has, at the most.
 
     Attributes:
         waits: That request, once it has come.
@@ -53,7 +52,6 @@ class Scattered(MemoryBackend):
     watch: Watch = lambda: None
     late: int | None = None
     dries_up: int | None = None
-    most: int | None = None
     answered: asyncio.Event = field(default_factory=asyncio.Event)
     waits: Asked | None = None
     log: list[Asked] = field(default_factory=list)
@@ -85,7 +83,7 @@ class Scattered(MemoryBackend):
             raise self.fails[1]
         if self.draw.random() < self.broken / 2:
             raise TransientError(Cause.SERVER, "busy")
-        stop = min(len(self.data), end or len(self.data), start + (self.most or len(self.data)))
+        stop = min(len(self.data), end or len(self.data))
         length = self.draw.randrange(stop - start) if self.draw.random() < self.broken else stop - start
         return ScatteredBody(self, ObjectInfo(path, len(self.data), now), asked, start + length, stop)
 
@@ -98,7 +96,7 @@ class ScatteredBody:
         self.info = info
         self._backend = backend
         self._asked = asked
-        self.stop = stop
+        self._stop = stop
         self._breaks_at = breaks_at
 
     async def readinto(self, buffer: memoryview) -> int:
@@ -106,7 +104,7 @@ class ScatteredBody:
         await pause(self._backend.draw)
         buffer = await self._before_it_dries_up(buffer)
         position = self._asked.start + self._asked.given
-        if position == self._breaks_at < self.stop:
+        if position == self._breaks_at < self._stop:
             raise TransientError(Cause.BROKEN, "reset")
         count = min(len(buffer), self._breaks_at - position)
         if self._backend.draw.random() < 0.1:

@@ -22,7 +22,6 @@ class Opened:
 
     info = ObjectInfo("x", 0, None)
     keeps_time = True
-    stop = None
     splits = False
 
     def __init__(self) -> None:
@@ -227,7 +226,6 @@ class StandingStill:
     """A body that never gives anything."""
 
     keeps_time = True
-    stop = None
 
     def __init__(self, body: Body) -> None:
         self.info, self.splits = body.info, body.splits

@@ -147,7 +147,6 @@ class AsyncFsBackend:
 
 class _RangesBody:
     keeps_time = False
-    stop = None
     splits = False
 
     def __init__(self, backend: AsyncFsBackend, info: ObjectInfo, start: int, stop: int | None) -> None:

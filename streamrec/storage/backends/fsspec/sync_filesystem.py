@@ -205,7 +205,6 @@ class _File:
 
 class _FileBody:
     keeps_time = False
-    stop = None
     splits = False
 
     def __init__(self, backend: SyncFsBackend, file: _File, info: ObjectInfo, start: int, stop: int | None) -> None:

@@ -60,7 +60,6 @@ class AiohttpBody:
     __slots__ = ("_buffered", "_end", "_left", "_response", "_start", "_unseen", "info", "splits")
 
     keeps_time = False  # aiohttp's own limit ends where a buffered body begins
-    stop = None
 
     def __init__(
         self,

@@ -136,7 +136,6 @@ class LocalBackend:
 
 class _LocalBody:
     keeps_time = True
-    stop = None
     splits = False
 
     def __init__(self, file: Any, info: ObjectInfo, position: int, turns: FairScheduler) -> None:
@@ -192,7 +191,6 @@ class _ShortBody:
     """Bytes that were read when the file was opened. They are what it was then, whatever happens to it."""
 
     keeps_time = True
-    stop = None
     splits = False
 
     def __init__(self, info: ObjectInfo, start: int, data: bytes) -> None:

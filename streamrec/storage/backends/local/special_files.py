@@ -52,7 +52,6 @@ class SpecialBody:
     """
 
     keeps_time = True
-    stop = None
     splits = False
 
     def __init__(self, path: str, number: int) -> None:

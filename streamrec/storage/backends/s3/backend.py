@@ -248,7 +248,6 @@ class ClientBody:
     """
 
     keeps_time = False
-    stop = None
     splits = True
 
     def __init__(self, body: Any, info: ObjectInfo, start: int, end: int | None) -> None:
