@@ -11,14 +11,24 @@ from typing import Any, TypeVar, overload
 
 import numpy as np
 
+from streamrec.display import mask_secrets, mask_values
+
 __all__ = ["check_spans", "described", "flag", "function", "integer", "mapping", "number"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def described(value: object) -> str:
-    """What came, for a message: its value where that is short, and its type."""
-    text = repr(value)
+def described(value: object, *, secret: bool = False) -> str:
+    """What came, for a message: its value where that is short, and its type.
+
+    Args:
+        value: What came.
+        secret: Whether strings in it may be secrets: they are masked, but for very short ones.
+    """
+    text = mask_secrets(repr(value))
+    if secret:
+        plain = isinstance(value, str | bytes | int | list | tuple | Mapping)
+        text = mask_values(text, value) if plain else "something"
     return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
 
 

@@ -7,9 +7,7 @@ never hides good data that came before it: readers deliver every record that pre
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from typing import Any, Final, TypeVar, cast
+from streamrec.display import display_name, display_repr, display_text
 
 __all__ = [
     "AlreadyExistsError",
@@ -32,46 +30,27 @@ __all__ = [
     "TruncatedShardError",
     "UnsupportedOperationError",
     "UploadEndedError",
-    "hides_passwords",
-    "without_passwords",
 ]
 
 
-_PASSWORD: Final = re.compile(r"(://[^/\s:@]*):[^/\s]+@")
-_SECRET: Final = re.compile(
-    r"(?i)([?&](?:access_token|token|sig|(?:x-(?:amz|goog)-)?signature|x-amz-security-token)=)[^&#\s'\")]+"
-)
+def _message(where: list[str], reason: str, path: str | None = None) -> str:
+    """What failed, after where it did."""
+    if path:
+        reason = reason.replace(path, display_name(path))
+        where = [display_name(path), *where]
+    return f"{', '.join(where)}: {display_text(reason)}" if where else display_text(reason)
 
 
-def without_passwords(text: str) -> str:
-    """A message in which the passwords, tokens and signatures of URLs are three asterisks.
-
-    Examples:
-        >>> without_passwords("sftp://user:password@host/x, https://host/y?access_token=abc&part=1")
-        'sftp://user:***@host/x, https://host/y?access_token=***&part=1'
-    """
-    return _SECRET.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text))
-
-
-C = TypeVar("C", bound=type)
-
-
-def hides_passwords(cls: C) -> C:
-    """A class whose `repr()` hides the passwords of URLs."""
-    shown = cast("Callable[[Any], str]", cls.__repr__)
-    cast("Any", cls).__repr__ = lambda self: without_passwords(shown(self))
-    return cls
-
-
-@hides_passwords
+@display_repr
 class StreamrecError(Exception):
     """The root: catch this to catch all that streamrec raises on purpose.
 
-    Messages hide passwords and tokens in URLs; the attribute `path`, where there is one, is the URL as it was given.
+    Messages hide the secrets of URLs, and escape what a terminal would obey. The attribute `path`, where there is one,
+    is the URL as it was given.
     """
 
     def __str__(self) -> str:
-        return without_passwords(super().__str__())
+        return display_text(super().__str__())
 
 
 class DataError(StreamrecError):
@@ -94,12 +73,10 @@ class DataError(StreamrecError):
         self.record = record
 
     def __str__(self) -> str:
-        where = [self.path] if self.path else []
-        if self.record is not None:
-            where.append(f"record {self.record:,}")
+        where = [] if self.record is None else [f"record {self.record:,}"]
         if self.offset is not None:
             where.append(f"byte {self.offset:,}")
-        return without_passwords(f"{', '.join(where)}: {self.reason}" if where else self.reason)
+        return _message(where, self.reason, self.path)
 
 
 class CorruptRecordError(DataError):
@@ -135,7 +112,7 @@ class FeatureError(StreamrecError, ValueError):
             where.append(f"record {self.record:,}")
         if self.feature is not None:
             where.append(f"feature {self.feature!r}")
-        return f"{', '.join(where)}: {self.reason}" if where else self.reason
+        return _message(where, self.reason)
 
 
 class StorageError(StreamrecError, OSError):
@@ -162,10 +139,8 @@ class StorageError(StreamrecError, OSError):
         return self.start
 
     def __str__(self) -> str:
-        where = [self.path] if self.path else []
-        if self.start is not None:
-            where.append(f"bytes {self.start:,} to {'the end' if self.end is None else f'{self.end:,}'}")
-        return without_passwords(f"{', '.join(where)}: {self.reason}" if where else self.reason)
+        end = "the end" if self.end is None else f"{self.end:,}"
+        return _message([] if self.start is None else [f"bytes {self.start:,} to {end}"], self.reason, self.path)
 
 
 class NotFoundError(StorageError, FileNotFoundError):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from streamrec import html
+from streamrec.display import escape
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
 from streamrec.example.columns import check_column
 from streamrec.tfrecord import Frames
@@ -26,7 +27,7 @@ class Shown:
         self._columns = list(columns_of(batch, ""))
 
     def __repr__(self) -> str:
-        return "\n".join(f"{name or 'batch'}: {described(column)}" for name, column in self._columns)
+        return "\n".join(f"{escape(name) or 'batch'}: {described(column)}" for name, column in self._columns)
 
     def _repr_html_(self) -> str:
         budget = html.Budget()

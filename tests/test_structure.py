@@ -17,18 +17,20 @@ import streamrec
 PACKAGE = Path(streamrec.__file__).parent
 
 MAY_IMPORT = {
-    "arguments": set(),
-    "html": {"errors"},
-    "errors": set(),
+    "arguments": {"display"},
+    "display": set(),
+    "errors": {"display"},
+    "html": {"display", "errors"},
     "lazy": set(),
-    "kernels": {"errors"},
-    "tfrecord": {"arguments", "html", "errors", "kernels"},
-    "example": {"arguments", "html", "errors", "kernels", "lazy"},
-    "storage": {"arguments", "errors", "kernels"},
-    "bridge": {"errors"},
-    "shards": {"arguments", "errors", "kernels", "lazy", "tfrecord", "storage", "bridge"},
+    "kernels": {"display", "errors"},
+    "tfrecord": {"display", "arguments", "html", "errors", "kernels"},
+    "example": {"display", "arguments", "html", "errors", "kernels", "lazy"},
+    "storage": {"display", "arguments", "errors", "kernels"},
+    "bridge": {"display", "errors"},
+    "shards": {"display", "arguments", "errors", "kernels", "lazy", "tfrecord", "storage", "bridge"},
     "pipeline": {
         "arguments",
+        "display",
         "html",
         "errors",
         "kernels",
@@ -39,7 +41,7 @@ MAY_IMPORT = {
         "shards",
         "bridge",
     },
-    "interchange": {"errors", "example"},
+    "interchange": {"display", "errors", "example"},
     "__init__": {"errors", "lazy", "tfrecord", "example", "storage", "shards", "pipeline"},
 }
 """Which rooms a room may import besides itself. Rooms that are not named here stand above all of these."""

@@ -28,6 +28,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 from streamrec.bridge.latch import Latch
 from streamrec.bridge.loop import EXITING, GRACE, LoopThread, is_inherited, loop_thread, park_if_exiting
+from streamrec.display import display_text
 from streamrec.errors import ClosedError
 
 sniffio: Any
@@ -130,7 +131,7 @@ class Job(Generic[T]):
         self._post_cancel()
         self._await_cleanup()
         if self._cancelled and self._error is not None:
-            interrupt.add_note(f"streamrec: cleanup raised {self._error!r}")
+            interrupt.add_note(display_text(f"streamrec: cleanup raised {self._error!r}"))
 
     def abandon(self) -> None:
         """Cancel the work, and don't wait: nobody is there any more. Safe in a garbage collection."""

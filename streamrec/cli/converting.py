@@ -22,7 +22,7 @@ from streamrec.cli.resharding import Feed, Target
 from streamrec.cli.sampling import take_sample
 from streamrec.cli.sources import Found, storages_for
 from streamrec.cli.writing import Rollback
-from streamrec.errors import without_passwords
+from streamrec.display import display_name
 from streamrec.interchange import (
     Column,
     Encoder,
@@ -131,7 +131,7 @@ def following(records: Any, path: str) -> list[bytes] | None:
     except CorruptRecordError as error:
         raise CorruptRecordError(error.reason, path, error.offset, error.record) from error
     except FeatureError as error:
-        raise FeatureError(f"{error.reason} (in {path})", error.feature, error.record) from error
+        raise FeatureError(f"{error.reason} (in {display_name(path)})", error.feature, error.record) from error
 
 
 @asynccontextmanager
@@ -151,8 +151,8 @@ async def placing(found: Sequence[Found], how: Conversion) -> AsyncIterator[None
             if records is None:
                 records = await count_one(item, Meter(), how.storage_options)
             if number < records:
-                path = without_passwords(item.path)
-                raise FeatureError(f"{error.reason} (in {path})", error.feature, number) from error
+                where = display_name(item.path)
+                raise FeatureError(f"{error.reason} (in {where})", error.feature, number) from error
             number -= records
         raise
 

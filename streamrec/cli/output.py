@@ -5,34 +5,56 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from streamrec.errors import without_passwords
+import click
 
-__all__ = ["escaped", "format_bytes", "format_number", "plural", "print_json", "print_line"]
+from streamrec.display import display_text, escape, escape_json, mask_secrets
+
+__all__ = [
+    "format_bytes",
+    "format_number",
+    "plural",
+    "print_error",
+    "print_json",
+    "print_line",
+    "print_record",
+]
 
 UNITS = ("kB", "MB", "GB", "TB", "PB")
 
 
-def print_json(value: Any) -> None:
-    """Prints one line of JSON."""
-    print(json.dumps(value, ensure_ascii=False))
+def print_json(value: Any, *, data: bool = False) -> None:
+    """Prints one line of JSON, in which a terminal finds nothing to obey.
 
-
-def print_line(text: str) -> None:
-    """Prints a line as it is; what cannot be shown, as control characters from the data, is escaped."""
-    print(escaped(text))
-
-
-def escaped(text: str) -> str:
-    r"""The text with all that a terminal would not show, or would obey, written as Python writes it. No passwords.
-
-    Examples:
-        >>> escaped("naïve\x1b[31m")
-        'naïve\\x1b[31m'
+    Args:
+        value: What is printed.
+        data: Whether strings are values of records, which are printed as they are. In all others secrets are masked.
     """
-    text = without_passwords(text)
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
+    print(escape_json(json.dumps(value if data else masked(value), ensure_ascii=False)))
+
+
+def masked(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: masked(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [masked(item) for item in value]
+    return mask_secrets(value) if isinstance(value, str) else value
+
+
+def print_line(*lines: str) -> None:
+    """Prints lines about names and stores: secrets are masked, and what a terminal would obey is escaped."""
+    for line in lines:
+        print(display_text(line))
+
+
+def print_record(*lines: str) -> None:
+    """Prints lines of values of records, in which what a terminal would obey is escaped."""
+    for line in lines:
+        print(escape(line))
+
+
+def print_error(text: object) -> None:
+    """Prints a line on standard error."""
+    click.echo(f"streamrec: {display_text(str(text))}", err=True)
 
 
 def format_bytes(count: int | None) -> str:

@@ -12,12 +12,14 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
-from io import TextIOWrapper
+from io import StringIO, TextIOWrapper
 from typing import Any, Final
 
 import click
 
 import streamrec
+from streamrec.cli.output import print_error
+from streamrec.display import display_text
 from streamrec.errors import (
     CorruptRecordError,
     FeatureError,
@@ -51,6 +53,14 @@ COMMANDS: Final = {
     "doctor": "Whether a store works as it should, step by step.",
     "demo": "Writes a small data set to try all this on.",
 }
+
+
+class LogFormatter(logging.Formatter):
+    """Lines of the log, of clients below too, without secrets and without what a terminal would obey."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """A line, or several where a traceback follows."""
+        return display_text(super().format(record), lines=True)
 
 
 class Commands(click.Group):
@@ -110,7 +120,9 @@ def streamrec_command(verbose: bool) -> None:
     A SOURCE is a URL or path; a pattern ('s3://b/train-*.tfrecord', '{00000..00127}'), best in quotes; a directory; or
     a manifest (*.json) or an index (*.index), which stands for its shards.
     """
-    logging.basicConfig(level=logging.INFO if verbose else logging.CRITICAL, format="%(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogFormatter("%(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO if verbose else logging.CRITICAL, handlers=[handler])
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -121,16 +133,21 @@ def run(arguments: Sequence[str]) -> int:
         code = streamrec_command.main(list(arguments), prog_name="streamrec", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
-        error.show()
+        shown, message = StringIO(), error.format_message()
+        error.show(shown)
+        text = shown.getvalue()
+        if not isinstance(error, click.MissingParameter):  # of which click lists the choices in lines
+            text = text.replace(message, display_text(message))
+        click.echo(display_text(text, lines=True), err=True, nl=False)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         click.echo("streamrec: interrupted", err=True)
         return INTERRUPTED
     except StreamrecError as error:
-        click.echo(f"streamrec: {error}", err=True)
+        print_error(error)
         return code_of(error)
     except OSError as error:  # standard output on a full disk, say
-        click.echo(f"streamrec: {error}", err=True)
+        print_error(error)
         return STORE_FAILED
 
 

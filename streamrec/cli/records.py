@@ -16,6 +16,7 @@ from typing import Any, Literal
 from google.protobuf.message import DecodeError
 
 from streamrec import Example, SequenceExample
+from streamrec.display import escape, is_safe
 
 __all__ = ["Kind", "as_json", "as_lines", "features_in", "image_type", "kind_of", "plain", "text_of"]
 
@@ -108,7 +109,7 @@ def text_of(value: bytes) -> str | None:
         text = value.decode()
     except UnicodeDecodeError:
         return None
-    return text if all(char.isprintable() or char in "\t\r\n" for char in text) else None
+    return text if is_safe(text) else None
 
 
 def as_lines(record: bytes, kind: Kind, wanted: Sequence[str] | None = None) -> Iterator[str]:
@@ -130,6 +131,18 @@ def format_values(values: Sequence[Any]) -> str:
     return f"[{', '.join(shown)}{more}]"
 
 
+def quoted(text: str) -> str:
+    r"""The text as Python writes it, but with all letters as they are.
+
+    Examples:
+        >>> quoted("it's\n") == repr("it's\n"), quoted("\u200d")
+        (True, "'\u200d'")
+    """
+    quote = '"' if "'" in text and '"' not in text else "'"
+    inner = text.replace("\\", "\\\\").replace(quote, f"\\{quote}")
+    return f"{quote}{escape(inner)}{quote}"
+
+
 def format_value(value: Any) -> str:
     if isinstance(value, list):
         return format_values(value)
@@ -139,6 +152,7 @@ def format_value(value: Any) -> str:
         return str(value)
     text = text_of(value)
     if text is not None:
-        return repr(text) if len(text) <= CHARACTERS_SHOWN else f"{text[:CHARACTERS_SHOWN]!r}... {len(value):,} bytes"
+        more = "" if len(text) <= CHARACTERS_SHOWN else f"... {len(value):,} bytes"
+        return f"{quoted(text[:CHARACTERS_SHOWN])}{more}"
     image = image_type(value)
     return f"{image.upper()}, {len(value):,} bytes" if image else f"{len(value):,} bytes, {value[:16].hex(' ')}..."

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 from rich.text import Text
 
-from streamrec.cli.output import escaped
+from streamrec.display import escape
 
 __all__ = ["bar", "print_table"]
 
@@ -27,7 +27,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         right = column.startswith(">")
         table.add_column(column.removeprefix(">"), justify="right" if right else "left", overflow="fold", no_wrap=right)
     for row in rows:
-        table.add_row(*(Text(escaped(cell)) for cell in row))
+        table.add_row(*(Text(escape(cell)) for cell in row))
     console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else NO_TERMINAL)
     with console.capture() as capture:
         console.print(table)

@@ -12,11 +12,12 @@ from typing import Any, Literal, NamedTuple
 import click
 
 import streamrec
-from streamrec.cli.output import print_line
+from streamrec.cli.output import print_line, print_record
 from streamrec.cli.progress import progress
 from streamrec.cli.reading import blocks, total_bytes
 from streamrec.cli.records import Kind, as_json, as_lines, features_in, kind_of
 from streamrec.cli.sources import Found, find_records, storages_for
+from streamrec.display import escape_json
 
 __all__ = ["Showing", "show", "show_numbered"]
 
@@ -161,7 +162,7 @@ class Printer:
             if self.showing.form == "raw":
                 self._show_raw(record, self._kind)
             elif self.showing.form == "json":
-                print(as_json(record, self._kind, self.showing.features))
+                print(escape_json(as_json(record, self._kind, self.showing.features)))
             else:
                 self._show_text(block, index, record, self._kind)
 
@@ -193,4 +194,4 @@ class Printer:
         byte = block.frames.offset(index) if block.byte is None else block.byte
         print_line(f"{block.path}, {number}byte {byte:,}: {len(record):,} bytes")
         for line in as_lines(record, kind, self.showing.features):
-            print_line(f"  {line}")
+            print_record(f"  {line}")

@@ -17,7 +17,8 @@ import click
 from fsspec.core import url_to_fs
 
 from streamrec import NotFoundError, ShardWriter
-from streamrec.errors import without_passwords
+from streamrec.cli.output import print_error
+from streamrec.display import display_name
 from streamrec.shards import Manifest
 from streamrec.storage import Storages, Upload
 
@@ -43,7 +44,7 @@ class Rollback:
     def add(self, path: str) -> None:
         """There is one more."""
         self._paths.append(path)
-        logger.info("%s is written", without_passwords(path))
+        logger.info("%s is written", display_name(path))
 
     def add_all(self, writer: ShardWriter) -> None:
         """There is what a writer has finished, however the writing ended."""
@@ -96,7 +97,7 @@ class Rollback:
                 with suppress(FileNotFoundError):  # it was expected, and not written
                     filesystem.rm_file(inner)
             except Exception as error:  # the first error is the one that counts
-                click.echo(f"streamrec: {path} was written and could not be removed ({error})", err=True)
+                print_error(f"{display_name(path)} was written and could not be removed ({error})")
 
 
 def compression_of(name: str, wanted: str | None) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
-from streamrec.errors import without_passwords
+from streamrec.display import display_text
 
 __all__ = ["bar", "boxed", "element", "fragment", "table", "text"]
 
@@ -34,7 +34,7 @@ STYLE: Final = """<style>
 
 def text(value: object, most: int = 400) -> str:
     """Any text, escaped, without passwords, and cut where it is long."""
-    told = without_passwords(str(value))
+    told = display_text(str(value)[: 4 * most], lines=True)
     return escape(told if len(told) <= most else f"{told[: most - 1]}…")
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from streamrec.display import is_safe
 from streamrec.html.elements import element, fragment, table, text
 
 __all__ = ["ROWS", "Budget", "payloads", "rows_of", "shown"]
@@ -79,7 +80,7 @@ def _bytes(value: bytes, budget: Budget) -> str:
         told = value.decode()
     except UnicodeDecodeError:
         told = "\0"
-    if all(letter.isprintable() or letter in "\t\r\n" for letter in told[: 2 * CHARACTERS]):
+    if is_safe(told[: 2 * CHARACTERS]):
         return text(told, CHARACTERS)
     return element("small", text(f"{len(value):,} bytes: {value[:12].hex(' ')}{'…' if len(value) > 12 else ''}"))
 

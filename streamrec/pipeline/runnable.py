@@ -12,7 +12,8 @@ from fsspec import AbstractFileSystem
 
 from streamrec import bridge
 from streamrec.arguments import flag, function
-from streamrec.errors import LoopThreadError, without_passwords
+from streamrec.display import display_text
+from streamrec.errors import LoopThreadError
 from streamrec.pipeline import sink
 from streamrec.pipeline.cardinality import INFINITE_CARDINALITY, cardinality_of
 from streamrec.pipeline.chain_html import dataset_html
@@ -295,7 +296,7 @@ class Runnable(Generic[T]):
         return self.aiterate()
 
     def __repr__(self) -> str:
-        return without_passwords(f"<Dataset: {' > '.join(self.chain.lines())}>")
+        return display_text(f"<Dataset: {' > '.join(self.chain.lines())}>")
 
     def _repr_html_(self) -> str:
         """The source and the stages, drawn, for notebooks."""

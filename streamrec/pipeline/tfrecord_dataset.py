@@ -89,8 +89,8 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
     check_source(storage_options, filesystem)
     if write_index is not None and compression_type:
         raise ValueError(
-            f"compression_type={compression_type!r} and write_index={write_index!r}: compressed shards have no index, "
-            "because no record of them can be read from the middle; streamrec reshard writes them anew without"
+            f"compression_type={compression_type!r} and write_index: compressed shards have no index, because no "
+            "record of them can be read from the middle; streamrec reshard writes them anew without"
         )
     reads = integer("num_parallel_reads", num_parallel_reads, AUTOTUNE, none=True)
     cycle = integer("cycle_length", cycle_length, AUTOTUNE, none=True)

@@ -16,6 +16,7 @@ from ray.data import Datasink
 from ray.data.block import BlockAccessor
 
 from streamrec import bridge
+from streamrec.display import display_name
 from streamrec.interchange.arrow import examples_of
 from streamrec.ray.planning import understood
 from streamrec.shards import Manifest, ShardInfo, ShardWriter
@@ -88,7 +89,8 @@ class TFRecordDatasink(Datasink[list[ShardInfo]]):  # type: ignore[misc, unused-
         async with Storages(self._storage_options) as storages:
             async for info in (await storages.at(self._pattern)).list(names.prefix):
                 if names.belongs(info.path):
-                    raise FileExistsError(f"{info.path} is there already: choose another path, or overwrite=True")
+                    shown = display_name(info.path)
+                    raise FileExistsError(f"{shown} is there already: choose another path, or overwrite=True")
 
     async def _write_manifest(self, shards: tuple[ShardInfo, ...]) -> None:
         manifest = Manifest(self._manifest, self._pattern, self._options.compression_type, shards)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from streamrec.errors import hides_passwords
+from streamrec.display import display_repr
 
 __all__ = [
     "BLOCK_BYTES",
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 
-@hides_passwords
+@display_repr
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
     """What is known about one object.

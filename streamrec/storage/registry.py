@@ -17,7 +17,8 @@ from typing import Any, Self
 
 import fsspec
 
-from streamrec.arguments import described, mapping
+from streamrec.arguments import described
+from streamrec.display import masked_cause
 from streamrec.errors import ClosedError, MissingExtraError, StorageError, StreamrecError
 from streamrec.storage.backend import Backend
 from streamrec.storage.backends.chained_urls import protocol_of
@@ -147,11 +148,12 @@ class Storages:
         except StreamrecError:
             raise
         except Exception as error:
+            cause = masked_cause(error, self._options)
             raise StorageError(
-                f"no client can be made from these storage options ({type(error).__name__}: {error}): check their "
+                f"no client can be made from these storage options ({type(error).__name__}: {cause}): check their "
                 "names and values, and the environment that it looks at",
                 url,
-            ) from error
+            ) from cause
         backend = lease.backend
         traffic = Traffic(self.statistics, protocol, _hedging(backend, self._retry))
         for fast_path in getattr(backend, "fast_paths", ()):
@@ -211,12 +213,14 @@ def check_source(storage_options: object, filesystem: object) -> None:
         TypeError: One of them is something else.
         ValueError: Both were given.
     """
-    if storage_options is not None:
-        mapping("storage_options", storage_options, "arguments of the fsspec filesystem")
+    if storage_options is not None and not isinstance(storage_options, Mapping):  # its values may be secrets
+        found = described(storage_options, secret=True)
+        raise TypeError(f"storage_options is {found}: it must be a dict of arguments of the fsspec filesystem")
     if filesystem is None:
         return
     if not isinstance(filesystem, fsspec.AbstractFileSystem):
-        raise TypeError(f"filesystem is {described(filesystem)}: it must be an fsspec filesystem")
+        found = described(filesystem, secret=True)
+        raise TypeError(f"filesystem is {found}: it must be an fsspec filesystem")
     if storage_options:
         raise ValueError(
             "filesystem= and storage_options= exclude each other: give the options to the filesystem when you make it"

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from streamrec.errors import hides_passwords, without_passwords
+from streamrec.display import display_name, display_repr, display_text
 
 __all__ = ["ON_ERROR", "Loss", "OnError", "check_on_error"]
 
@@ -23,7 +23,7 @@ OnError = Literal["raise", "skip_record", "resync", "skip_shard"]
 ON_ERROR: tuple[OnError, ...] = ("raise", "skip_record", "resync", "skip_shard")
 
 
-@hides_passwords
+@display_repr
 @dataclass(frozen=True, slots=True)
 class Loss:
     """A stretch of a shard that was left out because it is damaged.
@@ -45,9 +45,8 @@ class Loss:
 
     def __str__(self) -> str:
         size = "the rest of it" if self.nbytes is None else f"{self.nbytes:,} bytes"
-        where = f"{self.path}, " if self.path else ""
-        text = f"{where}byte {self.offset:,}, behind {self.record:,} records: lost {size}: {self.reason}"
-        return without_passwords(text)
+        where = f"{display_name(self.path)}, " if self.path else ""
+        return f"{where}byte {self.offset:,}, behind {self.record:,} records: lost {size}: {display_text(self.reason)}"
 
 
 def check_on_error(on_error: str, max_skipped: int | None) -> OnError:

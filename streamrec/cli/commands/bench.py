@@ -107,7 +107,7 @@ def command(
     print_line(sweep.summary)
     print_table(COLUMNS, table_rows(sweep))
     click.echo()
-    print_line("\n".join([*curve(sweep), "", *conclusions(sweep)]))
+    print_line(*curve(sweep), "", *conclusions(sweep))
 
 
 def curve(sweep: Sweep) -> list[str]:

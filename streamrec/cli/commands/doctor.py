@@ -16,6 +16,7 @@ from streamrec.cli.probing.checks import examine
 from streamrec.cli.probing.rows import CheckResult
 from streamrec.cli.program import STORE_FAILED
 from streamrec.cli.reading import run
+from streamrec.display import display_name
 
 __all__ = ["command"]
 
@@ -41,7 +42,9 @@ def command(url: str, write: bool | None, as_json: bool, storage_options: Mappin
     """
     if write is None:
         write = (
-            sys.stdin.isatty() and not as_json and click.confirm(f"Write and remove test objects (10 MB) below {url}?")
+            sys.stdin.isatty()
+            and not as_json
+            and click.confirm(f"Write and remove test objects (10 MB) below {display_name(url)}?")
         )
     rows = run(run_checks(url, write, as_json, storage_options))
     if as_json:

@@ -11,7 +11,7 @@ import click
 from streamrec import FeatureSummary
 from streamrec.cli import options
 from streamrec.cli.commands.count import count_all
-from streamrec.cli.output import format_bytes, plural, print_json, print_line
+from streamrec.cli.output import format_bytes, plural, print_json, print_line, print_record
 from streamrec.cli.reading import run, total_bytes
 from streamrec.cli.records import as_json as record_as_json
 from streamrec.cli.records import as_lines
@@ -41,7 +41,7 @@ def command(sources: Sequence[str], exact: bool, as_json: bool, storage_options:
     size = total_bytes(shards)
     compressions = [compression or "none" for compression in sample.compressions]
     if as_json:
-        print_json(to_json(shards, sample, records))
+        print_json(to_json(shards, sample, records), data=True)
         return
     print_line(f"shards       {len(shards):,}")
     print_line(f"records      {describe_count(records, size, sample)}")
@@ -56,7 +56,7 @@ def command(sources: Sequence[str], exact: bool, as_json: bool, storage_options:
     if sample.records:
         click.echo("\nthe first record")
         for line in as_lines(sample.records[0], sample.kind):
-            print_line(f"  {line}")
+            print_record(f"  {line}")
 
 
 async def inspect(

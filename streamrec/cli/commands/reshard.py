@@ -14,7 +14,7 @@ from streamrec.cli import options
 from streamrec.cli.cluster.resharding import write_on
 from streamrec.cli.cluster.tasks import connect, ray_option
 from streamrec.cli.commands.count import count_all
-from streamrec.cli.output import format_bytes, plural, print_json, print_line
+from streamrec.cli.output import format_bytes, plural, print_error, print_json, print_line
 from streamrec.cli.progress import Meter, progress
 from streamrec.cli.reading import batches, run, total_bytes
 from streamrec.cli.resharding import (
@@ -30,6 +30,7 @@ from streamrec.cli.sampling import take_sample
 from streamrec.cli.shuffling import Shuffle
 from streamrec.cli.sources import Found, find_records, storages_for
 from streamrec.cli.writing import COMPRESSIONS, Rollback, compression_of
+from streamrec.display import display_name
 from streamrec.shards import Manifest
 from streamrec.storage import Storages
 
@@ -203,6 +204,5 @@ async def warn_leftovers(storages: Storages, target: Target, shards: Sequence[Sh
         listed = (await storages.at(target.pattern)).list(names.prefix)
         left = [info.path async for info in listed if names.belongs(info.path) and info.path not in new]
         if left:
-            click.echo(
-                f"streamrec: {plural(len(left), 'older shard')} left beside the new ones: {left[0]} ...", err=True
-            )
+            found = f"{plural(len(left), 'older shard')} left beside the new ones"
+            print_error(f"{found}: {display_name(left[0])} ...")

@@ -10,7 +10,7 @@ import anyio
 import click
 
 from streamrec.cli import options
-from streamrec.cli.output import format_bytes, plural, print_json, print_line
+from streamrec.cli.output import format_bytes, plural, print_json, print_line, print_record
 from streamrec.cli.plots import page, sparkline
 from streamrec.cli.plots.page import extremes, missing_share, value_text, values_per_record
 from streamrec.cli.progress import progress
@@ -56,7 +56,7 @@ def command(
     """
     shards, stats = run(collect(sources, features, html, storage_options))
     if as_json:
-        print_json(to_json(shards, stats))
+        print_json(to_json(shards, stats), data=True)
         return
     print_line(summary(shards, stats))
     columns = ("feature", "kind", ">missing", ">values each", ">min", ">mean", ">max", "histogram")
@@ -64,7 +64,7 @@ def command(
     print_table(columns, [feature_row(item) for item in stats.features] or [feature_row(stats.records)])
     common = [f"{item.name}: {values}" for item in stats.features if (values := most_frequent(item))]
     if common:
-        print_line("\n".join(["", "most frequent", *common]))
+        print_record("", "most frequent", *common)
 
 
 async def collect(

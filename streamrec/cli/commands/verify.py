@@ -84,7 +84,7 @@ def command(
 
 def print_verdict(verdict: Verdict) -> None:
     for report in verdict.reports:
-        print_line(str(report))
+        print_line(*str(report).split("\n"))
     for item in verdict.scans:
         if item.damages:
             print_line(f"{item.path}: {item.damages:,} damaged, {format_bytes(item.lost_bytes)} lost")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
-from streamrec.cli.output import escaped
+from streamrec.display import display_text
 
 __all__ = ["document", "escape_text", "table"]
 
@@ -55,7 +55,7 @@ def document(title: str, summary: Iterable[str], body: Iterable[str]) -> str:
 
 def escape_text(text: str) -> str:
     """Any text, as text of the page."""
-    return escape(escaped(text))
+    return escape(display_text(text, lines=True))
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

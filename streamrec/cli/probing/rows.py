@@ -14,6 +14,7 @@ from fsspec.core import url_to_fs
 
 from streamrec import StreamrecError
 from streamrec.cli.sources import directory_of
+from streamrec.display import mask_values
 from streamrec.storage import Storages
 
 __all__ = ["CheckError", "CheckResult", "NotCheckedError", "Target", "ask_client", "run_check", "scheme_of"]
@@ -100,10 +101,11 @@ async def ask_client(path: str, options: Mapping[str, Any], ask: Callable[[Any, 
         try:
             client, inner = url_to_fs(path, **plain)
         except (ImportError, TypeError, ValueError) as error:
-            raise NotCheckedError(f"not looked at: fsspec has no client for this ({error})") from error
+            said = mask_values(str(error), plain)
+            raise NotCheckedError(f"not looked at: fsspec has no client for this ({said})") from error
         try:
             return ask(client, inner)
         except Exception as error:  # clients raise errors of many packages
-            raise CheckError(str(error) or type(error).__name__) from error
+            raise CheckError(mask_values(str(error), plain) or type(error).__name__) from error
 
     return await anyio.to_thread.run_sync(call)

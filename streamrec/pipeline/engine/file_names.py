@@ -14,7 +14,7 @@ from typing import Final
 
 __all__ = ["first_difference", "sketch", "told"]
 
-from streamrec.errors import without_passwords
+from streamrec.display import mask_name
 
 FEW: Final = 4
 """So many names are told one by one."""
@@ -29,22 +29,23 @@ def told(names: Sequence[str]) -> str:
     >>> told(["a", "b"]), told([f"x-{number}" for number in range(9000)])
     ("['a', 'b']", "['x-0', 'x-1', 'x-2', ... 9,000 names, digest 2a0f9fca1862d1e2]")
     """
-    names = shown(names)
-    if len(names) <= FEW:
-        return repr(list(names))
-    first = ", ".join(map(repr, names[: FEW - 1]))
+    few = len(names) <= FEW
+    first = [mask_name(name) for name in names[: FEW if few else FEW - 1]]
+    names = identities(names)
+    if few and first == names:
+        return repr(first)
     digest = blake2b("\\0".join(names).encode(errors="surrogateescape"), digest_size=8).hexdigest()
-    return f"[{first}, ... {len(names):,} names, digest {digest}]"
+    return f"[{', '.join(map(repr, first))}, {'' if few else '... '}{len(names):,} names, digest {digest}]"
 
 
 def sketch(names: Sequence[str]) -> str:
     """A character for each name, or for each stretch of equal length."""
-    return "".join(map(character, stretches(shown(names))))
+    return "".join(map(character, stretches(identities(names))))
 
 
-def shown(names: Sequence[str]) -> Sequence[str]:
-    """The names without passwords: a state holds none, and is the same where one was changed."""
-    return [without_passwords(name) for name in names] if any("@" in name or "?" in name for name in names) else names
+def identities(names: Sequence[str]) -> list[str]:
+    """The names without passwords and tokens, so that a new one makes no other state. Only digests are kept."""
+    return [mask_name(name, unknown=False) for name in names]
 
 
 def stretches(names: Sequence[str]) -> list[Sequence[str]]:
@@ -63,14 +64,14 @@ def first_difference(saved: str, names: Sequence[str]) -> str:
     >>> first_difference(sketch(["a", "b", "c"]), ["a", "x", "c"])
     "the first that differs is number 1, 'x'"
     """
-    groups = stretches(shown(names))
+    groups = stretches(identities(names))
     for index, (was, group) in enumerate(zip_longest(saved, groups)):
         if group is None:
             return f"there are {len(names):,} now, which is fewer"
         if was is None:
-            return f"number {index * len(groups[0]):,}, {group[0]!r}, is new"
+            return f"number {index * len(groups[0]):,}, {mask_name(group[0])!r}, is new"
         if was != character(group):
             first = index * len(groups[0])
-            which = f"number {first:,}, {group[0]!r}" if len(group) == 1 else f"among numbers {first:,} to "
+            which = f"number {first:,}, {mask_name(group[0])!r}" if len(group) == 1 else f"among numbers {first:,} to "
             return f"the first that differs is {which}" + ("" if len(group) == 1 else f"{first + len(group) - 1:,}")
     return "some of them differ"

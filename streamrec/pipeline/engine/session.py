@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -60,7 +60,7 @@ class ListedShards(Protocol):
 class StoreOptions:
     """Which stores a source reads from, and how: those of equal options are the same."""
 
-    storage_options: Mapping[str, Any] | None = None
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     filesystem: AbstractFileSystem | None = None
     retry: RetryPolicy = RetryPolicy()
     max_connections: int = MAX_CONNECTIONS

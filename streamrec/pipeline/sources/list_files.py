@@ -16,6 +16,7 @@ from typing import Any
 import anyio.lowlevel
 import numpy as np
 
+from streamrec.display import display_repr
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk, Position
 from streamrec.pipeline.elements.columns import Columns, objects
@@ -33,6 +34,7 @@ __all__ = ["Names"]
 CHUNK_NAMES = 1 << 12
 
 
+@display_repr
 @dataclass(frozen=True, slots=True)
 class Names:
     """The names that patterns match, as bytes: in the patterns' order and sorted, or shuffled anew each epoch."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from streamrec.errors import FeatureError, without_passwords
+from streamrec.display import display_text
+from streamrec.errors import FeatureError
 from streamrec.pipeline.elements.chunk import Chunk, records_behind
 
 __all__ = ["FailedElement"]
@@ -35,4 +36,4 @@ class FailedElement:
         """Its number, and the record that it was made of; of a batch that of the row, of several parts that of each."""
         records = " and ".join(str(record) for record in records_behind(self.chunk.positions, self.index, self.row))
         number = f", element {self.number:,} of this run"
-        return f"{number}: {without_passwords(records)}" if records else number
+        return f"{number}: {display_text(records)}" if records else number

@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from streamrec.errors import without_passwords
+from streamrec.display import display_text
 from streamrec.pipeline.engine.description import Chain, described
 
 __all__ = ["held_chains", "own_line", "title"]
@@ -52,7 +52,7 @@ def snake(name: str) -> Iterator[str]:
 
 def own_line(what: object) -> str:
     """The line of its description that is its own, and not that of a chain within it; without passwords."""
-    return without_passwords(line_of(what))
+    return display_text(line_of(what))
 
 
 def line_of(what: object) -> str:

@@ -35,7 +35,8 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec import kernels
-from streamrec.errors import ManifestError, hides_passwords
+from streamrec.display import display_repr
+from streamrec.errors import ManifestError
 from streamrec.shards.manifests.manifest import Manifest, Marks, ShardInfo, absolute, relative
 from streamrec.tfrecord import BLOCK, BLOCK_RECORDS, CompressionType, check_compression_type, packed_sizes
 
@@ -52,7 +53,7 @@ FOOT_BYTES: Final = FOOT.size + FOOT_CRC.size + len(MAGIC)
 Numbers = npt.NDArray[np.int64]
 
 
-@hides_passwords
+@display_repr
 @dataclass(frozen=True, eq=False)
 class Index:
     """What is known of a data set without reading the records' lengths.

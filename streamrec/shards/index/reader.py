@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from streamrec import kernels
+from streamrec.display import display_name
 from streamrec.errors import ManifestError
 from streamrec.shards.index.index import Index, Numbers, damaged, read_end, read_foot
 from streamrec.shards.side_by_side import side_by_side
@@ -126,7 +127,8 @@ class IndexReader:
 
     def _check(self, first: int, last: int) -> None:
         if not 0 <= first <= last <= len(self.index):
-            raise IndexError(f"records {first:,} to {last:,} of {len(self.index):,}: {self.index.path} has no such")
+            path = display_name(self.index.path)
+            raise IndexError(f"records {first:,} to {last:,} of {len(self.index):,}: {path} has no such")
 
     async def _unpacked(self, blocks: Numbers) -> Numbers:
         """The lengths in these blocks, which are sorted, one after the other."""

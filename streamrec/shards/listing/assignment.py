@@ -27,7 +27,7 @@ from itertools import accumulate
 from operator import itemgetter
 from typing import Literal, get_args
 
-from streamrec.errors import hides_passwords
+from streamrec.display import display_repr
 from streamrec.shards.manifests.manifest import ShardInfo
 from streamrec.shards.options import Piece, ShardPlace
 
@@ -39,7 +39,7 @@ FAIR = 1 / 20
 SNAP = 1 / 50
 
 
-@hides_passwords
+@display_repr
 @dataclass(frozen=True, slots=True)
 class ShardSize:
     """What is known of a shard before it is opened.
@@ -55,7 +55,7 @@ class ShardSize:
     splittable: bool = True
 
 
-@hides_passwords
+@display_repr
 @dataclass(frozen=True, slots=True)
 class Portion:
     """What one reader reads of one shard.

@@ -24,7 +24,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamrec.errors import ManifestError, hides_passwords
+from streamrec.display import display_repr
+from streamrec.errors import ManifestError
 from streamrec.storage import split_chain
 from streamrec.tfrecord import CompressionType, check_compression_type
 
@@ -37,7 +38,7 @@ MARK_BYTES = 8 << 20
 """How far apart the marks of a shard are, about: what is read and dropped where reading begins between two."""
 
 
-@hides_passwords
+@display_repr
 @dataclass(frozen=True, slots=True)
 class ShardInfo:
     """A finished shard.
@@ -77,7 +78,7 @@ class Marks:
         return tuple(self._marks)
 
 
-@hides_passwords
+@display_repr
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """The shards of a data set.

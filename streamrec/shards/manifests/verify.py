@@ -22,7 +22,8 @@ import numpy as np
 from fsspec import AbstractFileSystem
 
 from streamrec import bridge, kernels
-from streamrec.errors import NotFoundError, StreamrecError, hides_passwords
+from streamrec.display import display_name, display_repr, display_text
+from streamrec.errors import NotFoundError, StreamrecError
 from streamrec.shards.index.index import MAGIC
 from streamrec.shards.index.reader import END_BYTES, open_index
 from streamrec.shards.manifests.manifest import Manifest, Marks, ShardInfo
@@ -38,7 +39,7 @@ GROWTH_BYTES = 16 << 20
 Kind = Literal["missing", "extra", "bytes", "crc32c", "records"]
 
 
-@hides_passwords
+@display_repr
 @dataclass(frozen=True, slots=True)
 class VerifyProblem:
     """One thing that is not as the manifest says.
@@ -57,10 +58,12 @@ class VerifyProblem:
     found: str
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.kind}: {self.found} where the manifest says {self.expected}"
+        return display_text(
+            f"{display_name(self.path)}: {self.kind}: {self.found} where the manifest says {self.expected}"
+        )
 
 
-@hides_passwords
+@display_repr
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
     """What `verify` found. True where all is as the manifest says.
@@ -87,8 +90,9 @@ class VerifyReport:
 
     def __str__(self) -> str:
         rows = [f"  {problem}" for problem in self.problems]
+        name = display_name(self.manifest)
         found = f"{len(rows)} problems" if rows else "all as the manifest says"
-        return "\n".join([f"{self.manifest}: {self.shards:,} shards, {self.bytes:,} bytes read: {found}", *rows])
+        return "\n".join([f"{name}: {self.shards:,} shards, {self.bytes:,} bytes read: {found}", *rows])
 
 
 async def read_manifest(storage: Storage, path: str) -> Manifest:

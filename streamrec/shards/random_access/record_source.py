@@ -15,6 +15,7 @@ from fsspec import AbstractFileSystem
 
 from streamrec import bridge
 from streamrec.arguments import described, flag, integer
+from streamrec.display import display_name
 from streamrec.shards.index.index import Index, Numbers
 from streamrec.shards.index.reader import CACHE_BYTES, IndexReader, Places, open_index
 from streamrec.shards.random_access.fetcher import PARALLEL, RecordFetcher
@@ -172,7 +173,8 @@ class RecordSource:
         await self._sessions.close()
 
     def __repr__(self) -> str:
-        return f"RecordSource({self.index.path!r}: {len(self):,} records in {len(self.index.shards):,} shards)"
+        path = display_name(self.index.path)
+        return f"RecordSource({path!r}: {len(self):,} records in {len(self.index.shards):,} shards)"
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_sessions"}

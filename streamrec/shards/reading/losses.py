@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from streamrec.errors import without_passwords
+from streamrec.display import display_name
 from streamrec.storage import Tally
 from streamrec.tfrecord import Loss
 
@@ -42,7 +42,7 @@ class Losses:
             if self.count <= LOGGED:
                 LOG.warning("%s", loss)
             elif self.count == LOGGED + 1:
-                where = without_passwords(loss.path or "")
+                where = display_name(loss.path or "")
                 LOG.warning("%s: more was lost than %d times; the rest is counted and not logged", where, LOGGED)
             if self._on_loss is not None:
                 self._on_loss(loss)

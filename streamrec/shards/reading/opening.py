@@ -7,6 +7,7 @@ from typing import Protocol
 
 import anyio
 
+from streamrec.display import display_name
 from streamrec.errors import NotFoundError, StorageError
 from streamrec.shards.options import Piece, ReadOptions, ShardPlace
 from streamrec.shards.reading.decompressed_stream import InflatedStream, Received, Viewed
@@ -101,7 +102,7 @@ async def open_whole(
             inflated = InflatedStream(compressed, Inflater(kind, path), head, place.offset)
             return Opened(stream, inflated, stream.info, kind, place)
         if told is None and place.offset:
-            raise ValueError(f"{path}: a place within a shard needs its compression_type, '' for none")
+            raise ValueError(f"{display_name(path)}: a place within a shard needs its compression_type, '' for none")
         return Opened(stream, stream, stream.info, kind, place, head, viewed=_viewed(stream, options.memory_map))
     except BaseException:
         with anyio.CancelScope(shield=True):
@@ -121,8 +122,8 @@ async def open_piece(storage: Storage, path: str, options: ReadOptions, piece: P
         kind = detect_compression(await storage.read_range(path, 0, DETECT_BYTES))
     if kind:
         raise ValueError(
-            f"{path}: this shard is compressed ({kind}), and no record of it can be found from the middle; "
-            "read it without start and end, or write it uncompressed, or as several shards"
+            f"{display_name(path)}: this shard is compressed ({kind}), and no record of it can be found from the "
+            "middle; read it without start and end, or write it uncompressed, or as several shards"
         )
     begun = await begin_piece(storage, path, piece, options.max_record_bytes, place)
     stream = begun.stream

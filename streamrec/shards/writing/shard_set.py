@@ -20,6 +20,7 @@ from typing import Final, Self
 import anyio
 import numpy as np
 
+from streamrec.display import display_name, display_text
 from streamrec.errors import StreamrecError
 from streamrec.shards.manifests.manifest import Manifest, ShardInfo
 from streamrec.shards.side_by_side import side_by_side
@@ -113,7 +114,8 @@ class ShardTarget:
         if self.num_shards is not None and limited:
             raise ValueError("num_shards and a limit of a shard's size exclude each other: leave one of them out")
         if not self.numbered and (limited or self.num_shards is not None):
-            raise ValueError(f"{self.pattern!r} names all shards alike: put '{{shard:05d}}' where their number goes")
+            pattern = display_name(self.pattern)
+            raise ValueError(f"{pattern!r} names all shards alike: put '{{shard:05d}}' where their number goes")
 
     @property
     def numbered(self) -> bool:
@@ -238,7 +240,7 @@ class ShardSet:
             try:
                 await self._side_by_side(upload.abort for upload in left)
             except StreamrecError as error:
-                cause.add_note(f"A shard under way could not be ended either: {error}")
+                cause.add_note(display_text(f"A shard under way could not be ended either: {error}"))
             finally:
                 await self._stack.aclose()
 

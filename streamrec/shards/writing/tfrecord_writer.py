@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 from fsspec import AbstractFileSystem
 
 from streamrec import bridge
-from streamrec.errors import ClosedError, without_passwords
+from streamrec.display import display_name
+from streamrec.errors import ClosedError
 from streamrec.shards.writing.shard_upload import FRAME_BYTES
 from streamrec.shards.writing.writer import ShardWriter
 from streamrec.storage import RetryPolicy
@@ -169,5 +170,5 @@ def dropped(path: str, abort: Callable[[], bool]) -> None:
         logger.warning(
             "%s: its TFRecordWriter was dropped without close(), so nothing of it is kept: "
             "use a `with` block, or close it",
-            without_passwords(path),
+            display_name(path),
         )

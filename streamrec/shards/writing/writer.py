@@ -28,7 +28,8 @@ import numpy as np
 from fsspec import AbstractFileSystem
 
 from streamrec.arguments import flag, integer
-from streamrec.errors import ClosedError, without_passwords
+from streamrec.display import display_name
+from streamrec.errors import ClosedError
 from streamrec.shards.index.encoder import IndexedShard, encode_index, portable
 from streamrec.shards.manifests.manifest import Manifest, ShardInfo
 from streamrec.shards.serial_calls import Serial
@@ -119,11 +120,13 @@ class ShardWriter:
         self._pattern = pattern
         self._numbered = "{shard" in pattern
         if not self._numbered and (max_shard_bytes is not None or max_shard_records is not None):
-            raise ValueError(f"{pattern!r} names all shards alike: put '{{shard:05d}}' where their number goes")
+            shown = display_name(pattern)
+            raise ValueError(f"{shown!r} names all shards alike: put '{{shard:05d}}' where their number goes")
         self._options = options if isinstance(options, TFRecordOptions) else TFRecordOptions(options)
         self._index = None if index is None else located(os.fspath(index), filesystem)
-        if index is not None and check_compression_type(self._options.compression_type):
-            raise ValueError(f"{self._index}: compressed shards have no index: leave out the compression, or index=")
+        if self._index is not None and check_compression_type(self._options.compression_type):
+            shown = display_name(self._index)
+            raise ValueError(f"{shown}: compressed shards have no index: leave out the compression, or index=")
         self._indexed: list[IndexedShard] = []
         self._storages = Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy())
         self._stack = AsyncExitStack()
@@ -328,5 +331,5 @@ def dropped(pattern: str, maker: int) -> None:
         logger.warning(
             "%s: its ShardWriter was dropped without close(), so the shard under way is not kept: use an `async with` "
             "block, or close it",
-            without_passwords(pattern),
+            display_name(pattern),
         )

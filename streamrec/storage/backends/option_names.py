@@ -76,6 +76,4 @@ def check_endpoint(url: str, place: str, endpoint: Any) -> None:
         StorageError: It has none.
     """
     if endpoint and "://" not in str(endpoint):
-        raise StorageError(
-            f"{place}={endpoint!r} has no scheme: write 'http://{endpoint}' or 'https://{endpoint}'", url
-        )
+        raise StorageError(f"{place} has no scheme: write 'http://{endpoint}' or 'https://{endpoint}'", url)

@@ -7,7 +7,7 @@ user's own async instance belongs to another loop, so it is built again from its
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from fsspec import AbstractFileSystem
@@ -30,7 +30,7 @@ class Source:
     """
 
     protocol: str
-    options: Mapping[str, Any]
+    options: Mapping[str, Any] = field(repr=False)
     filesystem: AbstractFileSystem | None = None
     url: str = ""
 

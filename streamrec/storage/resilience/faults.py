@@ -20,6 +20,7 @@ from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, Protocol
 
+from streamrec.display import display_text, masked_cause
 from streamrec.errors import (
     AlreadyExistsError,
     NotFoundError,
@@ -74,7 +75,7 @@ class TransientError(Exception):
         self.retry_after = retry_after
 
     def __str__(self) -> str:
-        return f"{self.cause.value} ({self.reason})"
+        return display_text(f"{self.cause.value} ({self.reason})")
 
 
 class ErrorTranslator(Protocol):
@@ -126,7 +127,7 @@ class _Translated:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, self._foreign) and not isinstance(error, StorageError | TransientError):
-            raise self._translate(error, self._path, self._start, self._end) from error
+            raise self._translate(error, self._path, self._start, self._end) from masked_cause(error)
 
 
 _THROTTLED_CODES = frozenset({"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded"})

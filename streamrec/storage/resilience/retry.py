@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from streamrec.errors import without_passwords
+from streamrec.display import display_name
 from streamrec.storage.resilience.faults import Cause, TransientError, give_up
 from streamrec.storage.resilience.hedging import ALLOWANCE, FIRST_BYTE_FLOOR, STALL_FLOOR
 from streamrec.storage.resilience.traffic import Traffic
@@ -167,7 +167,7 @@ class Failures:
             self._tally.failure()
             raise give_up(fault, self._count, self._path, start, end) from fault
         self._tally.retry(fault.cause)
-        _logger.info("%s: trying again in %.1f s after %s", without_passwords(self._path), delay, fault)
+        _logger.info("%s: trying again in %.1f s after %s", display_name(self._path), delay, fault)
         await asyncio.sleep(delay)
 
     def _throttled(self, fault: TransientError, now: float) -> bool:

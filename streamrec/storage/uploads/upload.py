@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from streamrec import kernels
+from streamrec.display import display_text
 from streamrec.errors import ClosedError, StreamrecError
 from streamrec.storage.backend import ObjectInfo, PartSink, Sent
 from streamrec.storage.resilience.retry import RetryPolicy, attempt
@@ -189,7 +190,7 @@ class Upload:
         try:
             await self.abort()
         except StreamrecError as error:
-            cause.add_note(f"The upload could not be aborted either: {error}")
+            cause.add_note(display_text(f"The upload could not be aborted either: {error}"))
 
     def _check(self) -> None:
         if self._error is not None:

@@ -27,14 +27,8 @@ import anyio
 import anyio.to_thread
 from fsspec import AbstractFileSystem
 
-from streamrec.errors import (
-    AlreadyExistsError,
-    CacheError,
-    NotFoundError,
-    UnsupportedOperationError,
-    UploadEndedError,
-    without_passwords,
-)
+from streamrec.display import display_name, display_repr
+from streamrec.errors import AlreadyExistsError, CacheError, NotFoundError, UnsupportedOperationError, UploadEndedError
 from streamrec.pipeline.elements.chunk import Chunk, Elements
 from streamrec.pipeline.elements.codec import pack, unpack
 from streamrec.pipeline.elements.columns import window
@@ -89,7 +83,7 @@ class CacheFile:
             ValueError: The URL is a pattern.
         """
         if is_glob(path) or "{" in path:
-            raise ValueError(f"{verb} wants the name of one file, and {path!r} is a pattern")
+            raise ValueError(f"{verb} wants the name of one file, and {display_name(path)!r} is a pattern")
         path = located(path, filesystem)
         return cls(Shards((path,), Plan(), ReadOptions("", max_record_bytes=RECORD_BYTES), options, filesystem, retry))
 
@@ -231,7 +225,7 @@ class CacheWriter:
         self.going = False
         if self._alone:
             raise error
-        LOG.info("%s: another process writes this cache: %s", without_passwords(self._file.path), error)
+        LOG.info("%s: another process writes this cache: %s", display_name(self._file.path), error)
         await self.leave()
 
 
@@ -270,6 +264,7 @@ def check_head(head: bytes, path: str, lines: Sequence[str] | None) -> None:
         )
 
 
+@display_repr
 @dataclass(frozen=True, slots=True)
 class Unpack:
     """The elements of a cache, out of its records."""

@@ -18,6 +18,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+from streamrec.display import display_repr
 from streamrec.errors import ManifestError, PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk, Position
 from streamrec.pipeline.elements.columns import window
@@ -43,6 +44,7 @@ from streamrec.shards import (
 __all__ = ["Distribute", "is_dealt", "readers_lines"]
 
 
+@display_repr
 @dataclass(frozen=True, slots=True)
 class Distribute:
     """The records of shards that fall to one reader.

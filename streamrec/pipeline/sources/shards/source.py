@@ -31,7 +31,8 @@ from anyio.abc import TaskGroup
 from fsspec import AbstractFileSystem
 
 import streamrec.shards
-from streamrec.errors import StreamrecError, hides_passwords
+from streamrec.display import display_repr
+from streamrec.errors import StreamrecError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.engine.background_tasks import background
 from streamrec.pipeline.engine.description import RunContext
@@ -95,7 +96,7 @@ REMEMBERED = 16
 """So many shards tell how large the next ones are."""
 
 
-@hides_passwords
+@display_repr
 @dataclass(frozen=True, slots=True)
 class Shards:
     """Which shards are read, from where, and in which order: the description behind TFRecordDataset."""

@@ -17,6 +17,7 @@ from google.auth.credentials import Credentials, TokenState
 from google.auth.exceptions import GoogleAuthError, TransportError
 from google.auth.transport.requests import Request
 
+from streamrec.display import masked_cause
 from streamrec.errors import PermissionDeniedError, StorageError
 from streamrec.storage.resilience.credentials import Renewal
 from streamrec.storage.resilience.faults import Cause, TransientError
@@ -83,8 +84,9 @@ class GcsCredentials:
         except (GoogleAuthError, requests.RequestException) as error:
             said = f"{type(error).__name__}: {error}"
             if getattr(error, "retryable", False) or isinstance(error, TransportError | requests.RequestException):
-                raise TransientError(Cause.CREDENTIALS, said) from error
-            raise PermissionDeniedError(f"the credentials could not be refreshed ({said}): log in again") from error
+                raise TransientError(Cause.CREDENTIALS, said) from masked_cause(error)
+            reason = f"the credentials could not be refreshed ({said}): log in again"
+            raise PermissionDeniedError(reason) from masked_cause(error)
         self._renewed = held.token
 
 

@@ -53,7 +53,7 @@ __all__ = ["S3Upload", "UnfinishedUploads"]
 MAX_PARTS: Final = 10_000
 MARK: Final = "streamrec-upload"
 
-_LOG = logging.getLogger(__name__)
+_LOG = logging.getLogger("streamrec")
 
 
 class UnfinishedUploads:

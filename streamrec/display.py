@@ -1,0 +1,299 @@
+"""Text as people see it: without secrets, and without characters that a terminal obeys.
+
+Names, data and answers of servers are text of strangers. Everything that shows them (errors, `repr`, logs, the command
+line, HTML) goes through `display_text`. What is saved for programs goes through `mask_secrets` alone, and JSON through
+`escape_json`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar, cast
+
+__all__ = [
+    "display_name",
+    "display_repr",
+    "display_text",
+    "escape",
+    "escape_json",
+    "is_safe",
+    "logger",
+    "mask_name",
+    "mask_secrets",
+    "mask_values",
+    "masked_cause",
+]
+
+_HARMLESS: Final = re.compile(
+    r"""(?ix) alt | boundary | charset | client-id | date | day | delimiter | dir | directory | download | dt | encoding
+    | end | expires | file | filename | format | generation | hour | id | index | lang | length | limit | list-type
+    | marker | max-keys | metageneration | month | name | num | offset | os | page | part | partnumber | path | prefix
+    | project | range | raw | region | response-content-(disposition|type) | rev | revision | s[eprtv] | shard | size
+    | split | spr | start | type | uploads | v | version | version-?id | versions
+    | x-(amz|goog)-(algorithm|date|expires|signedheaders) | x-id | year"""
+)
+"""Names in queries whose values are shown. Any other value could be a secret."""
+
+LOGINS: Final = frozenset({"sftp", "ssh", "smb", "hdfs", "webhdfs", "memory"})
+"""Protocols in whose URLs the user is a name. Elsewhere it may be a token."""
+
+CONTAINERS: Final = frozenset({"abfs", "abfss", "wasb", "wasbs"})
+"""Protocols of Azure, in whose URLs the container is in front of the "@"."""
+
+SENSITIVE: Final = (
+    r"(?:key|secret|token|passw|pass\b|pwd|sig\b|signature|credential|auth|jwt|\bcode\b|session|\bsas\b|cookie|bearer)"
+)
+_SENSITIVE_NAME: Final = re.compile(rf"(?i).*{SENSITIVE}")
+
+_UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ud800-\udfff]")
+_UNSAFE_IN_LINES: Final = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x09\x0b-\x1f"))
+_UNSAFE_IN_JSON: Final = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", ""))
+
+_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://((?:[^\s\"'<>]|['\"<>](?=[^\s,)\]}>:;\"']))*)")
+"""A URL in a text: to a space, or to a quote that nothing of it follows."""
+
+_CHAIN: Final = re.compile(r"(::(?=[A-Za-z][A-Za-z0-9+.-]*(?:::|://)))")
+_QUERY: Final = re.compile(r"\?([\w.%~$+\[\]-]+=(?:[^\s\"'<>]|['\"<>](?=[\w%]))*)")
+_HEADER: Final = re.compile(
+    r"(?i)\b((?:proxy-)?authorization|(?:set-)?cookie|x-[\w-]*(?:token|key|signature|secret|auth)[\w-]*)"
+    r"(['\"]?\s*[:=]\s*['\"]?)((?:(?:bearer|basic|token|negotiate|digest) +)?[^\s'\",]+(?:(?<=cookie)[^\n]*)?)"
+)
+_BEARER: Final = re.compile(r"(?i)\b(bearer\s+)[\w.~+/=-]{8,}")
+_CONNECTION: Final = re.compile(
+    r"(?i)\b(accountkey|sharedaccesskey|sharedaccesssignature|password|passwd|pwd|client_?secret|secret_?(?:access_?)?key)"
+    r"=(?!\.\.\.)([^;\s'\"&]+)"
+)
+_NAMED: Final = re.compile(
+    r"(?i)(['\"]?)\b([\w-]*(?:password|passwd|pwd|secret|token|(?:api|access|account|private|shared)_?key"
+    r"|signature|connection_?string|credential)[\w-]*)(\1\s*[:=]\s*)(['\"])(?!\.\.\.|[/~][^'\"]*\.json\4)((?:\\.|(?!\4).)+)\4"
+)
+_QUICK: Final = re.compile(r"(?i)://|\?|key|secret|passw|pwd|token|auth|cookie|signature|bearer|connection|credential")
+
+STARS: Final = "***"
+
+
+def display_text(text: str, *, lines: bool = False) -> str:
+    r"""The text without secrets, and with everything escaped that a terminal would obey.
+
+    Args:
+        text: Names, data, an answer of a server, or a message with them.
+        lines: Whether line feeds stay. Leave them to be escaped where the text is one name or one line.
+
+    Examples:
+        >>> display_text("https://host/a\x1b[2J?key=abc")
+        'https://host/a\\x1b[2J?key=***'
+    """
+    return escape(mask_secrets(text), lines=lines)
+
+
+def display_name(name: str) -> str:
+    r"""A path or URL as `display_text` shows it; what is in it, spaces too, belongs to it.
+
+    Examples:
+        >>> display_name("https://host/a b?key=a b\n")
+        'https://host/a b?key=***'
+    """
+    return escape(mask_name(name))
+
+
+def escape(text: str, *, lines: bool = False) -> str:
+    r"""The text with controls, direction marks, separators of lines and lone surrogates as Python writes them.
+
+    Letters of all scripts, combining marks and joined emoji stay. With `lines`, line feeds stay, too.
+
+    Examples:
+        >>> escape("naïve\x1b[31m\u202e\n"), escape("a\nb\tc", lines=True)
+        ('naïve\\x1b[31m\\u202e\\n', 'a\nb\\tc')
+    """
+    unsafe = _UNSAFE_IN_LINES if lines else _UNSAFE
+    return unsafe.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
+
+
+def is_safe(text: str) -> bool:
+    """Whether a terminal shows this text as it is; line feeds, returns and tabs are allowed."""
+    return not _UNSAFE.search(text.translate({9: None, 10: None, 13: None}))
+
+
+def escape_json(text: str) -> str:
+    r"""JSON that a terminal shows as it is, and that is read as the same value.
+
+    Examples:
+        >>> escape_json('{"a": "\x9b\u202e"}')
+        '{"a": "\\u009b\\u202e"}'
+    """
+    return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def mask_secrets(text: str, *, unknown: bool = True) -> str:
+    """The text in which the secrets of URLs, headers and connection strings are three asterisks.
+
+    A secret is who is in front of a URL's "@", a fragment, and the value of every name in a query that is not known to
+    be harmless.
+
+    Args:
+        text: A URL, or a text with URLs.
+        unknown: Whether values of names that only may be secrets are masked, too.
+
+    Examples:
+        >>> mask_secrets("sftp://user:password@host/x, https://host/y?access_token=abc&part=1")
+        'sftp://user:***@host/x, https://host/y?access_token=***&part=1'
+        >>> mask_secrets("simplecache::https://token@host/y?versionId=3&x=abc#abc")
+        'simplecache::https://***@host/y?versionId=3&x=***#***'
+    """
+    if not _QUICK.search(text):
+        return text
+    text = _URL.sub(lambda found: _masked_url(found, unknown), text)
+    text = _QUERY.sub(lambda found: f"?{_masked_query(found[1], False, unknown)}", text)
+    text = _HEADER.sub(rf"\1\2{STARS}", text)
+    text = _BEARER.sub(rf"\1{STARS}", text)
+    text = _CONNECTION.sub(rf"\1={STARS}", text)
+    return _NAMED.sub(rf"\1\2\3\4{STARS}\4", text)
+
+
+def mask_name(name: str, *, unknown: bool = True) -> str:
+    """A path or URL without secrets; see `mask_secrets`."""
+    return "".join(_masked_link(link, unknown) for link in _CHAIN.split(name)) if "://" in name else name
+
+
+def _masked_url(found: re.Match[str], unknown: bool) -> str:
+    return mask_name(found[0], unknown=unknown)
+
+
+def _masked_link(link: str, unknown: bool) -> str:
+    """A link of a chain of URLs."""
+    scheme, colon, rest = link.partition("://")
+    if not colon:
+        return link
+    scheme = scheme.lower()
+    body = rest.rstrip("),.:;]}")
+    rest, tail = body, rest[len(body) :]
+    web = scheme in ("http", "https")
+    rest = _masked_user(scheme, rest)
+    fragment = ""
+    if web:
+        rest, sharp, fragment = rest.partition("#")
+        fragment = sharp + (STARS if fragment else "")
+    path, question, query = rest.partition("?")
+    if web:
+        path = re.sub(r";([^/;=]+)(=[^/;]*)?", lambda part: _masked_parameter(part, unknown), path)
+    else:
+        path = re.sub(rf"(?i)([#;][\w-]*{SENSITIVE}[\w-]*=)[^#;/]+", rf"\1{STARS}", path)
+    query = _masked_query(query, web, unknown)
+    return f"{link[: len(scheme)]}://{path}{question}{query}{fragment}{tail}"
+
+
+def _masked_parameter(part: re.Match[str], unknown: bool) -> str:
+    return f";{_masked_query(part[0][1:], True, unknown)}"
+
+
+def _masked_user(scheme: str, rest: str) -> str:
+    """What follows `://`, without who asks there. A password may hold "@" and "/"."""
+    before_path = re.match(r"[^/]*@", rest)
+    if before_path is None:  # perhaps a password with a slash, and no port
+        if rest.startswith("arn:"):
+            return rest
+        before_path = re.match(r"[^/:@?]*:(?!\d*(?:/|$))[^?]*@", rest)
+    if before_path is None:
+        return rest
+    user, password, _ = before_path[0][:-1].partition(":")
+    host = rest[before_path.end() :]
+    if scheme in CONTAINERS or scheme in LOGINS:
+        return f"{user}{f':{STARS}' if password else ''}@{host}"
+    return f"{STARS}@{host}"
+
+
+def _masked_query(query: str, web: bool, unknown: bool) -> str:
+    """The query of a URL. In globs, "?" is a letter: there only what has a "=" is a value, and what follows one."""
+    made, hiding = [], web
+    for part in re.split(r"([&;?#])", query):
+        name, equals, value = part.partition("=")
+        harmless = part in ("", "&", ";", "?", "#") or _HARMLESS.fullmatch(name) or not (equals or hiding)
+        if harmless or not (unknown or _SENSITIVE_NAME.match(name)):
+            made.append(part)
+        else:
+            hiding = True
+            kept = value.rstrip("),.:;]}'\"")
+            made.append(f"{name}={STARS if kept else ''}{value[len(kept) :]}" if equals else STARS)
+    return "".join(made)
+
+
+def mask_values(text: str, options: object) -> str:
+    """The text without the values of these options: all that are not numbers, and have four letters or more.
+
+    Args:
+        text: What a client says of its options.
+        options: Storage options, dicts and lists in them too.
+    """
+    for value in sorted(_strings(options), key=len, reverse=True):
+        for shown in (value, repr(value)[1:-1], json.dumps(value)[1:-1]):
+            text = text.replace(shown, STARS)
+    return text
+
+
+def _strings(options: object) -> set[str]:
+    if isinstance(options, Mapping):
+        return {found for name, value in options.items() if name not in SHOWN_OPTIONS for found in _strings(value)}
+    if isinstance(options, list | tuple | set | frozenset):
+        return {found for value in options for found in _strings(value)}
+    if isinstance(options, bytes):
+        options = options.decode(errors="replace")
+    return {options} if isinstance(options, str) and len(options) > 3 else set()
+
+
+SHOWN_OPTIONS: Final = frozenset({"endpoint_url", "region_name", "backend", "protocol", "target_protocol", "project"})
+"""Storage options whose values are no secrets (the secrets of a URL in them are masked)."""
+
+
+class Masked(Exception):  # noqa: N818 - it stands for any exception
+    """Stands for a foreign exception whose message holds a secret."""
+
+
+def masked_cause(error: BaseException, options: object = None) -> BaseException:
+    """The exception, for `raise ... from`: another of the same name and traceback where its message shows a secret.
+
+    Args:
+        error: What a client raised.
+        options: Storage options whose values must not be shown.
+    """
+    said = str(error)
+    shown = mask_values(mask_secrets(said), options)
+    inner = error.__cause__ if error.__suppress_context__ or error.__cause__ else error.__context__
+    masked_inner = None if inner is None else masked_cause(inner, options)
+    if shown == said and masked_inner is inner and mask_secrets(repr(error)) == repr(error):
+        return error
+    kind = type(type(error).__name__, (Masked,), {"__module__": type(error).__module__})
+    made: BaseException = kind(shown).with_traceback(error.__traceback__)
+    made.__cause__ = masked_inner
+    return made
+
+
+C = TypeVar("C", bound=type)
+
+
+def display_repr(cls: C) -> C:
+    """A class whose `repr()` shows no secrets and nothing that a terminal obeys."""
+    plain = cast("Callable[[Any], str]", cls.__repr__)
+    cast("Any", cls).__repr__ = lambda self: display_text(plain(self), lines=True)
+    return cls
+
+
+class _Shown(logging.Filter):
+    """Makes what is logged safe: text and errors among the arguments."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.args, tuple):
+            record.args = tuple(_displayed(value) for value in record.args)
+        return True
+
+
+def _displayed(value: object) -> object:
+    return value if isinstance(value, int | float) else display_text(str(value))
+
+
+logger: Final = logging.getLogger("streamrec")
+"""The library's log."""
+if not any(isinstance(each, _Shown) for each in logger.filters):
+    logger.addFilter(_Shown())
