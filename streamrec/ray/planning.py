@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
 
-from streamrec.errors import FeatureError, without_passwords
+from streamrec.display import display_name
+from streamrec.errors import FeatureError
 from streamrec.example import FeatureSummary, infer_features
 from streamrec.interchange import combined
 from streamrec.pipeline.sources.shards.source import Shards
@@ -108,7 +109,7 @@ def inferred(sample: Mapping[str, list[bytes]]) -> tuple[FeatureSummary, ...]:
         try:
             schema = combined((schema, infer_features(records)))
         except FeatureError as error:
-            raise FeatureError(f"{error.reason} (in {without_passwords(path)})", error.feature, error.record) from error
+            raise FeatureError(f"{error.reason} (in {display_name(path)})", error.feature, error.record) from error
     return schema.summaries
 
 
