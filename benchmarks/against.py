@@ -2,11 +2,12 @@
 
     python -m benchmarks.against COMMIT [--rounds 5] [--only ROW,ROW] [--save]
 
-The earlier version is built in a worktree of its own. Each row runs in a process of its own, pinned to the first core,
-once with each version in each round, and the one that goes first changes from round to round; servers and their
-data are those of this version, on the other core. What counts is the ratio of neighbours: processor seconds a GB where the
-processor is what limits a row, else MB/s. The median over the rounds is the verdict, and the spread is from the lowest to
-the highest round. A row that is more than 5 % worse is "SLOWER", and the exit status is then 1.
+The earlier version is built in a worktree of its own. Each row runs in a process of its own, pinned to the first
+core, once with each version in each round, and the one that goes first changes from round to round. The servers and
+their data are those of this version; they have the other core. What counts is the ratio of neighbours in time: of
+processor seconds a GB where the processor limits a row, else of MB/s. The verdict is the median over the rounds, and
+the spread goes from the lowest to the highest round. A row that is more than 5 % worse is "SLOWER"; the exit status is
+then 1.
 """
 
 from __future__ import annotations

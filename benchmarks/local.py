@@ -3,8 +3,8 @@
     python -m benchmarks.local [--rounds 5]
 
 Both read the same file from the page cache, check every CRC32C and give batches of 1,024 records to a `for`
-loop; in turn, each in a process of its own, after one pass that is not counted. streamrec has one core, and runs
-twice: as it comes, and with `memory_map=False`. tf.data too: on one core, and on all cores as it comes. The calmest
+loop; in turn, each in a process of its own, after one pass that is not counted. streamrec has one core. tf.data runs
+twice: on one core, and on all cores as it comes. The calmest
 rounds count (`benchmarks.calm`).
 """
 
@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from streamrec import Frames, encode_records
 SIZES = {84: (3_000_000, 40), 680: (600_000, 12), 110_000: (4_000, 2.5)}
 """Record length: number of records, and the ratio to reach."""
 
-SIDES = ("tensorflow", "tensorflow, all cores", "streamrec", "streamrec, read")
+SIDES = ("tensorflow", "tensorflow, all cores", "streamrec")
 
 
 def main() -> None:
@@ -49,7 +48,7 @@ def main() -> None:
             path = write(Path(folder) / f"{size}.tfrecord", size, count)
             rows.append(row(path, size, bar, arguments.rounds))
             print(
-                "{record_bytes:>7} B: x{ratio} of tf.data on one core (read x{ratio_read}), x{ratio_all_cores} of "
+                "{record_bytes:>7} B: x{ratio} of tf.data on one core, x{ratio_all_cores} of "
                 "tf.data on all (bar x{bar}); MB/s {mb_s}".format(**rows[-1]),
                 flush=True,
             )
@@ -75,7 +74,6 @@ def row(path: str, size: int, bar: float, rounds: int) -> dict[str, Any]:
     return {
         "record_bytes": size,
         "ratio": ratio("streamrec", "tensorflow"),
-        "ratio_read": ratio("streamrec, read", "tensorflow"),
         "ratio_all_cores": ratio("streamrec", "tensorflow, all cores"),
         "bar": bar,
         "mb_s": speed,
@@ -96,11 +94,7 @@ def child(side: str, path: str) -> float:
     """MB/s of the second and third pass, the better one."""
     if side != "tensorflow, all cores":
         os.sched_setaffinity(0, {0})
-    read = (
-        read_by_tensorflow
-        if side.startswith("tensorflow")
-        else partial(read_by_streamrec, memory_map=None if side == "streamrec" else False)
-    )
+    read = read_by_tensorflow if side.startswith("tensorflow") else read_by_streamrec
     read(path)
     return max(os.path.getsize(path) / timed(read, path) / 1e6 for _ in range(2))
 
@@ -112,9 +106,9 @@ def timed(read: Any, path: str) -> float:
     return time.perf_counter() - start
 
 
-def read_by_streamrec(path: str, memory_map: bool | None) -> int:
+def read_by_streamrec(path: str) -> int:
     """The loop that a user writes."""
-    return sum(len(frames) for frames in streamrec.TFRecordDataset(path, memory_map=memory_map).batch(1024))
+    return sum(len(frames) for frames in streamrec.TFRecordDataset(path).batch(1024))
 
 
 def read_by_tensorflow(path: str) -> int:

@@ -11,15 +11,13 @@ batch and does nothing with it.
 
 First each way of writing it is tried (twice; the DataLoader once), and counts and checksums are compared; then the
 fastest way of each side takes turns with the others, `--rounds` times; the calmest rounds count (`benchmarks.calm`).
-Ratios are of neighbours in time; medians count. A side's `ratio` is streamrec's speed beside it, `ratio_read` that of
-streamrec where it reads the shards instead of mapping them. The DataLoader reads two of the shards where all of them
-would take minutes.
+Ratios are of neighbours in time; medians count. A side's `ratio` is streamrec's speed beside it, The
+DataLoader reads two of the shards where all of them would take minutes.
 
 Peak memory is the process's (VmHWM), and twice that of the larger worker, as `top` would show it; beside it what the
 imports took.
 
-`--memory`: streamrec's alone, in each row and each way, with a consumer that stops for a minute after 500 batches; what
-is mapped counts too.
+`--memory`: streamrec's alone, in each row and each way, with a consumer that stops for a minute after 500 batches.
 """
 
 from __future__ import annotations
@@ -106,10 +104,9 @@ def row(name: str, paths: list[str], shuffled: bool, sides: Sequence[str], round
     made["tried_records_s"] = tried
     for side in sides:
         made[side] = {"way": best[side], **{key: median(run[side][key] for run in runs) for key in FIGURES}}
-        for ours, name in (("streamrec", "ratio"), ("read", "ratio_read")):
-            if ours in sides:
-                made[side][name] = median(run[ours]["mb_s"] / run[side]["mb_s"] for run in runs)
-                made[side][f"cpu_{name}"] = median(run[side]["cpu_s_gb"] / run[ours]["cpu_s_gb"] for run in runs)
+        if "streamrec" in sides:
+            made[side]["ratio"] = median(run["streamrec"]["mb_s"] / run[side]["mb_s"] for run in runs)
+            made[side]["cpu_ratio"] = median(run[side]["cpu_s_gb"] / run["streamrec"]["cpu_s_gb"] for run in runs)
     return made
 
 
@@ -143,8 +140,8 @@ def memory(names: Sequence[str], shuffled: bool) -> None:
     for name in names:
         with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(8) as threads:
             task = {"name": name, "paths": write(KINDS[name], Path(folder)), "shuffled": shuffled}
-            kind, ours = KINDS[name], ("streamrec", "read")
-            tried = [(side, way) for side in ours for way in ways(side, kind, task["paths"], shuffled)]
+            kind = KINDS[name]
+            tried = [("streamrec", way) for way in ways("streamrec", kind, task["paths"], shuffled)]
             runs = threads.map(
                 lambda one, task=task: spawn(MODULE, side=one[0], way=one[1], stops=STOPS_SECONDS, **task), tried
             )

@@ -4,8 +4,7 @@ Each has ways of writing it; `benchmarks.pipeline` tries them all, and takes the
 imported where they are used: a process has one side, and its memory is that of this side alone.
 
 - streamrec: 16 shards interleaved record by record in the fixed order, `shuffle`, `batch`, `parse_example`, one batch
-  at a time or AUTOTUNE. Byte strings come as `bytes` objects, or as spans (`string_columns`). "read" is the same with
-  `memory_map=False`.
+  at a time or AUTOTUNE. Byte strings come as `bytes` objects, or as spans (`string_columns`).
 - tf.data: parallel interleave, all numbers left to AUTOTUNE, `tf.io.parse_example` on batches, prefetch; deterministic
   and not; shards taken record by record, and 16 records in turn.
 - Where rows are to be padded by `padded_batch` (the row "padded"): both parse batches to ragged tensors and take them
@@ -32,13 +31,11 @@ Pass = Callable[[], Iterator[Any]]
 """Starts a pass; gives its batches, dicts of columns."""
 
 
-def streamrec_ways(
-    kind: Kind, paths: Sequence[str], shuffled: bool, endless: bool, memory_map: bool | None = None
-) -> dict[str, Pass]:
+def streamrec_ways(kind: Kind, paths: Sequence[str], shuffled: bool, endless: bool) -> dict[str, Pass]:
     """Ours."""
     import streamrec
 
-    records = streamrec.TFRecordDataset(paths, num_parallel_reads=SHARDS, memory_map=memory_map)
+    records = streamrec.TFRecordDataset(paths, num_parallel_reads=SHARDS)
     records = records.with_options(memory_budget=kind.budget)
     if shuffled and kind.shuffle:
         records = records.shuffle(kind.shuffle, seed=1)
@@ -136,7 +133,6 @@ def dataloader_ways(kind: Kind, paths: Sequence[str], shuffled: bool, endless: b
 
 SIDES = {
     "streamrec": streamrec_ways,
-    "read": partial(streamrec_ways, memory_map=False),
     "tf.data": tensorflow_ways,
     "DataLoader": dataloader_ways,
 }

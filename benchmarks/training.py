@@ -1,13 +1,13 @@
 """What a stream of 300 MB/s beside it costs a training loop on the main thread.
 
-    python -m benchmarks.training [--rounds 3] [--sides alone,streamrec,read,store,tf.data,DataLoader]
+    python -m benchmarks.training [--rounds 3] [--sides alone,streamrec,store,tf.data,DataLoader]
 
 A step of the loop has ten layers. A layer holds the interpreter lock for half of its time (a loop in Python) and works
 without it for the other half (a matrix product of NumPy's on one thread). Each step takes a batch of 32 images of
 110 kB, 3.5 MB, and lasts as long as 300 MB/s give it: each process cuts the work of a step to that before it begins.
 
 - alone: the batch is there already, in both halves of each pair: what the clock itself does.
-- streamrec, read (`memory_map=False`), tf.data, DataLoader: the way of `benchmarks.sides` over 16 local files in the
+- streamrec, tf.data, DataLoader: the way of `benchmarks.sides` over 16 local files in the
   page cache, without shuffle, for ever; the DataLoader has two workers.
 - store: streamrec over the same files from nginx as S3, which has the same two cores.
 
@@ -53,10 +53,9 @@ ALONE_SECONDS, BESIDE_SECONDS = 0.5, 0.7
 PAIRS = 8
 CORES = {0, 1}
 BAR = 0.95
-SIDES = ("alone", "streamrec", "read", "store", "tf.data", "DataLoader")
+SIDES = ("alone", "streamrec", "store", "tf.data", "DataLoader")
 WAYS = {
     "streamrec": "parse_example, string_columns",
-    "read": "parse_example, string_columns",
     "tf.data": "deterministic, block_length=16",
     "DataLoader": "2 workers",
 }

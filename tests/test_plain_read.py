@@ -1,7 +1,7 @@
 """How much of the package a plain read executes: the shorter the path of the data, the easier the code is to follow.
 
-The read is one pass of `TFRecordDataset(urls, num_parallel_reads=2).batch(64)` over two shards of 200 records of 100 kB,
-in a new interpreter. Functions and lambdas count once each; comprehensions, class bodies and modules do not.
+The read is one pass of `TFRecordDataset(urls, num_parallel_reads=2).batch(64)` over two shards of 200 records of
+100 kB, in a new interpreter. Functions and lambdas count once each; comprehensions, class bodies and modules do not.
 """
 
 import json

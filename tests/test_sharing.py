@@ -293,10 +293,9 @@ async def taken(iterator: Any) -> list[bytes]:
     return [record async for record in iterator]
 
 
-@pytest.mark.parametrize("memory_map", [False, True])
-async def test_tasks_share_an_async_iterator(numbered: str, memory_map: bool) -> None:
+async def test_tasks_share_an_async_iterator(numbered: str) -> None:
     """A pool of workers takes each record once, and each sees the end."""
-    iterator = TFRecordDataset(numbered, memory_map=memory_map).aiterate()
+    iterator = TFRecordDataset(numbered).aiterate()
     parts = await asyncio.gather(*(taken(iterator) for _ in range(TASKS)))
     assert sorted(record for part in parts for record in part) == ALL
     assert [record async for record in iterator] == []
@@ -403,10 +402,9 @@ def shard(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 WHOLE = [b"%d" % number + b" " * (number % 500) for number in range(10_000)]
 
 
-@pytest.mark.parametrize("memory_map", [False, True])
-async def test_a_shard_after_a_timeout(shard: str, memory_map: bool) -> None:
+async def test_a_shard_after_a_timeout(shard: str) -> None:
     """`async for` goes on where an `anext` that was cancelled left off, over one iterator and over several."""
-    async with streamrec.open_shard(shard, memory_map=memory_map, block_bytes=64 << 10) as reader:
+    async with streamrec.open_shard(shard, block_bytes=64 << 10) as reader:
         found: list[bytes] = []
 
         async def some() -> None:
@@ -420,7 +418,7 @@ async def test_a_shard_after_a_timeout(shard: str, memory_map: bool) -> None:
 
 async def test_blocks_of_a_shard_after_a_timeout(shard: str) -> None:
     """The same for Frames, and for both in turn."""
-    async with streamrec.open_shard(shard, memory_map=False, block_bytes=64 << 10) as reader:
+    async with streamrec.open_shard(shard, block_bytes=64 << 10) as reader:
         found: list[bytes] = []
         blocks = reader.frames()
 
@@ -437,7 +435,7 @@ async def test_blocks_of_a_shard_after_a_timeout(shard: str) -> None:
 
 async def test_tasks_share_a_shard(shard: str) -> None:
     """Each record once, each task to the end."""
-    async with streamrec.open_shard(shard, memory_map=False, block_bytes=64 << 10) as reader:
+    async with streamrec.open_shard(shard, block_bytes=64 << 10) as reader:
         parts = await asyncio.gather(*(taken(reader) for _ in range(TASKS)))
     assert sorted(record for part in parts for record in part) == sorted(WHOLE)
     assert all(part == sorted(part, key=WHOLE.index) for part in parts[:1])
@@ -445,7 +443,7 @@ async def test_tasks_share_a_shard(shard: str) -> None:
 
 async def test_closing_a_shard_beside_its_use(shard: str) -> None:
     """Whoever reads is told."""
-    async with streamrec.open_shard(shard, memory_map=False, block_bytes=64 << 10) as reader:
+    async with streamrec.open_shard(shard, block_bytes=64 << 10) as reader:
         readers = [asyncio.create_task(taken(reader)) for _ in range(TASKS)]
         await asyncio.sleep(0)
         await reader.aclose()

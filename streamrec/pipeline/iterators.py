@@ -26,7 +26,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 import anyio
 
 from streamrec import bridge
-from streamrec.errors import ClosedError, StorageError
+from streamrec.errors import ClosedError
 from streamrec.example import BytesColumn
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import as_array
@@ -35,7 +35,7 @@ from streamrec.pipeline.engine.iteration import Iteration, Run
 from streamrec.pipeline.engine.queue import ByteQueue, fill
 from streamrec.pipeline.engine.run import produce, started
 from streamrec.pipeline.telemetry.telemetry import Telemetry
-from streamrec.storage import Mappings, collecting, noting
+from streamrec.storage import collecting
 from streamrec.tfrecord import Frames
 
 __all__ = ["AsyncDatasetIterator", "DatasetIterator", "NumpyIterator", "ThreadedAsyncIterator", "in_this_loop"]
@@ -59,7 +59,7 @@ class DatasetIterator(Iteration, Generic[T]):
         self._telemetry = telemetry = run.telemetry
         self._failures: list[Exception] = []
         work = partial(produce, run.chain, run.position, run.options, telemetry.root, self._failures)
-        fetch = partial(counted, telemetry, run.mappings, work)
+        fetch = partial(counted, telemetry, work)
         self._chunks: bridge.SyncIterator[Chunk] = bridge.iterate(fetch, run.queue_bytes)
         telemetry.queued = fill_of(self._chunks)
         self._refilling = threading.RLock()  # re-entrant: a signal handler may call `next`
@@ -71,8 +71,6 @@ class DatasetIterator(Iteration, Generic[T]):
 
     def __next__(self) -> T:
         while True:
-            if self._run.looks:
-                self.look()
             for element in self._run.elements:  # at most one: an error below must not chain to a StopIteration
                 return element  # type: ignore[no-any-return]
             self.refill()
@@ -109,15 +107,6 @@ class DatasetIterator(Iteration, Generic[T]):
     def ready(self) -> bool:
         """Whether the next element is there already, so that `next` does not wait for it."""
         return length_hint(self._run.elements) > 0 or self._chunks.queued > 0
-
-    def look(self) -> None:
-        """As the run does; an error ends it, and leaves it where it stands."""
-        try:
-            self._run.look()
-        except StorageError:
-            self._telemetry.ends()
-            self._chunks.close()
-            raise
 
     def close(self) -> None:
         """Ends the run: when this returns, no task or connection of it is left. Closing twice is fine.
@@ -201,7 +190,7 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
         self._telemetry = telemetry = run.telemetry
         telemetry.queued = partial(getattr, self._queue, "held")
         chunks = started(run.chain, run.position, run.options, telemetry.root)
-        filling = counted(telemetry, run.mappings, fill, self._queue, chunks)
+        filling = counted(telemetry, fill, self._queue, chunks)
         self._task = loop.create_task(filling, name="streamrec")
         weakref.finalize(self, cancel_soon, loop, self._task)
         weakref.finalize(self, telemetry.ends)
@@ -211,8 +200,6 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
 
     async def __anext__(self) -> T:
         while True:
-            if self._run.looks:
-                await self._look()
             for element in self._run.elements:
                 return element  # type: ignore[no-any-return]
             async with self._refilling:
@@ -257,15 +244,6 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
         self._over = None
         await self._end()
 
-    async def _look(self) -> None:
-        """As the run does; an error ends it, and leaves it where it stands."""
-        try:
-            self._run.look()
-        except StorageError:
-            self._telemetry.ends()
-            await self._end()
-            raise
-
     async def _end(self) -> None:
         self._windows = iter(())
         self._queue.close(ClosedError("this iterator was closed; make a new one"))
@@ -303,8 +281,6 @@ class ThreadedAsyncIterator(Iteration, Generic[T]):
 
     async def __anext__(self) -> T:
         while True:
-            if self._run.looks:
-                await anyio.to_thread.run_sync(self._inner.look, abandon_on_cancel=True)
             for element in self._run.elements:
                 return element  # type: ignore[no-any-return]
             if not await anyio.to_thread.run_sync(refilled, self._inner, abandon_on_cancel=True):
@@ -340,9 +316,9 @@ def over(error: BaseException) -> str | None:
     )
 
 
-async def counted(telemetry: Telemetry, mappings: Mappings, work: Callable[..., Awaitable[None]], *args: Any) -> None:
-    """Does the work of a run; all its requests are counted, and the files that it maps are noted."""
-    with collecting(telemetry.storage), noting(mappings):
+async def counted(telemetry: Telemetry, work: Callable[..., Awaitable[None]], *args: Any) -> None:
+    """Does the work of a run; all its requests are counted."""
+    with collecting(telemetry.storage):
         await work(*args)
 
 

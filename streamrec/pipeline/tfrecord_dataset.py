@@ -39,7 +39,6 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
     filesystem: AbstractFileSystem | None = None,
     retry: RetryPolicy | None = None,
     max_record_bytes: int = MAX_RECORD_BYTES,
-    memory_map: bool | None = None,
     max_connections: int = MAX_CONNECTIONS,
     write_index: str | None = None,
 ) -> Dataset[bytes]:
@@ -65,13 +64,6 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
         retry: What happens when the network fails; see RetryPolicy.
         max_record_bytes: A longer record is taken for corruption. By default none is that its shard can hold: a record
             takes as much memory as it has bytes.
-        memory_map: Map local shards instead of reading them: long records are not copied at all, and compressed
-            shards are inflated from where they lie. None: those on this machine's own disks (Linux; ext4, XFS, Btrfs,
-            ZFS, tmpfs, ...). True: those on network filesystems too. A file that is written to in place while a run has
-            mappings of it, or cut off, is an ObjectChangedError within a millisecond or two; but what was handed out
-            before, and still lies in the file, changes with it (what was inflated does not): False where that may
-            happen. A file that another one replaces by its name is no such case. Other shards, and pieces of shards
-            that several readers share, are read as ever.
         max_connections: How many requests for ranges of large shards may be under way at a time, at the most; how many
             there are finds itself. Beside these, each open shard has one. More than 32 pay where one process takes
             more than some 2 GB/s.
@@ -109,7 +101,6 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
             on_error,
             max_skipped,
             on_loss,
-            memory_map=memory_map,
         ),
         storage_options,
         filesystem,

@@ -27,9 +27,6 @@ class ReadOptions:
         on_loss: Called with each Loss, on the event loop's thread: it must not block.
         block_records: Blocks end where so many records, or a multiple of that, have come since the shard's start, if
             their size allows it: then a batch, or a turn, lies in one block and need not be copied.
-        view_bytes: The same as `block_bytes`, of shards that are mapped; None: the same.
-        memory_map: Whether local shards are mapped, not read: what lies in the file is not copied. None: where that is
-            safe.
         long_bytes: Longer records are checked and counted, and not returned: see `ShardReader.take_long_records`. None:
             records of all lengths are returned. Not for pieces of a shard.
     """
@@ -42,8 +39,6 @@ class ReadOptions:
     max_skipped: int | None = None
     on_loss: Callable[[Loss], None] | None = None
     block_records: int = 1
-    view_bytes: int | None = None
-    memory_map: bool | None = None
     long_bytes: int | None = None
 
     def __post_init__(self) -> None:

@@ -12,7 +12,6 @@ per kind of store below it.
 from streamrec.storage.backend import ObjectInfo, ShortObject
 from streamrec.storage.backends.chained_urls import protocol_of, split_chain
 from streamrec.storage.backends.local.backend import local_path
-from streamrec.storage.backends.local.mapped_files import Mappings, noting
 from streamrec.storage.backends.urls import directory_advice
 from streamrec.storage.base import ByteStream, Storage
 from streamrec.storage.reading.adaptive_concurrency import MAX_CONNECTIONS
@@ -29,7 +28,6 @@ __all__ = [
     "ByteStream",
     "Counts",
     "Distribution",
-    "Mappings",
     "ObjectInfo",
     "ResumingStream",
     "RetryPolicy",
@@ -45,7 +43,6 @@ __all__ = [
     "directory_advice",
     "local_path",
     "located",
-    "noting",
     "protocol_of",
     "split_chain",
 ]

@@ -30,7 +30,6 @@ __all__ = [
     "ReadsShort",
     "Sent",
     "ShortObject",
-    "Viewable",
 ]
 
 
@@ -74,26 +73,6 @@ class Body(Protocol):
 
     async def aclose(self) -> None:
         """Frees the connection, also where bytes are left. May be called twice."""
-
-
-@runtime_checkable
-class Viewable(Protocol):
-    """A body whose object lies in memory, or can be mapped to it: nothing of it needs to be copied."""
-
-    def views_safely(self) -> bool:
-        """Whether nothing that happens to the object can end the process while somebody looks at it."""
-
-    async def view(self, start: int, end: int, kept: bool) -> memoryview:
-        """The object's bytes from `start` to `end`; `readinto` goes on where it stood.
-
-        Args:
-            start: First byte.
-            end: One past the last byte.
-            kept: Whether somebody may still look at them after the next `confirm`.
-        """
-
-    def confirm(self, start: int) -> None:
-        """Raises a StorageError where what was shown, the last of it from `start` on, is no longer the object's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,22 +210,6 @@ class Framer:
             raise ValueError(f"commit({size}) of {len(block) - self._held_bytes} reserved bytes")
         return self._scan(block[:filled], filled, multiple)
 
-    def show(self, data: Buffer, last: bool, multiple: int = 1) -> Frames:
-        """The stream's bytes from `begin` on, which stay where they are; returns the records that they complete.
-
-        What is behind these is not held over: it is to be shown once more, with what follows.
-
-        Args:
-            data: At least `wants` bytes, unless it is the last.
-            last: Whether the stream ends with them.
-            multiple: As in `commit`.
-
-        Raises:
-            CorruptRecordError: An earlier call met a bad record.
-        """
-        self._check()
-        return self._scan(data, memoryview(data).nbytes, multiple, holds=last)
-
     def close(self) -> Frames:
         """Says that the stream ended.
 
@@ -254,17 +238,17 @@ class Framer:
     def _nothing(self) -> Frames:
         return Frames(b"", NO_SPANS, self._position)
 
-    def _scan(self, data: Buffer, size: int, multiple: int = 1, holds: bool = True) -> Frames:
-        """Frames all of `data`, which begins at `begin`; holds over what follows the last record that it returns."""
+    def _scan(self, data: Buffer, size: int, multiple: int = 1) -> Frames:
+        """Frames all of `data`, the bytes from `begin` on; holds over what follows the last record returned."""
         if self._long is not None:
-            return self._pass_by(self._long, memoryview(data).cast("B")[:size], holds)
+            return self._pass_by(self._long, memoryview(data).cast("B")[:size])
         if self._search is not None or self._done:
-            return self._walk(data, size, holds=holds)
+            return self._walk(data, size)
         rules = self._rules
         spans, end, code, wants = kernels.scan_frames(data, 0, rules.verify, rules.max_record_bytes)
         beyond = wants > HEADER_BYTES and self._position + end + wants > rules.size
         if code != kernels.OK or beyond or self._position + end >= rules.end:
-            return self._walk(data, size, holds=holds)
+            return self._walk(data, size)
         frames = Frames(data, as_spans(spans), self._position)
         count = len(frames)
         over = (self._record + count) % multiple
@@ -275,15 +259,15 @@ class Framer:
         self._position += end
         self._record += count
         self._wants = wants
-        self._hold(data, end, size, holds)
+        self._hold(data, end, size)
         return frames if count else self._nothing()
 
-    def _walk(self, data: Buffer, size: int, final: bool = False, holds: bool = True) -> Frames:
+    def _walk(self, data: Buffer, size: int, final: bool = False) -> Frames:
         """The same through damage, or to the end of a piece."""
         if self._done:
             return self._nothing()
         if self._doubtful_end is not None:
-            return self._resolve(self._doubtful_end, memoryview(data).cast("B")[:size], final, holds)
+            return self._resolve(self._doubtful_end, memoryview(data).cast("B")[:size], final)
         origin, view = self._position, memoryview(data).cast("B")
         walk = Walk(self._rules, view, origin, self._record, self._skipped, final, self._search)
         walk.run()
@@ -292,19 +276,19 @@ class Framer:
         self._losses += walk.losses
         self._skipped += len(walk.losses)
         self._error, self._done = walk.error, walk.done
-        self._hold(data, size if final or walk.done or walk.error else walk.at, size, holds)
+        self._hold(data, size if final or walk.done or walk.error else walk.at, size)
         if not walk.spans:
             return self._nothing()
         return Frames(data, walk.spans[0] if len(walk.spans) == 1 else np.concatenate(walk.spans), origin)
 
-    def _pass_by(self, long: LongRecord, data: memoryview, holds: bool = True) -> Frames:
+    def _pass_by(self, long: LongRecord, data: memoryview) -> Frames:
         """Takes the bytes of a long record; frames what follows it."""
         rules = self._rules
         taken = long.take(data, rules.verify)
         if long.whole:
             self._settle(long)
             if self._error is None and not self._rewinds:
-                return self._scan(data[taken:], len(data) - taken, holds=holds)
+                return self._scan(data[taken:], len(data) - taken)
         return self._nothing()
 
     def _settle(self, long: LongRecord) -> None:
@@ -341,13 +325,13 @@ class Framer:
         self._skipped += 1
         self._search, self._position = None, end
 
-    def _resolve(self, end: int, data: memoryview, final: bool, holds: bool) -> Frames:
+    def _resolve(self, end: int, data: memoryview, final: bool) -> Frames:
         """The end of a damaged long record is there: where it leads on, the record is lost; else it is searched."""
         damage = self._search
         assert damage is not None
         leads = Walk(self._rules, data, self._position, self._record, 0, final).leads_on(-1, end - self._position)
         if leads is None:
-            self._held, self._held_bytes = ([data], len(data)) if holds else ([], 0)
+            self._held, self._held_bytes = [data], len(data)
             return self._nothing()
         self._doubtful_end, self._held, self._held_bytes = None, [], 0
         if leads:
@@ -356,16 +340,16 @@ class Framer:
         elif self._position > damage.offset + 1:
             self._position, self._rewinds = damage.offset + 1, True
             return self._nothing()
-        return self._walk(data, len(data), final, holds)
+        return self._walk(data, len(data), final)
 
-    def _hold(self, data: Buffer, end: int, size: int, holds: bool) -> None:
+    def _hold(self, data: Buffer, end: int, size: int) -> None:
         """Keeps the unfinished record's bytes: a copy where they would pin the frames' buffer."""
         if self._wants > self._longest_held and self._search is None and end < size:
             self._long = LongRecord(self._position, self._wants - HEADER_BYTES - FOOTER_BYTES)
             self._wants = HEADER_BYTES
             self._pass_by(self._long, memoryview(data).cast("B")[end:size])
             end = size
-        self._held_bytes = size - end if holds else 0
+        self._held_bytes = size - end
         if not self._held_bytes:
             self._held = []
         elif end == 0:

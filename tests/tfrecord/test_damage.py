@@ -32,12 +32,8 @@ def pieces(data: bytes, feeding: str, seed: int) -> Iterator[bytes]:
 def read(framer: Framer, data: bytes, feeding: str = "whole", seed: int = 0) -> list[bytes]:
     """All that the framer gives, to its end."""
     found: list[bytes] = []
-    end = 0
     for piece in pieces(data, feeding, seed):
-        end += len(piece)
-        if feeding == "shown":
-            found += framer.show(data[framer.begin : end], last=end == len(data))
-        elif feeding == "landed":
+        if feeding == "landed":
             framer.reserve(len(piece) + 5)[: len(piece)] = piece
             found += framer.commit(len(piece))
         else:

@@ -36,15 +36,7 @@ def landed(framer: Framer, data: bytes) -> Iterator[bytes]:
         yield from framer.commit(len(piece))
 
 
-def shown(framer: Framer, data: bytes) -> Iterator[bytes]:
-    """Where it lies, two bytes more each time."""
-    end = 0
-    while end < len(data):
-        end = min(max(framer.begin + framer.wants, end + 2), len(data))
-        yield from framer.show(memoryview(data)[framer.begin : end], last=end == len(data))
-
-
-feedings = pytest.mark.parametrize("feed", [whole, byte_by_byte, landed, shown])
+feedings = pytest.mark.parametrize("feed", [whole, byte_by_byte, landed])
 
 
 @feedings
@@ -160,37 +152,6 @@ def test_starting_within_a_shard_keeps_count() -> None:
 def test_whole_data_is_not_copied() -> None:
     data = encode_records(RECORDS)
     assert Framer().feed(data).buffer is data
-
-
-def test_what_is_shown_is_not_held() -> None:
-    data = encode_records(RECORDS)
-    framer = Framer()
-    frames = framer.show(data[:-1], last=False)
-    assert list(frames) == RECORDS[:-1]
-    assert framer.held == 0
-    assert framer.begin == framer.position == frames.offset(len(frames))
-    rest = data[framer.begin :]
-    last = framer.show(rest, last=True)
-    assert last.buffer is rest
-    assert list(last) == RECORDS[-1:]
-    framer.close()
-
-
-def test_what_follows_can_be_fed_too() -> None:
-    data = encode_records(RECORDS)
-    framer = Framer()
-    found = list(framer.show(data[:-20], last=False))
-    for byte in range(framer.begin, len(data)):
-        found += framer.feed(data[byte : byte + 1])
-    framer.close()
-    assert found == RECORDS
-
-
-def test_what_is_shown_last_is_held_like_all_else() -> None:
-    framer = Framer(path="x")
-    framer.show(encode_records(RECORDS)[:-1], last=True)
-    with pytest.raises(TruncatedShardError, match="x, record 5"):
-        framer.close()
 
 
 def test_commit_wants_a_reservation() -> None:

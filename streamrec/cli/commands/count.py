@@ -26,7 +26,7 @@ def command(sources: Sequence[str], by_shard: bool, as_json: bool, storage_optio
     """Counts records.
 
     A manifest or an index (SOURCE ends in .json or .index, or is a directory with a manifest.json) tells it, and no
-    shard is read. Local shards that are not compressed are mapped, and gone through from length to length. All others
+    shard is read. Of local shards that are not compressed only the lengths are read. All others
     are read once. Payloads are not checked: `streamrec verify` does that.
     """
     shards, counts = run(count_sources(sources, storage_options))

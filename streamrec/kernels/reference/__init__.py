@@ -16,7 +16,6 @@ from streamrec.kernels.reference.checksum import crc32c, crc32c_implementations,
 from streamrec.kernels.reference.frames import encode_block, encode_frames, encode_objects, scan_frames
 from streamrec.kernels.reference.gathering import gather, objects
 from streamrec.kernels.reference.interleaving import interleave
-from streamrec.kernels.reference.mapping import file_stamp, is_cached, is_safe_to_map, lost_pages, map_file
 from streamrec.kernels.reference.pad import pad_rows
 from streamrec.kernels.reference.permute import permute
 from streamrec.kernels.reference.resync import find_header
@@ -35,14 +34,9 @@ __all__ = [
     "encode_frames",
     "encode_objects",
     "exchange",
-    "file_stamp",
     "find_header",
     "gather",
     "interleave",
-    "is_cached",
-    "is_safe_to_map",
-    "lost_pages",
-    "map_file",
     "masked_crc32c",
     "objects",
     "pad_rows",

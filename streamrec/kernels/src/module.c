@@ -5,7 +5,7 @@
 
 extern PyMethodDef arrow_binary_methods[], arrow_export_methods[], block_methods[], crc32c_methods[],
     decode_result_methods[], decode_methods[], encode_methods[], frames_methods[], framing_methods[],
-    gather_methods[], interleave_methods[], mapped_methods[], objects_methods[], pad_methods[], permute_methods[],
+    gather_methods[], interleave_methods[], objects_methods[], pad_methods[], permute_methods[],
     resync_methods[], shuffle_methods[], turns_methods[];
 
 static PyMethodDef *const families[] = {
@@ -20,7 +20,6 @@ static PyMethodDef *const families[] = {
     framing_methods,
     gather_methods,
     interleave_methods,
-    mapped_methods,
     objects_methods,
     pad_methods,
     permute_methods,

@@ -5,7 +5,6 @@
  *   crc32c/     CRC32C, one file for each instruction set, and the choice between them
  *   example/    tf.train.Example: decoding to columns, padding, encoding
  *   gathering/  records picked from many buffers: gather, interleave, shuffle
- *   files/      mapped files, and the guard against pages that are lost
  *   support/    arguments, memory blocks, copies, prefetching
  *
  * Rules for every kernel:

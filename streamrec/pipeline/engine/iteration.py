@@ -21,7 +21,6 @@ from streamrec.pipeline.options import Options
 from streamrec.pipeline.telemetry.stats import Stats
 from streamrec.pipeline.telemetry.telemetry import Telemetry
 from streamrec.pipeline.telemetry.trace import Trace
-from streamrec.storage import Mappings
 from streamrec.tfrecord import Frames
 
 __all__ = ["Iteration", "Run", "shared_seed", "start_of_next_epoch"]
@@ -35,8 +34,6 @@ class Run:
 
     Attributes:
         elements: Those under way.
-        mappings: The files that it has mapped.
-        looks: Whether elements under way may lie in these, so that `look()` is due before the next one.
     """
 
     def __init__(
@@ -56,28 +53,14 @@ class Run:
         self.options = replace(options, memory_budget=max(1, rest))
         self.elements: Iterator[Any] = iter(())
         self._under_way: tuple[Chunk, Iterator[Any]] | None = None  # one value, for threads that ask for the state
-        self.mappings = Mappings()
-        self.looks = self._keeps_looking = False
         self.telemetry = Telemetry(chain, self.queue_bytes, None if trace is None else Trace(trace), progress)
 
     def enter(self, chunk: Chunk) -> None:
         """The next chunk's elements are handed out from now on."""
-        elements = unpacked(chunk)
-        self.looks = bool(self.mappings)
-        self._keeps_looking = self.looks and elements is chunk.elements  # records of Frames are copies now
-        rest = iter(elements)
+        rest = iter(unpacked(chunk))
         self._under_way = chunk, rest
         self.elements = rest
         self.telemetry.takes(chunk, self.elements)
-
-    def look(self) -> None:
-        """Whether the files that elements under way may lie in are as they were.
-
-        Raises:
-            StorageError: One was written to, or cannot be read; so at each further call.
-        """
-        self.mappings.check()
-        self.looks = self._keeps_looking
 
     def leave(self) -> None:
         """The consumer takes nothing more."""

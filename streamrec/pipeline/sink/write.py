@@ -3,7 +3,6 @@
 Rules:
 - What precedes is read ahead while shards are written, in the run's own budget. Uploads hold as much as half of that
   beside it.
-- Files that are mapped are looked at before records of them count, as an iterator does it.
 - When it returns, or fails, no task, connection or unfinished upload of it is left.
 """
 
@@ -80,7 +79,7 @@ async def take_all(run: Run, shards: ShardSet, encoder: Encoder, report: Callabl
     telemetry.queued = partial(getattr, queue, "held")
     chunks = started(run.chain, run.position, run.options, telemetry.root)
     async with background() as tasks:
-        tasks.start_soon(counted, telemetry, run.mappings, fill, queue, chunks)
+        tasks.start_soon(counted, telemetry, fill, queue, chunks)
         telemetry.waits()
         while (chunk := await queue.get()) is not None:
             if chunk.error is not None:
@@ -92,13 +91,11 @@ async def take_all(run: Run, shards: ShardSet, encoder: Encoder, report: Callabl
 
 
 async def write_chunk(chunk: Chunk, run: Run, shards: ShardSet, encoder: Encoder) -> None:
-    """Writes one chunk; what lies in files that were changed meanwhile is an error."""
-    run.mappings.check()
+    """Writes one chunk."""
     made = encoder.frames(chunk.elements)
     blocks = made if isinstance(chunk.elements, Frames | Batches) else await anyio.to_thread.run_sync(list, made)
     for frames in blocks:
         await shards.write(frames)
-    run.mappings.check()
 
 
 def notify(callback: Callable[[WriteProgress], object] | None, shards: ShardSet) -> None:

@@ -10,9 +10,9 @@ import anyio
 from streamrec.display import display_name
 from streamrec.errors import NotFoundError, StorageError
 from streamrec.shards.options import Piece, ReadOptions, ShardPlace
-from streamrec.shards.reading.decompressed_stream import InflatedStream, Received, Viewed
+from streamrec.shards.reading.decompressed_stream import InflatedStream
 from streamrec.shards.reading.pieces import PieceStream, begin_piece
-from streamrec.storage import ByteStream, ObjectInfo, ResumingStream, Storage, Tally, directory_advice
+from streamrec.storage import ByteStream, ObjectInfo, Storage, Tally, directory_advice
 from streamrec.tfrecord import (
     DETECT_BYTES,
     CompressionType,
@@ -53,7 +53,6 @@ class Opened:
         end: Where a piece ends.
         piece_stream: The stream of a piece, which decides how much is read of it.
         empty: Whether no record begins in a piece.
-        viewed: The stream, if what is read of it is viewed where it lies, not copied.
     """
 
     stream: Counted
@@ -65,7 +64,6 @@ class Opened:
     end: int | None = None
     piece_stream: PieceStream | None = None
     empty: bool = False
-    viewed: ResumingStream | None = None
 
     @property
     def last_byte(self) -> int | None:
@@ -97,13 +95,11 @@ async def open_whole(
         head = b"" if told == "" else await _head(stream)
         kind = detect_compression(head) if told is None else told
         if kind:
-            viewed = _viewed(stream, options.memory_map)
-            compressed = Received(stream) if viewed is None else Viewed(viewed, len(head))
-            inflated = InflatedStream(compressed, Inflater(kind, path), head, place.offset)
+            inflated = InflatedStream(stream, Inflater(kind, path), head, place.offset)
             return Opened(stream, inflated, stream.info, kind, place)
         if told is None and place.offset:
             raise ValueError(f"{display_name(path)}: a place within a shard needs its compression_type, '' for none")
-        return Opened(stream, stream, stream.info, kind, place, head, viewed=_viewed(stream, options.memory_map))
+        return Opened(stream, stream, stream.info, kind, place, head)
     except BaseException:
         with anyio.CancelScope(shield=True):
             await stream.aclose()
@@ -154,13 +150,6 @@ async def _holds_objects(storage: Storage, path: str) -> bool:
         return any([True async for _ in storage.list(path.rstrip("/") + "/")])
     except StorageError:  # a store that cannot list, or not for this user
         return False
-
-
-def _viewed(stream: ByteStream, memory_map: bool | None) -> ResumingStream | None:
-    """The stream, if its object is to be looked at where it lies."""
-    if memory_map is False or not isinstance(stream, ResumingStream):
-        return None
-    return stream if (stream.views if memory_map else stream.views_safely()) else None
 
 
 async def _head(stream: ByteStream) -> bytes:

@@ -36,7 +36,6 @@ from streamrec.storage import (
     ByteStream,
     Counts,
     ObjectInfo,
-    ResumingStream,
     RetryPolicy,
     Storage,
     Storages,
@@ -131,8 +130,7 @@ class ShardReader:
             opened = await open_whole(storage, path, options, place, stream)
         else:
             opened = await open_piece(storage, path, options, piece, place)
-        wanted = options.block_bytes if opened.viewed is None else options.view_bytes or options.block_bytes
-        return cls(storage, path, options, opened, wanted or storage.block_bytes)
+        return cls(storage, path, options, opened, options.block_bytes or storage.block_bytes)
 
     @property
     def place(self) -> ShardPlace:
@@ -207,10 +205,9 @@ class ShardReader:
 
     async def _go_back(self, offset: int) -> None:
         """Goes on reading at a byte that came before."""
-        if self._opened.viewed is None:
-            await self._stream.aclose()
-            self._opened = await self._open_at(offset)
-            self._stream = self._opened.stream
+        await self._stream.aclose()
+        self._opened = await self._open_at(offset)
+        self._stream = self._opened.stream
         self._exhausted = self._ended = False
 
     def frames(self) -> AsyncIterator[Frames]:
@@ -226,7 +223,7 @@ class ShardReader:
                 return record
             if self._arrived:
                 self._current = self._arrived.popleft()
-                self._records = iter(list(self._current))  # copies: what lies in a file may change while somebody works
+                self._records = iter(list(self._current))
             elif not await self._more():
                 raise StopAsyncIteration
 
@@ -285,7 +282,7 @@ class ShardReader:
                 frames = self._framer.close()
                 self._ended = not len(frames)
             else:
-                frames, failure = await (self._read_block() if self._opened.viewed is None else self._view_block())
+                frames, failure = await self._read_block()
             if failure is None and (offset := self._framer.take_rewind()) is not None:
                 await self._go_back(offset)
         except StreamrecError as error:
@@ -302,35 +299,6 @@ class ShardReader:
         filled, failure = await self._fill(room)
         self._exhausted = filled < len(room)
         return self._framer.commit(filled, 1 if self._exhausted else self._options.block_records), failure
-
-    async def _view_block(self) -> tuple[Frames, StreamrecError | None]:
-        """Frames one block where it lies; what is no whole record is part of the next one."""
-        stream, begin = self._opened.viewed, self._framer.begin
-        assert stream is not None
-        assert self.info.size is not None
-        block = self._block()
-        end = begin + max(block, self._framer.wants)
-        if end <= stream.position:  # all of it was shown before
-            end = stream.position + block
-        end = min(end, self.info.size)
-        self._exhausted = end == self.info.size
-        try:
-            data = await stream.view(begin, end) if begin < end else b""
-        except StreamrecError as error:
-            return NO_FRAMES, error
-        try:
-            frames = self._framer.show(data, self._exhausted, 1 if self._exhausted else self._options.block_records)
-        finally:  # what is wrong with bytes that changed is no damage
-            await self._confirm(stream, begin)
-        return frames, None
-
-    async def _confirm(self, stream: ResumingStream, begin: int) -> None:
-        """What was framed was the shard's; otherwise nothing of it counts."""
-        try:
-            await stream.confirm(begin)
-        except BaseException:
-            self._framer.take_losses()
-            raise
 
     async def _fill(self, room: memoryview) -> tuple[int, StreamrecError | None]:
         filled = 0
@@ -425,7 +393,6 @@ async def open_shard(
     max_record_bytes: int = MAX_RECORD_BYTES,
     block_bytes: int | None = None,
     buffer_bytes: int = BUFFER_BYTES,
-    memory_map: bool | None = None,
 ) -> AsyncIterator[ShardReader]:
     """Opens one shard: `async with streamrec.open_shard(url) as shard: async for record in shard: ...`.
 
@@ -453,16 +420,13 @@ async def open_shard(
         block_bytes: How much is framed at a time; None for what the storage does best.
         buffer_bytes: How much is held ahead of what was read, where a large shard is fetched by several requests; by
             default 96 MiB. 0: one request, and nothing ahead, for a service that has many shards open.
-        memory_map: Map a local shard instead of reading it; None where that is safe: see `TFRecordDataset`.
 
     Raises:
         NotFoundError, PermissionDeniedError, StorageError: It cannot be opened.
         MissingExtraError: The package for this kind of URL is not installed.
         ValueError: An argument is out of its range, or a piece of a compressed shard was asked for.
     """
-    options = ReadOptions(
-        compression_type, verify, max_record_bytes, block_bytes, on_error, max_skipped, on_loss, memory_map=memory_map
-    )
+    options = ReadOptions(compression_type, verify, max_record_bytes, block_bytes, on_error, max_skipped, on_loss)
     piece = Piece(start or 0, end) if start or end is not None else None
     url = located(os.fspath(url), filesystem)
     buffer_bytes = integer("buffer_bytes", buffer_bytes, 0)

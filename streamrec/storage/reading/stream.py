@@ -20,10 +20,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from streamrec.errors import ClosedError
-from streamrec.storage.backend import Backend, Body, EmptyBody, ObjectInfo, Viewable
+from streamrec.storage.backend import Backend, Body, EmptyBody, ObjectInfo
 from streamrec.storage.resilience.deadlines import MovingDeadline
 from streamrec.storage.resilience.faults import Cause, TransientError, changed
 from streamrec.storage.resilience.hedged_requests import HedgedRequests
@@ -103,15 +103,6 @@ class ResumingStream:
         """Whether other ranges of the object can be asked for beside this one; known when it is open."""
         return self._body is not None and self._body.splits
 
-    @property
-    def views(self) -> bool:
-        """Whether the object's bytes can be had without a copy, by `view`; known when it is open."""
-        return isinstance(self._body, Viewable)
-
-    def views_safely(self) -> bool:
-        """Whether they can, and nothing that happens to the object meanwhile can end the process."""
-        return self.views and cast("Viewable", self._body).views_safely()
-
     def cut(self, end: int) -> None:
         """It ends at `end` now: after `position`, and before where it would have ended."""
         self._end = end
@@ -167,41 +158,6 @@ class ResumingStream:
         self._failures.progress()
         self._came(count, began)
         return count
-
-    async def view(self, start: int, end: int, kept: bool = True) -> memoryview:
-        """The object's bytes from `start` to `end`, without a copy, if it `views`; not to be mixed with readinto.
-
-        Args:
-            start: First byte; may lie before `position`, for bytes that are wanted once more.
-            end: One past the last byte, at most the object's size; `position` from here on.
-            kept: Whether somebody may still look at them after the next `confirm`.
-
-        Raises:
-            ClosedError: After `aclose`, or after an error.
-            StorageError: The store failed for good, or the object has no such bytes any more.
-        """
-        self._check_open()
-        body = cast("Viewable", self._body)
-        began = time.monotonic()
-        try:
-            data = await body.view(start, end, kept)
-        except BaseException:
-            await self.aclose()
-            raise
-        self._came(end - self.position, began)
-        return data
-
-    async def confirm(self, start: int) -> None:
-        """What was looked at, the last of it from `start` on, was what `view` should show, until now.
-
-        Raises:
-            StorageError: It was not, or may not have been: the object changed, or could not be read.
-        """
-        try:
-            cast("Viewable", self._body).confirm(start)
-        except BaseException:
-            await self.aclose()
-            raise
 
     async def aclose(self) -> None:
         """Frees the connection. May be called twice, and with bytes left."""

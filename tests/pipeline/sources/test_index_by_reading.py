@@ -43,7 +43,7 @@ def test_a_first_epoch_writes_the_index(folder: Path) -> None:
 
 def test_an_epoch_that_is_left_early_writes_none_and_loses_nothing(folder: Path) -> None:
     """Nor does one that is resumed in another process; the next epoch is whole."""
-    records = dataset(folder, memory_map=False)
+    records = dataset(folder)
     run = records.iterate()
     list(islice(run, 950))
     state = run.state_dict()

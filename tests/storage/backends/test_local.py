@@ -12,13 +12,12 @@ import pytest
 
 import streamrec
 from streamrec.errors import (
-    ClosedError,
     ObjectChangedError,
     PermissionDeniedError,
     StorageError,
     UnsupportedOperationError,
 )
-from streamrec.storage import ResumingStream, Storage, Storages
+from streamrec.storage import Storage, Storages
 from streamrec.storage.backends.local.short_files import SHORT_BYTES
 from tests.storage.contract import DATA, PART, Place, StorageTests, kill_while_writing, read_all
 
@@ -129,34 +128,6 @@ class TestPlainPaths(StorageTests):
         os.utime(path, ns=(1, 1))
         with pytest.raises(ObjectChangedError):
             await read_all(stream)
-
-    @pytest.mark.parametrize("cached", [True, False])
-    async def test_views_are_what_is_read(
-        self, storage: Storage, path: str, cached: bool, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        await self.put(storage, path, DATA)
-        if not cached:
-            monkeypatch.setattr("streamrec.storage.backends.local.mapped_files.kernels.is_cached", lambda *_: False)
-        stream = await storage.stream(path)
-        assert isinstance(stream, ResumingStream)
-        assert stream.views
-        for start, end in [(0, 10), (5, PART), (PART - 1, len(DATA))]:
-            assert await stream.view(start, end) == DATA[start:end]
-            assert stream.position == end
-        assert stream.tally.counts().bytes == len(DATA), "what is shown once more counts once"
-        await stream.aclose()
-        with pytest.raises(ClosedError):
-            await stream.view(0, 1)
-
-    async def test_a_file_that_is_cut_off_is_not_viewed(self, storage: Storage, path: str) -> None:
-        await self.put(storage, path, DATA)
-        stream = await storage.stream(path)
-        assert isinstance(stream, ResumingStream)
-        os.truncate(path, PART)
-        with pytest.raises(ObjectChangedError):
-            await stream.view(0, len(DATA))
-        with pytest.raises(ClosedError):
-            await stream.view(0, 1)
 
     async def test_the_mode_follows_the_umask(self, storage: Storage, path: str) -> None:
         await self.put(storage, path, DATA)

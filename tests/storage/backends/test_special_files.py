@@ -27,12 +27,11 @@ def fed(path: Path, data: bytes) -> threading.Thread:
     return thread
 
 
-@pytest.mark.parametrize("memory_map", [None, True, False])
-def test_a_named_pipe_is_read_to_its_end(tmp_path: Path, memory_map: bool | None) -> None:
+def test_a_named_pipe_is_read_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
     thread = fed(path, DATA)
-    assert list(TFRecordDataset(path, memory_map=memory_map)) == RECORDS
+    assert list(TFRecordDataset(path)) == RECORDS
     thread.join()
 
 
@@ -161,7 +160,7 @@ MANY = """
 import resource, sys, streamrec
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 folder, reads = sys.argv[1], int(sys.argv[2])
-print(len(list(streamrec.TFRecordDataset(folder + "/*", num_parallel_reads=reads, memory_map=False))))
+print(len(list(streamrec.TFRecordDataset(folder + "/*", num_parallel_reads=reads))))
 """
 
 

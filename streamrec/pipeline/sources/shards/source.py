@@ -64,9 +64,6 @@ ALONE_BLOCKS = 2
 """How many blocks' worth is framed at a time where no other shard's records come in between: these go through the
 pipeline without a copy, save for the batches that straddle two of them."""
 
-MAPPED_BLOCKS = 4
-"""The same where shards are mapped, not read: their blocks need no memory that is not there already."""
-
 CHUNK_SHARE = 8
 """A pull of long records takes no more than this part of the budget: two or three are under way."""
 
@@ -442,12 +439,9 @@ class Fetchers:
         Larger blocks than usual are for who has the memory: records of all blocks that were pulled last are kept too.
         """
         block = self._block_bytes(storage, ALONE_BLOCKS if self._alone else 1)
-        view = self._block_bytes(storage, MAPPED_BLOCKS)
         compression = self._options.compression_type if queue.start.compression is None else queue.start.compression
         group = self._batch if self._alone else self._shards.plan.block_length
-        return replace(
-            self._options, block_bytes=block, view_bytes=view, compression_type=compression, block_records=group
-        )
+        return replace(self._options, block_bytes=block, compression_type=compression, block_records=group)
 
     def _block_bytes(self, storage: Storage, blocks: int) -> int:
         """As many as were asked for, or so many of the usual blocks, as far as its share goes."""

@@ -1,4 +1,4 @@
-"""Local files: `backend.py` reads and writes, `mapped_files.py` gives views of the page cache."""
+"""Local files."""
 
 from streamrec.storage.backends.local.backend import connect
 

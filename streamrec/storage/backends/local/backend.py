@@ -29,7 +29,6 @@ from urllib.parse import quote, unquote, urlsplit
 
 import aiofiles
 
-from streamrec import kernels
 from streamrec.errors import (
     IntegrityError,
     NotFoundError,
@@ -39,7 +38,6 @@ from streamrec.errors import (
 )
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink, Sent, ShortObject
 from streamrec.storage.backends.local.fair_scheduling import FairScheduler
-from streamrec.storage.backends.local.mapped_files import MappedFile, read_at, read_cached
 from streamrec.storage.backends.local.short_files import ShortFile, read_all, read_if_short
 from streamrec.storage.backends.local.special_files import DirectUpload, SpecialBody, is_special, is_unsized
 from streamrec.storage.backends.local.temporary_files import (
@@ -144,38 +142,18 @@ class _LocalBody:
         self._number = file.fileno()
         self._position = position
         self._turns = turns
-        self._mapped: MappedFile | None = None
 
     async def readinto(self, buffer: memoryview) -> int:
-        """One read system call into the caller's buffer; a file that was changed in place is noticed."""
+        """One read system call into the caller's buffer. A file that was changed in place is an error, not damage."""
         await self._turns.take()
         file, position = self._number, self._position
         with _seam(self.info.path, position):
-            count = read_cached(file, buffer, position)
+            count = _read_cached(file, buffer, position)
             if count is None:
-                count = await finish(asyncio.to_thread(read_at, file, buffer, position))
+                count = await finish(asyncio.to_thread(_read_at, file, buffer, position))
+        self._check_unchanged(position)
         self._position += count
-        if count == 0 or self._position == self.info.size:
-            self._check_unchanged(self._position)
         return count
-
-    def views_safely(self) -> bool:
-        """On this machine's own disks, and with a guard over the mapping."""
-        return kernels.is_safe_to_map(self._number)
-
-    async def view(self, start: int, end: int, kept: bool) -> memoryview:
-        """Bytes as they lie in the page cache."""
-        await self._turns.take()
-        with _seam(self.info.path, start, end):
-            if self._mapped is None:
-                self._mapped = MappedFile(self.info.path, local_path(self.info.path), self._number, kept)
-            return await self._mapped.view(self._number, start, end)
-
-    def confirm(self, start: int) -> None:
-        """A file that was changed in place until now is noticed."""
-        self._check_unchanged(start)
-        if self._mapped is not None:
-            self._mapped.check_pages()
 
     def _check_unchanged(self, position: int) -> None:
         """The file that we hold open may have been written to, or cut off."""
@@ -205,17 +183,6 @@ class _ShortBody:
         buffer[:count] = rest[:count]
         self._position += count
         return count
-
-    def views_safely(self) -> bool:
-        """Always."""
-        return True
-
-    async def view(self, start: int, end: int, kept: bool) -> memoryview:
-        """A part of it."""
-        return self._data[start - self._start : end - self._start]
-
-    def confirm(self, start: int) -> None:
-        """Nothing can have changed."""
 
     async def aclose(self) -> None:
         """The file is closed already."""
@@ -366,6 +333,23 @@ def _wrapped(file: io.FileIO, start: int) -> Any:
     wrapped = aiofiles.threadpool.wrap(file, loop=asyncio.get_running_loop())
     weakref.finalize(wrapped, file.close).atexit = False  # a run that is dropped while its loop ends closes nothing
     return wrapped
+
+
+def _read_cached(file: int, buffer: memoryview, position: int) -> int | None:
+    """What the page cache holds of the file, as `os.preadv`; None where reading would wait, or may."""
+    try:
+        return os.preadv(file, [buffer], position, os.RWF_NOWAIT)
+    except (AttributeError, OSError):  # not on this system, not on this filesystem, or not in the cache
+        return None
+
+
+def _read_at(file: int, buffer: memoryview, position: int) -> int:
+    """Reads what the file holds there; returns how many bytes that was. Without preadv(2) they are copied once."""
+    if hasattr(os, "preadv"):
+        return os.preadv(file, [buffer], position)
+    data = os.pread(file, len(buffer), position)
+    buffer[: len(data)] = data
+    return len(data)
 
 
 def _write_all(file: int, offset: int, pieces: Sequence[memoryview]) -> None:
