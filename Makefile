@@ -107,7 +107,7 @@ check: client
 	$(CLIENT)/bin/ruff check .
 	$(CLIENT)/bin/ruff format --check .
 	$(CLIENT)/bin/python -m mypy
-	$(CLIENT)/bin/python -m pytest -q tests/test_structure.py
+	$(CLIENT)/bin/python -m pytest -q tests/test_structure.py tests/test_size.py
 
 sanitize: client
 	sh tests/kernels/run_sanitized.sh $(CURDIR)/$(CLIENT)/bin/python

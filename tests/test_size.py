@@ -20,7 +20,47 @@ PACKAGE = Path(streamrec.__file__).parent
 ROOT = PACKAGE.parent
 SMALL_FILE_LINES = 60
 
-CYCLES: list[set[str]] = []
+CYCLES: list[set[str]] = [
+    {
+        "streamrec.cli",
+        "streamrec.cli.cluster",
+        "streamrec.cli.commands",
+        "streamrec.cli.plots",
+        "streamrec.cli.probing",
+        "streamrec.cli.stats",
+    },
+    {
+        "streamrec.pipeline",
+        "streamrec.pipeline.engine",
+        "streamrec.pipeline.sink",
+        "streamrec.pipeline.sources",
+        "streamrec.pipeline.sources.global_shuffle",
+        "streamrec.pipeline.sources.shards",
+        "streamrec.pipeline.sources.shuffle",
+        "streamrec.pipeline.stages",
+        "streamrec.pipeline.stages.map",
+        "streamrec.pipeline.telemetry",
+    },
+    {
+        "streamrec.shards.index",
+        "streamrec.shards.listing",
+        "streamrec.shards.manifests",
+    },
+    {
+        "streamrec.storage",
+        "streamrec.storage.backends",
+        "streamrec.storage.backends.fsspec",
+        "streamrec.storage.reading",
+        "streamrec.storage.resilience",
+        "streamrec.storage.telemetry",
+        "streamrec.storage.uploads",
+    },
+    {
+        "streamrec.testing",
+        "streamrec.testing.network",
+        "streamrec.testing.store",
+    },
+]
 """Folders that import each other today, a set for each group. The list shrinks to none."""
 
 
@@ -92,19 +132,19 @@ def foreign_private_names() -> set[str]:
 
 
 MEASURES: dict[str, tuple[int, Callable[[], Any]]] = {
-    "lines of Python": (0, lambda: count_lines(PACKAGE.rglob("*.py"))),
-    "files": (0, lambda: len(trees())),
-    "classes": (0, lambda: sum(class_names().values())),
-    "lines of C": (0, lambda: count_lines(PACKAGE.rglob("*.[ch]"))),
-    "lines of tests": (0, lambda: count_lines((ROOT / "tests").rglob("*.py"))),
+    "lines of Python": (57_500, lambda: count_lines(PACKAGE.rglob("*.py"))),
+    "files": (424, lambda: len(trees())),
+    "classes": (625, lambda: sum(class_names().values())),
+    "lines of C": (7_100, lambda: count_lines(PACKAGE.rglob("*.[ch]"))),
+    "lines of tests": (44_500, lambda: count_lines((ROOT / "tests").rglob("*.py"))),
     "files under 60 lines": (
-        0,
+        107,
         lambda: sum(len(path.read_text().splitlines()) < SMALL_FILE_LINES for path in trees()),
     ),
-    "class names used twice": (0, lambda: sum(count > 1 for count in class_names().values())),
-    "public names": (0, lambda: len(streamrec.__all__)),
-    "numeric constants": (0, lambda: len(numeric_constants())),
-    "private names of other libraries": (0, lambda: len(foreign_private_names())),
+    "class names used twice": (38, lambda: sum(count > 1 for count in class_names().values())),
+    "public names": (94, lambda: len(streamrec.__all__)),
+    "numeric constants": (391, lambda: len(numeric_constants())),
+    "private names of other libraries": (28, lambda: len(foreign_private_names())),
 }
 """Each number's ceiling, and how it is counted."""
 

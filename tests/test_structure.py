@@ -92,9 +92,6 @@ OF_OUR_OWN = {
 }
 """Names that nobody knows who has not been told; docs/internals.md has the field's terms that stand in their place."""
 
-MOST_FILES = 16
-"""In one folder."""
-
 
 def test_names_are_the_fields() -> None:
     for path in modules():
@@ -105,12 +102,6 @@ def test_names_are_the_fields() -> None:
                 if token.type == tokenize.NAME
             }
         assert not (names | {path.stem}) & OF_OUR_OWN, path
-
-
-def test_no_folder_is_crowded() -> None:
-    for folder in {path.parent for path in [*modules(), *PACKAGE.rglob("*.[ch]")]}:
-        files = [path for path in folder.iterdir() if path.suffix in {".py", ".c", ".h"} and path.stem != "__init__"]
-        assert len(files) <= MOST_FILES, f"{folder} has {len(files)} files: which of them belong together?"
 
 
 def test_imports_point_one_way() -> None:
