@@ -8,6 +8,7 @@ import random
 import uuid
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import anyio
 import fsspec
