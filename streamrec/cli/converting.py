@@ -6,12 +6,13 @@ import gzip
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import Any, BinaryIO, cast
 
 import anyio
+import click
 
 from streamrec import CorruptRecordError, FeatureError, Frames, Schema, infer_features
 from streamrec.cli.commands.count import count_one
@@ -24,6 +25,7 @@ from streamrec.cli.sources import Found, storages_for
 from streamrec.cli.writing import Rollback
 from streamrec.display import display_name
 from streamrec.interchange import (
+    Changes,
     Column,
     Encoder,
     Format,
@@ -36,7 +38,7 @@ from streamrec.interchange import (
 )
 from streamrec.storage import Storages, Upload
 
-__all__ = ["Conversion", "Written", "placing", "read", "schema_in", "write_files"]
+__all__ = ["Conversion", "Written", "as_text", "placing", "read", "schema_in", "write_files"]
 
 BLOCK_RECORDS = 4096
 """Records that are encoded at a time, at the most."""
@@ -157,6 +159,23 @@ async def placing(found: Sequence[Found], how: Conversion) -> AsyncIterator[None
         raise
 
 
+def as_text(columns: Sequence[Column], names: Sequence[str]) -> tuple[Column, ...]:
+    """The columns, of which those that are named hold text.
+
+    Raises:
+        UsageError: There is no such column, or its values are not bytes.
+    """
+    known = {column.name: column.kind for column in columns}
+    for name in names:
+        if name not in known:
+            raise click.UsageError(
+                f"--text: no record has {name}: they have {', '.join(sorted(known)) or 'no features'}"
+            )
+        if known[name] not in ("bytes", None):
+            raise click.UsageError(f"--text: {name} is {known[name]}, and only bytes become text")
+    return tuple(replace(column, text=column.name in names and column.kind is not None) for column in columns)
+
+
 async def schema_in(records: AsyncIterator[Frames]) -> Schema:
     """What all records say of their features.
 
@@ -181,13 +200,14 @@ async def write_files(
     rollback: Rollback,
     nbytes: int | None,
     count: int | None,
+    changes: Changes,
 ) -> list[Written]:
     """Writes files up to about a size in bytes, or up to a number of records, or both; at least one."""
     feed, written, done = Feed(records), list[Written](), 0
     async with storages_for(target.storage_options) as storages:
         while not written or not await feed.ended():
             path = target.pattern.format(shard=len(written))
-            encoder = await anyio.to_thread.run_sync(partial(codec_of(form.name).encoder, columns, done))
+            encoder = await anyio.to_thread.run_sync(partial(codec_of(form.name).encoder, columns, done, changes))
             if form.gzip:
                 encoder = Gzipped(encoder)
             upload = rollback.writing(await (await storages.at(path)).upload(path))

@@ -15,6 +15,7 @@ __all__ = [
     "as_json",
     "examples",
     "features",
+    "parsed_names",
     "parsed_size",
     "shown",
     "sources",
@@ -135,12 +136,17 @@ def as_json(function: Decorated) -> Decorated:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")(function)
 
 
+def parsed_names(_: click.Context, parameter: click.Parameter, text: str | None) -> list[str] | None:
+    """The names that `A,B` says; None without one."""
+    return [name for name in (text or "").split(",") if name] or None
+
+
 def features(function: Decorated) -> Decorated:
     """Adds `--features a,b`."""
     return click.option(
         "--features",
         metavar="A,B",
-        callback=lambda context, parameter, text: [name for name in (text or "").split(",") if name] or None,
+        callback=parsed_names,
         help="Only these features.",
     )(function)
 

@@ -5,12 +5,13 @@ as it was: its kind, its values, an empty list, a missing feature. `features.py`
 `columns.py` what a Parquet file must know of all records before its first byte.
 """
 
-from streamrec.interchange.columns import Column, columns_of, combined
+from streamrec.interchange.columns import Changes, Column, columns_of, combined
 from streamrec.interchange.features import Codec, Encoder, Reading, example_of, features_of
 from streamrec.interchange.formats import FORMATS, Format, codec_of, format_of
 
 __all__ = [
     "FORMATS",
+    "Changes",
     "Codec",
     "Column",
     "Encoder",

@@ -8,8 +8,9 @@ for; a tensor of Ray Data is the list of its values. null is a missing feature, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,7 @@ from streamrec.example import (
     encode_examples,
     parse_example,
 )
+from streamrec.interchange.columns import Changes
 from streamrec.interchange.features import BYTES, FLOAT, INT64, NO_KIND, Values, example_of
 
 __all__ = ["Kinds", "NullableParser", "examples_of", "kind_of"]
@@ -33,18 +35,42 @@ Kinds = Mapping[str, str]
 """What some columns must be: "int64", "float32" or "bytes"."""
 
 
-def examples_of(batch: Any, wanted: Kinds) -> Sequence[bytes]:
+TEXTS: Final = ("string", "large_string", "string_view")
+BINARIES: Final = ("binary", "large_binary", "binary_view")
+"""Types of Arrow by name, since older versions of pyarrow lack some."""
+
+
+def examples_of(batch: Any, wanted: Kinds, changes: Changes) -> Sequence[bytes]:
     """The rows of a `pyarrow.RecordBatch`, as serialized Examples.
 
+    Args:
+        batch: The rows.
+        wanted: What some columns must be.
+        changes: Takes note of floats that are rounded, and of bool.
+
     Raises:
-        FeatureError: A column's type, or a value, is nothing that an Example holds; says which.
+        FeatureError: A column's type, or a value, is nothing that an Example holds; says which, and in which row.
     """
     kinds = {field.name: kind_of(field, wanted) for field in batch.schema}
     arrays = {name: decoded(batch.column(name)) for name in kinds}
+    for name, array in arrays.items():
+        note_changes(name, array, kinds[name], changes)
     if batch.num_columns and not any(has_null(array) for array in arrays.values()):
         columns = {name: column_of(array) for name, array in arrays.items()}
-        return encode_examples(columns, kinds=kinds, deterministic=True)
+        with suppress(FeatureError):  # row by row it says which row
+            return encode_examples(columns, kinds=kinds, deterministic=True)
     return list(row_by_row(batch, kinds))
+
+
+def note_changes(name: str, array: Any, kind: str | None, changes: Changes) -> None:
+    """Notes what an Example does not hold as the column does."""
+    values = array.storage if is_tensor(array.type) else array
+    values = values.flatten() if is_list(values.type) else values
+    values = decoded(values)
+    if pa.types.is_boolean(values.type):
+        changes.add(name, "bool -> int64")
+    elif kind == FLOAT and values.type != pa.float32():
+        changes.add_rounded(name, values.drop_null().to_numpy(zero_copy_only=False))
 
 
 def kind_of(field: Any, wanted: Kinds) -> str | None:
@@ -56,13 +82,13 @@ def kind_of(field: Any, wanted: Kinds) -> str | None:
     types, inner = pa.types, field.type
     if is_tensor(inner):
         inner = inner.storage_type
-    for nests in (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_dictionary):
+    for nests in (types.is_dictionary, is_list, types.is_dictionary):
         inner = inner.value_type if nests(inner) else inner
     if types.is_floating(inner) or (types.is_integer(inner) and wanted.get(field.name) == FLOAT):
         return FLOAT
     if types.is_integer(inner) or types.is_boolean(inner):
         return INT64
-    if any(check(inner) for check in (types.is_binary, types.is_large_binary, types.is_string, types.is_large_string)):
+    if str(inner) in (*TEXTS, *BINARIES):
         return BYTES
     if types.is_null(inner):
         return None
@@ -84,8 +110,8 @@ def is_list(kind: Any) -> bool:
 
 
 def has_null(array: Any) -> bool:
-    """Whether a value, or one in its lists, is null."""
-    if array.null_count or pa.types.is_null(array.type):
+    """Whether a value, or one in its lists, is null, or stands for another one."""
+    if array.null_count or pa.types.is_null(array.type) or pa.types.is_dictionary(array.type):
         return True
     return is_list(array.type) and has_null(array.flatten())
 
@@ -111,8 +137,7 @@ def flat(array: Any) -> Any:
         return array.cast(pa.int8()).to_numpy()
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return array.to_numpy()
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    array = array.cast(pa.large_string() if text else pa.large_binary())
+    array = array.cast(pa.large_string() if str(kind) in TEXTS else pa.large_binary())
     _, offsets, data = array.buffers()
     bounds = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
     return BytesColumn(b"" if data is None else data, np.stack([bounds[:-1], bounds[1:]], axis=-1))
@@ -121,19 +146,20 @@ def flat(array: Any) -> Any:
 def row_by_row(batch: Any, kinds: Mapping[str, str | None]) -> Iterator[bytes]:
     for number, row in enumerate(batch.to_pylist()):
         named = row.items()
-        yield example_of(
-            {name: feature_of(name, kinds[name], each, number) for name, each in named if each is not None}
-        )
+        try:
+            yield example_of({name: feature_of(name, kinds[name], each) for name, each in named if each is not None})
+        except FeatureError as error:
+            raise FeatureError(error.reason, error.feature, number) from error
 
 
-def feature_of(name: str, kind: str | None, value: Any, number: int) -> Values:
+def feature_of(name: str, kind: str | None, value: Any) -> Values:
     """A feature of a value that is not null."""
     values = value.ravel().tolist() if isinstance(value, np.ndarray) else value
     values = values if isinstance(values, list) else [values]
     if values == [None]:
         return NO_KIND
     if None in values:
-        raise FeatureError("a null within a list, which no Example holds: fill it first", name, number)
+        raise FeatureError("a null within a list, which no Example holds: fill it first", name)
     if kind == BYTES:
         values = [item.encode() if isinstance(item, str) else item for item in values]
     if kind == INT64:

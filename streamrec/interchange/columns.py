@@ -1,15 +1,20 @@
-"""What all records together say of each feature: a Parquet file needs it before its first row."""
+"""What all records together say of each feature, which a Parquet file needs before its first row; and what it loses."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from streamrec.errors import FeatureError
 from streamrec.example import FeatureSummary, Schema
 
-__all__ = ["Column", "columns_of", "combined"]
+__all__ = ["Changes", "Column", "columns_of", "combined"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,24 +24,78 @@ class Column:
     Attributes:
         name: Its name.
         kind: "int64", "float32" or "bytes"; None where no record has it with a kind.
-        scalar: Whether each record has exactly one value of it.
+        scalar: Whether it holds one value, and null where a record lacks the feature; else lists.
+        text: Whether its bytes are text.
     """
 
     name: str
     kind: str | None
     scalar: bool
+    text: bool = False
 
 
-def columns_of(schema: Schema) -> tuple[Column, ...]:
-    """The columns that hold what was seen."""
-    return tuple(
-        Column(
-            item.name,
-            None if item.dtype is None else item.dtype.__name__,
-            item.present == item.records and item.shortest == item.longest == 1,
-        )
-        for item in schema.summaries
-    )
+@dataclass(slots=True)
+class Changes:
+    """What a conversion changes in columns, so that a reader of the result must know of it.
+
+    Attributes:
+        values: The largest change of a value, by the column's name and what becomes of it; 0 where no value changes.
+        text: Columns of bytes that hold text, but are written as binary.
+        binary: Columns that hold bytes that are not text.
+    """
+
+    values: dict[tuple[str, str], float] = field(default_factory=dict)
+    text: set[str] = field(default_factory=set)
+    binary: set[str] = field(default_factory=set)
+
+    def add(self, name: str, what: str, largest: float = 0.0) -> None:
+        """Notes what becomes of a column."""
+        self.values[name, what] = max(largest, self.values.get((name, what), 0.0))
+
+    def add_rounded(self, name: str, numbers: npt.NDArray[Any]) -> None:
+        """Notes the floats or integers of a column that float32 rounds."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            rounded = numbers.astype(np.float32)
+            changed = (rounded.astype(numbers.dtype) != numbers) & (numbers == numbers)
+            change = np.abs(numbers - rounded.astype(np.float64))[changed]
+        if len(change):
+            least = 0.0 if numbers.dtype.kind == "f" else 1.0  # which float64 may not tell from 0 either
+            self.add(name, f"{numbers.dtype.name} -> float32", max(least, float(change.max())))
+
+    def update(self, other: Changes) -> None:
+        """Adds what another part of the data changes."""
+        for (name, what), largest in other.values.items():
+            self.add(name, what, largest)
+        self.text |= other.text
+        self.binary |= other.binary
+
+    def __str__(self) -> str:
+        """One line; empty where nothing changes."""
+        parts = [f"{name}: {what}{extent(largest)}" for (name, what), largest in self.values.items()]
+        if text := sorted(self.text - self.binary):
+            parts.append(f"{', '.join(text)}: text -> binary (--text {','.join(text)} keeps text)")
+        return "; ".join(parts)
+
+
+def extent(largest: float) -> str:
+    """How far values change, in brackets; nothing where they do not."""
+    if not math.isfinite(largest):
+        return " (values beyond its range become infinite)"
+    return f" (largest change {largest:.2g})" if largest else ""
+
+
+def columns_of(schema: Schema, changes: Changes) -> tuple[Column, ...]:
+    """The columns that hold what was seen: a feature with up to one value in each record is a scalar.
+
+    A feature that some records hold without a value or a kind is a list, since null would be a missing feature.
+    """
+    columns = []
+    for item in schema.summaries:
+        scalar = item.longest == item.shortest == 1 and not item.without_kind
+        if item.longest == 1 and not scalar:
+            changes.add(item.name, "0 or 1 values -> list (some records hold it empty, which is not null)")
+        columns.append(Column(item.name, None if item.dtype is None else item.dtype.__name__, scalar))
+    return tuple(columns)
 
 
 def combined(schemas: Iterable[Schema]) -> Schema:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import re
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 from streamrec.errors import CorruptRecordError, FeatureError, StreamrecError
 from streamrec.example import Example, SequenceExample
-from streamrec.interchange.columns import Column
+from streamrec.interchange.columns import Changes, Column
 
 __all__ = [
     "BATCH_BYTES",
@@ -33,6 +34,7 @@ __all__ = [
     "batched",
     "example_of",
     "features_of",
+    "is_text",
 ]
 
 INT64: Final = "int64"
@@ -41,6 +43,8 @@ BYTES: Final = "bytes"
 
 KINDS: Final = {"int64_list": INT64, "float_list": FLOAT, "bytes_list": BYTES}
 LISTS: Final = {kind: name for name, kind in KINDS.items()}
+
+CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 BATCH_BYTES: Final = 8 << 20
 BATCH_RECORDS: Final = 4096
@@ -89,10 +93,12 @@ class Reading:
     Attributes:
         features: Only these; None for all.
         kinds: What some features must be ("int64", "float32", "bytes"), where the file leaves that open.
+        changes: Takes note of what an Example does not hold as the file does.
     """
 
     features: frozenset[str] | None = None
     kinds: Mapping[str, str] = field(default_factory=dict)
+    changes: Changes = field(default_factory=Changes)
 
     def wants(self, name: str) -> bool:
         """Whether a feature is read."""
@@ -104,13 +110,13 @@ class Codec:
     """A format.
 
     Attributes:
-        encoder: Begins a file. Takes the columns, and the number of its first record.
+        encoder: Begins a file. Takes the columns, the number of its first record, and what takes note of changes.
         decode: The records of a file, serialized, in batches. Reads the file from its beginning; only Parquet seeks.
             Raises CorruptRecordError and FeatureError with the record's number.
         needs_columns: Whether `encoder` looks at the columns.
     """
 
-    encoder: Callable[[Sequence[Column], int], Encoder]
+    encoder: Callable[[Sequence[Column], int, Changes], Encoder]
     decode: Callable[[BinaryIO, Reading], Iterator[list[bytes]]]
     needs_columns: bool = False
 
@@ -141,6 +147,15 @@ def values_of(feature: Any) -> Values:
     return NO_KIND if kind is None else Values(KINDS[kind], list(getattr(feature, kind).value))
 
 
+def is_text(data: bytes) -> bool:
+    """Whether bytes are UTF-8 without control characters other than tabs and ends of lines."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return CONTROL.search(data) is None
+
+
 def example_of(features: Mapping[str, Values]) -> bytes:
     """The serialized Example, the same bytes for the same features.
 
@@ -167,7 +182,8 @@ def batched(records: Iterable[bytes]) -> Iterator[list[bytes]]:
     """Records in batches of a bounded size.
 
     Raises:
-        CorruptRecordError, FeatureError: What is wrong with the next record, and its number.
+        CorruptRecordError, FeatureError: What is wrong with the next record, and its number. (A FeatureError of
+            `records` counts from the next one.)
     """
     batch: list[bytes] = []
     done, size = 0, 0
@@ -180,7 +196,7 @@ def batched(records: Iterable[bytes]) -> Iterator[list[bytes]]:
                 yield batch
                 batch, size = [], 0
     except FeatureError as error:
-        raise FeatureError(error.reason, error.feature, done) from error
+        raise FeatureError(error.reason, error.feature, done + (error.record or 0)) from error
     except StreamrecError:  # the store's
         raise
     except DAMAGE as error:

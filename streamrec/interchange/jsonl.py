@@ -24,6 +24,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 
 from streamrec.errors import FeatureError
+from streamrec.interchange.columns import Changes
 from streamrec.interchange.features import (
     BYTES,
     FLOAT,
@@ -40,6 +41,9 @@ from streamrec.interchange.features import (
 __all__ = ["CODEC", "feature_from_json", "feature_to_json"]
 
 KIND_OF: Final = {bool: INT64, int: INT64, float: FLOAT, str: BYTES, dict: BYTES}
+CONSTANTS: Final = {"NaN": math.nan, "Infinity": float("inf"), "-Infinity": float("-inf")}
+"""What Python's JSON has for numbers: told from numbers that are too large by being these very objects."""
+
 ADVICE: Final = "leave it out with --features, or flatten it first"
 
 
@@ -108,7 +112,7 @@ def decode_jsonl(file: BinaryIO, reading: Reading) -> Iterator[list[bytes]]:
 
 
 def example_from_line(line: bytes, reading: Reading, shown: dict[str, str]) -> bytes:
-    found = json.loads(line)
+    found = json.loads(line, parse_constant=CONSTANTS.get)
     if not isinstance(found, dict):
         raise ValueError("a line that is no JSON object")
     features = {
@@ -117,7 +121,35 @@ def example_from_line(line: bytes, reading: Reading, shown: dict[str, str]) -> b
         if value is not None and reading.wants(name)
     }
     shown |= {name: feature.kind for name, feature in features.items() if feature.kind is not None}
+    for name, feature in features.items():
+        note_changes(name, found[name], feature.kind, reading.changes)
     return example_of(features)
+
+
+def note_changes(name: str, value: Any, kind: str | None, changes: Changes) -> None:
+    """Notes what the feature does not hold as JSON has it. A float32 that prints as JSON's number is that number."""
+    [values] = value.values() if isinstance(value, dict) else [value]
+    values = values if isinstance(values, list) else [values]
+    if kind is None and value == []:
+        changes.add(name, "[] -> no kind (where no line before shows one; --schema says it)")
+    if kind == INT64 and any(isinstance(item, bool) for item in values):
+        changes.add(name, "bool -> int64")
+    if kind == FLOAT:
+        with np.errstate(over="ignore"):
+            for change in filter(None, map(change_of, values)):
+                changes.add(name, "numbers -> float32", change)
+
+
+def change_of(value: Any) -> float:
+    """By how much a float32 differs from a number of JSON: not at all where it prints as that."""
+    if isinstance(value, str):
+        return 0.0
+    narrow = np.float32(value)
+    if not math.isfinite(narrow):
+        return 0.0 if any(value is constant for constant in CONSTANTS.values()) else math.inf
+    if isinstance(value, int):
+        return float(abs(value - int(narrow)))
+    return 0.0 if float(narrow) == value or float(str(narrow)) == value else abs(value - float(narrow))
 
 
 def feature_from_json(name: str, value: Any, wanted: str | None = None, shown: str | None = None) -> Values:
@@ -143,7 +175,7 @@ def feature_from_json(name: str, value: Any, wanted: str | None = None, shown: s
     convert = {INT64: whole_number, FLOAT: number, BYTES: as_bytes}[kind]
     try:
         return Values(kind, [convert(item) for item in values])
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise FeatureError(f"{described(value)} holds something that is no {kind}: {ADVICE}", name) from error
 
 
@@ -186,4 +218,4 @@ def described(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
-CODEC: Final = Codec(lambda _, first: JsonlEncoder(first), decode_jsonl)
+CODEC: Final = Codec(lambda _, first, changes: JsonlEncoder(first), decode_jsonl)

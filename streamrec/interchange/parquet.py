@@ -1,6 +1,6 @@
 """Parquet: a row a record, and a column a feature. Needs pyarrow.
 
-- A column is a list of int64, float or binary; or a value of these, where each record has exactly one.
+- A column is a list of int64, float, binary or text; or a value of these, where no record holds another number.
 - A missing feature is null, an empty list an empty list, a feature without a kind `[null]`.
 - Of other Parquet files `arrow.py` says what is read.
 """
@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from streamrec.errors import FeatureError
 from streamrec.interchange.arrow import examples_of
-from streamrec.interchange.columns import Column
+from streamrec.interchange.columns import Changes, Column
 from streamrec.interchange.features import (
     BATCH_BYTES,
     BATCH_RECORDS,
@@ -27,6 +27,7 @@ from streamrec.interchange.features import (
     Values,
     batched,
     features_of,
+    is_text,
 )
 
 __all__ = ["CODEC"]
@@ -44,10 +45,12 @@ class ParquetEncoder:
     Args:
         columns: What all records hold.
         first: The number of the first record, for errors.
+        changes: Takes note of the columns of bytes that hold text.
     """
 
-    def __init__(self, columns: Sequence[Column], first: int) -> None:
+    def __init__(self, columns: Sequence[Column], first: int, changes: Changes) -> None:
         self.waiting = 0
+        self._changes = changes
         self._number = first
         self._columns = columns
         self._names = {column.name for column in columns}
@@ -86,25 +89,35 @@ class ParquetEncoder:
         return pa.array(values, type_of(column))
 
     def _value(self, column: Column, feature: Values | None, number: int) -> Any:
-        if feature is None and not column.scalar:
+        if feature is None:
             return None
-        kind, values = feature or (None, [])
-        if kind == column.kind or values == [None]:
-            if not column.scalar:
-                return values
-            if len(values) == 1 and kind is not None:
-                return values[0]
-        wanted = f"{'one ' if column.scalar else ''}{column.kind or 'no value'}"
-        raise FeatureError(
-            f"{len(values)} {kind or 'value'} where the columns say {wanted}: {ADVICE}",
-            column.name,
-            number,
-        )
+        kind, values = feature
+        if (kind != column.kind and (kind is not None or column.scalar)) or (column.scalar and len(values) != 1):
+            found = "no kind" if kind is None else f"{len(values)} {kind}"
+            wanted = f"{'one ' if column.scalar else ''}{column.kind or 'no value'}"
+            raise FeatureError(f"{found} where the columns say {wanted}: {ADVICE}", column.name, number)
+        if kind == BYTES and column.text:
+            values = self._texts(column, values, number)
+        elif kind == BYTES and column.name not in self._changes.binary:
+            self._note_text(column.name, values)
+        return values[0] if column.scalar else values
+
+    def _texts(self, column: Column, values: Sequence[bytes], number: int) -> list[Any]:
+        try:
+            return [value.decode() for value in values]
+        except UnicodeDecodeError as error:
+            reason = f"bytes that are not UTF-8 ({error.reason} at byte {error.start}): leave it out of --text"
+            raise FeatureError(reason, column.name, number) from error
+
+    def _note_text(self, name: str, values: Sequence[bytes]) -> None:
+        for value in filter(None, values):
+            (self._changes.text if is_text(value) else self._changes.binary).add(name)
 
 
 def type_of(column: Column) -> Any:
     """The Arrow type of a column."""
-    return TYPES[column.kind] if column.scalar else pa.list_(TYPES[column.kind])
+    kind = pa.string() if column.text else TYPES[column.kind]
+    return kind if column.scalar else pa.list_(kind)
 
 
 class Collected:
@@ -154,7 +167,7 @@ def examples_in(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
     nbytes = sum(about.row_group(index).total_byte_size for index in range(about.num_row_groups))
     rows = max(1, min(BATCH_RECORDS, BATCH_BYTES * max(1, about.num_rows) // max(1, nbytes)))
     for batch in opened.iter_batches(rows, columns=names):
-        yield from examples_of(batch, reading.kinds)
+        yield from examples_of(batch, reading.kinds, reading.changes)
 
 
 CODEC: Final = Codec(ParquetEncoder, decode_parquet, needs_columns=True)

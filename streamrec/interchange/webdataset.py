@@ -1,7 +1,7 @@
 r"""WebDataset tar: the features of a record are files that lie side by side, `KEY.FEATURE.TYPE`.
 
 - int64 and float32 are `.npy` arrays of one dimension, which WebDataset's decoder reads.
-- One byte string is a file as it is: `.jpg` or `.png` where it is such an image, `.txt` where it is printable text,
+- One byte string is a file as it is: `.jpg` or `.png` where it is such an image, `.txt` where it is text,
   else `.bin`. Any other number of them is a `.json` list as in `jsonl.py`; so is a feature without a kind.
 - `/`, `%`, `\` and control characters in a feature's name are written as `%2F` and the like.
 - The key is the record's number. A feature `__key__`, one byte string, is the key itself, where it can be one; reading
@@ -33,6 +33,7 @@ from streamrec.interchange.features import (
     batched,
     example_of,
     features_of,
+    is_text,
 )
 from streamrec.interchange.jsonl import feature_from_json, feature_to_json
 
@@ -114,14 +115,6 @@ def type_of(values: Values) -> tuple[str, bytes]:
     return image or ("txt" if is_text(data) else "bin"), data
 
 
-def is_text(data: bytes) -> bool:
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        return False
-    return all(char.isprintable() or char in "\t\r\n" for char in text)
-
-
 def member(name: str, data: bytes) -> bytes:
     """A file in a tar."""
     info = tarfile.TarInfo(name)
@@ -173,4 +166,4 @@ def feature_of(suffix: str, data: bytes, ours: bool) -> tuple[str, Values]:
     return name, Values(BYTES, [data])
 
 
-CODEC: Final = Codec(lambda _, first: WebDatasetEncoder(first), decode_webdataset)
+CODEC: Final = Codec(lambda _, first, changes: WebDatasetEncoder(first), decode_webdataset)

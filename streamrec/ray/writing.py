@@ -8,6 +8,7 @@ Rules:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from ray.data.block import BlockAccessor
 
 from streamrec import bridge
 from streamrec.display import display_name
+from streamrec.interchange import Changes
 from streamrec.interchange.arrow import examples_of
 from streamrec.ray.planning import understood
 from streamrec.shards import Manifest, ShardInfo, ShardWriter
@@ -25,10 +27,12 @@ from streamrec.tfrecord import TFRecordOptions
 
 __all__ = ["TFRecordDatasink", "write_tfrecords"]
 
+logger = logging.getLogger("streamrec")
+
 SHARD_BYTES: Final = 200_000_000
 
 
-class TFRecordDatasink(Datasink[list[ShardInfo]]):  # type: ignore[misc, unused-ignore]
+class TFRecordDatasink(Datasink[tuple[list[ShardInfo], Changes]]):  # type: ignore[misc, unused-ignore]
     """TFRecord shards as a target of Ray Data; arguments as for `write_tfrecords`."""
 
     def __init__(
@@ -59,20 +63,21 @@ class TFRecordDatasink(Datasink[list[ShardInfo]]):  # type: ignore[misc, unused-
         """What a shard holds at least, if there is so much."""
         return self._shard_bytes
 
-    def write(self, blocks: Iterable[Any], ctx: Any) -> list[ShardInfo]:
+    def write(self, blocks: Iterable[Any], ctx: Any) -> tuple[list[ShardInfo], Changes]:
         """Writes one shard; this runs on a worker."""
+        changes = Changes()
         path = self._pattern.format(shard=ctx.task_idx)
         writer = ShardWriter(path, self._options, storage_options=self._storage_options)
         bridge.run(writer.__aenter__)
         try:
             for block in blocks:
                 for batch in BlockAccessor.for_block(block).to_arrow().to_batches():
-                    bridge.run(writer.write_batch, examples_of(batch, {}))
+                    bridge.run(writer.write_batch, examples_of(batch, {}, changes))
         except BaseException:
             bridge.run(writer.abort)
             raise
         bridge.run(writer.close)
-        return list(writer.shards)
+        return list(writer.shards), changes
 
     def on_write_start(self, schema: Any = None) -> None:
         """Refuses to write among shards that are there."""
@@ -80,8 +85,13 @@ class TFRecordDatasink(Datasink[list[ShardInfo]]):  # type: ignore[misc, unused-
             bridge.run(self._refuse_existing)
 
     def on_write_complete(self, write_result: Any) -> None:
-        """Writes the manifest."""
-        shards = [shard for written in write_result.write_returns for shard in written]
+        """Writes the manifest, and logs what was narrowed."""
+        shards = [shard for written, _ in write_result.write_returns for shard in written]
+        changes = Changes()
+        for _, more in write_result.write_returns:
+            changes.update(more)
+        if found := str(changes):
+            logger.warning("%s: %s", self._pattern, found)
         bridge.run(self._write_manifest, tuple(sorted(shards, key=lambda shard: shard.path)))
 
     async def _refuse_existing(self) -> None:

@@ -128,9 +128,14 @@ def test_from_a_store_and_back(s3_store: Store, call: Call) -> None:
         write_tfrecords(dataset, f"{url}/new", storage_options=options)
 
 
-def test_null_and_tensors_are_written(tmp_path: Path) -> None:
+def test_null_and_tensors_are_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     table = pyarrow.table({"id": [1, None], "tags": [["a"], None]})
     write_tfrecords(ray.data.from_arrow(table), str(tmp_path / "a"))
+    assert not [record for record in caplog.records if record.name == "streamrec"]
+    write_tfrecords(ray.data.from_arrow(pyarrow.table({"x": [0.1, 0.5]})), str(tmp_path / "c"))
+    assert "part-{shard:05d}.tfrecord: x: float64 -> float32 (largest change 1.5e-09)" in caplog.text
+    with pytest.raises(streamrec.FeatureError, match="record 1, feature 'x': a null within a list"):
+        write_tfrecords(ray.data.from_arrow(pyarrow.table({"x": [[1], [2, None]]})), str(tmp_path / "d"))
     write_tfrecords(ray.data.from_numpy(np.arange(12, dtype=np.float32).reshape(3, 2, 2)), str(tmp_path / "b"))
     found = [Example.FromString(record) for record in streamrec.TFRecordDataset(f"{tmp_path}/a/*.tfrecord")]
     assert found == [Example.FromString(streamrec.encode_example({"id": 1, "tags": ["a"]})), Example(features={})]
@@ -373,7 +378,12 @@ def test_commands_run_on_the_cluster(
     assert call("verify", *far, "b/") == "3 shards read, 500 good records, nothing is damaged\n"
     assert call("verify", f"{tmp_path}/b/manifest.json").endswith("all as the manifest says\n")
     target = f"{tmp_path}/c-{{shard}}.parquet"
-    assert call("convert", *far, tmp_path / "b", target).startswith("3 files, 500 records, ")
+    assert program.run(["convert", *far, f"{tmp_path}/b", target]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("3 files, 500 records, ")
+    assert said.err == "streamrec: name: text -> binary (--text name keeps text)\n"
+    call("convert", *far, "--text", "name", tmp_path / "b", f"{tmp_path}/text-{{shard}}.parquet")
+    assert str(parquet.read_schema(tmp_path / "text-1.parquet").field("name").type) == "string"
     assert sum(parquet.read_table(f"{tmp_path}/c-{number}.parquet").num_rows for number in range(3)) == 500
     back = f"{tmp_path}/d-{{shard}}.tfrecord"
     call("convert", *far, f"{tmp_path}/c-*.parquet", back)

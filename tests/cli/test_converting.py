@@ -3,6 +3,7 @@
 import gzip
 import importlib.util
 import io
+import itertools
 import json
 import os
 import subprocess
@@ -40,12 +41,12 @@ def test_parquet_is_read_by_others_and_comes_back(shard: Path, tmp_path: Path, c
     assert {field.name: str(field.type) for field in table.schema} == {
         "image": "binary",
         "label": "int64",
-        "score": "list<element: float>",
+        "score": "float",
         "words": "list<element: binary>",
     }
     rows = table.slice(3, 2).to_pylist()
     assert [row["label"] for row in rows] == [3, 0]
-    assert [row["score"] for row in rows] == [None, [0.5]]
+    assert [row["score"] for row in rows] == [None, 0.5]
     assert rows[1]["words"] == [b"a"]
     assert polars.read_parquet(tmp_path / "a.parquet")["label"].sum() == sum(number % 4 for number in range(240))
     [(count,)] = duckdb.sql(f"select count(score) from '{tmp_path}/a.parquet'").fetchall()
@@ -124,6 +125,174 @@ def test_foreign_parquet(tmp_path: Path, called: Call) -> None:
     ]
 
 
+def there_and_back(table: pyarrow.Table, folder: Path, called: Call, *words: str) -> tuple[pyarrow.Table, str]:
+    """A Parquet file as TFRecord and back, and what was said of it on standard error."""
+    for path in folder.glob("*"):
+        path.unlink()
+    parquet.write_table(table, folder / "a.parquet")
+    said = called("convert", folder / "a.parquet", folder / "a.tfrecord")
+    back = called("convert", *words, folder / "a.tfrecord", folder / "b.parquet")
+    assert (said.code, back.code) == (0, 0), said.err + back.err
+    return parquet.read_table(folder / "b.parquet"), said.err + back.err
+
+
+def test_what_is_narrowed_is_said_in_one_line(tmp_path: Path, called: Call) -> None:
+    columns = {
+        "exact": [0.25, None, float("nan"), float("inf")],
+        "score": [0.6369616873, None, 0.5, 0.1],
+        "vector": [[0.5], [], None, [0.1, 1e300]],
+        "ok": [True, None, False, True],
+        "id": [1, 2, None, 2**63 - 1],
+    }
+    parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+    done = called("convert", "--json", tmp_path / "a.parquet", tmp_path / "a.tfrecord")
+    assert done.err == (
+        "streamrec: score: float64 -> float32 (largest change 1.1e-08); vector: float64 -> float32 (values beyond its "
+        "range become infinite); ok: bool -> int64\n"
+    )
+    assert done.json["files"][0]["records"] == 4
+    exact = pyarrow.table({name: columns[name] for name in ("exact", "id")})
+    table, said = there_and_back(exact, tmp_path, called)
+    assert said == ""
+    assert repr(table.to_pydict()) == repr(exact.to_pydict())
+
+
+def test_json_numbers_that_float32_does_not_hold(tmp_path: Path, called: Call) -> None:
+    (tmp_path / "a.jsonl").write_text('{"x": 0.1, "y": [1.5, NaN, Infinity], "ok": true}\n{"x": 0.25}\n')
+    assert called("convert", tmp_path / "a.jsonl", tmp_path / "a.tfrecord").err == "streamrec: ok: bool -> int64\n"
+    assert called("convert", tmp_path / "a.tfrecord", tmp_path / "b.jsonl").err == ""
+    assert called("convert", tmp_path / "b.jsonl", tmp_path / "b.tfrecord").err == "", "our own JSON loses nothing"
+    (tmp_path / "c.jsonl").write_text('{"x": 0.6369616873, "y": [1.5, 9007199254740993], "z": 1e400, "e": []}\n')
+    assert called("convert", tmp_path / "c.jsonl", tmp_path / "c.tfrecord").err == (
+        "streamrec: x: numbers -> float32 (largest change 1.1e-08); y: numbers -> float32 (largest change 1); "
+        "z: numbers -> float32 (values beyond its range become infinite); "
+        "e: [] -> no kind (where no line before shows one; --schema says it)\n"
+    )
+    for number in ("9223372036854775808", "1" + "0" * 400):
+        (tmp_path / "d.jsonl").write_text(f'{{"x": 1}}\n{{"x": {number}}}\n')
+        done = called("convert", tmp_path / "d.jsonl", tmp_path / "d.tfrecord")
+        assert (done.code, "record 1, feature 'x': " in done.err) == (1, True), done.err
+    (tmp_path / "d.jsonl").write_text(f'{{"x": [0.5, 1{"0" * 400}]}}\n')
+    done = called("convert", tmp_path / "d.jsonl", tmp_path / "d.tfrecord")
+    assert (done.code, "record 0, feature 'x': " in done.err) == (1, True), done.err
+
+
+def test_tables_of_duckdb_and_polars_come_back(tmp_path: Path, called: Call) -> None:
+    frame = polars.DataFrame(
+        {
+            "id": [1, 2, 3, 4],
+            "name": ["Zoë\xa0\U0001f469\u200d\U0001f52c", "", None, "b"],
+            "score": [0.5, None, 0.0, -1.5],
+            "count": [None, 0, 7, None],
+            "tags": [["a", "ü"], [], None, ["c"]],
+            "raw": [b"\xff", b"", None, b"a"],
+        },
+        schema_overrides={"score": polars.Float32},
+    )
+    (tmp_path / "new").mkdir()
+    table, said = there_and_back(frame.to_arrow(), tmp_path / "new", called, "--text", "name,tags")
+    assert said == ""
+    back = polars.read_parquet(tmp_path / "new" / "b.parquet")
+    assert back.select(frame.columns).equals(frame)
+    assert back.select(frame.columns).schema == frame.schema
+    duckdb.sql(f"copy (select * from '{tmp_path}/new/b.parquet') to '{tmp_path}/duck.parquet'")
+    table, said = there_and_back(parquet.read_table(tmp_path / "duck.parquet"), tmp_path / "new", called)
+    assert said == "streamrec: name, tags: text -> binary (--text name,tags keeps text)\n"
+    types = ", ".join(f"any_value(typeof({name}))" for name in ("id", "name", "score", "count", "tags", "raw"))
+    for path, text in ((tmp_path / "duck.parquet", "VARCHAR"), (tmp_path / "new" / "b.parquet", "BLOB")):
+        found = duckdb.sql(f"select {types} from '{path}'").fetchall()
+        assert found == [("BIGINT", text, "FLOAT", "BIGINT", f"{text}[]", "BLOB")]
+    assert duckdb.sql(f"select avg(score), avg(count) from '{tmp_path}/new/b.parquet'").fetchall() == [(-1 / 3, 3.5)]
+    assert table.num_rows == 4
+
+
+def test_missing_empty_and_no_kind_are_three_things(tmp_path: Path, called: Call) -> None:
+    rows: list[dict[str, Any]] = [
+        {"a": 1, "b": [1, 2], "c": 0.5},
+        {"b": np.array([], np.int64), "c": []},
+        {"b": []},
+        {"a": 2},
+    ]
+    data = [streamrec.encode_example(row) for row in rows]
+    (tmp_path / "a.tfrecord").write_bytes(streamrec.encode_records(data))
+    for ending in ("parquet", "jsonl", "tar"):
+        done = called("convert", tmp_path / "a.tfrecord", tmp_path / f"a.{ending}")
+        listed = "streamrec: c: 0 or 1 values -> list (some records hold it empty, which is not null)\n"
+        assert done.err == (listed if ending == "parquet" else "")
+        assert called("convert", tmp_path / f"a.{ending}", tmp_path / f"{ending}.tfrecord").code == 0
+        assert records(tmp_path / f"{ending}.tfrecord") == [Example.FromString(record) for record in data]
+    table = parquet.read_table(tmp_path / "a.parquet")
+    assert table["a"].to_pylist() == [1, None, None, 2]
+    assert table["b"].to_pylist() == [[1, 2], [], [None], None]
+
+
+@pytest.mark.parametrize(
+    ("array", "kind", "found"),
+    [
+        (pyarrow.array([None, 5], pyarrow.int8()), int, [[], [5]]),
+        (pyarrow.array([None, 2**63 - 1], pyarrow.uint64()), int, [[], [2**63 - 1]]),
+        (pyarrow.array([None, 1.5], pyarrow.float16()), float, [[], [1.5]]),
+        (pyarrow.array([None, float("nan")]), float, [[], [float("nan")]]),
+        (pyarrow.array([None, False]), int, [[], [0]]),
+        (pyarrow.array([None, "a"]).dictionary_encode(), bytes, [[], [b"a"]]),
+        (pyarrow.array([None, "a"], pyarrow.string_view()), bytes, [[], [b"a"]]),
+        (pyarrow.array([None, [1, 2]], pyarrow.list_(pyarrow.int32(), 2)), int, [[], [1, 2]]),
+        (pyarrow.array([None, None]), bytes, [[], []]),
+    ],
+    ids=lambda value: str(value.type)[:30] if isinstance(value, pyarrow.Array) else "",
+)
+def test_null_is_a_missing_feature(
+    tmp_path: Path, called: Call, array: pyarrow.Array, kind: type, found: list[list[Any]]
+) -> None:
+    parquet.write_table(pyarrow.table({"x": array, "y": [1, 1]}), tmp_path / "a.parquet")
+    assert called("convert", tmp_path / "a.parquet", tmp_path / "a.tfrecord").code == 0
+    serialized = list(streamrec.TFRecordDataset(f"{tmp_path}/a.tfrecord"))
+    x = streamrec.parse_example(serialized, {"x": streamrec.RaggedFeature(kind)})["x"]
+    assert isinstance(x, streamrec.RaggedTensor)
+    [splits] = x.nested_row_splits
+    rows = [np.asarray(x.flat_values)[first:last].tolist() for first, last in itertools.pairwise(splits)]
+    assert repr(rows) == repr(found)
+
+
+@pytest.mark.parametrize(
+    ("array", "said"),
+    [
+        (pyarrow.array([1, 2**63], pyarrow.uint64()), "record 1, feature 'x': a value that is no int64"),
+        (pyarrow.array([[1], [1, None]]), "record 1, feature 'x': a null within a list"),
+        (pyarrow.array([[[1]], [[2]]]), "feature 'x': a column of list<"),
+        (
+            pyarrow.array([[[1]]] * 2, pyarrow.list_(pyarrow.large_list(pyarrow.int8()))),
+            "feature 'x': a column of list<",
+        ),
+        (pyarrow.array([1, 2], pyarrow.decimal128(5, 2)), "feature 'x': a column of decimal128"),
+        (pyarrow.array([1, 2], pyarrow.date32()), "feature 'x': a column of date32"),
+        (pyarrow.array([{"a": 1}, {"a": 2}]), "feature 'x': a column of struct"),
+    ],
+    ids=lambda value: str(value.type)[:30] if isinstance(value, pyarrow.Array) else "",
+)
+def test_what_no_example_holds_is_refused(tmp_path: Path, called: Call, array: pyarrow.Array, said: str) -> None:
+    parquet.write_table(pyarrow.table({"x": array, "y": [1, 1]}), tmp_path / "a.parquet")
+    done = called("convert", tmp_path / "a.parquet", tmp_path / "a.tfrecord")
+    assert (done.code, said in done.err, (tmp_path / "a.tfrecord").exists()) == (1, True, False), done.err
+
+
+def test_text_that_is_none_is_named(tmp_path: Path, called: Call) -> None:
+    for number in range(2):
+        rows: list[dict[str, Any]] = [{"name": "a", "image": PNG}] * 100
+        if number:
+            rows[57] = {"name": b"\xe9"}
+        data = streamrec.encode_records([streamrec.encode_example(row) for row in rows])
+        (tmp_path / f"{number}.tfrecord").write_bytes(data)
+    done = called("convert", "--text", "name", f"{tmp_path}/*.tfrecord", tmp_path / "a.parquet")
+    assert done.code == 1
+    assert "record 57, feature 'name': bytes that are not UTF-8 (unexpected end of data at byte 0)" in done.err
+    assert f"(in {tmp_path}/1.tfrecord)" in done.err
+    assert called("convert", f"{tmp_path}/*.tfrecord", tmp_path / "a.parquet").err == "", "not all of it is text"
+    assert called("convert", f"{tmp_path}/0.tfrecord", tmp_path / "b.parquet").err.startswith(
+        "streamrec: name: text -> "
+    )
+
+
 def test_foreign_json_lines(tmp_path: Path, called: Call) -> None:
     path = tmp_path / "a.ndjson"
     path.write_text('{"id": 1, "x": 1, "ok": true, "t": null, "e": []}\n\n{"id": 2, "x": 1.5, "t": "ü", "e": ["a"]}\n')
@@ -183,6 +352,9 @@ def test_a_foreign_tar(tmp_path: Path, called: Call) -> None:
         (["--shard-records", "3", "SHARD", "out.parquet"], "write out.parquet-{shard:05d}"),
         (["SHARD", "there.jsonl"], "there.jsonl is there already"),
         (["--schema", "there.jsonl", "SHARD", "a.parquet"], "streamrec info --json SOURCE > there.jsonl"),
+        (["--text", "wrods", "SHARD", "a.parquet"], "no record has wrods: they have image, label, score, words"),
+        (["--text", "label", "SHARD", "a.parquet"], "label is int64, and only bytes become text"),
+        (["--text", "words", "SHARD", "a.jsonl"], "--text is for Parquet, which a.jsonl is not"),
     ],
 )
 def test_wrong_usage(
@@ -198,11 +370,11 @@ def test_wrong_usage(
 def test_a_schema_that_the_data_does_not_keep(shard: Path, tmp_path: Path, called: Call) -> None:
     about = called("info", "--json", shard).json
     [score] = [row for row in about["features"] if row["name"] == "score"]
-    score["present"] = 1
+    score["kind"] = "int64"
     (tmp_path / "schema.json").write_text(json.dumps(about))
     done = called("convert", "--schema", tmp_path / "schema.json", shard, tmp_path / "a.parquet")
     assert done.code == 1
-    assert "record 0, feature 'score': 0 value where the columns say one float32: leave --schema out" in done.err
+    assert "record 1, feature 'score': 1 float32 where the columns say one int64: leave --schema out" in done.err
     assert not (tmp_path / "a.parquet").exists()
 
 
@@ -210,10 +382,11 @@ def test_a_schema_that_the_data_does_not_keep(shard: Path, tmp_path: Path, calle
     ("bad", "arguments", "said"),
     [
         ({"label": b"four"}, [], "bytes where np.int64 was seen in the records before"),
-        ({}, ["--schema", "SCHEMA"], "0 value where the columns say one int64"),
+        ({"label": [1, 2]}, ["--schema", "SCHEMA"], "2 int64 where the columns say one int64"),
+        ({"label": []}, ["--schema", "SCHEMA"], "no kind where the columns say one int64"),
         (b"\x0a\xff", ["--to", "jsonl"], "2 bytes that are no Example"),
     ],
-    ids=["kind", "missing", "no-example"],
+    ids=["kind", "two", "no-kind", "no-example"],
 )
 def test_an_error_names_the_shard_and_its_record(
     tmp_path: Path, called: Call, bad: Any, arguments: list[str], said: str

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec import Example, FeatureError, encode_sequence_example, infer_features
-from streamrec.interchange import codec_of, columns_of, combined
+from streamrec.interchange import Changes, codec_of, columns_of, combined
 from streamrec.interchange.features import Reading
 from tests.effort import draws
 
@@ -66,8 +66,9 @@ def bits(value: object) -> object:
 def there_and_back(name: str, records: list[bytes], block: int = 2) -> list[bytes]:
     codec = codec_of(name)
     blocks = [records[first : first + block] for first in range(0, len(records), block)]
-    columns = columns_of(combined(map(infer_features, blocks))) if codec.needs_columns else ()
-    encoder = codec.encoder(columns, 0)
+    changes = Changes()
+    columns = columns_of(combined(map(infer_features, blocks)), changes) if codec.needs_columns else ()
+    encoder = codec.encoder(columns, 0, changes)
     made = [*map(encoder.write, blocks)]
     file = io.BytesIO(b"".join(made) + encoder.finish())
     return [record for batch in codec.decode(file, Reading()) for record in batch]
@@ -93,5 +94,5 @@ def test_records_come_back_from_parquet(records: list[bytes]) -> None:
 @pytest.mark.parametrize("name", ["jsonl", "webdataset", "parquet"])
 def test_a_sequence_example_is_refused(name: str) -> None:
     with pytest.raises(FeatureError, match="record 1: a SequenceExample: only Examples can be converted"):
-        encoder = codec_of(name).encoder((), 0)
+        encoder = codec_of(name).encoder((), 0, Changes())
         encoder.write([Example().SerializeToString(), encode_sequence_example({"a": 1}, {"b": [[1], [2]]})])

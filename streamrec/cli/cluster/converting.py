@@ -9,13 +9,13 @@ from functools import partial
 
 from streamrec import Schema, ShardInfo
 from streamrec.cli.cluster.tasks import map_on
-from streamrec.cli.converting import Conversion, Written, placing, read, schema_in, write_files
+from streamrec.cli.converting import Conversion, Written, as_text, placing, read, schema_in, write_files
 from streamrec.cli.progress import Meter
 from streamrec.cli.reading import run
 from streamrec.cli.resharding import Target, check_numbered, write_limited, write_manifest
 from streamrec.cli.sources import Found, storages_for
 from streamrec.cli.writing import Rollback
-from streamrec.interchange import Column, Format, codec_of, columns_of, combined
+from streamrec.interchange import Changes, Column, Format, codec_of, columns_of, combined
 
 __all__ = ["Work", "convert_on"]
 
@@ -29,23 +29,29 @@ class Work:
         target: Where all files go.
         form: What is written.
         columns: What all records hold; None where that was not asked for, or is not known yet.
+        text: Features whose bytes become text.
     """
 
     how: Conversion
     target: Target
     form: Format
     columns: tuple[Column, ...] | None
+    text: Sequence[str]
 
 
 async def convert_on(found: Sequence[Found], work: Work, manifest: str | None, rollback: Rollback) -> list[Written]:
-    """Converts all files; returns the new ones, and writes the manifest where there is to be one."""
+    """Converts all files, and notes what changes; returns the new ones, and writes the manifest if one is wanted."""
+    changes = work.how.reading.changes
     if len(found) > 1:
         check_numbered(work.target.pattern)
     if work.form.name != "tfrecord" and work.columns is None and codec_of(work.form.name).needs_columns:
         schemas = await map_on(partial(infer_one, work), found)
-        work = replace(work, columns=columns_of(combined(schemas)))
+        work = replace(work, columns=as_text(columns_of(combined(schemas), changes), work.text))
     numbered = list(enumerate(found))
-    made = await map_on(partial(convert_one, work), numbered, lambda item: rollback.add(item.path))
+    results = await map_on(partial(convert_one, work), numbered, lambda result: rollback.add(result[0].path))
+    made = [item for item, _ in results]
+    for _, changed in results:
+        changes.update(changed)
     if manifest is not None:
         shards = [item for item in made if isinstance(item, ShardInfo)]
         async with storages_for(work.target.storage_options) as storages:
@@ -63,8 +69,9 @@ def infer_one(work: Work, item: Found) -> Schema:
     return run(infer())
 
 
-def convert_one(work: Work, numbered: tuple[int, Found]) -> Written | ShardInfo:
-    """Converts one file; runs on a worker."""
+def convert_one(work: Work, numbered: tuple[int, Found]) -> tuple[Written | ShardInfo, Changes]:
+    """Converts one file; returns it and what changes in it; runs on a worker."""
+    changes = work.how.reading.changes
     number, item = numbered
     target = replace(work.target, pattern=work.target.pattern.format(shard=number))
 
@@ -77,7 +84,8 @@ def convert_one(work: Work, numbered: tuple[int, Found]) -> Written | ShardInfo:
             if work.form.name == "tfrecord":
                 [shard] = await write_limited(records, target, rollback, None, None)
                 return shard
-            [written] = await write_files(records, target, work.form, work.columns or (), rollback, None, None)
+            limits = None, None, changes
+            [written] = await write_files(records, target, work.form, work.columns or (), rollback, *limits)
             return written
 
-    return run(convert())
+    return run(convert()), changes

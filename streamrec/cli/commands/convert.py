@@ -13,8 +13,8 @@ import click
 from streamrec.cli import options
 from streamrec.cli.cluster.converting import Work, convert_on
 from streamrec.cli.cluster.tasks import connect, ray_option
-from streamrec.cli.converting import Conversion, Written, placing, read, schema_in, write_files
-from streamrec.cli.output import format_bytes, plural, print_json, print_line
+from streamrec.cli.converting import Conversion, Written, as_text, placing, read, schema_in, write_files
+from streamrec.cli.output import format_bytes, plural, print_error, print_json, print_line
 from streamrec.cli.progress import progress
 from streamrec.cli.reading import run, total_bytes
 from streamrec.cli.resharding import (
@@ -28,7 +28,7 @@ from streamrec.cli.resharding import (
 )
 from streamrec.cli.sources import Found, directory_of, find_records, storages_for
 from streamrec.cli.writing import Rollback, compression_of
-from streamrec.interchange import FORMATS, Column, Format, Reading, codec_of, columns_of, format_of
+from streamrec.interchange import FORMATS, Changes, Column, Format, Reading, codec_of, columns_of, format_of
 
 __all__ = ["command"]
 
@@ -45,6 +45,7 @@ class Plan:
     Attributes:
         target: Where to.
         form: The format.
+        text: Features whose bytes become text.
         shard_bytes, shard_records: How much one file takes; None for no limit.
         overwrite: Whether what is there is replaced.
         ray_address: The cluster that does the work, a file for each SOURCE; None for this process.
@@ -52,6 +53,7 @@ class Plan:
 
     target: Target
     form: Format
+    text: Sequence[str]
     shard_bytes: int | None
     shard_records: int | None
     overwrite: bool
@@ -69,6 +71,7 @@ class Plan:
         "streamrec convert 's3://bucket/train-*.tfrecord' train.parquet",
         "streamrec convert --shard-bytes 200MB data/ 's3://bucket/train-{shard:05d}.tar'",
         "streamrec convert 'table-*.parquet' 'train-{shard:05d}.tfrecord'",
+        "streamrec convert --text title,tags train.tfrecord train.parquet",
         "streamrec convert --features label,text train.tfrecord train.jsonl.gz",
     ),
 )
@@ -77,6 +80,7 @@ class Plan:
 @click.option("--from", "source", type=FORMAT, help="What SOURCEs are.  [default: as their names end]")
 @click.option("--to", "wanted", type=FORMAT, help="What TARGET is.  [default: as it ends]")
 @options.features
+@click.option("--text", metavar="A,B", callback=options.parsed_names, help="Features whose bytes are text in Parquet.")
 @click.option("--schema", metavar="FILE", help="Kinds of features, as `streamrec info --json` prints them.")
 @click.option("--shard-bytes", metavar="SIZE", callback=options.parsed_size, help="Files of about this size.")
 @click.option("--shard-records", type=click.IntRange(1), metavar="N", help="Files of up to N records.")
@@ -91,6 +95,7 @@ def command(
     source: str | None,
     wanted: str | None,
     features: Sequence[str] | None,
+    text: Sequence[str] | None,
     schema: str | None,
     shard_bytes: int | None,
     shard_records: int | None,
@@ -112,6 +117,11 @@ def command(
         endings = ", ".join(endings[0] for endings in FORMATS.values())
         raise click.UsageError(f"{target} has the ending of a format that is not written: use {endings}, or --to")
     form = format_of(target, wanted)
+    if text and form.name != "parquet":
+        raise click.UsageError(
+            f"--text is for Parquet, which {target} is not: JSON lines has text wherever bytes are UTF-8, and TFRecord "
+            "and tar hold bytes"
+        )
     pattern = target_pattern(target, form)
     if shard_bytes or shard_records:
         check_numbered(pattern)
@@ -123,10 +133,12 @@ def command(
         shard_bytes = SHARD_BYTES
     compression = compression_of(pattern, None) if form.name == "tfrecord" else ""
     goal = Target(pattern, compression, target_options or storage_options)
-    plan = Plan(goal, form, shard_bytes, shard_records, overwrite, ray_address)
+    plan = Plan(goal, form, text or (), shard_bytes, shard_records, overwrite, ray_address)
     if ray_address is not None:
         connect(ray_address)
-    written = run(convert(sources, source, features, schema, plan, storage_options))
+    written, changes = run(convert(sources, source, features, schema, plan, storage_options))
+    if changed := str(changes):
+        print_error(changed)
     if as_json:
         print_json({"files": [asdict(file) for file in written], "manifest": plan.manifest})
         return
@@ -151,33 +163,37 @@ async def convert(
     schema: str | None,
     plan: Plan,
     storage_options: Mapping[str, Any],
-) -> list[Written]:
-    """Reads and writes; returns the new files."""
+) -> tuple[list[Written], Changes]:
+    """Reads and writes; returns the new files, and what they hold otherwise than the SOURCEs."""
     async with storages_for(storage_options) as storages, storages_for(plan.target.storage_options) as goal:
         found = await find_records(storages, sources)
         columns = None if schema is None else await read_schema(storages, schema, features)
         await check_target(goal, found, plan.target, plan.manifest, plan.overwrite)
         kinds = {column.name: column.kind for column in columns or () if column.kind is not None}
-        how = Conversion(source, Reading(None if features is None else frozenset(features), kinds), storage_options)
+        if columns is not None:
+            columns = as_text(columns, plan.text)
+        reading = Reading(None if features is None else frozenset(features), kinds)
+        how = Conversion(source, reading, storage_options)
         async with placing(found, how), Rollback(plan.target.storage_options) as rollback:
             if plan.ray_address is not None:
-                work = Work(how, plan.target, plan.form, columns)
-                return await convert_on(found, work, plan.manifest, rollback)
+                work = Work(how, plan.target, plan.form, columns, plan.text)
+                return await convert_on(found, work, plan.manifest, rollback), reading.changes
             if plan.form.name == "tfrecord":
-                return await write_tfrecords(found, how, plan, rollback)
+                return await write_tfrecords(found, how, plan, rollback), reading.changes
             if columns is None and codec_of(plan.form.name).needs_columns:
-                columns = await infer(found, how)
+                columns = as_text(await infer(found, how), plan.text)
             with progress("writing", total_bytes(found)) as meter:
                 async with aclosing(read(found, how, meter)) as records:
-                    limits = plan.shard_bytes, plan.shard_records
-                    return await write_files(records, plan.target, plan.form, columns or (), rollback, *limits)
+                    limits = plan.shard_bytes, plan.shard_records, reading.changes
+                    written = await write_files(records, plan.target, plan.form, columns or (), rollback, *limits)
+                    return written, reading.changes
 
 
 async def infer(found: Sequence[Found], how: Conversion) -> tuple[Column, ...]:
     """Reads everything once, for what it holds."""
     with progress("looking", total_bytes(found)) as meter:
         async with aclosing(read(found, how, meter)) as records:
-            return columns_of(await schema_in(records))
+            return columns_of(await schema_in(records), how.reading.changes)
 
 
 async def write_tfrecords(found: Sequence[Found], how: Conversion, plan: Plan, rollback: Rollback) -> list[Written]:
@@ -203,7 +219,7 @@ async def read_schema(storages: Any, path: str, features: Sequence[str] | None) 
             Column(
                 row["name"],
                 None if row["kind"] == "unknown" else row["kind"],
-                row["values"] == [1, 1] and row["present"] == 1,
+                row["values"] == [1, 1],
             )
             for row in rows
         )
