@@ -19,12 +19,12 @@ __all__ = [
     "display_text",
     "escape",
     "escape_json",
-    "is_safe",
     "logger",
     "mask_name",
     "mask_secrets",
     "mask_values",
     "masked_cause",
+    "text_of",
 ]
 
 _HARMLESS: Final = re.compile(
@@ -49,6 +49,7 @@ SENSITIVE: Final = (
 _SENSITIVE_NAME: Final = re.compile(rf"(?i).*{SENSITIVE}")
 
 _UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ud800-\udfff]")
+_CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _UNSAFE_IN_LINES: Final = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x09\x0b-\x1f"))
 _UNSAFE_IN_JSON: Final = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", ""))
 
@@ -112,9 +113,21 @@ def escape(text: str, *, lines: bool = False) -> str:
     return unsafe.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
 
 
-def is_safe(text: str) -> bool:
-    """Whether a terminal shows this text as it is; line feeds, returns and tabs are allowed."""
-    return not _UNSAFE.search(text.translate({9: None, 10: None, 13: None}))
+def text_of(data: bytes) -> str | None:
+    r"""The text that bytes are: UTF-8 without control characters, except tabs and line ends. Else None.
+
+    Spaces of all widths, joiners, soft hyphens, direction marks and letters that this Python does not know are text. What
+    a terminal would obey, `escape` escapes.
+
+    Examples:
+        >>> text_of("caf\u00e9\u00a0\u200d\n".encode()), text_of(b"\x1b[2J"), text_of(b"\xff")
+        ('caf\xe9\xa0\u200d\n', None, None)
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    return None if _CONTROL.search(text) else text
 
 
 def escape_json(text: str) -> str:

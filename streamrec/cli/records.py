@@ -1,7 +1,7 @@
 """A record as a person reads it, and as JSON.
 
-- A record is an Example, a SequenceExample, or plain bytes: `kind_of` looks at some of them.
-- Bytes that are printable UTF-8 are text. In JSON all others are `{"base64": "..."}`.
+- A record is an Example, a SequenceExample, or plain bytes: `kind_of_all` looks at some of them.
+- Bytes are text as `text_of` has it. In JSON all others are `{"base64": "..."}`.
 - Values are lists in JSON, also where there is one: so they are in an Example.
 """
 
@@ -11,43 +11,39 @@ import base64
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal
+from itertools import islice
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from streamrec import Example, SequenceExample
-from streamrec.display import escape, is_safe
+from streamrec import SequenceExample
+from streamrec.display import escape, text_of
+from streamrec.interchange import Kind, kind_of
 
-__all__ = ["Kind", "as_json", "as_lines", "features_in", "image_type", "kind_of", "plain", "text_of"]
+__all__ = ["as_json", "as_lines", "image_type", "kind_of_all", "parts_of", "plain"]
 
-Kind = Literal["example", "sequence_example", "bytes"]
+KINDS: Final[tuple[Kind, ...]] = ("bytes", "sequence_example", "example")
+"""What all records are where some are this: a SequenceExample is also what an Example is, and bytes are what all are."""
 
 VALUES_SHOWN = 8
 CHARACTERS_SHOWN = 100
 MAGIC = {b"\xff\xd8\xff": "jpeg", b"\x89PNG\r\n\x1a\n": "png"}
 
 
-def kind_of(records: Iterable[bytes]) -> Kind:
-    """What these records are, all of them.
+def kind_of_all(records: Iterable[bytes], most: int | None = None) -> Kind | None:
+    """What these records are, all of them; None where all are empty, which does not say what others are.
+
+    Args:
+        records: The records.
+        most: How many records that are not empty are looked at; None for all.
 
     Examples:
         >>> from streamrec import encode_example
-        >>> kind_of([encode_example({"a": 1})]), kind_of([b"hello"])
-        ('example', 'bytes')
+        >>> kind_of_all([encode_example({}), encode_example({"a": 1})]), kind_of_all([b"hello"]), kind_of_all([b""])
+        ('example', 'bytes', None)
     """
-    found: Kind = "bytes"
-    for record in records:
-        try:
-            message: Any = SequenceExample.FromString(record)
-        except DecodeError:
-            return "bytes"
-        if message.feature_lists.feature_list:
-            return "sequence_example"
-        if message.context.feature:
-            found = "example"
-        elif record:
-            return "bytes"
-    return found
+    found = set(islice(filter(None, map(kind_of, records)), most))
+    return next((kind for kind in KINDS if kind in found), None)
 
 
 def image_type(value: bytes) -> str | None:
@@ -55,17 +51,24 @@ def image_type(value: bytes) -> str | None:
     return next((name for magic, name in MAGIC.items() if value.startswith(magic)), None)
 
 
-def features_in(record: bytes, kind: Kind) -> dict[str, list[Any]]:
-    """The features of a record by name, each a list of its values; those of a feature list are lists of lists."""
+def parts_of(record: bytes, kind: Kind) -> dict[str, dict[str, list[Any]]]:
+    """The features of a record by name, each a list of its values; those of a feature list are lists of lists.
+
+    An Example has one part, "features". A SequenceExample has two, "context" and "feature_lists", which may use a name
+    for one feature each. A record that is plain bytes, whatever the others are, has none.
+    """
+    try:
+        message: Any = SequenceExample.FromString(b"" if kind == "bytes" else record)
+    except DecodeError:
+        kind = "bytes"
     if kind == "bytes":
         return {}
-    message: Any = (Example if kind == "example" else SequenceExample).FromString(record)
-    top = message.features if kind == "example" else message.context
-    found = {name: values_of(feature) for name, feature in top.feature.items()}
-    if kind == "sequence_example":
-        lists = message.feature_lists.feature_list.items()
-        found |= {name: [values_of(feature) for feature in steps.feature] for name, steps in lists}
-    return dict(sorted(found.items()))
+    context = {name: values_of(feature) for name, feature in sorted(message.context.feature.items())}
+    lists = sorted(message.feature_lists.feature_list.items())
+    if kind == "example" and not lists:
+        return {"features": context}
+    steps = {name: [values_of(feature) for feature in found.feature] for name, found in lists}
+    return {"context": context, "feature_lists": steps}
 
 
 def values_of(feature: Any) -> list[Any]:
@@ -76,16 +79,27 @@ def values_of(feature: Any) -> list[Any]:
 def as_json(record: bytes, kind: Kind, wanted: Sequence[str] | None = None) -> str:
     r"""A record as one line of JSON: an object of its features, or the bytes. What it lacks of `wanted` is null.
 
+    A SequenceExample is an object of two of them, "context" and "feature_lists".
+
     Examples:
-        >>> from streamrec import encode_example
+        >>> from streamrec import encode_example, encode_sequence_example
         >>> as_json(encode_example({"id": 3, "name": "cat", "raw": b"\xff"}), "example")
         '{"id": [3], "name": ["cat"], "raw": [{"base64": "/w=="}]}'
+        >>> as_json(encode_sequence_example({"id": 3}, {"id": [1, 2]}), "sequence_example")
+        '{"context": {"id": [3]}, "feature_lists": {"id": [[1], [2]]}}'
     """
-    if kind == "bytes":
+    parts: dict[str, Any] = parts_of(record, kind)
+    if not parts:
         return json.dumps(plain(record), ensure_ascii=False)
-    found = features_in(record, kind)
     if wanted is not None:
-        found = {name: found.get(name) for name in wanted}  # type: ignore[misc]
+        lists = parts.get("feature_lists", {})
+        parts = {
+            part: {
+                name: found.get(name) for name in wanted if name in found or (found is not lists and name not in lists)
+            }
+            for part, found in parts.items()
+        }
+    found = parts.get("features", parts)
     return json.dumps(plain(found), ensure_ascii=False, allow_nan=False)
 
 
@@ -103,24 +117,18 @@ def plain(value: Any) -> Any:
     return {"base64": base64.b64encode(value).decode()} if text is None else text
 
 
-def text_of(value: bytes) -> str | None:
-    """The text that bytes are, or None."""
-    try:
-        text = value.decode()
-    except UnicodeDecodeError:
-        return None
-    return text if is_safe(text) else None
-
-
 def as_lines(record: bytes, kind: Kind, wanted: Sequence[str] | None = None) -> Iterator[str]:
     """A record for people: a line for each feature, long values cut."""
-    if kind == "bytes":
+    parts = parts_of(record, kind)
+    if not parts:
         yield format_value(record)
         return
-    found = features_in(record, kind)
-    for name in found if wanted is None else wanted:
-        values = found.get(name)
-        yield f"{name}: {'missing' if values is None else format_values(values)}"
+    for part, found in parts.items():
+        for name in found if wanted is None else filter(found.__contains__, wanted):
+            yield f"{'' if part == 'features' else f'{part} '}{name}: {format_values(found[name])}"
+    for name in wanted or ():
+        if not any(name in found for found in parts.values()):
+            yield f"{name}: missing"
 
 
 def format_values(values: Sequence[Any]) -> str:

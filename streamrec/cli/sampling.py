@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import streamrec
 from streamrec.cli.reading import map_concurrently
-from streamrec.cli.records import Kind, kind_of
+from streamrec.cli.records import kind_of_all
 from streamrec.cli.sources import Found
+from streamrec.interchange import Kind
 
 __all__ = ["SHARDS", "Sample", "take_sample"]
 
@@ -37,7 +38,7 @@ class Sample:
     @cached_property
     def kind(self) -> Kind:
         """What the records are."""
-        return kind_of(self.records)
+        return kind_of_all(self.records) or ("example" if self.records else "bytes")
 
     @cached_property
     def schema(self) -> streamrec.Schema | None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 import click
@@ -15,14 +15,15 @@ import streamrec
 from streamrec.cli.output import print_line, print_record
 from streamrec.cli.progress import progress
 from streamrec.cli.reading import blocks, total_bytes
-from streamrec.cli.records import Kind, as_json, as_lines, features_in, kind_of
+from streamrec.cli.records import as_json, as_lines, kind_of_all, parts_of
 from streamrec.cli.sources import Found, find_records, storages_for
 from streamrec.display import escape_json
+from streamrec.interchange import Kind
 
 __all__ = ["Showing", "show", "show_numbered"]
 
 KIND_RECORDS = 100
-"""Records of the first block that say what the others are."""
+"""Records, empty ones not counted, of the first block that say what the others are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,16 +156,16 @@ class Printer:
             for view in block.frames.views():
                 sys.stdout.buffer.write(view)
             return
-        if self._kind is None:
-            self._kind = kind_of(islice(block.frames, KIND_RECORDS))
+        self._kind = self._kind or kind_of_all(block.frames, KIND_RECORDS)
+        kind = self._kind or "example"
         for index, record in enumerate(block.frames):
-            self._note(record, self._kind)
+            self._note(record, kind)
             if self.showing.form == "raw":
-                self._show_raw(record, self._kind)
+                self._show_raw(record, kind)
             elif self.showing.form == "json":
-                print(escape_json(as_json(record, self._kind, self.showing.features)))
+                print(escape_json(as_json(record, kind, self.showing.features)))
             else:
-                self._show_text(block, index, record, self._kind)
+                self._show_text(block, index, record, kind)
 
     def end(self) -> None:
         """Says on standard error which features no record had.
@@ -179,14 +180,14 @@ class Printer:
 
     def _note(self, record: bytes, kind: Kind) -> None:
         if self._missing:
-            names = features_in(record, kind).keys()
+            names = set().union(*parts_of(record, kind).values())
             self._missing -= names
             self._met |= names
 
     def _show_raw(self, record: bytes, kind: Kind) -> None:
-        found = features_in(record, kind)
-        for name in self.showing.features or ():
-            for value in found.get(name, ()):
+        parts = parts_of(record, kind).values()
+        for found in chain.from_iterable(part.get(name, ()) for name in self.showing.features or () for part in parts):
+            for value in found if isinstance(found, list) else [found]:
                 sys.stdout.buffer.write(value if isinstance(value, bytes) else str(value).encode())
 
     def _show_text(self, block: Block, index: int, record: bytes, kind: Kind) -> None:

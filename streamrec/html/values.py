@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.display import is_safe
+from streamrec.display import text_of
 from streamrec.html.elements import element, fragment, table, text
 
 __all__ = ["ROWS", "Budget", "payloads", "rows_of", "shown"]
@@ -76,11 +76,8 @@ def _bytes(value: bytes, budget: Budget) -> str:
     kind = next((name for magic, name in MAGIC.items() if value.startswith(magic)), None)
     if kind is not None:
         return _image(value, budget, kind)
-    try:
-        told = value.decode()
-    except UnicodeDecodeError:
-        told = "\0"
-    if is_safe(told[: 2 * CHARACTERS]):
+    told = text_of(value)
+    if told is not None:
         return text(told, CHARACTERS)
     return element("small", text(f"{len(value):,} bytes: {value[:12].hex(' ')}{'…' if len(value) > 12 else ''}"))
 

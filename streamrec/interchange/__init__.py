@@ -6,7 +6,7 @@ as it was: its kind, its values, an empty list, a missing feature. `features.py`
 """
 
 from streamrec.interchange.columns import Changes, Column, columns_of, combined
-from streamrec.interchange.features import Codec, Encoder, Reading, example_of, features_of
+from streamrec.interchange.features import Codec, Encoder, Kind, Reading, example_of, features_of, kind_of
 from streamrec.interchange.formats import FORMATS, Format, codec_of, format_of
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Column",
     "Encoder",
     "Format",
+    "Kind",
     "Reading",
     "codec_of",
     "columns_of",
@@ -23,4 +24,5 @@ __all__ = [
     "example_of",
     "features_of",
     "format_of",
+    "kind_of",
 ]

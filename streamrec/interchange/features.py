@@ -12,7 +12,7 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Final, NamedTuple, Protocol
+from typing import Any, BinaryIO, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from google.protobuf.message import DecodeError
 
@@ -29,13 +29,17 @@ __all__ = [
     "KINDS",
     "Codec",
     "Encoder",
+    "Kind",
     "Reading",
     "Values",
     "batched",
     "example_of",
     "features_of",
-    "is_text",
+    "kind_of",
 ]
+
+Kind: TypeAlias = Literal["example", "sequence_example", "bytes"]
+"""What a record is."""
 
 INT64: Final = "int64"
 FLOAT: Final = "float32"
@@ -121,23 +125,41 @@ class Codec:
     needs_columns: bool = False
 
 
+def kind_of(record: bytes) -> Kind | None:
+    r"""What a record is; None for an empty one, and for an Example without features, which may be either kind.
+
+    Examples:
+        >>> kind_of(b"hello"), kind_of(b"\n\x00"), kind_of(b"")
+        ('bytes', None, None)
+    """
+    try:
+        message: Any = SequenceExample.FromString(record)  # an Example is one without feature lists
+    except DecodeError:
+        return "bytes"
+    if message.feature_lists.feature_list:
+        return "sequence_example"
+    if message.context.feature:
+        return "example"
+    return None if not record or message.HasField("context") or message.HasField("feature_lists") else "bytes"
+
+
 def features_of(record: bytes, number: int) -> dict[str, Values]:
     """The features of a serialized Example, in the order of their names.
 
     Raises:
         FeatureError: The record is no Example. Says its number.
     """
-    try:
-        message: Any = SequenceExample.FromString(record)  # an Example is one without feature lists
-    except DecodeError as error:
-        raise FeatureError(f"{len(record):,} bytes that are no Example: {error}", None, number) from error
-    if message.feature_lists.feature_list:
+    kind = kind_of(record)
+    if kind == "bytes":
+        raise FeatureError(f"{len(record):,} bytes that are no Example", None, number)
+    if kind == "sequence_example":
         raise FeatureError(
             "a SequenceExample: only Examples can be converted; parse it with parse_sequence_example, and write "
             "Examples",
             None,
             number,
         )
+    message: Any = SequenceExample.FromString(record)
     found = message.context.feature
     return {name: values_of(found[name]) for name in sorted(found)}
 
@@ -145,15 +167,6 @@ def features_of(record: bytes, number: int) -> dict[str, Values]:
 def values_of(feature: Any) -> Values:
     kind = feature.WhichOneof("kind")
     return NO_KIND if kind is None else Values(KINDS[kind], list(getattr(feature, kind).value))
-
-
-def is_text(data: bytes) -> bool:
-    """Whether bytes are UTF-8 without control characters other than tabs and ends of lines."""
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return CONTROL.search(data) is None
 
 
 def example_of(features: Mapping[str, Values]) -> bytes:

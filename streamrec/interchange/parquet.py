@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, Final
 import pyarrow as pa
 from pyarrow import parquet
 
+from streamrec.display import text_of
 from streamrec.errors import FeatureError
 from streamrec.interchange.arrow import examples_of
 from streamrec.interchange.columns import Changes, Column
@@ -27,7 +28,6 @@ from streamrec.interchange.features import (
     Values,
     batched,
     features_of,
-    is_text,
 )
 
 __all__ = ["CODEC"]
@@ -111,7 +111,7 @@ class ParquetEncoder:
 
     def _note_text(self, name: str, values: Sequence[bytes]) -> None:
         for value in filter(None, values):
-            (self._changes.text if is_text(value) else self._changes.binary).add(name)
+            (self._changes.binary if text_of(value) is None else self._changes.text).add(name)
 
 
 def type_of(column: Column) -> Any:

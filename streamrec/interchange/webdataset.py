@@ -23,6 +23,7 @@ from urllib.parse import unquote_to_bytes
 
 import numpy as np
 
+from streamrec.display import text_of
 from streamrec.interchange.features import (
     BYTES,
     FLOAT,
@@ -33,7 +34,6 @@ from streamrec.interchange.features import (
     batched,
     example_of,
     features_of,
-    is_text,
 )
 from streamrec.interchange.jsonl import feature_from_json, feature_to_json
 
@@ -112,7 +112,7 @@ def type_of(values: Values) -> tuple[str, bytes]:
         return "json", json.dumps(feature_to_json(values)).encode()
     data: bytes = values.values[0]
     image = next((kind for magic, kind in MAGIC.items() if data.startswith(magic)), None)
-    return image or ("txt" if is_text(data) else "bin"), data
+    return image or ("bin" if text_of(data) is None else "txt"), data
 
 
 def member(name: str, data: bytes) -> bytes:

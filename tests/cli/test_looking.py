@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from streamrec import encode_example, encode_records, encode_sequence_example
 from streamrec.cli import reading
 from tests.cli.conftest import PNG, Done, examples, place, run
 
@@ -109,3 +110,55 @@ def test_no_text_is_made_of_what_a_command_finds() -> None:
         return Sample()
 
     assert isinstance(reading.run(take()), Sample)
+
+
+def write(path: Path, records: list[bytes]) -> Path:
+    path.write_bytes(encode_records(records))
+    return path
+
+
+def test_a_context_and_a_feature_list_of_one_name_are_both_shown(tmp_path: Path, called: Call) -> None:
+    """As in a file of tensorflow/transform."""
+    record = encode_sequence_example({"x": [7], "id": 1}, {"x": [[1, 2], [3]], "tags": [[b"a"], []]})
+    shard = write(tmp_path / "a.tfrecord", [record])
+    wanted = {"context": {"id": [1], "x": [7]}, "feature_lists": {"tags": [["a"], []], "x": [[1, 2], [3]]}}
+    for command in ("head", "cat"):
+        assert called(command, "--json", shard).json == wanted
+        assert called(command, "--json", "--features", "x,tags", shard).json == {
+            "context": {"x": [7]},
+            "feature_lists": {"x": [[1, 2], [3]], "tags": [["a"], []]},
+        }
+        text = called(command, shard).out
+        assert "  context x: 7\n" in text
+        assert "  feature_lists x: [[1, 2], 3]\n" in text
+    assert called("info", "--json", shard).json["sample"] == wanted
+    shown = [(item["name"], item["steps"]) for item in called("info", "--json", shard).json["features"]]
+    assert shown == [("id", None), ("x", None), ("tags", [2, 2]), ("x", [2, 2])]
+    assert called("cat", "--as", "raw", "--features", "x", shard).out == "7123"
+    stats = called("stat", "--json", shard).json["features"]
+    found = [(item["name"], item["feature_list"], item["values_per_record"]["mean"]) for item in stats]
+    assert found == [("id", False, 1.0), ("x", False, 1.0), ("tags", True, 1.0), ("x", True, 3.0)]
+
+
+@pytest.mark.parametrize("empty", [b"", encode_example({})])
+def test_an_empty_example_does_not_say_what_the_others_are(empty: bytes, tmp_path: Path, called: Call) -> None:
+    shard = write(tmp_path / "a.tfrecord", [empty, *[encode_example({"x": n}) for n in range(3)], empty])
+    assert called("info", "--json", shard).json["kind"] == "example"
+    lines = called("cat", "--json", shard).out.splitlines()
+    assert [json.loads(line) for line in lines] == [{}, {"x": [0]}, {"x": [1]}, {"x": [2]}, {}]
+    assert called("head", "--json", "-n", "1", shard).json == {}
+    [feature] = called("stat", "--json", shard).json["features"]
+    assert (feature["name"], feature["missing"], feature["numbers"]["count"]) == ("x", 2, 3)
+    many = write(tmp_path / "b.tfrecord", [*[empty] * 500, encode_example({"x": 1})])
+    assert json.loads(called("cat", "--json", many).out.splitlines()[-1]) == {"x": [1]}
+    alike = write(tmp_path / "c.tfrecord", [empty, encode_sequence_example({"x": 1}, {"x": [[2]]})])
+    assert called("info", "--json", alike).json["kind"] == "sequence_example"
+    plain = write(tmp_path / "d.tfrecord", [empty, b"hello"])
+    assert called("cat", "--json", "--from-record", "1", plain).json == "hello"
+    assert called("info", "--json", plain).json["kind"] == "bytes"
+
+
+def test_a_record_that_is_no_example_is_shown_as_bytes(tmp_path: Path, called: Call) -> None:
+    records = [encode_example({"x": 1})] * 200 + [b"hello"]
+    out = called("cat", "--json", write(tmp_path / "a.tfrecord", records)).out
+    assert [json.loads(line) for line in out.splitlines()[-2:]] == [{"x": [1]}, "hello"]

@@ -96,3 +96,9 @@ def test_a_sequence_example_is_refused(name: str) -> None:
     with pytest.raises(FeatureError, match="record 1: a SequenceExample: only Examples can be converted"):
         encoder = codec_of(name).encoder((), 0, Changes())
         encoder.write([Example().SerializeToString(), encode_sequence_example({"a": 1}, {"b": [[1], [2]]})])
+
+
+def test_bytes_that_are_no_example_are_not_an_empty_one() -> None:
+    """Unknown fields alone parse as a message, of which nothing would be left."""
+    with pytest.raises(FeatureError, match="record 0: 2 bytes that are no Example"):
+        codec_of("jsonl").encoder((), 0).write([b"\x18\x05"])

@@ -62,7 +62,7 @@ def command(
     columns = ("feature", "kind", ">missing", ">values each", ">min", ">mean", ">max", "histogram")
     click.echo()
     print_table(columns, [feature_row(item) for item in stats.features] or [feature_row(stats.records)])
-    common = [f"{item.name}: {values}" for item in stats.features if (values := most_frequent(item))]
+    common = [f"{item.label}: {values}" for item in stats.features if (values := most_frequent(item))]
     if common:
         print_record("", "most frequent", *common)
 
@@ -101,7 +101,7 @@ def summary(shards: Sequence[Found], stats: DatasetStats) -> str:
 def feature_row(item: FeatureStats) -> tuple[str, ...]:
     bars = sparkline([bin.count for bin in item.histogram.bins(BARS)])
     kind = "bytes long" if item.kind == "bytes" else item.kind
-    return item.name or "(record)", kind, missing_share(item), values_per_record(item), *extremes(item), bars
+    return item.label or "(record)", kind, missing_share(item), values_per_record(item), *extremes(item), bars
 
 
 def most_frequent(item: FeatureStats) -> str:
@@ -130,6 +130,7 @@ def feature_json(item: FeatureStats) -> dict[str, Any]:
     return {
         "name": item.name,
         "kind": item.kind,
+        "feature_list": item.is_list,
         "missing": item.missing,
         "values_per_record": moments_json(item.per_record),
         "lengths" if item.kind == "bytes" else "numbers": moments_json(item.numbers),

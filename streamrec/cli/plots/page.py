@@ -9,8 +9,8 @@ from typing import Final
 from streamrec.cli.output import format_bytes, format_number
 from streamrec.cli.plots.document import document, escape_text
 from streamrec.cli.plots.svg import histogram_svg
-from streamrec.cli.records import text_of
 from streamrec.cli.stats import DatasetStats, FeatureStats
+from streamrec.display import text_of
 
 __all__ = ["page"]
 
@@ -42,7 +42,7 @@ def overview(features: Sequence[FeatureStats]) -> str:
     rows = []
     for number, item in enumerate(features):
         numbers = missing_share(item), values_per_record(item), *extremes(item)
-        cells = [f'<td><a href="#f{number}">{escape_text(item.name)}</a></td><td>{item.kind}</td>']
+        cells = [f'<td><a href="#f{number}">{escape_text(item.label)}</a></td><td>{item.kind}</td>']
         cells += [f'<td class="number">{text}</td>' for text in numbers]
         rows.append(f"<tr>{''.join(cells)}</tr>")
     head_cells = "".join(f"<th{'' if place < 2 else ' class=number'}>{text}</th>" for place, text in enumerate(head))
@@ -54,7 +54,7 @@ def section(number: int, item: FeatureStats) -> str:
     what = "length of the strings in bytes" if item.kind == "bytes" else "the numbers"
     return "\n".join(
         [
-            f'<h2 id="f{number}">{escape_text(item.name)} <span class="faint">{item.kind}</span></h2>',
+            f'<h2 id="f{number}">{escape_text(item.label)} <span class="faint">{item.kind}</span></h2>',
             f"<p>missing in {missing_share(item)} of the records; values in each other: {values_per_record(item)}</p>",
             measures(item),
             f'<p class="faint">{what}</p>' if item.numbers.count else "",
@@ -79,7 +79,7 @@ def measures(item: FeatureStats) -> str:
 
 
 def plot(item: FeatureStats) -> str:
-    return histogram_svg(item.histogram.bins(BARS), f"histogram of {escape_text(item.name) or 'record lengths'}")
+    return histogram_svg(item.histogram.bins(BARS), f"histogram of {escape_text(item.label) or 'record lengths'}")
 
 
 def frequent_table(item: FeatureStats) -> str:

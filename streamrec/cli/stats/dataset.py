@@ -33,8 +33,9 @@ class DatasetStats:
         self._context = {item.name: RaggedFeature(item.dtype) for item in context if item.dtype and wanted(item.name)}
         self._lists = {item.name: RaggedFeature(item.dtype) for item in lists if item.dtype and wanted(item.name)}
         self.features = tuple(
-            FeatureStats(name, feature.dtype.__name__)
-            for name, feature in [*self._context.items(), *self._lists.items()]
+            FeatureStats(name, feature.dtype.__name__, part is self._lists)
+            for part in (self._context, self._lists)
+            for name, feature in part.items()
         )
 
     def add(self, frames: Frames) -> None:

@@ -37,6 +37,7 @@ class FeatureStats:
     Attributes:
         name: Its name.
         kind: "int64", "float32" or "bytes".
+        is_list: Whether it is a feature list of SequenceExamples; their context may have a feature of the same name.
         records: How many records went by.
         missing: How many of them have no value of it.
         per_record: How many values the others have.
@@ -48,9 +49,10 @@ class FeatureStats:
         images: Some JPEG or PNG images, where the values are such.
     """
 
-    def __init__(self, name: str, kind: str) -> None:
+    def __init__(self, name: str, kind: str, is_list: bool = False) -> None:
         self.name = name
         self.kind = kind
+        self.is_list = is_list
         self.records = 0
         self.missing = 0
         self.per_record = Moments()
@@ -60,6 +62,11 @@ class FeatureStats:
         self.frequent = FrequentValues()
         self.long = 0
         self.images: list[Image] = []
+
+    @property
+    def label(self) -> str:
+        """Its name for people."""
+        return f"{self.name} (feature list)" if self.is_list else self.name
 
     def add(self, values: npt.NDArray[Any] | BytesColumn, counts: npt.NDArray[Any]) -> None:
         """Takes the values of more records, and how many each of these has."""
