@@ -116,8 +116,8 @@ def escape(text: str, *, lines: bool = False) -> str:
 def text_of(data: bytes) -> str | None:
     r"""The text that bytes are: UTF-8 without control characters, except tabs and line ends. Else None.
 
-    Spaces of all widths, joiners, soft hyphens, direction marks and letters that this Python does not know are text. What
-    a terminal would obey, `escape` escapes.
+    Spaces of all widths, joiners, soft hyphens, direction marks and letters that this Python does not know are text.
+    `escape` escapes those that a terminal would obey.
 
     Examples:
         >>> text_of("caf\u00e9\u00a0\u200d\n".encode()), text_of(b"\x1b[2J"), text_of(b"\xff")

@@ -20,10 +20,10 @@ from streamrec import SequenceExample
 from streamrec.display import escape, text_of
 from streamrec.interchange import Kind, kind_of
 
-__all__ = ["as_json", "as_lines", "image_type", "kind_of_all", "parts_of", "plain"]
+__all__ = ["as_json", "as_lines", "image_type", "kind_of_all", "parts_of", "plain", "quoted"]
 
 KINDS: Final[tuple[Kind, ...]] = ("bytes", "sequence_example", "example")
-"""What all records are where some are this: a SequenceExample is also what an Example is, and bytes are what all are."""
+"""All records are bytes where some are; and Examples are SequenceExamples, too, where some are these."""
 
 VALUES_SHOWN = 8
 CHARACTERS_SHOWN = 100

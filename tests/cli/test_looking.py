@@ -1,11 +1,15 @@
 """ls, count, info, head, cat, stat: on local files."""
 
+import base64
 import json
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import streamrec.notebook
 from streamrec import encode_example, encode_records, encode_sequence_example
 from streamrec.cli import reading
 from tests.cli.conftest import PNG, Done, examples, place, run
@@ -162,3 +166,37 @@ def test_a_record_that_is_no_example_is_shown_as_bytes(tmp_path: Path, called: C
     records = [encode_example({"x": 1})] * 200 + [b"hello"]
     out = called("cat", "--json", write(tmp_path / "a.tfrecord", records)).out
     assert [json.loads(line) for line in out.splitlines()[-2:]] == [{"x": [1]}, "hello"]
+
+
+TEXTS = [
+    "a\u00a0b",
+    "a\u3000b",
+    "\u200c\u200d",
+    "soft\u00adhyphen",
+    "\ufeffmark",
+    "\U0001f469\u200d\U0001f680",
+    "a\tb\n",
+]
+
+
+@pytest.mark.parametrize("text", [*TEXTS, "\u200fright", "\U0003fffd unassigned"])
+def test_text_is_what_has_no_control_characters(text: str, tmp_path: Path, called: Call) -> None:
+    shard = write(tmp_path / "a.tfrecord", [encode_example({"x": text})])
+    assert called("head", "--json", shard).json == {"x": [text]}
+    assert " bytes, " not in called("head", shard).out
+    [feature] = called("stat", "--json", shard).json["features"]
+    assert feature["frequent"] == [[text, 1]]
+    assert called("convert", shard, tmp_path / "a.tar").code == 0
+    with tarfile.open(tmp_path / "a.tar") as tar:
+        assert tar.getnames() == ["000000000.x.txt"]
+    assert " bytes: " not in streamrec.notebook.show({"x": np.array([text.encode()], object)})._repr_html_()
+
+
+@pytest.mark.parametrize("data", [b"\x1b[2J", b"\x00", b"a\x7f", b"\xc2\x9b", b"\xff", b"a\x0c"])
+def test_what_has_control_characters_is_no_text(data: bytes, tmp_path: Path, called: Call) -> None:
+    shard = write(tmp_path / "a.tfrecord", [encode_example({"x": data})])
+    assert called("head", "--json", shard).json == {"x": [{"base64": base64.b64encode(data).decode()}]}
+    assert called("convert", shard, tmp_path / "a.tar").code == 0
+    with tarfile.open(tmp_path / "a.tar") as tar:
+        assert tar.getnames() == ["000000000.x.bin"]
+    assert "bytes: " in streamrec.notebook.show({"x": np.array([data], object)})._repr_html_()

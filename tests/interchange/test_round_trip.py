@@ -101,4 +101,4 @@ def test_a_sequence_example_is_refused(name: str) -> None:
 def test_bytes_that_are_no_example_are_not_an_empty_one() -> None:
     """Unknown fields alone parse as a message, of which nothing would be left."""
     with pytest.raises(FeatureError, match="record 0: 2 bytes that are no Example"):
-        codec_of("jsonl").encoder((), 0).write([b"\x18\x05"])
+        codec_of("jsonl").encoder((), 0, Changes()).write([b"\x18\x05"])

@@ -9,6 +9,7 @@ from typing import Final
 from streamrec.cli.output import format_bytes, format_number
 from streamrec.cli.plots.document import document, escape_text
 from streamrec.cli.plots.svg import histogram_svg
+from streamrec.cli.records import quoted
 from streamrec.cli.stats import DatasetStats, FeatureStats
 from streamrec.display import text_of
 
@@ -107,7 +108,7 @@ def value_text(value: object) -> str:
     """A value that was counted, as text."""
     if isinstance(value, bytes):
         text = text_of(value)
-        return repr(value if text is None else text)
+        return repr(value) if text is None else quoted(text)
     return format_number(value) if isinstance(value, float) else str(value)
 
 
