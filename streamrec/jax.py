@@ -76,6 +76,17 @@ class Loader:
         """
         return iter(self._epochs)
 
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration begins, from 0, or goes on with after `load_state_dict`.
+
+        A loop that counts from it trains no epoch twice, however the state was saved:
+
+            for epoch in range(loader.epoch, 3):
+                for batch in loader: ...
+        """
+        return self._epochs.epoch
+
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is this epoch; without it, the one behind the last."""
         self._epochs.set_epoch(epoch)

@@ -27,7 +27,7 @@ EVERY = 5
 
 
 class Run:
-    """What a checkpoint holds: the model, the optimizer, the loader, the step and the epoch."""
+    """What a checkpoint holds: the model, the optimizer, the loader and the step."""
 
     def __init__(self, loader: Loader, device: str) -> None:
         torch.manual_seed(0)
@@ -42,14 +42,14 @@ class Run:
         self.model = nn.Sequential(*layers).to(device)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=2e-3)
         self.loader = loader
-        self.step = self.epoch = 0
+        self.step = 0
 
     def save(self, file: Path) -> None:
         """Writes the checkpoint, whole or not at all."""
         parts = {"model": self.model, "optimizer": self.optimizer, "loader": self.loader}
         states = {name: part.state_dict() for name, part in parts.items()}
         fresh = file.with_suffix(".new")
-        torch.save({**states, "step": self.step, "epoch": self.epoch}, fresh)
+        torch.save({**states, "step": self.step}, fresh)
         os.replace(fresh, file)
 
     def load(self, file: Path) -> None:
@@ -59,7 +59,7 @@ class Run:
         saved = torch.load(file)
         for name in ("model", "optimizer", "loader"):
             getattr(self, name).load_state_dict(saved[name])
-        self.step, self.epoch = saved["step"], saved["epoch"]
+        self.step = saved["step"]
 
 
 def train(url: str, storage_options: Mapping[str, Any], checkpoint: Path, epochs: int, device: str) -> None:
@@ -67,7 +67,7 @@ def train(url: str, storage_options: Mapping[str, Any], checkpoint: Path, epochs
     run = Run(Loader(batches_of(url, storage_options, BATCH), device=device), device)
     run.load(checkpoint)
     right: list[float] = []
-    while run.epoch < epochs:
+    for _ in range(run.loader.epoch, epochs):
         for batch in run.loader:
             loss, share = learn(run, batch)
             right.append(share)
@@ -75,7 +75,6 @@ def train(url: str, storage_options: Mapping[str, Any], checkpoint: Path, epochs
             run.step += 1
             if run.step % EVERY == 0:
                 run.save(checkpoint)
-        run.epoch += 1
     weights = sum(float(values.double().abs().sum()) for values in run.model.state_dict().values())
     print(json.dumps({"steps": run.step, "accuracy": sum(right[-10:]) / len(right[-10:]), "weights": weights}))
 

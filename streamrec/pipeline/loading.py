@@ -121,6 +121,11 @@ class Epochs(Generic[T]):
         self._state: Mapping[str, Any] | None = None
         self._current: Lookahead[Any] | None = None
 
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration begins, or goes on with after `load_state_dict`."""
+        return self._dataset.epoch if self._state is None else int(self._state["epoch"])
+
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is this epoch."""
         self._dataset = self._dataset.with_epoch(epoch)

@@ -289,6 +289,22 @@ class Runnable(Generic[T]):
         """
         return derived(*self.chain.lines())
 
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration begins, from 0; after `iterate(state)`, the one after the state's.
+
+        Examples:
+            >>> from streamrec import Dataset
+            >>> numbers = Dataset.range(3)
+            >>> for epoch in range(numbers.epoch, 2):
+            ...     print(epoch, [int(number) for number in numbers])
+            0 [0, 1, 2]
+            1 [0, 1, 2]
+            >>> numbers.epoch
+            2
+        """
+        return self._epochs.next(self.options.epoch)
+
     def __iter__(self) -> Iterator[T]:
         return self.iterate()
 

@@ -63,6 +63,17 @@ class IterableDataset(data.IterableDataset[Any]):
         self._state: Mapping[str, Any] | None = None
         self._run: DatasetIterator[Any] | None = None
 
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration begins, from 0, or goes on with after `load_state_dict`.
+
+        A state that was saved at the end of an epoch goes on with that epoch, of which nothing is left. The workers of
+        a DataLoader count, too. A `StatefulDataLoader` hands its state on when it is iterated, and not before: save the
+        epoch beside it.
+        """
+        state = self._state if self._loaded[0] else None
+        return int(self._first[0] + self._begun[0]) if state is None else int(state["epoch"])
+
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is this epoch: in all workers, also in those that are kept."""
         self._first[0] = epoch

@@ -92,6 +92,20 @@ def test_a_state_at_every_step(tmp_path: Path, prefetch: int) -> None:
         first.load_state_dict({"step": 1})
 
 
+def test_the_epoch_is_that_of_the_next_iteration() -> None:
+    dataset = Dataset.range(16).batch(8)
+    loader, resumed, done = Loader(dataset), Loader(dataset), Loader(dataset)
+    assert loader.epoch == 0
+    list(loader)
+    next(iter(loader))
+    assert loader.epoch == 2
+    resumed.load_state_dict(loader.state_dict())
+    assert resumed.epoch == 1
+    assert [len(list(resumed)) for _ in range(resumed.epoch, 3)] == [1, 2]
+    done.load_state_dict(resumed.state_dict())
+    assert done.epoch == 3
+
+
 def test_integers_that_do_not_fit_are_an_error() -> None:
     dataset = Dataset.range(3).map(lambda n: {"id": np.full(8, 2**31 - 2 + n)})
     seen = []

@@ -95,6 +95,33 @@ def test_kept_workers_and_epochs(tmp_path: Path, context: str) -> None:
         assert sorted(record for batch in loader for record in batch) == records
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("stop", [(1, 1), (1, 2), (1, 3)])
+def test_with_the_epoch_beside_its_state_a_resumed_loop_trains_three(
+    tmp_path: Path, workers: int, stop: tuple[int, int]
+) -> None:
+    """Killed within an epoch, after its last batch (2), and at its end (3)."""
+    dataset = TFRecordDataset(shards(tmp_path, [10, 10])).distribute().batch(10)
+
+    def train(saved: dict[str, Any], stop: tuple[int, int] | None) -> tuple[list[int], dict[str, Any]]:
+        loader = stateful.StatefulDataLoader(IterableDataset(dataset), batch_size=None, num_workers=workers)
+        if saved:
+            loader.load_state_dict(saved["loader"])
+        trained = []
+        for epoch in range(saved.get("epoch", 0), 3):
+            for number, _ in enumerate(loader, 1):
+                trained.append(epoch)
+                if stop == (epoch, number):
+                    return trained, {"loader": loader.state_dict(), "epoch": epoch}
+            if stop == (epoch, 3):
+                return trained, {"loader": loader.state_dict(), "epoch": epoch + 1}
+        return trained, {}
+
+    killed, state = train({}, stop)
+    rest, _ = train(state, None)
+    assert killed + rest == [0, 0, 1, 1, 2, 2]
+
+
 class Spy(IterableDataset):
     """Gives the epoch that its run is in, from each process that iterates."""
 

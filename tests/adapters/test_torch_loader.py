@@ -26,7 +26,7 @@ from streamrec.pipeline.sources.shards.ranks import Rank, rank_here
 
 torch = pytest.importorskip("torch")
 
-from streamrec.torch import Loader  # noqa: E402
+from streamrec.torch import IterableDataset, Loader  # noqa: E402
 from streamrec.torch.staging import Staging  # noqa: E402
 
 pytestmark = pytest.mark.peer
@@ -172,6 +172,39 @@ def test_an_iterator_that_is_never_used_is_no_epoch() -> None:
     again.load_state_dict(loader.state_dict())
     iter(again), iter(again)
     assert [batch.tolist() for batch in again] == whole[2][1:]
+
+
+def epochs_trained(loader: Any, stop: tuple[int, int] | None) -> tuple[list[tuple[int, int]], dict[str, Any]]:
+    """The epoch and number of each batch of a training loop over three epochs; and the state where it is killed.
+
+    Args:
+        loader: What is trained on.
+        stop: The epoch and how many of its batches are trained before the run is killed; None for none.
+    """
+    trained: list[tuple[int, int]] = []
+    if stop == (loader.epoch, 0):
+        return trained, loader.state_dict()
+    for epoch in range(loader.epoch, 3):
+        for batch in loader:
+            trained.append((epoch, int(batch[0])))
+            if stop == (epoch, sum(one == epoch for one, _ in trained)):
+                return trained, loader.state_dict()
+        if stop == (epoch, 5):
+            return trained, loader.state_dict()
+    return trained, loader.state_dict()
+
+
+@pytest.mark.parametrize("stop", [(0, 0), (0, 1), (1, 2), (1, 4), (1, 5), (2, 4), (2, 5)])
+@pytest.mark.parametrize("kind", [Loader, IterableDataset])
+def test_a_resumed_loop_trains_as_many_epochs_as_were_asked_for(stop: tuple[int, int], kind: Any) -> None:
+    """Killed before the first batch, within an epoch, after its last batch (4), and at its end (5)."""
+    dataset = Dataset.range(8).batch(2)
+    killed, state = epochs_trained(kind(dataset), stop)
+    resumed = kind(dataset)
+    resumed.load_state_dict(json.loads(json.dumps(state)))
+    rest, _ = epochs_trained(resumed, None)
+    assert killed + rest == [(epoch, number) for epoch in range(3) for number in (0, 2, 4, 6)]
+    assert resumed.epoch == 3
 
 
 @pytest.mark.parametrize("seed", [1, None])

@@ -38,6 +38,10 @@ class Epochs:
             self._begun += 1
             return first + self._begun - 1
 
+    def next(self, first: int) -> int:
+        """The epoch of the iteration that begins next, where counting begins at `first`."""
+        return first + self._begun
+
     def resume(self, first: int, epoch: int, seed: int) -> None:
         """An iteration goes on in this epoch, by this seed: the one that begins after it is the next, by the same."""
         with self._lock:
