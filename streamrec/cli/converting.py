@@ -36,6 +36,7 @@ from streamrec.interchange import (
     features_of,
     format_of,
 )
+from streamrec.shards import shard_path
 from streamrec.storage import Storages, Upload
 
 __all__ = ["Conversion", "Written", "as_text", "placing", "read", "schema_in", "write_files"]
@@ -206,7 +207,7 @@ async def write_files(
     feed, written, done = Feed(records), list[Written](), 0
     async with storages_for(target.storage_options) as storages:
         while not written or not await feed.ended():
-            path = target.pattern.format(shard=len(written))
+            path = shard_path(target.pattern, len(written))
             encoder = await anyio.to_thread.run_sync(partial(codec_of(form.name).encoder, columns, done, changes))
             if form.gzip:
                 encoder = Gzipped(encoder)

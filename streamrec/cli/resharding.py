@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,7 +12,7 @@ import click
 from streamrec import Frames, ManifestError, ShardInfo, ShardWriter
 from streamrec.cli.sources import Found, directory_of
 from streamrec.cli.writing import ENDINGS, Rollback, refuse_existing, refuse_matching
-from streamrec.shards import Manifest
+from streamrec.shards import Manifest, is_numbered, shard_path
 from streamrec.storage import Storages
 
 __all__ = [
@@ -28,6 +29,12 @@ __all__ = [
 
 SHARD_BYTES: Final = 200_000_000
 """How large shards become where nothing else is said."""
+
+TOTAL: Final = re.compile(r"\{shards(?::([^{}]*))?\}")
+"""Where the number of all shards goes in a pattern."""
+
+FIELD: Final = re.compile(r"\{[A-Za-z_]\w*(:[^{}]*)?\}")
+"""What looks like a misspelt `{shard}`. Other braces are the name's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +54,7 @@ class Target:
     @property
     def numbered(self) -> bool:
         """Whether there may be several shards."""
-        return "{shard" in self.pattern
+        return is_numbered(self.pattern)
 
     @property
     def manifest(self) -> str:
@@ -67,21 +74,21 @@ def pattern_of(name: str, compression: str, shards: int | None) -> str:
         'train-{shard:03d}-of-008'
 
     Raises:
-        UsageError: It has other braces, or `{shards}` where nobody knows how many there will be.
+        UsageError: A format in it is none of a number, another word is in braces, or it has `{shards}` where nobody
+            knows how many there will be.
     """
     directory = directory_of(name)
     if directory is not None:
         ending = next((ending for ending, kind in ENDINGS.items() if kind == compression), "")
         return f"{directory}shard-{{shard:05d}}.tfrecord{ending}"
-    head, braces, tail = name.partition("{shards")
-    if braces and shards is None:
+    total = TOTAL.search(name)
+    if total and shards is None:
         raise click.UsageError("{shards} is known only with --shards N: add it, or leave {shards} out")
     try:
-        if braces:
-            spec, _, tail = tail.partition("}")
-            name = head + f"{{0{spec}}}".format(shards) + tail
-        name.format(shard=0)
-    except (ValueError, LookupError) as error:
+        name = TOTAL.sub(lambda found: format(shards, found[1] or ""), name)
+        if other := FIELD.search(shard_path(name, 0)):
+            raise ValueError(f"{other[0]} stands for nothing")
+    except ValueError as error:
         raise click.UsageError(f"{name} is no name for shards ({error}): write train-{{shard:05d}}.tfrecord") from error
     return name
 
@@ -92,7 +99,7 @@ def check_numbered(pattern: str) -> None:
     Raises:
         UsageError: Says what to type.
     """
-    if "{shard" not in pattern:
+    if not is_numbered(pattern):
         raise click.UsageError(
             f"several shards need a number in their name: write {pattern}-{{shard:05d}}, or {pattern}/"
         )
@@ -148,7 +155,7 @@ async def write_even(
     feed = Feed(records)
     infos: list[ShardInfo] = []
     for number in range(shards):
-        path = target.pattern.format(shard=number)
+        path = shard_path(target.pattern, number)
         writer = ShardWriter(path, target.compression, storage_options=target.storage_options)
         try:
             async with writer:

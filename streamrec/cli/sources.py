@@ -20,7 +20,7 @@ import anyio
 import click
 
 from streamrec.errors import ManifestError, NotFoundError
-from streamrec.shards import Listing, expand_braces, read_manifest, sizes_of
+from streamrec.shards import Listing, expand_name, read_manifest, sizes_of
 from streamrec.storage import Storages
 
 __all__ = ["MANIFESTS", "Found", "directory_of", "find", "find_records", "storages_for"]
@@ -67,7 +67,7 @@ async def find(storages: Storages, names: Sequence[str]) -> list[Found]:
         StorageError: The store failed, or cannot be listed.
     """
     found: list[Found] = []
-    for name in expanded(names):
+    for name in await expanded(storages, names):
         directory = directory_of(name)
         found += await below(storages, directory) if directory else await matching(storages, name)
     return await sized(storages, found)
@@ -81,7 +81,7 @@ async def find_records(storages: Storages, names: Sequence[str]) -> list[Found]:
         ManifestError: A name that ends in `.json` or `.index` is no manifest and no index.
     """
     found: list[Found] = []
-    for name in expanded(names):
+    for name in await expanded(storages, names):
         directory = directory_of(name)
         if name.endswith(MANIFESTS):
             manifest = await read_manifest(await storages.at(name), name)
@@ -105,8 +105,8 @@ def directory_of(name: str) -> str | None:
     return name if name.endswith("/") else None
 
 
-def expanded(names: Sequence[str]) -> list[str]:
-    return [name for pattern in names for name in expand_braces(pattern)]
+async def expanded(storages: Storages, names: Sequence[str]) -> list[str]:
+    return [name for pattern in names for name in await expand_name(storages, pattern)]
 
 
 async def below(storages: Storages, directory: str) -> list[Found]:

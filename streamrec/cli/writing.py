@@ -137,7 +137,7 @@ async def refuse_matching(storages: Storages, pattern: str) -> None:
     if not names.numbered:
         await refuse_existing(storages, [pattern])
         return
-    async for info in (await storages.at(pattern)).list(names.prefix):
+    async for info in (await storages.at(pattern)).list(names.prefix, names.glob):
         if names.belongs(info.path):
             raise click.UsageError(f"{info.path} is there already: choose another name, or add --overwrite")
 

@@ -715,7 +715,7 @@ class Dataset(Runnable[T]):
             storage_options, filesystem, retry: As for `TFRecordDataset`.
 
         Raises:
-            ValueError: The name is a pattern.
+            ValueError: The name is a pattern: it has `*`, or braces that stand for several names.
             CacheError: When it runs: the file is something else, or the cache of another pipeline.
             TypeError: When it runs: an element cannot be stored in a file.
         """

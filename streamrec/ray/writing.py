@@ -22,6 +22,7 @@ from streamrec.interchange import Changes
 from streamrec.interchange.arrow import examples_of
 from streamrec.ray.planning import understood
 from streamrec.shards import Manifest, ShardInfo, ShardWriter
+from streamrec.shards.listing.patterns import is_numbered, shard_path
 from streamrec.storage import Storages
 from streamrec.tfrecord import TFRecordOptions
 
@@ -45,7 +46,7 @@ class TFRecordDatasink(Datasink[tuple[list[ShardInfo], Changes]]):  # type: igno
         overwrite: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        pattern = f"{path.rstrip('/')}/part-{{shard:05d}}.tfrecord" if "{shard" not in path else path
+        pattern = f"{path.rstrip('/')}/part-{{shard:05d}}.tfrecord" if not is_numbered(path) else path
         self._pattern = understood(pattern)
         self._options = options if isinstance(options, TFRecordOptions) else TFRecordOptions(options)
         self._shard_bytes = shard_bytes
@@ -66,7 +67,7 @@ class TFRecordDatasink(Datasink[tuple[list[ShardInfo], Changes]]):  # type: igno
     def write(self, blocks: Iterable[Any], ctx: Any) -> tuple[list[ShardInfo], Changes]:
         """Writes one shard; this runs on a worker."""
         changes = Changes()
-        path = self._pattern.format(shard=ctx.task_idx)
+        path = shard_path(self._pattern, ctx.task_idx)
         writer = ShardWriter(path, self._options, storage_options=self._storage_options)
         bridge.run(writer.__aenter__)
         try:
@@ -97,7 +98,7 @@ class TFRecordDatasink(Datasink[tuple[list[ShardInfo], Changes]]):  # type: igno
     async def _refuse_existing(self) -> None:
         names = Manifest("", self._pattern, "", ())
         async with Storages(self._storage_options) as storages:
-            async for info in (await storages.at(self._pattern)).list(names.prefix):
+            async for info in (await storages.at(self._pattern)).list(names.prefix, names.glob):
                 if names.belongs(info.path):
                     shown = display_name(info.path)
                     raise FileExistsError(f"{shown} is there already: choose another path, or overwrite=True")

@@ -28,12 +28,14 @@ __getattr__, __dir__, __all__ = lazy_names(
         ),
         "listing.listing": (
             "Listing",
+            "expand_name",
             "find_shards",
         ),
         "listing.matching_files": ("matching_files",),
         "listing.patterns": (
             "Filenames",
-            "expand_braces",
+            "is_numbered",
+            "shard_path",
         ),
         "listing.sizes": (
             "deal",

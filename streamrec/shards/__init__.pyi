@@ -3,9 +3,9 @@ from streamrec.shards.index.index import Index
 from streamrec.shards.index.reader import IndexReader, Places, open_index
 from streamrec.shards.index.write_index import join_index, join_index_sync, part_of, write_index, write_index_sync
 from streamrec.shards.listing.assignment import Even, Portion, assign_records, check_even, even_count
-from streamrec.shards.listing.listing import Listing, find_shards
+from streamrec.shards.listing.listing import Listing, expand_name, find_shards
 from streamrec.shards.listing.matching_files import matching_files
-from streamrec.shards.listing.patterns import Filenames, expand_braces
+from streamrec.shards.listing.patterns import Filenames, is_numbered, shard_path
 from streamrec.shards.listing.sizes import deal, sizes_of, told_by
 from streamrec.shards.manifests.manifest import Manifest, ShardInfo
 from streamrec.shards.manifests.verify import VerifyProblem, VerifyReport, read_manifest, verify, verify_sync
@@ -52,9 +52,10 @@ __all__ = [
     "check_even",
     "deal",
     "even_count",
-    "expand_braces",
+    "expand_name",
     "find_shards",
     "first_difference",
+    "is_numbered",
     "join_index",
     "join_index_sync",
     "matching_files",
@@ -65,6 +66,7 @@ __all__ = [
     "part_of",
     "read_manifest",
     "read_short_shards",
+    "shard_path",
     "sizes_of",
     "told_by",
     "verify",

@@ -14,6 +14,7 @@ from streamrec.storage.backends.chained_urls import protocol_of, split_chain
 from streamrec.storage.backends.local.backend import local_path
 from streamrec.storage.backends.urls import directory_advice
 from streamrec.storage.base import ByteStream, Storage
+from streamrec.storage.globs import MAGIC, Glob
 from streamrec.storage.reading.adaptive_concurrency import MAX_CONNECTIONS
 from streamrec.storage.reading.connections import BUFFER_BYTES
 from streamrec.storage.reading.stream import ResumingStream
@@ -24,10 +25,12 @@ from streamrec.storage.uploads.upload import Upload
 
 __all__ = [
     "BUFFER_BYTES",
+    "MAGIC",
     "MAX_CONNECTIONS",
     "ByteStream",
     "Counts",
     "Distribution",
+    "Glob",
     "ObjectInfo",
     "ResumingStream",
     "RetryPolicy",

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from streamrec.display import display_repr
+from streamrec.storage.globs import Glob
 
 __all__ = [
     "BLOCK_BYTES",
@@ -157,12 +158,15 @@ class Backend(Protocol):
     block_bytes: int
     remote: bool
 
-    async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
+    async def list_page(
+        self, prefix: str, token: str | None, glob: Glob | None
+    ) -> tuple[Sequence[ObjectInfo], str | None]:
         """One page of the objects whose URL begins with `prefix`, in any order, and the next page's token.
 
         Args:
             prefix: A URL prefix; it need not end at a slash.
             token: What the page before returned, or None for the first one.
+            glob: Which of them are wanted: a store that has directories lists no others than it enters.
 
         Returns:
             The objects, and None after the last page.

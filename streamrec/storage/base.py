@@ -21,6 +21,7 @@ from typing import Protocol, TypeVar
 
 from streamrec.errors import ClosedError
 from streamrec.storage.backend import Backend, ObjectInfo, ReadsShort, ShortObject
+from streamrec.storage.globs import Glob
 from streamrec.storage.reading.connections import Connections
 from streamrec.storage.reading.parallel_stream import open_parallel
 from streamrec.storage.reading.stream import ResumingStream
@@ -113,7 +114,7 @@ class Storage:
                 self._traffic.tally.block(len(short.data), seconds, 0.0)
         return found
 
-    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+    async def list(self, prefix: str, glob: Glob | None = None) -> AsyncIterator[ObjectInfo]:
         """All objects whose URL begins with `prefix`, in the order of their paths.
 
         A prefix is a string, as object stores understand it: "s3://b/train-" finds "s3://b/train-1" and
@@ -121,17 +122,22 @@ class Storage:
         but a missing bucket is. All pages are fetched before the first object is given, because not every
         store sorts (SeaweedFS goes directory by directory, as do S3's directory buckets).
 
+        What cannot be listed is an error that names it: a listing is whole, or there is none.
+
         Args:
             prefix: A URL prefix.
+            glob: Which of these objects are wanted: what this prefix is of. Directories that can hold none of them
+                are not listed, where the store has directories. None: all.
 
         Raises:
+            PermissionDeniedError: A directory, or the bucket, must not be listed.
             StorageError: The store failed for good, or cannot list (plain HTTP).
         """
         found: list[ObjectInfo] = []
         token: str | None = None
         while True:
-            page, token = await self._attempt(prefix, partial(self._backend.list_page, prefix, token), "listing")
-            found += page
+            page, token = await self._attempt(prefix, partial(self._backend.list_page, prefix, token, glob), "listing")
+            found += page if glob is None else (info for info in page if glob.wants(info.path))
             if token is None:
                 break
         for info in sorted(found, key=attrgetter("path")):

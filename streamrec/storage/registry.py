@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import astuple
@@ -50,6 +51,8 @@ _BACKENDS = {
     "local": "local",
     "memory": "memory",
 }
+
+_LOCAL = frozenset({"file", "local"})
 
 _FAMILIES = {
     "s3fs.core": "s3",
@@ -116,8 +119,9 @@ class Storages:
 
         Raises:
             MissingExtraError: The client package is not installed; the message holds what to type.
-            StorageError: The client cannot be made from these options.
+            StorageError: The client cannot be made from these options, or no store can have this name.
         """
+        _check_name(url)
         place = place_of(url) if self._filesystem is None else ""
         async with self._making:
             if self._closed:
@@ -161,6 +165,22 @@ class Storages:
         storage = Storage(backend, self._retry, self.connections, traffic, lease.release)
         self._stack.push_async_callback(storage.aclose)
         return storage
+
+
+def _check_name(url: str) -> None:
+    """Refuses a name that no store can have.
+
+    Raises:
+        StorageError: It holds a NUL, or bytes that are not UTF-8; names of local files may hold such bytes.
+    """
+    if url.isascii() and "\0" not in url:
+        return
+    try:
+        data = os.fsencode(url) if protocol_of(url) in _LOCAL else url.encode()
+    except UnicodeEncodeError as error:
+        raise StorageError(f"this name cannot be written as UTF-8 ({error.reason}): choose another one", url) from error
+    if b"\0" in data:
+        raise StorageError("this name holds a NUL character, which no store allows: choose another one", url)
 
 
 def _hedging(backend: Backend, policy: RetryPolicy) -> Hedging | None:

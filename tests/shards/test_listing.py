@@ -1,6 +1,7 @@
 """From names to shards: all listings at once, their answers in order."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
@@ -9,7 +10,7 @@ import pytest
 
 from streamrec.errors import NotFoundError, PermissionDeniedError
 from streamrec.shards import Listing, find_shards
-from streamrec.storage import ObjectInfo, Storages
+from streamrec.storage import Glob, ObjectInfo, Storages
 
 
 class Lister:
@@ -24,13 +25,19 @@ class Lister:
     async def at(self, url: str) -> "Lister":
         return self
 
-    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+    async def stat(self, path: str) -> ObjectInfo:
+        self.asked.append(path)
+        if path not in self.names:
+            raise NotFoundError("no", path)
+        return ObjectInfo(path, 1, None)
+
+    async def list(self, prefix: str, glob: Glob) -> AsyncIterator[ObjectInfo]:
         self.asked.append(prefix)
         await self.gates.setdefault(prefix, anyio.Event()).wait()
         if prefix in self.broken:
             raise self.broken[prefix]
         for name in self.names:
-            if name.startswith(prefix):
+            if glob.wants(name):
                 yield ObjectInfo(name, 1, None)
 
     def answer(self, *prefixes: str) -> None:
@@ -87,11 +94,46 @@ async def test_an_error_stands_behind_what_came_before_it(error: Exception | Non
 
 
 async def test_names_need_no_listing() -> None:
-    listing = listing_of(Lister(), "b-{1..2}", "a")
+    lister = Lister()
+    listing = listing_of(lister, "b", "a")
     await listing.until(1)
-    assert listing.paths == ["b-1", "b-2", "a"]
+    assert listing.paths == ["b", "a"]
     await listing.until(4)
     assert listing.complete
+    assert lister.asked == []
+
+
+async def test_braces_cost_one_look_at_the_name_and_listings_within_them_are_under_way_at_once() -> None:
+    lister = Lister("m://x/a1", "m://x/b1")
+    listing = listing_of(lister, "x-{1..2}", "m://x/{a,b}*", "https://h/y-{1..2}", "m{1,2}://b{3..4}/z")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(listing.run)
+        await anyio.wait_all_tasks_blocked()
+        assert lister.asked == ["x-{1..2}", "m://x/{a,b}*", "m://x/a", "m://x/b"]
+        lister.answer("m://x/a", "m://x/b")
+        await listing.until(100)
+    urls = ["https://h/y-1", "https://h/y-2", "m1://b3/z", "m1://b4/z", "m2://b3/z", "m2://b4/z"]
+    assert listing.paths == ["x-1", "x-2", "m://x/a1", "m://x/b1", *urls]
+    assert listing.error is None
+
+
+async def test_an_object_of_the_very_name_wins(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "streamrec")
+    names = ("m://x/a*", "m://x/a1", "m://x/b[1]", "m://x/b1", "m://x/{c,d}", "m://x/c", "m://x/d", "m://x/[e]")
+    for patterns, expected in (
+        (False, ["m://x/a*", "m://x/b[1]", "m://x/{c,d}", "m://x/[e]"]),
+        (True, ["m://x/a*", "m://x/a1", "m://x/b1", "m://x/{c,d}", "m://x/[e]"]),
+    ):
+        lister = Lister(*names)
+        lister.answer("m://x/a", "m://x/b", "m://x/")
+        asked = ["m://x/a*", "m://x/b[1]", "m://x/{c,d}", "m://x/[e]"]
+        assert await find_shards(cast(Any, lister), asked, patterns=patterns) == expected
+    warned = [record.getMessage() for record in caplog.records]
+    assert [message.split(": ")[0] for message in warned] == ["m://x/a*", "m://x/b[1]"]
+    assert "match 1 more" in warned[0]
+    caplog.clear()
+    assert await find_shards(cast(Any, lister), "m://x/a*") == ["m://x/a*"]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 async def test_no_name_at_all() -> None:

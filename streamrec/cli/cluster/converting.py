@@ -16,6 +16,7 @@ from streamrec.cli.resharding import Target, check_numbered, write_limited, writ
 from streamrec.cli.sources import Found, storages_for
 from streamrec.cli.writing import Rollback
 from streamrec.interchange import Changes, Column, Format, codec_of, columns_of, combined
+from streamrec.shards import shard_path
 
 __all__ = ["Work", "convert_on"]
 
@@ -73,7 +74,7 @@ def convert_one(work: Work, numbered: tuple[int, Found]) -> tuple[Written | Shar
     """Converts one file; returns it and what changes in it; runs on a worker."""
     changes = work.how.reading.changes
     number, item = numbered
-    target = replace(work.target, pattern=work.target.pattern.format(shard=number))
+    target = replace(work.target, pattern=shard_path(work.target.pattern, number))
 
     async def convert() -> Written | ShardInfo:
         async with (

@@ -20,7 +20,7 @@ from streamrec.cli.reading import run, total_bytes
 from streamrec.cli.resharding import SHARD_BYTES, Target
 from streamrec.cli.sources import Found
 from streamrec.cli.writing import Rollback
-from streamrec.shards import Portion, assign_records
+from streamrec.shards import Portion, assign_records, shard_path
 
 __all__ = ["write_on"]
 
@@ -72,7 +72,7 @@ def write_one(
     """Writes one of the new shards; runs on a worker."""
 
     async def write() -> ShardInfo:
-        path = target.pattern.format(shard=number)
+        path = shard_path(target.pattern, number)
         async with ShardWriter(path, target.compression, storage_options=target.storage_options) as writer:
             for portion in assign_records(shards, count, number):
                 await copy(portion, writer, storage_options)

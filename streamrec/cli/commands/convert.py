@@ -29,6 +29,7 @@ from streamrec.cli.resharding import (
 from streamrec.cli.sources import Found, directory_of, find_records, storages_for
 from streamrec.cli.writing import Rollback, compression_of
 from streamrec.interchange import FORMATS, Changes, Column, Format, Reading, codec_of, columns_of, format_of
+from streamrec.shards import is_numbered
 
 __all__ = ["command"]
 
@@ -129,7 +130,7 @@ def command(
             raise click.UsageError(
                 "with --ray each SOURCE becomes one file: leave --shard-bytes and --shard-records out"
             )
-    elif "{shard" in pattern:
+    elif is_numbered(pattern):
         shard_bytes = SHARD_BYTES
     compression = compression_of(pattern, None) if form.name == "tfrecord" else ""
     goal = Target(pattern, compression, target_options or storage_options)

@@ -201,7 +201,7 @@ async def warn_leftovers(storages: Storages, target: Target, shards: Sequence[Sh
     """Says which shards of an earlier run still lie among the new ones: a pattern would read them, too."""
     names, new = Manifest("", target.pattern, "", ()), {shard.path for shard in shards}
     if names.numbered:
-        listed = (await storages.at(target.pattern)).list(names.prefix)
+        listed = (await storages.at(target.pattern)).list(names.prefix, names.glob)
         left = [info.path async for info in listed if names.belongs(info.path) and info.path not in new]
         if left:
             found = f"{plural(len(left), 'older shard')} left beside the new ones"

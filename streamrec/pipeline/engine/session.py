@@ -134,7 +134,14 @@ class Session:
         return made
 
     async def open(
-        self, source: object, options: StoreOptions, buffer_bytes: int, filenames: Filenames, memo: Memo
+        self,
+        source: object,
+        options: StoreOptions,
+        buffer_bytes: int,
+        filenames: Filenames,
+        memo: Memo,
+        *,
+        patterns: bool = False,
     ) -> OpenSource:
         """A source's stores and shards: those of the epoch before, where there was one.
 
@@ -144,6 +151,7 @@ class Session:
             buffer_bytes: What its streams may hold ahead of what was read; stores that are shared add it up.
             filenames: The names of its shards.
             memo: Keeps what was found, for later runs.
+            patterns: Whether all names are patterns; see `Listing`.
         """
         for known, opened in self._opened:
             if known is source:
@@ -151,7 +159,7 @@ class Session:
         storages = await self._clients.of(options)
         storages.connections.budget.widen(buffer_bytes)
         self._stack.callback(storages.connections.budget.widen, -buffer_bytes)
-        listing = Listing(storages, filenames, memo.get(Listing), partial(memo.keep, Listing))
+        listing = Listing(storages, filenames, memo.get(Listing), partial(memo.keep, Listing), patterns=patterns)
         opened = OpenSource(storages, listing)
         self._opened.append((source, opened))
         self._tasks.start_soon(listing.run)

@@ -9,6 +9,7 @@ from fsspec import AbstractFileSystem
 
 from streamrec.arguments import flag, integer
 from streamrec.shards import ShardTarget
+from streamrec.shards.listing.patterns import is_numbered
 from streamrec.storage import located
 from streamrec.tfrecord import TFRecordOptions
 
@@ -35,7 +36,7 @@ def target_of(
         integer("max_shard_records", max_shard_records, 1, none=True),
     ]
     url = located(os.fspath(pattern), filesystem)
-    if "{shard" in url and limits == [None] * 3:
+    if is_numbered(url) and limits == [None] * 3:
         limits[1] = SHARD_BYTES
     return ShardTarget(
         url,

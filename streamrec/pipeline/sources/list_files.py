@@ -9,6 +9,7 @@ Rules:
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,7 +48,7 @@ class Names:
 
     @classmethod
     def of(cls, patterns: Filenames, shuffle: bool | None, seed: int | None, stores: StoreOptions) -> Names:
-        """The names that patterns match, with their braces expanded; `shuffle=None`: shuffled where there is a seed."""
+        """The names that patterns match; `shuffle=None`: shuffled where there is a seed."""
         shuffle = seed is not None if shuffle is None else shuffle
         names = tuple(located(name, stores.filesystem) for name in listed(patterns))
         return cls(names, shuffle, seed if shuffle else None, stores)
@@ -61,10 +62,11 @@ class Names:
         return self.patterns
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
-        listing = (await within.session.open(self, self.stores, 0, self.patterns, self.memo)).listing
+        session = within.session
+        listing = (await session.open(self, self.stores, 0, self.patterns, self.memo, patterns=True)).listing
         while not listing.complete:
             await listing.until(len(listing.paths) + 1)
-        names = [path.encode() for path in listing.paths]
+        names = [os.fsencode(path) for path in listing.paths]
         if self.shuffle:
             keys = words(within.seed if self.seed is None else self.seed, within.epoch, 0, len(names))
             names = [names[index] for index in np.argsort(keys, kind="stable")]
@@ -107,7 +109,7 @@ class EpochNames:
         return index
 
     def _name(self, index: int) -> str | None:
-        return self._names[index].decode() if index < len(self._names) else None
+        return os.fsdecode(self._names[index]) if index < len(self._names) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,38 +4,58 @@ Rules:
 - Names come in the order in which they were given; a glob's matches in its place, sorted. Which listing answers
   first changes nothing.
 - What stands before a glob that is not answered yet is known already: reading may begin with it.
-- An object whose name is the pattern itself counts before all that the pattern matches.
+- An object that has the very name wins over the names that its braces and wildcards stand for: every name that a
+  listing gives can be read. Where names are patterns (`list_files`), the objects that a pattern matches win, as in
+  TensorFlow.
 - A glob that fails, or matches nothing, is an error in its place: what stands before it is read first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
 from typing import Final, NamedTuple
 
 import anyio
+from anyio.abc import TaskGroup
 
-from streamrec.errors import NotFoundError
+from streamrec.display import logger
+from streamrec.errors import NotFoundError, PermissionDeniedError
 from streamrec.shards.listing.assignment import Portion
-from streamrec.shards.listing.patterns import Filenames, glob_prefix, glob_regex, is_glob, listed
-from streamrec.storage import ObjectInfo, Storages
+from streamrec.shards.listing.patterns import (
+    Filenames,
+    check_listable,
+    expand_braces,
+    has_braces,
+    is_glob,
+    is_web,
+    listed,
+)
+from streamrec.storage import Glob, ObjectInfo, Storages, split_chain
 
-__all__ = ["Listing", "find_shards"]
+__all__ = ["Listing", "expand_name", "find_shards"]
 
 PARALLEL: Final = 8
 """Listings under way at the same time."""
 
 
-async def find_shards(storages: Storages, filenames: Filenames) -> list[str]:
+async def find_shards(storages: Storages, filenames: Filenames, *, patterns: bool = False) -> list[str]:
     """The shards' URLs: braces expanded, globs answered, each glob's matches sorted by name.
+
+    Args:
+        storages: Where globs are answered.
+        filenames: Names, braces and globs.
+        patterns: Whether all names are patterns; see `Listing`.
 
     Raises:
         NotFoundError: A glob matches nothing, or no name was given.
+        StorageError: A directory cannot be listed, or the store failed.
     """
-    listing = Listing(storages, filenames)
+    listing = Listing(storages, filenames, patterns=patterns)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(listing.run)
         while not listing.complete:
@@ -60,6 +80,8 @@ class Listing:
         filenames: Names, braces and globs.
         found: What an earlier listing of the same names found; None to look.
         keep: Called with what was found, when that is all.
+        patterns: Whether all names are patterns: an object that has the very name is found where the pattern matches no
+            other, and a pattern for a web server is an error.
 
     Attributes:
         paths: The shards' URLs so far; they only grow.
@@ -74,6 +96,8 @@ class Listing:
         filenames: Filenames,
         found: Found | None = None,
         keep: Callable[[Found], None] | None = None,
+        *,
+        patterns: bool = False,
     ) -> None:
         self.paths: list[str] = []
         self.complete = False
@@ -81,7 +105,10 @@ class Listing:
         self.sizes: dict[str, int] = {}
         self._storages = storages
         self._keep = keep
-        self._parts = list(parts_of(listed(filenames))) if found is None else []
+        self._patterns = patterns
+        names = listed(filenames)
+        self._alone = len(names) == 1
+        self._parts = list(parts_of(names)) if found is None else []
         self._joined = 0
         if found is not None:
             self.paths, self.sizes, self.complete = list(found.paths), dict(found.sizes), True
@@ -100,9 +127,7 @@ class Listing:
         """Answers the globs. Raises nothing: what goes wrong waits for its place."""
         limiter = anyio.CapacityLimiter(PARALLEL)
         async with anyio.create_task_group() as tasks:
-            for part in self._parts:
-                if part.glob is not None:
-                    tasks.start_soon(self._answer, part, part.glob, limiter)
+            self._ask(self._parts, tasks, limiter)
 
     async def until(self, count: int) -> None:
         """Waits until so many shards are known, or all of them are."""
@@ -123,19 +148,33 @@ class Listing:
     async def _join(self, number: int) -> None:
         part = self._parts[number]
         await part.answered.wait()
-        if number < self._joined:
+        if number < self._joined or self._parts[number] is not part:
             return  # by another reader of this listing, meanwhile
+        if part.expanded is not None:
+            self._parts[number : number + 1] = part.expanded
+            return
         self._joined += 1
         self.paths += part.paths
         self.error = part.error
         self.complete = part.error is not None
 
-    async def _answer(self, part: Part, glob: str, limiter: anyio.CapacityLimiter) -> None:
+    def _ask(self, parts: Iterable[Part], tasks: TaskGroup, limiter: anyio.CapacityLimiter) -> None:
+        for part in parts:
+            if part.pattern is not None:
+                tasks.start_soon(self._answer, part, part.pattern, tasks, limiter)
+
+    async def _answer(self, part: Part, pattern: str, tasks: TaskGroup, limiter: anyio.CapacityLimiter) -> None:
         try:
             async with limiter:
-                found = await matches(self._storages, glob)
-            part.paths = [info.path for info in found]
-            self.sizes.update((info.path, info.size) for info in found if info.size is not None)
+                if not has_braces(pattern):
+                    found = await matches(self._storages, pattern, self._patterns, self._alone)
+                    part.paths = [info.path for info in found]
+                    self.sizes.update((info.path, info.size) for info in found if info.size is not None)
+                elif (names := await expand_name(self._storages, pattern)) == [pattern]:
+                    part.paths = names
+                else:
+                    part.expanded = list(parts_of(names))
+                    self._ask(part.expanded, tasks, limiter)
         except Exception as error:
             part.error = error
         part.answered.set()
@@ -143,18 +182,19 @@ class Listing:
 
 @dataclass
 class Part:
-    """A glob, or a row of names that are none."""
+    """A name with braces or wildcards, or a row of names without."""
 
-    glob: str | None
+    pattern: str | None
     paths: list[str] = field(default_factory=list)
+    expanded: list[Part] | None = None
     error: Exception | None = None
     answered: anyio.Event = field(default_factory=anyio.Event)
 
 
-def parts_of(names: list[str]) -> Iterator[Part]:
-    """The parts of a list of names: each glob by itself, what lies between two globs together."""
-    for globs, group in groupby(names, is_glob):
-        if globs:
+def parts_of(names: Iterable[str]) -> Iterator[Part]:
+    """The parts of a list of names: each pattern by itself, what lies between two patterns together."""
+    for asked, group in groupby(names, lambda name: has_braces(name) or is_glob(name)):
+        if asked:
             yield from map(Part, group)
         else:
             part = Part(None, list(group))
@@ -162,12 +202,42 @@ def parts_of(names: list[str]) -> Iterator[Part]:
             yield part
 
 
-async def matches(storages: Storages, pattern: str) -> list[ObjectInfo]:
-    """What a glob matches, sorted by name; where an object has that very name, it alone."""
-    storage = await storages.at(pattern)
-    regex = glob_regex(pattern)
-    listed = [info async for info in storage.list(glob_prefix(pattern))]
-    found = [info for info in listed if info.path == pattern] or [info for info in listed if regex.fullmatch(info.path)]
+async def expand_name(storages: Storages, name: str) -> list[str]:
+    """What the braces of a name stand for; or the name itself, where an object has it.
+
+    Web servers are not asked, because a URL has no braces of its own; nor is a store where braces are in the bucket.
+
+    Raises:
+        StorageError: The store failed, and retrying did not help.
+    """
+    _, scheme, rest = split_chain(name).url.rpartition("://")
+    if has_braces(name) and not is_web(name) and not (scheme and "{" in rest.partition("/")[0]):
+        with suppress(NotFoundError, PermissionDeniedError):  # refused: who may not list is not told
+            await (await storages.at(name)).stat(name)
+            return [name]
+    return list(expand_braces(name))
+
+
+async def matches(storages: Storages, name: str, patterns: bool, alone: bool) -> list[ObjectInfo]:
+    """What a glob matches, sorted by name; or the object of that very name.
+
+    Args:
+        storages: Where it is answered.
+        name: The glob.
+        patterns: See `Listing`.
+        alone: Whether it is the only name that was given, so that somebody may have meant it as a pattern.
+    """
+    if patterns:
+        check_listable(name)
+    storage = await storages.at(name)
+    glob = Glob(name)
+    found = [info async for info in storage.list(glob.prefix, glob)]
     if not found:
-        raise NotFoundError("no object matches this pattern: check the bucket, the name and the wildcards", pattern)
-    return sorted(found, key=attrgetter("path"))
+        raise NotFoundError("no object matches this pattern: check the bucket, the name and the wildcards", name)
+    exact = [info for info in found if info.path == name]
+    others = [info for info in found if glob.matches(info.path)]
+    left_out = sum(info.path != name for info in others)
+    if exact and left_out and not patterns:
+        words = "%s: an object has this very name, so it alone is read; as a pattern it would match %d more"
+        logger.log(logging.WARNING if alone else logging.DEBUG, words, name, left_out)
+    return sorted(others or exact if patterns else exact or others, key=attrgetter("path"))

@@ -26,13 +26,16 @@ def matching_files(
 ) -> list[str]:
     """The names that patterns match, in their order, each one's sorted; none where nothing matches.
 
-    `tf.io.matching_files`, on any store. `Dataset.list_files` gives the same names as a Dataset.
+    `tf.io.matching_files`, on any store, for files: directories are left out. `Dataset.list_files` gives the same names
+    as a Dataset, and each of them is read as it is, whatever characters it has.
 
     Args:
         pattern: A URL or path with a glob or braces, or a list of them. A name that is no glob is not looked up.
         storage_options, filesystem, retry: As for `TFRecordDataset`.
 
     Raises:
+        PermissionDeniedError: A directory that the pattern can match, or the bucket, must not be listed.
+        UnsupportedOperationError: It is a pattern for a web server, which cannot be listed.
         StorageError: The store failed, and retrying did not help.
 
     Example:
@@ -50,6 +53,6 @@ async def _found(
 ) -> list[str]:
     async with Storages(storage_options, filesystem=filesystem, retry=retry) as storages:
         try:
-            return await find_shards(storages, name)
+            return await find_shards(storages, name, patterns=True)
         except NotFoundError:
             return []

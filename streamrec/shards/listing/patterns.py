@@ -1,12 +1,12 @@
 """Which shards a name means: lists, braces and globs, pure until the one listing.
 
-- `train-{00000..00127}.tfrecord`, `{train,test}.tfrecord`: braces as in a shell, without asking the store.
-- `gs://bucket/train-*.tfrecord`: a glob, answered by one listing; `*` and `?` stay within a directory, `**`
-  does not, `[ab]` and `[!ab]` are sets.
+- `train-{00000..00127}.tfrecord`, `{train,test}.tfrecord`: braces as in a shell.
+- `gs://bucket/train-*.tfrecord`: a glob (`storage/globs.py`), answered by one listing.
+- An object that has the very name wins over what braces and wildcards stand for.
 - A glob's matches come sorted by name; what a list names keeps the list's order. The same call gives the same
   order wherever and whenever it runs.
-- A web URL is never a glob: `?` and `[` are its own, and web servers cannot list.
-- In a chain (`zip://train-*::s3://bucket/c.zip`) the URL that has the path is the pattern.
+- `train-{shard:05d}.tfrecord` names the shards that a writer makes; it is the only thing in braces that a writer heeds.
+- A web URL is never a glob: `?` and `[` are its own, and web servers cannot list. Braces are never its own.
 """
 
 from __future__ import annotations
@@ -17,21 +17,34 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from streamrec.arguments import described
-from streamrec.storage import split_chain
+from streamrec.errors import UnsupportedOperationError
+from streamrec.storage import MAGIC, split_chain
 
-__all__ = ["Filenames", "expand_braces", "glob_prefix", "glob_regex", "is_glob", "listed"]
+__all__ = [
+    "NUMBER",
+    "Filenames",
+    "check_listable",
+    "expand_braces",
+    "has_braces",
+    "is_glob",
+    "is_numbered",
+    "is_web",
+    "listed",
+    "number_pattern",
+    "shard_path",
+]
 
 Name = str | bytes | os.PathLike[str]
 Filenames = Name | Iterable[Name]
 
-BRACES = re.compile(r"\{([^{}]*)\}")
+BRACES = re.compile(r"(?<!\[)\{([^{}]*)\}")
 RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
-MAGIC = re.compile(r"[*?[]")
+NUMBER = re.compile(r"\{shard(?::([^{}]*))?\}")
 WEB = re.compile(r"https?://", re.IGNORECASE)
 
 
 def listed(filenames: Filenames) -> list[str]:
-    """The names that the caller gave, as strings, braces expanded, in order; globs still to be answered.
+    """The names that the caller gave, as strings, in order; braces and globs still to be answered.
 
     A name may be bytes: the elements of `Dataset.list_files` are, as tf.data's.
 
@@ -44,11 +57,13 @@ def listed(filenames: Filenames) -> list[str]:
     for name in names:
         if not isinstance(name, str | bytes | os.PathLike):
             raise TypeError(f"a file name is {described(name)}: give a URL or path, a pattern, or a list of them")
-    return [name for pattern in names for name in expand_braces(os.fsdecode(pattern))]
+    return [os.fsdecode(name) for name in names]
 
 
 def expand_braces(pattern: str) -> Iterator[str]:
     """All names that the braces of a pattern stand for, in order; braces without `..` or `,` stay as they are.
+
+    `[{]` stands for a brace itself, as in a glob.
 
     Examples:
         >>> list(expand_braces("{a,b}-{08..10}"))
@@ -80,50 +95,58 @@ def brace_choices(inside: str) -> Iterator[str]:
         yield from inside.split(",")
 
 
+def has_braces(name: str) -> bool:
+    """Whether a name has braces that stand for several names."""
+    return any(any(brace_choices(found[1])) for found in BRACES.finditer(name))
+
+
 def is_glob(name: str) -> bool:
     """Whether a name must be answered by a listing."""
-    url = split_chain(name).url
-    return bool(MAGIC.search(url)) and not WEB.match(url)
+    return bool(MAGIC.search(split_chain(name).url)) and not is_web(name)
 
 
-def glob_prefix(pattern: str) -> str:
-    """What every match begins with: the part of the pattern before its first magic character, in its chain."""
-    before, url, after = split_chain(pattern)
-    return before + MAGIC.split(url, maxsplit=1)[0] + after
+def is_web(name: str) -> bool:
+    """Whether a name is the URL of a web server."""
+    return WEB.match(split_chain(name).url) is not None
 
 
-def glob_regex(pattern: str) -> re.Pattern[str]:
-    """The pattern as a regular expression over whole names.
+def check_listable(pattern: str) -> None:
+    """Refuses a pattern for a web server.
+
+    Raises:
+        UnsupportedOperationError: It is one.
+    """
+    if is_web(pattern) and "*" in pattern.partition("?")[0]:
+        raise UnsupportedOperationError(
+            "a web server cannot be asked which files a pattern matches: give the names, or braces such as "
+            "train-{00000..00127}.tfrecord",
+            pattern,
+        )
+
+
+def is_numbered(pattern: str) -> bool:
+    """Whether a writer's pattern has a place for the shard's number: `{shard}`, or with a format, `{shard:05d}`."""
+    return NUMBER.search(pattern) is not None
+
+
+def shard_path(pattern: str, number: int) -> str:
+    """The URL of a writer's shard. All other braces stay as they are.
+
+    Raises:
+        ValueError: The format is none of a number.
 
     Examples:
-        >>> bool(glob_regex("s3://b/*/x-?.rec").fullmatch("s3://b/d/x-1.rec"))
-        True
+        >>> shard_path("{a}-{shard:03d}", 7), shard_path("{a}", 7)
+        ('{a}-007', '{a}')
     """
-    before, url, after = split_chain(pattern)
-    parts = [re.escape(before)]
-    position = 0
-    while position < len(url):
-        text, position = translate_at(url, position)
-        parts.append(text)
-    parts.append(re.escape(after))
-    return re.compile("".join(parts), re.DOTALL)
+    try:
+        return NUMBER.sub(lambda found: format(number, found[1] or ""), pattern)
+    except ValueError as error:
+        raise ValueError(f"{pattern!r}: this is no format of a number ({error}): write {{shard:05d}}") from error
 
 
-def translate_at(pattern: str, position: int) -> tuple[str, int]:
-    """The regular expression of the token at `position`, and where the next token starts."""
-    char = pattern[position]
-    if pattern.startswith("**/", position):
-        return "(?:.*/)?", position + 3
-    if pattern.startswith("**", position):
-        return ".*", position + 2
-    if char == "*":
-        return "[^/]*", position + 1
-    if char == "?":
-        return "[^/]", position + 1
-    if char == "[":
-        end = pattern.find("]", position + 2)
-        if end > 0:
-            inside = pattern[position + 1 : end].replace("\\", r"\\")
-            negated = inside[0] in "!^"
-            return f"[{'^' if negated else ''}{inside[negated:]}]", end + 1
-    return re.escape(char), position + 1
+def number_pattern(pattern: str) -> re.Pattern[str]:
+    """All URLs that `shard_path` can give, as a regular expression."""
+    texts = NUMBER.split(pattern)  # a text, a format, a text, ...
+    digits = ["[0-9a-fA-F]+" if (spec or "").endswith(("x", "X")) else "[0-9]+" for spec in texts[1::2]]
+    return re.compile("".join(map("".join, zip(map(re.escape, texts[::2]), [*digits, ""], strict=True))))

@@ -7,7 +7,8 @@ A manifest is a JSON object:
      "shards": [{"name": "train-00000.tfrecord", "records": 4096, "bytes": 209715104, "crc32c": "1a2b3c4d"}, ...]}
 
 - `pattern` and `name` are relative to the manifest's own directory, so that a data set may be moved or copied with
-  its manifest; what does not lie below that directory stands there with its full URL.
+  its manifest; what does not lie below that directory stands there with its full URL. A relative name that would read
+  as a full one (it begins with `/`, or has `://` in it), or that begins with `./`, has `./` before it.
 - `bytes` and `crc32c` are those of the whole object as it lies in the store, compressed where it is; `crc32c` is
   the plain CRC32C (not masked) as eight hexadecimal digits.
 - `marks`, where there are some: `[record, byte]` for a few records of an uncompressed shard: their number, and where
@@ -17,16 +18,16 @@ A manifest is a JSON object:
 
 from __future__ import annotations
 
+import glob
 import json
-import re
-import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from streamrec.display import display_repr
 from streamrec.errors import ManifestError
-from streamrec.storage import split_chain
+from streamrec.shards.listing.patterns import NUMBER, is_numbered, number_pattern
+from streamrec.storage import Glob, split_chain
 from streamrec.tfrecord import CompressionType, check_compression_type
 
 __all__ = ["MARK_BYTES", "Manifest", "Marks", "ShardInfo", "absolute", "relative"]
@@ -152,18 +153,24 @@ class Manifest:
             >>> manifest.belongs("d/train-007.tfrecord"), manifest.belongs("d/train-x.tfrecord")
             (True, False)
         """
-        return re.fullmatch("".join(map(_expression, _fields(self.pattern))), path) is not None
+        return number_pattern(self.pattern).fullmatch(path) is not None
 
     @property
     def numbered(self) -> bool:
         """Whether there may be more than one shard."""
-        return "{shard" in self.pattern
+        return is_numbered(self.pattern)
 
     @property
     def prefix(self) -> str:
         """What all shards' URLs begin with."""
         before, url, after = split_chain(self.pattern)
-        return before + _fields(url)[0][0] + after
+        return before + NUMBER.split(url)[0] + after
+
+    @property
+    def glob(self) -> Glob:
+        """What a listing of `prefix` is to look for; it may find more than `belongs` is true for."""
+        before, url, after = split_chain(self.pattern)
+        return Glob(before + "*".join(map(glob.escape, NUMBER.split(url)[::2])) + after)
 
     def _entry(self, shard: ShardInfo) -> dict[str, Any]:
         entry: dict[str, Any] = {
@@ -190,7 +197,10 @@ def _shard(path: str, entry: Mapping[str, Any]) -> ShardInfo:
 
 def relative(path: str, url: str) -> str:
     """A URL as a manifest at `path` has it."""
-    return url.removeprefix(_directory(path))
+    directory = _directory(path)
+    name = url.removeprefix(directory)
+    taken_for_whole = name.startswith("./") or (directory and (name.startswith("/") or "://" in name))
+    return f"./{name}" if taken_for_whole and url.startswith(directory) else name
 
 
 def _directory(path: str) -> str:
@@ -200,18 +210,8 @@ def _directory(path: str) -> str:
 def absolute(path: str, name: str) -> str:
     """A name in a manifest at `path` as a URL."""
     before, url, after = split_chain(path)
-    return name if "://" in name or name.startswith("/") else before + _directory(url) + name + after
-
-
-def _fields(pattern: str) -> Sequence[tuple[str, str | None, str]]:
-    """The pieces of a pattern: a literal text, and the format of the number that follows it, or None."""
-    if "{shard" not in pattern:
-        return [(pattern, None, "")]
-    return [(text, field, spec or "") for text, field, spec, _ in string.Formatter().parse(pattern)]
-
-
-def _expression(piece: tuple[str, str | None, str]) -> str:
-    """A regular expression for a piece: the text, and a number in its base."""
-    text, field, spec = piece
-    digits = "[0-9a-fA-F]+" if spec.endswith(("x", "X")) else "[0-9]+"
-    return re.escape(text) + ("" if field is None else digits)
+    if name.startswith("./"):
+        name = name[2:]
+    elif "://" in name or name.startswith("/"):
+        return name
+    return before + _directory(url) + name + after

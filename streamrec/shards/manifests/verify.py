@@ -188,7 +188,7 @@ class _Survey:
         if not self._manifest.numbered:
             return
         named = {shard.path for shard in self._manifest.shards}
-        async for info in self._storage.list(self._manifest.prefix):
+        async for info in self._storage.list(self._manifest.prefix, self._manifest.glob):
             if self._manifest.belongs(info.path) and info.path not in named:
                 self.problems.append(
                     VerifyProblem(info.path, "extra", "nothing of it", f"an object of {info.size:,} bytes")

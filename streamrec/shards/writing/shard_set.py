@@ -22,6 +22,7 @@ import numpy as np
 
 from streamrec.display import display_name, display_text
 from streamrec.errors import StreamrecError
+from streamrec.shards.listing.patterns import is_numbered, shard_path
 from streamrec.shards.manifests.manifest import Manifest, ShardInfo
 from streamrec.shards.side_by_side import side_by_side
 from streamrec.shards.writing.layout import Contiguous, Dealt, Layout, Part
@@ -110,6 +111,7 @@ class ShardTarget:
     max_shard_records: int | None = None
 
     def __post_init__(self) -> None:
+        self.path(0)
         limited = self.max_shard_bytes is not None or self.max_shard_records is not None
         if self.num_shards is not None and limited:
             raise ValueError("num_shards and a limit of a shard's size exclude each other: leave one of them out")
@@ -120,7 +122,7 @@ class ShardTarget:
     @property
     def numbered(self) -> bool:
         """Whether there may be several shards."""
-        return "{shard" in self.pattern
+        return is_numbered(self.pattern)
 
     @property
     def first(self) -> Sequence[int]:
@@ -135,7 +137,7 @@ class ShardTarget:
 
     def path(self, shard: int) -> str:
         """A shard's URL."""
-        return self.pattern.format(shard=shard) if self.numbered else self.pattern
+        return shard_path(self.pattern, shard)
 
 
 class ShardSet:

@@ -31,6 +31,7 @@ from streamrec.arguments import flag, integer
 from streamrec.display import display_name
 from streamrec.errors import ClosedError
 from streamrec.shards.index.encoder import IndexedShard, encode_index, portable
+from streamrec.shards.listing.patterns import is_numbered, shard_path
 from streamrec.shards.manifests.manifest import Manifest, ShardInfo
 from streamrec.shards.serial_calls import Serial
 from streamrec.shards.writing.shard_upload import BLOCK_BYTES, FRAME_BYTES, ShardUpload
@@ -71,7 +72,8 @@ class ShardWriter:
     straight through: nothing of it can be taken back.
 
     Args:
-        pattern: The shards' URL; `{shard}` or `{shard:05d}` in it stands for the shard's number, from 0.
+        pattern: The shards' URL; `{shard}` or `{shard:05d}` in it stands for the shard's number, from 0. All other
+            braces are its own.
         options: Compression; None for none.
         max_shard_bytes: A shard is finished before a record would take it above this (a single longer record
             has a shard to itself; where shards are compressed, the block that is not compressed yet counts in full;
@@ -95,7 +97,8 @@ class ShardWriter:
         tells: Whether the log says so where nobody closes the writer; set before it is entered.
 
     Raises:
-        ValueError: A limit is given and the pattern has no `{shard}`; or an index is wanted of compressed shards.
+        ValueError: A limit is given and the pattern has no `{shard}`, or one with a format that is none of a number;
+            or an index is wanted of compressed shards.
     """
 
     def __init__(
@@ -118,7 +121,8 @@ class ShardWriter:
         self._overwrite = flag("overwrite", overwrite)
         self._manifest = None if manifest is None else located(os.fspath(manifest), filesystem)
         self._pattern = pattern
-        self._numbered = "{shard" in pattern
+        self._numbered = is_numbered(pattern)
+        shard_path(pattern, 0)
         if not self._numbered and (max_shard_bytes is not None or max_shard_records is not None):
             shown = display_name(pattern)
             raise ValueError(f"{shown!r} names all shards alike: put '{{shard:05d}}' where their number goes")
@@ -291,7 +295,7 @@ class ShardWriter:
         return over_bytes or (self._limit_records is not None and shard.records + records > self._limit_records)
 
     async def _open(self) -> ShardUpload:
-        path = self._pattern.format(shard=len(self.shards)) if self._numbered else self._pattern
+        path = shard_path(self._pattern, len(self.shards))
         deflater = Deflater(self._options)
         storage = await self._storages.at(path)
         lengths = None if self._index is None else LengthPacker()

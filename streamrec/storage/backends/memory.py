@@ -15,6 +15,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from streamrec.errors import NotFoundError
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink, Sent
 from streamrec.storage.backends.options import Source
+from streamrec.storage.globs import Glob
 from streamrec.storage.resilience.faults import changed, exists
 from streamrec.storage.resilience.retry import RetryPolicy
 
@@ -39,11 +40,13 @@ class MemoryBackend:
     def __init__(self, filesystem: MemoryFileSystem) -> None:
         self._fs = filesystem
 
-    async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
+    async def list_page(
+        self, prefix: str, token: str | None, glob: Glob | None = None
+    ) -> tuple[Sequence[ObjectInfo], str | None]:
         """All of them on one page."""
-        start = "/" + prefix.removeprefix("memory://").lstrip("/")
-        names = sorted(name for name in self._fs.store if name.startswith(start))
-        return [_info("memory:/" + name, self._fs.store[name]) for name in names], None
+        start = prefix.removeprefix("memory://").lstrip("/")
+        files = {name.lstrip("/"): file for name, file in self._fs.store.items()}  # a name with "::" begins without "/"
+        return [_info(f"memory://{name}", file) for name, file in files.items() if name.startswith(start)], None
 
     async def stat(self, path: str) -> ObjectInfo:
         """Length and time of creation."""

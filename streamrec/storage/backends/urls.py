@@ -5,6 +5,8 @@ Keys are taken as they stand, as fsspec does: nothing is percent-decoded in s3:/
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 import secrets
 from typing import Final
@@ -12,9 +14,9 @@ from typing import Final
 from streamrec.errors import StorageError
 from streamrec.storage.backends.chained_urls import split_chain
 
-__all__ = ["directory_advice", "is_temporary", "split_object", "split_prefix", "temporary_name"]
+__all__ = ["directory_advice", "is_temporary", "split_object", "split_prefix", "temporary_name", "temporary_prefix"]
 
-_TEMPORARY: Final = re.compile(r"\..*\.streamrec-([0-9a-f]{8}-)?[0-9a-f]{16}")
+_TEMPORARY: Final = re.compile(r"\..*\.streamrec-([0-9a-f]{8}-)?[0-9a-f]{16}", re.DOTALL)
 
 
 def split_prefix(url: str) -> tuple[str, str, str]:
@@ -62,7 +64,28 @@ def directory_advice(url: str) -> str:
 def temporary_name(path: str) -> str:
     """A name in the same directory that nobody else uses and that no listing shows."""
     directory, slash, name = path.rpartition("/")
-    return f"{directory}{slash}.{name}.streamrec-{secrets.token_hex(8)}"
+    return f"{directory}{slash}{temporary_prefix(name)}{secrets.token_hex(8)}"
+
+
+def temporary_prefix(name: str, most: int = 255, writer: str = "") -> str:
+    """What temporary names for one final name begin with: 16 characters more, and they are whole.
+
+    Args:
+        name: The last segment of the final name.
+        most: How many bytes a name may have: of a longer one the end is replaced by a digest of it all.
+        writer: Who writes: a few characters; "" where that need not be known.
+
+    Examples:
+        >>> temporary_prefix("shard"), len(temporary_prefix("x" * 255)) + 16
+        ('.shard.streamrec-', 255)
+    """
+    ending = f".streamrec-{writer}"
+    room = most - len(f".{ending}") - 16
+    data = os.fsencode(name)
+    if len(data) > room:
+        digest = hashlib.blake2b(data, digest_size=8).hexdigest()
+        name = data[: room - len(digest)].decode(errors="ignore") + digest
+    return f".{name}{ending}"
 
 
 def is_temporary(path: str) -> bool:

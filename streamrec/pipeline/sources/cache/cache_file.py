@@ -38,7 +38,7 @@ from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.pipeline.stages.stage import Offload, Step
 from streamrec.pipeline.stages.unbatch import RowPositions as Rows
 from streamrec.shards import ReadOptions, ShardReader, ShardWriter
-from streamrec.shards.listing.patterns import is_glob
+from streamrec.shards.listing.patterns import has_braces, is_numbered
 from streamrec.storage import RetryPolicy, located
 from streamrec.tfrecord import Frames
 
@@ -80,9 +80,9 @@ class CacheFile:
         """The cache at a URL, for this verb.
 
         Raises:
-            ValueError: The URL is a pattern.
+            ValueError: The URL is a pattern: it has `*`, or braces that stand for several names.
         """
-        if is_glob(path) or "{" in path:
+        if "*" in path or has_braces(path) or is_numbered(path):
             raise ValueError(f"{verb} wants the name of one file, and {display_name(path)!r} is a pattern")
         path = located(path, filesystem)
         return cls(Shards((path,), Plan(), ReadOptions("", max_record_bytes=RECORD_BYTES), options, filesystem, retry))

@@ -21,6 +21,7 @@ from streamrec.storage.backends.fsspec import common
 from streamrec.storage.backends.fsspec.spooled_upload import SpooledUpload
 from streamrec.storage.backends.options import Source, build
 from streamrec.storage.backends.urls import temporary_name
+from streamrec.storage.globs import Glob
 from streamrec.storage.resilience.faults import Cause, TransientError
 from streamrec.storage.resilience.retry import RetryPolicy
 
@@ -74,14 +75,26 @@ class AsyncFsBackend:
     def __init__(self, filesystem: AsyncFileSystem) -> None:
         self._fs = filesystem
 
-    async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
+    async def list_page(
+        self, prefix: str, token: str | None, glob: Glob | None = None
+    ) -> tuple[Sequence[ObjectInfo], str | None]:
         """All of them on one page."""
+        root = self._name(common.parent(prefix))
         with common.seam(prefix):
-            try:
-                found = await self._fs._find(self._name(common.parent(prefix)), detail=True)
-            except FileNotFoundError:
-                found = {}
-            return common.infos_of(prefix, found), None
+            if not common.lists_directories(self._fs):
+                try:
+                    return common.infos_of(prefix, await self._fs._find(root, detail=True)), None
+                except FileNotFoundError:
+                    return [], None
+            found, directories = list[ObjectInfo](), [root]
+            while directories:
+                directory = directories.pop()
+                with suppress(FileNotFoundError):  # it is not there, or went meanwhile
+                    entries = await self._fs._ls(directory, detail=True)
+                    infos, below = common.in_directory(prefix, directory, entries, glob)
+                    found += infos
+                    directories += below
+            return found, None
 
     async def stat(self, path: str) -> ObjectInfo:
         """Fsspec's info."""
@@ -142,7 +155,7 @@ class AsyncFsBackend:
         _forget(self._fs)
 
     def _name(self, path: str) -> str:
-        return str(self._fs._strip_protocol(path))
+        return common.name_of(self._fs, path)
 
 
 class _RangesBody:

@@ -8,11 +8,16 @@ Most filesystems cannot pin a version. It is compared when a body is opened, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from ftplib import error_perm
 from tarfile import TarError
-from typing import Any
+from typing import Any, Final
 from zipfile import BadZipFile
+
+from fsspec import AbstractFileSystem
+from fsspec.asyn import AsyncFileSystem
+from fsspec.implementations.dirfs import DirFileSystem
 
 from streamrec.errors import (
     IntegrityError,
@@ -25,9 +30,25 @@ from streamrec.storage.backend import ObjectInfo
 from streamrec.storage.backends.chained_urls import split_chain
 from streamrec.storage.backends.options import full_url, version_of
 from streamrec.storage.backends.urls import directory_advice, is_temporary
+from streamrec.storage.globs import Glob
 from streamrec.storage.resilience.faults import Cause, TransientError, changed, from_status, seam_of
 
-__all__ = ["check_size", "check_version", "check_writable", "info_of", "infos_of", "parent", "seam"]
+__all__ = [
+    "check_size",
+    "check_version",
+    "check_writable",
+    "in_directory",
+    "info_of",
+    "infos_of",
+    "lists_directories",
+    "name_of",
+    "parent",
+    "root_of",
+    "seam",
+]
+
+_MANGLED: Final = re.compile(r"[#?\t\r\n]")
+_STAND_IN: Final = "streamrec-path"
 
 _MISTAKES = (
     TypeError,
@@ -52,7 +73,7 @@ def info_of(path: str, found: Mapping[str, Any], start: int | None = None) -> Ob
     """
     if found.get("type") == "directory":
         raise StorageError(directory_advice(path), path, start)
-    size = found.get("size")
+    size = None if found.get("type") == "link" else found.get("size")  # a listing has the size of the link itself
     return ObjectInfo(path, None if size is None else int(size), version_of(found))
 
 
@@ -63,6 +84,46 @@ def infos_of(prefix: str, found: Mapping[str, Mapping[str, Any]]) -> list[Object
     return [
         info_of(before + path + after, item) for path, item in files if path.startswith(url) and not is_temporary(path)
     ]
+
+
+def lists_directories(filesystem: Any) -> bool:
+    """Whether a filesystem is listed directory by directory; else its `find` lists all below a prefix at once.
+
+    fsspec's own `find` leaves out what cannot be listed, and lists what no pattern can match.
+    """
+    if isinstance(filesystem, DirFileSystem):
+        return lists_directories(filesystem.fs)
+    if isinstance(filesystem, AsyncFileSystem):
+        return type(filesystem)._find is AsyncFileSystem._find
+    return type(filesystem).find is AbstractFileSystem.find
+
+
+def in_directory(
+    prefix: str, directory: str, found: Iterable[Mapping[str, Any]], glob: Glob | None
+) -> tuple[list[ObjectInfo], list[str]]:
+    """What a directory holds of a listing.
+
+    Args:
+        prefix: The URL prefix that is listed.
+        directory: The directory, as the filesystem names it.
+        found: Its entries, as `ls` gives them.
+        glob: Which objects are wanted; None for all.
+
+    Returns:
+        The objects whose URL begins with the prefix, and the directories to list next.
+    """
+    before, url, after = split_chain(prefix)
+    entries = {item["name"]: item for item in found}
+
+    def enters(name: str) -> bool:
+        below = f"{full_url(url, name.rstrip('/'))}/"
+        if entries[name].get("type") != "directory" or name.rstrip("/") == directory.rstrip("/"):
+            return False
+        if below.startswith(url):
+            return glob is None or glob.enters(before + below + after)
+        return url.startswith(below)
+
+    return infos_of(prefix, entries), list(filter(enters, entries))
 
 
 def parent(prefix: str) -> str:
@@ -77,6 +138,35 @@ def parent(prefix: str) -> str:
     scheme, colon, rest = url.rpartition("://")
     top = rest if colon else rest[: rest.find("/") + 1]
     return before + scheme + colon + (rest.rpartition("/")[0] or top) + after
+
+
+def name_of(filesystem: Any, url: str) -> str:
+    """A URL as a filesystem names it, with its path byte for byte.
+
+    Filesystems take a URL apart as if it were one of the web: `?` and `#` end the path, and control characters go.
+
+    Raises:
+        StorageError: The filesystem takes its own names apart, too, and would mean another object.
+    """
+    scheme, colon, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    if not (colon and slash and _MANGLED.search(path)):
+        return str(filesystem._strip_protocol(url))
+    name = str(filesystem._strip_protocol(f"{scheme}://{host}/{_STAND_IN}")).replace(_STAND_IN, path)
+    if filesystem._strip_protocol(name) != name:
+        client = type(filesystem).__name__
+        raise StorageError(f"{client} cannot name this object: leave out of its name what means something in URLs", url)
+    return name
+
+
+def root_of(url: str) -> str:
+    """A URL without its path, from which options are read that are no part of any path; a chain as it is.
+
+    >>> root_of("sftp://user@host/run#1"), root_of("zip://a#b::file://c.zip")
+    ('sftp://user@host/', 'zip://a#b::file://c.zip')
+    """
+    scheme, colon, rest = url.partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}/" if colon and not split_chain(url).linked else url
 
 
 def check_version(info: ObjectInfo, version: str | None, start: int, end: int | None) -> None:

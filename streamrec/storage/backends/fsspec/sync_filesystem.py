@@ -25,6 +25,7 @@ from streamrec.storage.backends.fsspec import caches, common, ftp, sftp
 from streamrec.storage.backends.fsspec.spooled_upload import SpooledUpload
 from streamrec.storage.backends.options import Source
 from streamrec.storage.backends.urls import temporary_name
+from streamrec.storage.globs import Glob
 from streamrec.storage.resilience.faults import Cause, TransientError
 from streamrec.storage.resilience.retry import RetryPolicy
 from streamrec.storage.resilience.shield import in_thread, surely
@@ -49,7 +50,7 @@ async def connect(source: Source, policy: RetryPolicy) -> SyncFsBackend:
     if protocol_of(source.url) not in sftp.PROTOCOLS:  # it hands this on to a client that does not know it
         options["use_listings_cache"] = False
     with common.seam(source.url):
-        filesystem, _ = await _in_thread(lambda: fsspec.core.url_to_fs(source.url, **options))
+        filesystem, _ = await _in_thread(lambda: fsspec.core.url_to_fs(common.root_of(source.url), **options))
     return SyncFsBackend(filesystem, ours=True)
 
 
@@ -79,15 +80,13 @@ class SyncFsBackend:
         self._lock = threading.RLock() if _is_shared(filesystem) else None
         self._opening: WeakValueDictionary[str, _Lock] = WeakValueDictionary()
 
-    async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
+    async def list_page(
+        self, prefix: str, token: str | None, glob: Glob | None = None
+    ) -> tuple[Sequence[ObjectInfo], str | None]:
         """All of them on one page."""
         with common.seam(prefix):
             root = self._name(common.parent(prefix)) or ("/" if protocol_of(prefix) in sftp.PROTOCOLS else "")
-            try:
-                found = await self.call(lambda: self._find(root))
-            except FileNotFoundError:
-                found = {}
-            return common.infos_of(prefix, found), None
+            return await self.call(lambda: self._find(prefix, root, glob)), None
 
     async def stat(self, path: str) -> ObjectInfo:
         """Fsspec's info, never from its cache."""
@@ -147,10 +146,23 @@ class SyncFsBackend:
             ftp.close(self._fs)
             sftp.close(self._fs)
 
-    def _find(self, root: str) -> Any:
+    def _find(self, prefix: str, root: str, glob: Glob | None) -> list[ObjectInfo]:
         ftp.wake(self._fs)
         sftp.wake(self._fs)
-        return self._fs.find(root, detail=True)
+        if not common.lists_directories(caches.below(self._fs)):
+            try:
+                return common.infos_of(prefix, self._fs.find(root, detail=True))
+            except FileNotFoundError:
+                return []
+        found, directories = list[ObjectInfo](), [root]
+        while directories:
+            directory = directories.pop()
+            with suppress(FileNotFoundError):  # it is not there, or went meanwhile
+                entries = self._fs.ls(directory, detail=True)
+                infos, below = common.in_directory(prefix, directory, entries, glob)
+                found += infos
+                directories += below
+        return found
 
     def _info(self, name: str) -> Any:
         ftp.wake(self._fs)
@@ -167,7 +179,7 @@ class SyncFsBackend:
     def _name(self, path: str) -> str:
         chain = split_chain(path)
         cached = chain.before and protocol_of(path) in CACHES  # its own way makes "zip:" of "zip://"
-        return str((self._fs.fs if cached else self._fs)._strip_protocol(chain.url))
+        return common.name_of(self._fs.fs if cached else self._fs, chain.url)
 
 
 class _Lock:

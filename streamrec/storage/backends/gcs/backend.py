@@ -38,6 +38,7 @@ from streamrec.storage.backends.http.take_over import BUFFERED_BODIES
 from streamrec.storage.backends.option_names import OF_EVERY_FILESYSTEM, check_endpoint, check_names, parameters_of
 from streamrec.storage.backends.options import Source, build
 from streamrec.storage.backends.urls import split_prefix
+from streamrec.storage.globs import Glob
 from streamrec.storage.resilience.faults import Cause, TransientError, changed
 from streamrec.storage.resilience.retry import RetryPolicy
 
@@ -81,7 +82,9 @@ class GcsBackend:
         self._credentials = GcsCredentials(filesystem)
         self.fast_paths = (BUFFERED_BODIES,)
 
-    async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
+    async def list_page(
+        self, prefix: str, token: str | None, glob: Glob | None = None
+    ) -> tuple[Sequence[ObjectInfo], str | None]:
         """One page of up to 1,000 names; directory markers are left out."""
         scheme, bucket, key = split_prefix(prefix)
         query = {"prefix": key, "fields": _LISTED, "maxResults": "1000", "pageToken": token}

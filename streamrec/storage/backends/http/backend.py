@@ -28,6 +28,7 @@ from streamrec.storage.backends.http.responses import (
 from streamrec.storage.backends.http.take_over import BUFFERED_BODIES
 from streamrec.storage.backends.option_names import OF_EVERY_FILESYSTEM, check_names, parameters_of
 from streamrec.storage.backends.options import Source, build
+from streamrec.storage.globs import Glob
 from streamrec.storage.resilience.faults import Cause, TransientError, changed
 from streamrec.storage.resilience.retry import RetryPolicy
 
@@ -61,7 +62,9 @@ class HttpBackend:
         self._session: aiohttp.ClientSession = filesystem._session
         self.fast_paths = (BUFFERED_BODIES,)
 
-    async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
+    async def list_page(
+        self, prefix: str, token: str | None, glob: Glob | None = None
+    ) -> tuple[Sequence[ObjectInfo], str | None]:
         """Not over HTTP."""
         _unsupported("list", prefix)
 

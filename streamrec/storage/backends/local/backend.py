@@ -20,12 +20,12 @@ import asyncio
 import errno
 import io
 import os
+import re
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
-from urllib.parse import quote, unquote, urlsplit
+from typing import Any, Final, NoReturn
 
 import aiofiles
 
@@ -48,11 +48,15 @@ from streamrec.storage.backends.local.temporary_files import (
 )
 from streamrec.storage.backends.options import Source
 from streamrec.storage.backends.urls import directory_advice, is_temporary
+from streamrec.storage.globs import Glob
 from streamrec.storage.resilience.faults import changed, exists, seam_of, too_many_files
 from streamrec.storage.resilience.retry import RetryPolicy
 from streamrec.storage.resilience.shield import finish, in_thread, surely
 
 __all__ = ["LocalBackend", "connect"]
+
+
+_SCHEME: Final = re.compile(r"(?:file|local)://(?:localhost(?=/))?", re.IGNORECASE)
 
 
 async def connect(source: Source, policy: RetryPolicy) -> LocalBackend:
@@ -69,10 +73,12 @@ class LocalBackend:
     def __init__(self) -> None:
         self._turns = FairScheduler()
 
-    async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
+    async def list_page(
+        self, prefix: str, token: str | None, glob: Glob | None = None
+    ) -> tuple[Sequence[ObjectInfo], str | None]:
         """All of them on one page."""
         with _seam(prefix):
-            return await asyncio.to_thread(_list, prefix), None
+            return await asyncio.to_thread(_list, prefix, glob), None
 
     async def stat(self, path: str) -> ObjectInfo:
         """Size, and a version from inode, time of change and size."""
@@ -282,8 +288,10 @@ async def _close(file: Any) -> None:
 def local_path(url: str) -> Path:
     """The path of a plain path, or a file:// or local:// URL; one that begins with `~` lies in a home directory.
 
-    >>> str(local_path("file:///data/a%20b")), str(local_path("/data/a%20b"))
-    ('/data/a b', '/data/a%20b')
+    What follows the scheme is the path, byte for byte: nothing in it is decoded or cut.
+
+    >>> str(local_path("file:///data/a%20b#1?")), str(local_path("file://localhost/data/a"))
+    ('/data/a%20b#1?', '/data/a')
     """
     return Path(local_name(url))
 
@@ -294,16 +302,9 @@ def local_name(url: str) -> str:
 
 
 def _named(url: str) -> str:
-    """A path as it was written, without the scheme and the quoting of a URL."""
-    if not scheme_of(url):
-        return url
-    host, path = urlsplit(url)[1:3]
-    return unquote(host + path if host.startswith("~") else path)
-
-
-def scheme_of(url: str) -> str:
-    """`file://` or `local://`, where a URL begins with one of them; else ''."""
-    return next((scheme for scheme in ("file://", "local://") if url.startswith(scheme)), "")
+    """A path as it was written, without the scheme."""
+    scheme = _SCHEME.match(url)
+    return url if scheme is None else url[scheme.end() :]
 
 
 def _open(path: Path, start: int, end: int | None) -> io.FileIO | ShortFile | None:
@@ -366,39 +367,91 @@ def _stat_file(path: Path) -> os.stat_result:
     return stat
 
 
-def _info(path: str, stat: os.stat_result) -> ObjectInfo:
+def _info(path: str, stat: os.stat_result | None) -> ObjectInfo:
+    if stat is None:
+        return ObjectInfo(path, None, None)
     return ObjectInfo(path, stat.st_size, f"{stat.st_ino:x}-{stat.st_mtime_ns:x}-{stat.st_size:x}")
 
 
-def _list(prefix: str) -> list[ObjectInfo]:
-    """All files whose path begins with the prefix, in the order of their paths."""
-    scheme = scheme_of(prefix)
+def _list(prefix: str, glob: Glob | None) -> list[ObjectInfo]:
+    """All files whose path begins with the prefix; of these, the ones that a glob wants."""
     named = _named(prefix)
     wanted = os.path.expanduser(named)
-    root = wanted[: wanted.rfind("/") + 1] or "."
-    found = {named + path[len(wanted) :]: path for path in _walk(root, wanted) if path.startswith(wanted)}
-    return [_info(scheme + quote(name) if scheme else name, os.stat(found[name])) for name in sorted(found)]
+    head = prefix.removesuffix(named) + named
+
+    def url(path: str) -> str:
+        return head + path[len(wanted) :]
+
+    def enters(directory: str) -> bool:
+        if directory.startswith(wanted):
+            return glob is None or glob.enters(url(directory))
+        return wanted.startswith(directory)
+
+    def wants(path: str) -> bool:
+        return path.startswith(wanted) and not is_temporary(path) and (glob is None or glob.wants(url(path)))
+
+    files = _walk(wanted[: wanted.rfind("/") + 1], enters, wants)
+    return [_info(url(path), status) for path, status in files]
 
 
-def _walk(root: str, wanted: str) -> Iterator[str]:
-    """Files below a directory; a directory that is not there has none."""
-    for directory, below, names in os.walk(root, followlinks=True):
-        here = os.path.join(directory, "").removeprefix("./")
-        below[:] = [name for name in below if _related(here + name + "/", wanted)]
-        yield from (here + name for name in names if not is_temporary(name))
+def _walk(
+    directory: str,
+    enters: Callable[[str], bool],
+    wants: Callable[[str], bool],
+    above: frozenset[tuple[int, int]] = frozenset(),
+) -> Iterator[tuple[str, os.stat_result | None]]:
+    """The files below a directory that are wanted, without a status where a name leads to none.
+
+    Links to directories are followed, but not into a directory that is being walked: a link to one above ends there.
+
+    Args:
+        directory: Its path, which ends with a slash; "" for the working directory. One that is not there has no files.
+        enters: Whether a directory, given likewise, is listed.
+        wants: Whether a file is wanted.
+        above: Device and inode of the directories that are being walked.
+
+    Raises:
+        OSError: A directory that was to be listed cannot be.
+    """
+    try:
+        status = os.stat(directory or ".")
+        walked = above | {(status.st_dev, status.st_ino)}
+        entries = [] if len(walked) == len(above) else list(os.scandir(directory or "."))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        path = directory + entry.name
+        entered, wanted = enters(path + "/"), wants(path)
+        if (entered or wanted) and _is_directory(entry):
+            if entered:
+                yield from _walk(path + "/", enters, wants, walked)
+        elif wanted:
+            try:
+                yield path, entry.stat()
+            except OSError:  # a link that leads nowhere, or a file that may not be looked at: opening it tells
+                yield path, None
 
 
-def _related(directory: str, wanted: str) -> bool:
-    """Whether anything below the directory can begin with the wanted prefix."""
-    return directory.startswith(wanted) or wanted.startswith(directory)
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a directory, or a link to one."""
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # a link to itself
+            return False
+        raise
 
 
 def _translate(error: OSError, path: str, start: int | None, end: int | None) -> StorageError:
     """What the operating system says; none of it passes by trying again."""
     if isinstance(error, FileNotFoundError):
+        if os.path.islink(local_name(path)):
+            return NotFoundError("this symbolic link leads nowhere: restore its target, or remove it", path, start, end)
         return NotFoundError("there is no such file: check the path", path, start, end)
     if isinstance(error, PermissionError):
         return PermissionDeniedError(f"access refused ({error})", path, start, end)
+    if error.errno == errno.ENAMETOOLONG:
+        return StorageError("this name is longer than its filesystem allows: shorten it", path, start, end)
     if error.errno == errno.EMFILE:
         return StorageError(too_many_files(), path, start, end)
     if isinstance(error, IsADirectoryError):

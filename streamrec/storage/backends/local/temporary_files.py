@@ -16,6 +16,8 @@ import zlib
 from contextlib import suppress
 from pathlib import Path
 
+from streamrec.storage.backends.urls import temporary_prefix
+
 __all__ = ["create_temporary", "make_directories", "remove_abandoned", "sync_directory"]
 
 
@@ -61,7 +63,12 @@ def sync_directory(path: Path) -> None:
 
 def _prefix(final: Path) -> str:
     """What names of temporary files for this one, made on this machine, begin with (`urls.is_temporary`)."""
-    return f".{final.name}.streamrec-{zlib.crc32(socket.gethostname().encode()):08x}-"
+    machine = f"{zlib.crc32(socket.gethostname().encode()):08x}-"
+    try:
+        most = os.pathconf(final.parent, "PC_NAME_MAX")
+    except OSError:  # the directory went, or its filesystem sets no limit
+        most = 255
+    return temporary_prefix(final.name, most, machine)
 
 
 def _remove_if_unlocked(path: Path) -> None:

@@ -38,6 +38,7 @@ from streamrec.storage.backends.s3.errors import PastTheEndError, seam
 from streamrec.storage.backends.s3.repeated_gets import RepeatedGets, Response
 from streamrec.storage.backends.s3.uploads import S3Upload, UnfinishedUploads
 from streamrec.storage.backends.urls import split_object, split_prefix
+from streamrec.storage.globs import Glob
 from streamrec.storage.resilience.credentials import Renewal
 from streamrec.storage.resilience.faults import Cause, TransientError, changed, http_body_range
 from streamrec.storage.resilience.retry import RetryPolicy
@@ -148,7 +149,9 @@ class S3Backend:
         self._bodies = FastPath("reading bodies from aiohttp (streamrec.storage.backends.s3.backend)")
         self.fast_paths = (self._repeated_gets.fast_path, self._bodies, self._sending.fast_path, BUFFERED_BODIES)
 
-    async def list_page(self, prefix: str, token: str | None) -> tuple[Sequence[ObjectInfo], str | None]:
+    async def list_page(
+        self, prefix: str, token: str | None, glob: Glob | None = None
+    ) -> tuple[Sequence[ObjectInfo], str | None]:
         """One page of up to 1,000 keys; directory markers are left out."""
         scheme, bucket, key = split_prefix(prefix)
         more = {"ContinuationToken": token} if token else {}
