@@ -19,7 +19,16 @@ import numpy.typing as npt
 
 from streamrec.errors import FeatureError
 from streamrec.example.columns import RaggedTensor, checked_splits, list_splits
-from streamrec.example.encoding.values import KIND_NAMES, Data, Kind, Values, declared_kind, natural_kind, to_values
+from streamrec.example.encoding.values import (
+    KIND_NAMES,
+    Data,
+    Kind,
+    Values,
+    declared_kind,
+    natural_kind,
+    to_values,
+    with_nulls,
+)
 
 __all__ = ["Column", "to_column", "to_columns"]
 
@@ -94,15 +103,16 @@ def _of_spans(name: str, value: Any, declared: Kind | None) -> Column:
 
 
 def _array(name: str, value: Any) -> npt.NDArray[Any]:
+    found = value
     if not hasattr(value, "__array__") and hasattr(value, "to_numpy"):  # as of Arrow, polars, BytesColumn
-        value = value.to_numpy()
-    if not hasattr(value, "__array__"):
+        found = value.to_numpy()
+    if not hasattr(found, "__array__"):
         raise FeatureError(
             f"a {type(value).__name__} where a column is wanted: an array, a list with a row for each "
             "record, a ragged tensor, or Frames",
             name,
         )
-    array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    array = with_nulls(value, found if isinstance(found, np.ndarray) else np.asarray(found))
     if array.ndim == 0:
         raise FeatureError(f"one {array.dtype} where a column with a row for each record is wanted", name)
     return array

@@ -8,10 +8,18 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import polars
+import pyarrow
 import pytest
 
 from streamrec.errors import FeatureError
-from streamrec.example.encoding.encode import bytes_feature, encode_example, float_feature, int64_feature
+from streamrec.example.encoding.encode import (
+    bytes_feature,
+    encode_example,
+    encode_examples,
+    float_feature,
+    int64_feature,
+)
 from streamrec.example.features import FixedLenFeature, VarLenFeature
 from streamrec.example.messages import Example, Feature, Features
 
@@ -203,6 +211,32 @@ def test_refusals_name_the_feature_and_both_types(value: Any, kinds: Any, words:
     with pytest.raises(FeatureError, match=words) as caught:
         encoded(value, kinds)
     assert caught.value.feature == "x"
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pyarrow.array([1, None]),
+        pyarrow.array([0.5, None]),
+        pyarrow.chunked_array([[1], [None]]),
+        pyarrow.array([[1, 2], [1, None]]),
+        polars.Series([1, None]),
+        polars.Series([[1.5], [None]]),
+        polars.Series([[1, 2], [1, None]], dtype=polars.Array(polars.Int64, 2)),
+    ],
+    ids=lambda column: f"{type(column).__module__}-{getattr(column, 'type', None) or column.dtype}",
+)
+def test_null_is_refused_and_not_written_as_nan(column: Any) -> None:
+    with pytest.raises(FeatureError, match="record 1, feature 'x': None where"):
+        encode_examples({"x": column})
+    with pytest.raises(FeatureError, match="feature 'x': "):
+        encode_example({"x": column})
+
+
+def test_nan_of_arrow_and_polars_stays() -> None:
+    for column in (pyarrow.array([1.5, math.nan]), polars.Series([1.5, math.nan])):
+        [_, record] = encode_examples({"x": column})
+        assert math.isnan(Example.FromString(record).features.feature["x"].float_list.value[0])
 
 
 def test_names() -> None:
