@@ -1,7 +1,6 @@
 """Builds the one C extension. Everything else about the package stands in pyproject.toml.
 
-A failing compiler fails the install: a silent fall-back to Python would be hundreds of times slower and
-nobody would know. `STREAMREC_PURE=1` is the one way to leave the extension out.
+A failing compiler fails the install: there is nothing to fall back to.
 """
 
 import os
@@ -10,7 +9,6 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-PURE = os.environ.get("STREAMREC_PURE") == "1"
 SANITIZE = os.environ.get("STREAMREC_SANITIZE") == "1"
 SOURCES = Path("streamrec/kernels/src")
 STRICT = [
@@ -36,8 +34,6 @@ It needs a C compiler and the headers of this Python:
     Debian, Ubuntu   apt-get install gcc python3-dev
     Fedora, RHEL     dnf install gcc python3-devel
     macOS            xcode-select --install
-To install without it, on kernels in plain Python that are hundreds of times slower (for reading code and
-for debugging, not for work), set STREAMREC_PURE=1.
 """
 
 
@@ -63,7 +59,7 @@ native = Extension(
 )
 
 setup(
-    ext_modules=[] if PURE else [native],
+    ext_modules=[native],
     cmdclass={"build_ext": LoudBuildExt},
-    options={} if PURE else {"bdist_wheel": {"py_limited_api": "cp311"}},
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

@@ -1,4 +1,4 @@
-# The C module; reference/ documents these functions, and a test compares the signatures of all three.
+# The C module; tests/oracle/kernels/ documents these functions, and a test compares the signatures of all three.
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,12 +36,12 @@ def encode_frames(buffer: BytesLike, spans: Int64s) -> bytes: ...
 def encode_block(buffer: BytesLike, spans: Int64s) -> Buffer: ...
 def encode_objects(records: Sequence[bytes]) -> Buffer: ...
 
-# The encoder; its twin is streamrec.example.encoding.reference.
+# The encoder; its twin is tests.oracle.encoding.
 def encode_examples(
     columns: tuple[tuple[bytes, int, Any, Any, Any], ...], rows: int, /
 ) -> tuple[int, int, int, BytesLike | None, bytes | None]: ...
 
-# The decoder, which streamrec.example.parsing.native wraps; its twin is streamrec.example.parsing.reference.
+# The decoder, which streamrec.example.parsing.native wraps; its twin is tests.oracle.parsing.
 def decode_plan(slots: tuple[tuple[bytes, int, bool, bool, int, bytes | None, bool, bool], ...], /) -> object: ...
 def decode_examples(
     plan: object,

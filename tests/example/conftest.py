@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from streamrec.example.parsing.reference import ReferenceWalker
+from streamrec.example.parsing.native import NATIVE
 from streamrec.example.parsing.walk import Walker
-from streamrec.example.parsing.walkers import WALKER
+from tests.oracle.parsing import ReferenceWalker
 
-WALKERS: dict[str, Walker] = {"reference": ReferenceWalker(), "native": WALKER}
+WALKERS: dict[str, Walker] = {"reference": ReferenceWalker(), "native": NATIVE}
 
 
 @pytest.fixture(params=list(WALKERS))

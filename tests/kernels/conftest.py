@@ -5,7 +5,8 @@ from types import ModuleType
 import pytest
 from hypothesis import settings
 
-from streamrec.kernels import _native, reference
+from streamrec.kernels import _native
+from tests.oracle import kernels as reference
 
 # A busy machine is no failure; pytest's own time limit catches what hangs.
 settings.register_profile("kernels", deadline=None)

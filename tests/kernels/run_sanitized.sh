@@ -24,7 +24,6 @@ for optional in README.md LICENSE tests/__init__.py; do
 done
 find "$copy" -name '*.so' -delete
 cd "$copy"
-unset STREAMREC_PURE
 CC=${CC:-gcc}
 export CC
 STREAMREC_SANITIZE=1 "$python" setup.py -q build_ext --inplace

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec.kernels import _native, reference
+from streamrec.kernels import _native
+from tests.oracle import kernels as reference
 
 SIZES = st.integers(0, 70_000) | st.integers(0, 9 << 20)
 

@@ -1,4 +1,4 @@
-"""What runs when the extension is there, left out on purpose, missing, or cannot be built."""
+"""What runs when the extension is there, missing, or cannot be built."""
 
 import os
 import shutil
@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PROGRAM = "from streamrec import kernels; print(kernels.NATIVE, kernels.crc32c.__module__, kernels.crc32c(b'abc'))"
+PROGRAM = "from streamrec import kernels; print(kernels.crc32c.__module__, kernels.crc32c(b'abc'))"
 
 
 def python(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs this Python in a directory, with additions to the environment."""
-    keep = {name: value for name, value in os.environ.items() if name not in ("STREAMREC_PURE", "CC")}
+    keep = {name: value for name, value in os.environ.items() if name != "CC"}
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=cwd,
@@ -44,13 +44,7 @@ def copy_of_the_sources(tmp_path: Path) -> Path:
 def test_native_by_default() -> None:
     """In a new interpreter."""
     done = python("-c", PROGRAM, cwd=ROOT)
-    assert done.stdout.split() == ["True", "streamrec.kernels._native", str(0x364B3FB7)], done.stderr
-
-
-def test_pure_on_request(copy: Path) -> None:
-    """STREAMREC_PURE=1 needs no extension at all, and says so."""
-    done = python("-c", PROGRAM, cwd=copy, STREAMREC_PURE="1")
-    assert done.stdout.split() == ["False", "streamrec.kernels.reference.checksum", str(0x364B3FB7)], done.stderr
+    assert done.stdout.split() == ["streamrec.kernels._native", str(0x364B3FB7)], done.stderr
 
 
 def test_a_missing_extension_is_an_error_that_says_what_to_do(copy: Path) -> None:
@@ -59,7 +53,6 @@ def test_a_missing_extension_is_an_error_that_says_what_to_do(copy: Path) -> Non
     assert done.returncode != 0
     assert "ImportError: streamrec's C extension" in done.stderr
     assert "pip install" in done.stderr
-    assert "STREAMREC_PURE=1" in done.stderr
 
 
 def test_a_failing_compiler_is_loud(copy: Path) -> None:
@@ -68,11 +61,3 @@ def test_a_failing_compiler_is_loud(copy: Path) -> None:
     assert done.returncode != 0
     assert "streamrec's C extension did not build" in done.stderr
     assert "apt-get install gcc python3-dev" in done.stderr
-    assert "STREAMREC_PURE=1" in done.stderr
-
-
-def test_pure_builds_without_a_compiler(copy: Path) -> None:
-    """The one way to leave the extension out."""
-    done = python("setup.py", "build", cwd=copy, CC="/bin/false", STREAMREC_PURE="1")
-    assert done.returncode == 0, done.stderr
-    assert not list(copy.rglob("*.so"))

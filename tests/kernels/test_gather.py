@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec.kernels import _native, reference
+from streamrec.kernels import _native
 from tests.kernels.streams import GOLDEN, NO_LIMIT, cut, spans_of, stream
+from tests.oracle import kernels as reference
 
 BUFFERS = [b"abcdef", b"", bytes(range(256))]
 OUTSIDE = [[-1, 2], [0, 7], [4, 3], [7, 7], [-(2**63), 2**63 - 1], [2**63 - 1, -(2**63)], [0, 2**63 - 1]]

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec.kernels import _native, reference
+from streamrec.kernels import _native
+from tests.oracle import kernels as reference
 
 
 def splits_of(*splits: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec.kernels import _native, reference
+from streamrec.kernels import _native
 from streamrec.kernels.codes import Int64s
 from tests.effort import draws
+from tests.oracle import kernels as reference
 
 KEYS = np.array([3, -5, 2**63 - 1, 0, 9, 1, 8, 2], np.int64)
 MOST = 2**62

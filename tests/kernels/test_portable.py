@@ -50,7 +50,7 @@ def portable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def run(copy: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     inherited = {**os.environ, "PYTHONPATH": str(copy), **environment}
-    for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "STREAMREC_PURE"):
+    for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"):
         inherited.pop(name, None)
     return subprocess.run([sys.executable, *arguments], cwd=copy, env=inherited, capture_output=True, text=True)
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec.kernels import _native, reference
+from streamrec.kernels import _native
 from tests.kernels.streams import NO_LIMIT, frame, header, masked, stream
+from tests.oracle import kernels as reference
 
 LIMIT = 1 << 30
 PAYLOADS = [b"", b"a", bytes(70), b"hello", bytes(range(100)), b"\xff" * 7]

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec.kernels import BAD_LENGTH_CRC, BAD_PAYLOAD_CRC, OK, TOO_LONG, _native, reference
+from streamrec.kernels import BAD_LENGTH_CRC, BAD_PAYLOAD_CRC, OK, TOO_LONG, _native
 from tests.kernels.streams import GOLDEN, NO_LIMIT, cut, frame, header, spans_of, stream
+from tests.oracle import kernels as reference
 
 PAYLOADS = [b"", b"a", b"hello", bytes(range(100)), b"\xff" * 7]
 MANIFEST = json.loads((GOLDEN / "manifest.json").read_text())["files"]

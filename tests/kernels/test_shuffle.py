@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec.kernels import _native, reference
+from streamrec.kernels import _native
 from tests.kernels.streams import cut
+from tests.oracle import kernels as reference
 
 Rows = npt.NDArray[np.int64]
 

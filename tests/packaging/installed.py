@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 import streamrec
-from streamrec import FixedLenFeature, kernels
+from streamrec import FixedLenFeature
 
 RECORDS = 3000
 FEATURES = {"label": FixedLenFeature([], np.int64), "name": FixedLenFeature([], bytes)}
@@ -32,7 +32,6 @@ def labels(url: str) -> list[int]:
 
 
 def main(url: str, folder: str) -> None:
-    assert kernels.NATIVE
     assert Path(sys.prefix) in Path(streamrec.__file__).parents, streamrec.__file__
     assert not any(map(shutil.which, ("cc", "gcc", "clang", "c++"))), "there is a compiler"
     asyncio.run(write(folder))

@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec import Framer, Frames, VarLenFeature, encode_records, kernels, parse_example
-from streamrec.errors import StreamrecError
-from streamrec.kernels import reference
+from streamrec import Framer, Frames, VarLenFeature, encode_records, parse_example
 
 RECORDS = [b"zero", b"", b"two\0", b"three" * 9]
 
@@ -95,10 +93,6 @@ def test_takes_any_buffer() -> None:
         assert list(frames.compact()) == [b"cat", b"dog"]
 
 
-native = pytest.mark.skipif(not kernels.NATIVE, reason="Arrow's interface is part of the C extension")
-
-
-@native
 @given(st.lists(st.binary(max_size=40)))
 def test_arrow(records: list[bytes]) -> None:
     pyarrow = pytest.importorskip("pyarrow")
@@ -108,16 +102,9 @@ def test_arrow(records: list[bytes]) -> None:
     assert array.to_pylist() == records
 
 
-@native
 def test_arrow_of_every_second_record() -> None:
     pyarrow = pytest.importorskip("pyarrow")
     assert pyarrow.array(Frames.of([b"a", b"b", b"c", b"d"])[1::2]).to_pylist() == [b"b", b"d"]
-
-
-def test_arrow_without_the_c_extension(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "arrow_binary", reference.arrow_binary)
-    with pytest.raises(StreamrecError, match="STREAMREC_PURE"):
-        Frames.of([b"a"]).__arrow_c_array__()
 
 
 @pytest.mark.parametrize("span", [[-3, 6], [0, 7], [0, 2**62], [4, 3], [-6, -3]])
@@ -131,15 +118,13 @@ def test_spans_that_leave_the_buffer_give_nothing(span: list[int]) -> None:
         lambda: frames._repr_html_(),
         lambda: parse_example(frames, {"x": VarLenFeature("int64")}),
         lambda: encode_records(frames),
+        lambda: frames.__arrow_c_array__(),
     ]
-    if kernels.NATIVE:
-        reads.append(lambda: frames.__arrow_c_array__())
     for read in reads:
         with pytest.raises(ValueError):
             read()
 
 
-@native
 def test_spans_of_another_dtype_are_no_spans() -> None:
     """Two int32s are no int64: they would be read as other numbers, and half as many."""
     with pytest.raises(TypeError, match="int64"):

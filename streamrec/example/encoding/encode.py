@@ -2,8 +2,8 @@
 
 Rules of this file:
 - What TensorFlow parses out of a record is what went in; values.py says how values become the three kinds.
-- One record is a batch of one: `encode_example` and `encode_examples` run the same kernel, in C or, where
-  `STREAMREC_PURE=1` is set, in encoding/reference.py.
+- One record is a batch of one: `encode_example` and `encode_examples` run the same kernel in C
+  (tests/oracle/encoding.py is its specification).
 - Features are written in the mapping's order, or sorted by key (in UTF-8) on request: then the bytes are
   those of protobuf's deterministic serialization in C++ and in Python. (The upb that protobuf's wheels carry
   puts a longer name before its own prefix; nothing else differs.)
@@ -20,16 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.errors import FeatureError
-from streamrec.example.encoding.reference import feature_of
 from streamrec.example.encoding.rows import Column, to_column, to_columns
 from streamrec.example.encoding.values import Kind, declared_kind, to_values
-from streamrec.example.messages import BytesList, Feature, FeatureList, FeatureLists
-from streamrec.kernels import NATIVE
-
-if NATIVE:
-    from streamrec.kernels._native import encode_examples as _encode
-else:
-    from streamrec.example.encoding.reference import encode_examples as _encode
+from streamrec.example.messages import BytesList, Feature, FeatureList, FeatureLists, FloatList, Int64List
+from streamrec.kernels._native import encode_examples as _encode
 
 __all__ = [
     "EncodedBatch",
@@ -49,6 +43,17 @@ _FAILURES = {
     3: "the record would exceed 2 GiB, which no protobuf reader takes; split it or compress its values",
     4: "a column changed while it was being encoded; don't write to its array from another thread meanwhile",
 }
+
+
+def feature_of(kind: Kind, values: Any) -> Feature:
+    """The Feature message of some values: an array of numbers or a sequence of bytes."""
+    if kind is Kind.BYTES:
+        return Feature(bytes_list=BytesList(value=values))
+    if kind is Kind.FLOAT:
+        return Feature(float_list=FloatList(value=values.tolist()))
+    if kind is Kind.INT64:
+        return Feature(int64_list=Int64List(value=values.tolist()))
+    return Feature()
 
 
 @dataclass(frozen=True, eq=False, slots=True)

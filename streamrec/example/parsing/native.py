@@ -1,19 +1,19 @@
 """The native walker: allocates what is known beforehand, and lets the C kernels do the walk in one call.
 
-The kernels (decode_core.c) agree with reference.py on every input; the tests hold the one against the other.
+The kernels (decode_core.c) agree with tests/oracle/parsing.py on every input, which the tests check.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from streamrec.example.parsing.walk import Array, Code, Found, Raw, Records, Slot, WalkError
 from streamrec.kernels import _native
 
-__all__ = ["NativeWalker"]
+__all__ = ["NATIVE", "NativeWalker"]
 
 
 class NativeWalker:
@@ -42,6 +42,8 @@ class NativeWalker:
         raws = [_steps(*column, spanned) for column in zip(lists, splits, found[1], strict=True)]
         return _gathered(context, arrays, found[0], spanned), raws
 
+
+NATIVE: Final = NativeWalker()
 
 _Layout: TypeAlias = "list[tuple[int, int, np.dtype[Any]] | None]"
 """For each slot the array that the walk fills, dense numbers or splits: so many elements for each record, so many more,

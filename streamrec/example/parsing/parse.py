@@ -27,9 +27,9 @@ from streamrec.errors import FeatureError
 from streamrec.example.columns import Column
 from streamrec.example.features import Feature
 from streamrec.example.parsing.assemble import batch_columns, single_columns
+from streamrec.example.parsing.native import NATIVE
 from streamrec.example.parsing.plan import Plan, plan_examples
 from streamrec.example.parsing.walk import Records, Walker, WalkError
-from streamrec.example.parsing.walkers import WALKER
 
 __all__ = ["ExampleParser", "parse_example", "parse_single_example"]
 
@@ -69,7 +69,7 @@ def parse_example(
         >>> parse_example([record, record], {"x": VarLenFeature("int64")})["x"].dense_shape
         array([2, 3])
     """
-    return parse_examples_with(WALKER, serialized, features, example_names, string_columns)
+    return parse_examples_with(NATIVE, serialized, features, example_names, string_columns)
 
 
 def parse_single_example(
@@ -95,7 +95,7 @@ def parse_single_example(
         FeatureError: As for `parse_example`.
         TypeError: `serialized` is not bytes.
     """
-    return parse_single_with(WALKER, serialized, features, example_names, string_columns)
+    return parse_single_with(NATIVE, serialized, features, example_names, string_columns)
 
 
 def parse_examples_with(
@@ -134,9 +134,9 @@ class ExampleParser:
 
     def __call__(self, serialized: Any) -> dict[str, Column]:
         if is_scalar(serialized):
-            return parse_single_with(WALKER, serialized, self._features, None, self._string_columns)
+            return parse_single_with(NATIVE, serialized, self._features, None, self._string_columns)
         self._plan = plan = self._plan or plan_examples(self._features, single=False)
-        return parse_planned(WALKER, plan, serialized, None, self._string_columns)
+        return parse_planned(NATIVE, plan, serialized, None, self._string_columns)
 
 
 def parse_single_with(

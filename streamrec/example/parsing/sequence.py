@@ -27,11 +27,11 @@ from streamrec.example.parsing.assemble import (
     sparse_tensor,
     wrapper,
 )
+from streamrec.example.parsing.native import NATIVE
 from streamrec.example.parsing.parse import as_records, check_names, is_scalar, single_record
 from streamrec.example.parsing.plan import Plan, plan_context, plan_lists
 from streamrec.example.parsing.ragged import Rows
 from streamrec.example.parsing.walk import Array, Code, Found, Offsets, Raw, Records, Slot, Walker, WalkError
-from streamrec.example.parsing.walkers import WALKER
 
 __all__ = ["parse_sequence_example", "parse_single_sequence_example"]
 
@@ -70,7 +70,7 @@ def parse_sequence_example(
         TypeError: Something in `serialized` that is not bytes.
     """
     arguments = (serialized, context_features, sequence_features, example_names, string_columns)
-    return parse_sequences_with(WALKER, *arguments)
+    return parse_sequences_with(NATIVE, *arguments)
 
 
 def parse_single_sequence_example(
@@ -98,7 +98,7 @@ def parse_single_sequence_example(
         TypeError: `serialized` is not bytes.
     """
     arguments = (serialized, context_features, sequence_features, example_name, string_columns)
-    context, lists, _ = parse_single_sequence_with(WALKER, *arguments)
+    context, lists, _ = parse_single_sequence_with(NATIVE, *arguments)
     return context, lists
 
 

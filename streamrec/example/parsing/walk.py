@@ -1,13 +1,13 @@
 """The seam between bytes and columns: what a walk over the records' wire bytes is asked for and gives back.
 
-Two walkers keep this contract: the native one (native.py, in C) and the readable one (reference.py). All that
-can be done on whole columns (sparse positions, ragged partitions, padding of strings and feature lists) is done above,
-once, in NumPy.
+Two walkers keep this contract: the native one (native.py, in C) and the readable one (tests/oracle/parsing.py).
+All that can be done on whole columns (sparse positions, ragged partitions, padding of strings and feature lists) is
+done above, once, in NumPy.
 
 Contract of a walk:
   - each record is looked at once, in order; the first failure ends the walk with a `WalkError`;
   - which bytes are accepted, and what they mean, is TensorFlow's reading of the wire format (the docstring of
-    reference.py has the rules), for damaged bytes too;
+    tests/oracle/parsing.py has the rules), for damaged bytes too;
   - a dense slot gives `size` values for each record, where the record has none its default;
   - a padded slot gives rows of one length, that of the longest: each record's values, and what fills them up;
   - any other slot gives all values joined, and where each record's values end;

@@ -15,9 +15,13 @@ from hypothesis import strategies as st
 
 from streamrec.errors import FeatureError
 from streamrec.example.columns import RaggedTensor, SparseTensor
-from streamrec.example.encoding import reference as encode_reference
-from streamrec.example.encoding.encode import EncodedBatch, encode_example, encode_examples, encode_sequence_example
-from streamrec.example.encoding.reference import feature_of
+from streamrec.example.encoding.encode import (
+    EncodedBatch,
+    encode_example,
+    encode_examples,
+    encode_sequence_example,
+    feature_of,
+)
 from streamrec.example.encoding.rows import to_columns
 from streamrec.example.encoding.values import to_values
 from streamrec.example.features import FixedLenFeature, FixedLenSequenceFeature, RaggedFeature, VarLenFeature
@@ -26,6 +30,7 @@ from streamrec.example.parsing.parse import parse_example, parse_single_example
 from streamrec.kernels import _native
 from streamrec.tfrecord import encode_records
 from tests.example.compare import assert_same, assert_same_columns, materialised
+from tests.oracle import encoding as encode_reference
 
 Encode = Callable[..., tuple[int, int, int, Any, bytes | None]]
 KERNELS: dict[str, Encode] = {

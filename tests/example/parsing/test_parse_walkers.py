@@ -21,7 +21,6 @@ from streamrec.example.features import (
 )
 from streamrec.example.parsing.parse import parse_examples_with
 from streamrec.example.parsing.plan import plan_context, plan_examples, plan_lists
-from streamrec.example.parsing.reference import ReferenceWalker
 from streamrec.example.parsing.sequence import parse_sequences_with
 from streamrec.example.parsing.walk import Records, Walker
 from streamrec.kernels import _native
@@ -39,6 +38,7 @@ from tests.example.strategies import (
     sequences,
 )
 from tests.example.wire import example, feature, field, ints, strings, varint
+from tests.oracle.parsing import ReferenceWalker
 
 many = draws(400, HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
 KINDS = [bytes, np.float32, np.int64]

@@ -1,6 +1,6 @@
 /* Columns out of Example and SequenceExample messages: the walk over the wire bytes, free of Python.
  *
- * Which bytes are accepted and what they mean is laid down in streamrec/example/parsing/reference.py, the readable twin;
+ * Which bytes are accepted and what they mean is laid down in tests/oracle/parsing.py, the readable twin;
  * the two agree on every input, damaged ones too. Callers: decode.c (for Python) and fuzz/fuzz_decode.c.
  *
  * Rules:
@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "the decoder copies little-endian floats as they are; a big-endian machine needs STREAMREC_PURE=1"
+#error "the decoder copies little-endian floats as they are; big-endian machines are not supported"
 #endif
 
 /* The number of a kind is that of its list's field in a Feature. */

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from streamrec.kernels.codes import Int64s
-from streamrec.kernels.reference.args import int64s
+from tests.oracle.kernels.args import int64s
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -1,7 +1,6 @@
 """The readable twin of the native `encode_examples`, on protobuf: the specification of what it writes.
 
-It is what runs where `STREAMREC_PURE=1` is set, and one test suite runs over both. It checks what the native
-function checks, but for a column that changes during the call.
+It checks what the native function checks, but for a column that changes during the call.
 """
 
 from __future__ import annotations
@@ -11,24 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from streamrec.example.encoding.encode import feature_of
 from streamrec.example.encoding.values import Kind
-from streamrec.example.messages import BytesList, Feature, Features, FloatList, Int64List
+from streamrec.example.messages import BytesList, Feature, Features
 
-__all__ = ["encode_examples", "feature_of"]
+__all__ = ["encode_examples"]
 
 _OK, _BAD_SPLITS, _BAD_SPANS, _TOO_LARGE = range(4)
 _LARGEST = 2**31 - 1
-
-
-def feature_of(kind: Kind, values: Any) -> Feature:
-    """The Feature message of some values: an array of numbers or a sequence of bytes."""
-    if kind is Kind.BYTES:
-        return Feature(bytes_list=BytesList(value=values))
-    if kind is Kind.FLOAT:
-        return Feature(float_list=FloatList(value=values.tolist()))
-    if kind is Kind.INT64:
-        return Feature(int64_list=Int64List(value=values.tolist()))
-    return Feature()
 
 
 def _values(kind: Kind, values: Any, spans: Any) -> Any:

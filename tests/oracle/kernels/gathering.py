@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from streamrec.kernels.codes import BytesLike, Int64s
-from streamrec.kernels.reference.args import bytes_of, int64s, joined, payload_of, spans_of
+from tests.oracle.kernels.args import bytes_of, int64s, joined, payload_of, spans_of
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

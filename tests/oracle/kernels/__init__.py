@@ -1,4 +1,4 @@
-"""The kernels in plain Python, written to be read: this is the specification of the native ones.
+"""The kernels in plain Python: the specification of those in C.
 
 Rules of every kernel, here and in C:
 
@@ -10,23 +10,19 @@ Rules of every kernel, here and in C:
 - No length that is read is believed before its CRC was checked, and none leads to an allocation.
 """
 
-from streamrec.kernels.reference.arrow import arrow_array, arrow_binary, arrow_stream
-from streamrec.kernels.reference.block import allocate
-from streamrec.kernels.reference.checksum import crc32c, crc32c_implementations, crc32c_with, masked_crc32c
-from streamrec.kernels.reference.frames import encode_block, encode_frames, encode_objects, scan_frames
-from streamrec.kernels.reference.gathering import gather, objects
-from streamrec.kernels.reference.interleaving import interleave
-from streamrec.kernels.reference.pad import pad_rows
-from streamrec.kernels.reference.permute import permute
-from streamrec.kernels.reference.resync import find_header
-from streamrec.kernels.reference.rows_in_turn import rows_in_turn
-from streamrec.kernels.reference.shuffle import exchange, pick
+from tests.oracle.kernels.block import allocate
+from tests.oracle.kernels.checksum import crc32c, crc32c_implementations, crc32c_with, masked_crc32c
+from tests.oracle.kernels.frames import encode_block, encode_frames, encode_objects, scan_frames
+from tests.oracle.kernels.gathering import gather, objects
+from tests.oracle.kernels.interleaving import interleave
+from tests.oracle.kernels.pad import pad_rows
+from tests.oracle.kernels.permute import permute
+from tests.oracle.kernels.resync import find_header
+from tests.oracle.kernels.rows_in_turn import rows_in_turn
+from tests.oracle.kernels.shuffle import exchange, pick
 
 __all__ = [
     "allocate",
-    "arrow_array",
-    "arrow_binary",
-    "arrow_stream",
     "crc32c",
     "crc32c_implementations",
     "crc32c_with",

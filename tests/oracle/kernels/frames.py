@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from streamrec.kernels.codes import BAD_LENGTH_CRC, BAD_PAYLOAD_CRC, OK, TOO_LONG, BytesLike, Int64s, Scan
-from streamrec.kernels.reference.args import bytes_of, integer, packed, payload_of, spans_of
-from streamrec.kernels.reference.checksum import masked_crc32c
+from tests.oracle.kernels.args import bytes_of, integer, packed, payload_of, spans_of
+from tests.oracle.kernels.checksum import masked_crc32c
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 from streamrec.kernels.codes import OK, BytesLike
-from streamrec.kernels.reference.args import bytes_of, integer
-from streamrec.kernels.reference.checksum import masked_crc32c
-from streamrec.kernels.reference.frames import HEADER, look_at
+from tests.oracle.kernels.args import bytes_of, integer
+from tests.oracle.kernels.checksum import masked_crc32c
+from tests.oracle.kernels.frames import HEADER, look_at
 
 __all__ = ["find_header"]
 
@@ -32,7 +32,7 @@ def find_header(data: BytesLike, start: int, verify: bool, max_record_bytes: int
         ValueError: `start` is outside of `data`, or an argument is negative.
 
     >>> import numpy as np
-    >>> from streamrec.kernels.reference.frames import encode_frames
+    >>> from tests.oracle.kernels.frames import encode_frames
     >>> frames = encode_frames(b"helloworld", np.array([[0, 5], [5, 10]]))
     >>> find_header(frames, 1, True, 1000), find_header(frames, 22, True, 1000)
     ((21, 21), (31, 12))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import google_crc32c
 
 from streamrec.kernels.codes import BytesLike
-from streamrec.kernels.reference.args import bytes_of, integer
+from tests.oracle.kernels.args import bytes_of, integer
 
 __all__ = ["crc32c", "crc32c_implementations", "crc32c_with", "masked_crc32c"]
 

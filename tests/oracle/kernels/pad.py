@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from streamrec.kernels.codes import BytesLike, Int64s
-from streamrec.kernels.reference.args import bytes_of, int64s, integer
+from tests.oracle.kernels.args import bytes_of, int64s, integer
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

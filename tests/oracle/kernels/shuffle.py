@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.kernels.codes import BytesLike, Int64s
-from streamrec.kernels.reference.args import bytes_of, integer, joined, rows_of
+from tests.oracle.kernels.args import bytes_of, integer, joined, rows_of
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.kernels.codes import Int64s
-from streamrec.kernels.reference.args import in_turn, int64s, integer
+from tests.oracle.kernels.args import in_turn, int64s, integer
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from streamrec.example.parsing.walk import Array, Code, Found, Raw, Records, Slot, WalkError
-from streamrec.kernels.reference import pad_rows
+from tests.oracle.kernels import pad_rows
 
 __all__ = ["ReferenceWalker"]
 
