@@ -161,6 +161,8 @@ def described_column(name: str, column: Any) -> Described:
         return _sparse(name, column)
     if hasattr(column, "spans"):  # Frames, or a BytesColumn
         return _fixed(name, _strings, column.shape if isinstance(column, BytesColumn) else (len(column),), column)
+    if np.ma.is_masked(column):
+        raise FeatureError("a masked array where all values are wanted: fill it first", name)
     array = np.asarray(column)
     if array.dtype.kind == "S":  # strings of at most so many bytes, of which NumPy drops the zeros at the end
         array = array.astype(object)

@@ -184,6 +184,8 @@ class NullableParser:
     text: tuple[str, ...] = ()
 
     def __call__(self, records: Any) -> Any:
+        if not self.summaries:
+            raise FeatureError("no record that was looked at has a feature: give features")
         features = {item.name: RaggedFeature(item.dtype or bytes) for item in self.summaries}
         columns = parse_example(records, features, string_columns=True)
         batch = pa.record_batch(ArrowBatch(columns, text=self.text))

@@ -132,8 +132,8 @@ def note_changes(name: str, value: Any, kind: str | None, changes: Changes) -> N
     values = values if isinstance(values, list) else [values]
     if kind is None and value == []:
         changes.add(name, "[] -> no kind (where no line before shows one; --schema says it)")
-    if kind == INT64 and any(isinstance(item, bool) for item in values):
-        changes.add(name, "bool -> int64")
+    if kind in (INT64, FLOAT) and any(isinstance(item, bool) for item in values):
+        changes.add(name, f"bool -> {kind}")
     if kind == FLOAT:
         with np.errstate(over="ignore"):
             for change in filter(None, map(change_of, values)):
@@ -209,8 +209,9 @@ def as_bytes(value: Any) -> bytes:
             return base64.b64decode(text, validate=True)
         except binascii.Error as error:
             raise ValueError(str(error)) from error
-    encoded: bytes = value.encode()
-    return encoded
+    if not isinstance(value, str):
+        raise TypeError
+    return value.encode()
 
 
 def described(value: Any) -> str:

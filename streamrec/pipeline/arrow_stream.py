@@ -60,19 +60,30 @@ def arrow_chain(chain: Chain, text: Iterable[str] = ()) -> Chain:
     """
     if isinstance(text, str):
         raise TypeError(f"text is {text!r}: give a list of names")
-    last = chain.stages[-1] if chain.stages else None
+    parallel = chain.source if isinstance(chain.source, stages.ParallelMap) and not chain.stages else None
+    parse = parallel.function if parallel else chain.stages[-1] if chain.stages else None
     padded: dict[str, tuple[int, ...]] = {}
-    if isinstance(last, stages.Parse):
-        features = last.features
-        padded = {name: item.shape for name, item in features.items() if isinstance(item, FixedLenSequenceFeature)}
-        unpadded: dict[str, Feature] = {name: RaggedFeature(features[name].dtype) for name in padded}
-        last = replace(last, features={**features, **unpadded})
-        chain = replace(chain, stages=(*chain.stages[:-1], last))
+    if isinstance(parse, stages.Parse):
+        padded, parse = unpadded(parse)
+        source = replace(parallel, function=parse) if parallel else chain.source
+        chain = Chain(source, () if parallel else (*chain.stages[:-1], parse))
     return replace(chain, stages=(*chain.stages, ToArrow(tuple(text), padded)))
 
 
-def _steps(name: str, column: RaggedTensor, shape: tuple[int, ...]) -> RaggedTensor:
-    """Flat values as rows of steps of a shape."""
+def unpadded(parse: stages.Parse) -> tuple[dict[str, tuple[int, ...]], stages.Parse]:
+    """The shapes of the steps of each FixedLenSequenceFeature, and the stage that gives their values unpadded."""
+    features: dict[str, Feature] = dict(parse.features)
+    steps: dict[str, tuple[int, ...]] = {}
+    for name, feature in parse.features.items():
+        if isinstance(feature, FixedLenSequenceFeature) and feature.allow_missing:
+            steps[name], features[name] = feature.shape, RaggedFeature(feature.dtype)
+    return steps, replace(parse, features=features)
+
+
+def _steps(name: str, column: Any, shape: tuple[int, ...]) -> Any:
+    """Flat values as rows of steps of a shape; what was parsed of a single record as it is."""
+    if not isinstance(column, RaggedTensor):
+        return column
     size, [splits] = int(np.prod(shape)), column.nested_row_splits
     lengths = np.diff(splits)
     if (uneven := np.flatnonzero(lengths % size)).size:

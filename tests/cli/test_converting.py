@@ -168,6 +168,9 @@ def test_json_numbers_that_float32_does_not_hold(tmp_path: Path, called: Call) -
         "z: numbers -> float32 (values beyond its range become infinite); "
         "e: [] -> no kind (where no line before shows one; --schema says it)\n"
     )
+    (tmp_path / "d.jsonl").write_text('{"x": {"bytes": 5}}\n')
+    done = called("convert", tmp_path / "d.jsonl", tmp_path / "d.tfrecord")
+    assert (done.code, "record 0, feature 'x': 5 holds something that is no bytes" in done.err) == (1, True), done.err
     for number in ("9223372036854775808", "1" + "0" * 400):
         (tmp_path / "d.jsonl").write_text(f'{{"x": 1}}\n{{"x": {number}}}\n')
         done = called("convert", tmp_path / "d.jsonl", tmp_path / "d.tfrecord")

@@ -123,6 +123,7 @@ def test_shapes_and_dtypes() -> None:
         ({"a": np.zeros(2), "b": np.zeros(3)}, "different numbers of rows (a: 2, b: 3)"),
         ({"a": np.zeros(2, complex)}, "dtype complex128 has no counterpart"),
         ({"a": np.array([1, "x"], object)}, "unless it is of bytes"),
+        ({"a": np.ma.array([1, 2], mask=[False, True])}, "a masked array where all values are wanted"),
         ({"a": np.int64(3)}, "batch it first"),
         ({"a": SparseTensor(np.zeros((1, 3), np.int64), np.ones(1), np.array([1, 1, 1]))}, "RaggedFeature"),
     ],
@@ -278,6 +279,8 @@ def test_a_sequence_feature_is_what_was_written_without_padding(tmp_path: Path) 
     assert pa.table(dataset).to_pylist() == [
         {"ragged": row["ragged"], "pair": [row["pair"]], "sparse": row["sparse"]} for row in wanted
     ]
+    parallel = TFRecordDataset(shard(tmp_path, 6)).batch(4).parse_example(features, num_parallel_calls=2)
+    assert pa.table(parallel) == pa.table(dataset)
     uneven = {"ragged": FixedLenSequenceFeature([2], np.int64, allow_missing=True)}
     with pytest.raises(
         FeatureError, match=r"^record 1, feature 'ragged': found 1 values where a multiple of 2"
