@@ -60,7 +60,7 @@ class IterDataset(grain.IterDataset):  # type: ignore[misc, type-arg, unused-ign
             ValueError: Several processes iterate, and the data is not dealt to them.
         """
         check_dealt(self._dataset, self._of)
-        dataset = self._dataset.with_rank(self._of.rank, self._of.world_size)
+        dataset = self._dataset.with_options(rank=self._of.rank, world_size=self._of.world_size)
         return Iterator(dataset)
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
@@ -122,7 +122,7 @@ class Iterator(grain.DatasetIterator):  # type: ignore[misc, type-arg, unused-ig
 
     def _fresh(self) -> Dataset[Any]:
         """The dataset before its first iteration: iterating it again would be the next epoch."""
-        return self._dataset.with_epoch(self._dataset.options.epoch)
+        return self._dataset.with_options(epoch=self._dataset.options.epoch)
 
     def _end(self) -> None:
         run, self._run = self._run, None

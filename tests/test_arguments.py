@@ -113,8 +113,8 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: streamrec.TensorSpec("5", "int64"), "shape is '5' (str): it must be a list of sizes"),
     (lambda: streamrec.TensorSpec([], "int65"), "dtype is 'int65' (str)"),
     (lambda: ds.parse_example([1]), "features is [1] (list): it must be a dict of feature configurations"),  # type: ignore[arg-type]
-    (lambda: ds.with_epoch("1"), "epoch is '1' (str)"),  # type: ignore[arg-type]
-    (lambda: ds.with_rank("0", 1), "rank is '0' (str)"),  # type: ignore[arg-type]
+    (lambda: ds.with_options(epoch="1"), "epoch is '1' (str)"),  # type: ignore[arg-type]
+    (lambda: ds.with_options(rank="0", world_size=1), "rank is '0' (str)"),  # type: ignore[arg-type]
     (lambda: ds.with_options(memory_budget=1.5), "memory_budget is 1.5 (float)"),  # type: ignore[arg-type]
     (lambda: ds.with_options(deterministic=1), "deterministic is 1 (int)"),  # type: ignore[arg-type]
     (lambda: ds.bucket_by_sequence_length(5, [1], [1, 2]), "element_length_func is 5 (int)"),  # type: ignore[arg-type]

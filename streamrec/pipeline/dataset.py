@@ -657,17 +657,6 @@ class Dataset(Runnable[T]):
             ).checked()
         )
 
-    def with_epoch(self, epoch: int) -> Dataset[T]:
-        """The same data set, whose first iteration is this epoch, and the next ones those behind it.
-
-        An epoch decides, with the seed, how everything is shuffled that is shuffled anew each time.
-        """
-        return self._told(replace(self.options, epoch=integer("epoch", epoch, 0)))
-
-    def with_rank(self, rank: int, world_size: int) -> Dataset[T]:
-        """The same data set as a rank has it: `distribute` does not look for one, where it was given none."""
-        return self._told(replace(self.options, rank=rank_of(rank, world_size)))
-
     def repeat(self, count: int | None = None) -> Dataset[T]:
         """All elements `count` times over; None or -1 for ever, unless the first epoch has none.
 
@@ -723,10 +712,6 @@ class Dataset(Runnable[T]):
         check_source(storage_options, filesystem)
         file = sources.CacheFile.at(name, storage_options, filesystem, retry or RetryPolicy()) if name else None
         return self._of(sources.Cache(self.chain, file))
-
-    def snapshot(self, path: str | os.PathLike[str], **stores: Any) -> Dataset[T]:
-        """`cache(path)`, by tf.data's other name for it: the first whole pass fills the file, later ones read it."""
-        return self.cache(path, **stores)
 
     def save(
         self,
@@ -803,8 +788,16 @@ class Dataset(Runnable[T]):
             raise MissingExtraError("to_arrow needs a package more: pip install 'streamrec[arrow]'") from error
         return pyarrow.RecordBatchReader.from_stream(self._arrow(text))
 
-    def with_options(self, *, deterministic: bool | None = None, memory_budget: int | None = None) -> Dataset[T]:
-        """The same pipeline, told something as a whole; what is not given stays as it was.
+    def with_options(
+        self,
+        *,
+        deterministic: bool | None = None,
+        memory_budget: int | None = None,
+        epoch: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> Dataset[T]:
+        """The same pipeline with options that hold for all of it; what is not given stays as it was.
 
         Args:
             deterministic: Whether stages that were not told by an argument of their own keep the order: reading shards,
@@ -812,11 +805,15 @@ class Dataset(Runnable[T]):
             memory_budget: Bytes that one run may hold: what is fetched, waits its turn, is worked on, or waits for the
                 consumer. By default an eighth of the machine's memory (or the container's), 64 MiB to 1 GiB;
                 `iterator.memory_budget` tells.
+            epoch: The epoch that the first iteration is, from 0; later iterations are those after it. With the seed, it
+                decides every order that changes from epoch to epoch.
+            rank: The rank that iterates, from 0, for a `distribute` or `global_shuffle` that was given none.
+            world_size: How many ranks there are; goes with `rank`.
 
         Raises:
-            ValueError: A budget of less than one byte.
+            ValueError: A number is out of range, or only one of `rank` and `world_size` is given.
         """
-        return self._told(self.options.updated(deterministic, memory_budget))
+        return self._told(self.options.updated(deterministic, memory_budget, epoch, rank_of(rank, world_size)))
 
     def _then(self, stage: Stage) -> Dataset[Any]:
         return replace(self, chain=Chain(self.chain.source, (*self.chain.stages, stage)))

@@ -128,7 +128,7 @@ class Epochs(Generic[T]):
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is this epoch."""
-        self._dataset = self._dataset.with_epoch(epoch)
+        self._dataset = self._dataset.with_options(epoch=epoch)
 
     def __iter__(self) -> Iterator[T]:
         """The next epoch; or the rest of one, once, where `load_state_dict` said.
@@ -141,7 +141,7 @@ class Epochs(Generic[T]):
         """
         if self._dataset.options.rank is None:
             rank = self._rank()
-            self._dataset = self._dataset.with_rank(rank.rank, rank.world_size)
+            self._dataset = self._dataset.with_options(rank=rank.rank, world_size=rank.world_size)
         check_dealt(self._dataset, self._dataset.options.rank)
         return self._delivered()
 

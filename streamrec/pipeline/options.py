@@ -51,12 +51,17 @@ class Options:
         rank = ranks[0] if ranks else None
         return cls(all(said) if said else None, max(budgets, default=None), parts[0].epoch, rank)
 
-    def updated(self, deterministic: bool | None, memory_budget: int | None) -> Options:
+    def updated(
+        self, deterministic: bool | None, memory_budget: int | None, epoch: int | None, rank: Rank | None
+    ) -> Options:
         """These, save for what is given."""
         deterministic = None if deterministic is None else flag("deterministic", deterministic)
         memory_budget = integer("memory_budget", memory_budget, none=True)
+        epoch = integer("epoch", epoch, 0, none=True)
         return replace(
             self,
             deterministic=self.deterministic if deterministic is None else deterministic,
             memory_budget=self.memory_budget if memory_budget is None else memory_budget,
+            epoch=self.epoch if epoch is None else epoch,
+            rank=self.rank if rank is None else rank,
         )

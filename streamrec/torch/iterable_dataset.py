@@ -93,7 +93,8 @@ class IterableDataset(data.IterableDataset[Any]):
         if state is not None:
             check_state(state)
         epoch = self._epoch(state)
-        run = self._dataset.with_rank(rank.rank, rank.world_size).with_epoch(epoch).iterate(state)
+        dataset = self._dataset.with_options(epoch=epoch, rank=rank.rank, world_size=rank.world_size)
+        run = dataset.iterate(state)
         self._run = run
         return self._elements(run)
 

@@ -110,7 +110,7 @@ def test_a_dataset_that_is_not_dealt_is_refused_to_many(tmp_path: Path) -> None:
     dataset.set_slice(slice(1, None, 2))
     with pytest.raises(ValueError, match=r"2 processes .* would each read all"):
         iter(dataset)
-    dealt = IterDataset(TFRecordDataset(examples(tmp_path / "a", 4)).distribute().with_rank(1, 2))
+    dealt = IterDataset(TFRecordDataset(examples(tmp_path / "a", 4)).distribute().with_options(rank=1, world_size=2))
     dealt.set_slice(slice(1, None, 2))
     assert len(list(dealt)) == 1
 

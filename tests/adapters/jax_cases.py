@@ -148,7 +148,7 @@ def test_bad_input(tmp_path: Path) -> None:
     dataset = TFRecordDataset(examples(tmp_path / "good", 8)).shuffle(8, seed=1).batch(8)
     first = next(iter(dataset.parse_example(FEATURES)))["id"][0]
     with pytest.raises(FeatureError, match="label") as told:
-        list(Loader(dataset.with_epoch(0).parse_example(features), ROWS))
+        list(Loader(dataset.with_options(epoch=0).parse_example(features), ROWS))
     assert told.value.feature == "label"
     assert told.value.__notes__[0].endswith(f"{tmp_path / 'good'}, record {first}")
     assert "element 0 of this run" in told.value.__notes__[0]

@@ -73,7 +73,9 @@ def test_ranks_and_workers_read_each_record_once(
     tmp_path: Path, counts: list[int], compressed: tuple[int, ...], world: int, workers: int
 ) -> None:
     dataset = TFRecordDataset(shards(tmp_path, counts, compressed)).distribute()
-    seen = [list(load(IterableDataset(dataset.with_rank(rank, world)), workers)) for rank in range(world)]
+    seen = [
+        list(load(IterableDataset(dataset.with_options(rank=rank, world_size=world)), workers)) for rank in range(world)
+    ]
     assert sorted(record for own in seen for record in own) == everything(counts)
 
 
@@ -81,7 +83,7 @@ def test_workers_of_even_ranks_give_as_many_batches(tmp_path: Path) -> None:
     names = shards(tmp_path, [31, 12, 5])
     write_manifest_sync(names, str(tmp_path / "manifest.json"))
     dataset = TFRecordDataset(names).distribute(even="pad", manifest=str(tmp_path / "manifest.json")).batch(4)
-    seen = [list(load(IterableDataset(dataset.with_rank(rank, 3)), 2)) for rank in range(3)]
+    seen = [list(load(IterableDataset(dataset.with_options(rank=rank, world_size=3)), 2)) for rank in range(3)]
     assert [len(batches) for batches in seen] == [4, 4, 4]
     assert {record for batches in seen for batch in batches for record in batch} == set(everything([31, 12, 5]))
 
@@ -167,7 +169,7 @@ def test_a_state_of_another_number_of_workers_is_refused(tmp_path: Path) -> None
     next(elements)
     state = dataset.state_dict()
     assert json.loads(json.dumps(state)) == state
-    other = IterableDataset(TFRecordDataset(shards(tmp_path, [20])).distribute().with_rank(0, 2))
+    other = IterableDataset(TFRecordDataset(shards(tmp_path, [20])).distribute().with_options(rank=0, world_size=2))
     other.load_state_dict(state)
     with pytest.raises(PositionMismatchError, match="reader 0 of 1, and this is reader 0 of 2"):
         list(other)
@@ -179,7 +181,7 @@ def test_a_dataset_that_is_not_dealt_is_refused_to_many(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"2 processes .* would each read all"):
         list(load(dataset, 2))
     with pytest.raises(ValueError, match=r"put .distribute\(\)"):
-        list(IterableDataset(Dataset.range(3).with_rank(0, 2)))
+        list(IterableDataset(Dataset.range(3).with_options(rank=0, world_size=2)))
 
 
 def test_states_before_and_after() -> None:

@@ -41,7 +41,7 @@ def loader(dataset: Any, workers: int) -> StatefulDataLoader[Any]:
 
 def alone(data: Indexed, epoch: int = 0) -> list[list[bytes]]:
     told: dict[str, Any] = {"quality": "blocks", "global_batch_size": BATCH}
-    return [list(frames) for frames in data.shuffled(**told, rank=0, world_size=1).with_epoch(epoch)]
+    return [list(frames) for frames in data.shuffled(**told, rank=0, world_size=1).with_options(epoch=epoch)]
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])

@@ -161,7 +161,7 @@ def test_leaving_the_loop_ends_the_run_and_keeps_the_state() -> None:
 
 def test_an_iterator_that_is_never_used_is_no_epoch() -> None:
     dataset = Dataset.range(20).shuffle(20, seed=1).batch(4)
-    whole = [[batch.tolist() for batch in dataset.with_epoch(epoch)] for epoch in range(3)]
+    whole = [[batch.tolist() for batch in dataset.with_options(epoch=epoch)] for epoch in range(3)]
     loader = Loader(dataset)
     _, first, second = iter(loader), iter(loader), iter(loader)
     assert [batch.tolist() for batch in first] == whole[0]
@@ -210,7 +210,7 @@ def test_a_resumed_loop_trains_as_many_epochs_as_were_asked_for(stop: tuple[int,
 @pytest.mark.parametrize("seed", [1, None])
 def test_a_state_behind_the_end_is_the_start_of_the_next_epoch(seed: int | None) -> None:
     dataset = Dataset.range(20).shuffle(20, seed=seed).batch(4)
-    loader, again = Loader(dataset), Loader(dataset.with_epoch(0))
+    loader, again = Loader(dataset), Loader(dataset.with_options(epoch=0))
     before = [batch.tolist() for batch in loader]
     state = json.loads(json.dumps(loader.state_dict()))
     second = [batch.tolist() for batch in loader]
@@ -250,9 +250,10 @@ def test_ranks(tmp_path: Path) -> None:
     name = examples(tmp_path / "a", 30)
     whole = TFRecordDataset(name).batch(4).parse_example(FEATURES)
     with pytest.raises(ValueError, match=r"2 processes .* would each read all"):
-        iter(Loader(whole.with_rank(0, 2)))
+        iter(Loader(whole.with_options(rank=0, world_size=2)))
     dealt = TFRecordDataset(name).distribute().batch(4).parse_example(FEATURES)
-    assert sorted(ids(Loader(dealt.with_rank(0, 2))) + ids(Loader(dealt.with_rank(1, 2)))) == list(range(30))
+    ranks = [dealt.with_options(rank=rank, world_size=2) for rank in range(2)]
+    assert sorted(record for own in ranks for record in ids(Loader(own))) == list(range(30))
 
 
 def test_devices() -> None:

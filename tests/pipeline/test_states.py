@@ -125,13 +125,13 @@ def test_a_hundred_mutations_of_each(tmp_path: Path, name: str) -> None:
     dataset = PIPELINES[name](filesystem(str(tmp_path)))
     rng = random.Random(name)
     for _ in range(100):
-        state = json.loads(json.dumps(saved(dataset.with_epoch(0), rng.randrange(1, 5))))
+        state = json.loads(json.dumps(saved(dataset.with_options(epoch=0), rng.randrange(1, 5))))
         changed = mutated(state, rng)
         if changed == state:
             continue
         with pytest.raises(PositionMismatchError):
             dataset.iterate(changed)
-    state = saved(dataset.with_epoch(0), 3)
+    state = saved(dataset.with_options(epoch=0), 3)
     assert rest(dataset, json.loads(json.dumps(state))) == rest(dataset, state)
 
 

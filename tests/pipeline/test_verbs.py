@@ -359,10 +359,6 @@ def test_a_save_that_fails_leaves_no_file(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_snapshot_is_a_cache(tmp_path: Path) -> None:
-    assert numbers.snapshot(str(tmp_path / "x")) == numbers.cache(str(tmp_path / "x"))
-
-
 def test_windows_count_in_the_memory_of_a_run() -> None:
     window = next(iter(Dataset.from_generator(lambda: [np.zeros(1 << 20)] * 2).window(2)))
     assert weigh([window]) > 2 << 23

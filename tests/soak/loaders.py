@@ -113,7 +113,7 @@ def check(store: Store, name: str, given: Combination) -> int:
     epochs: list[list[bytes]] = [[], []]
     batches = 0
     for rank in range(given.ranks):
-        shared = IterableDataset(dataset.batch(given.batch).with_rank(rank, given.ranks))
+        shared = IterableDataset(dataset.batch(given.batch).with_options(rank=rank, world_size=given.ranks))
         kept: dict[str, Any] = {"persistent_workers": True} if given.persistent and given.workers else {}
         loader: Any = DataLoader(shared, batch_size=None, num_workers=given.workers, **kept)
         for seen in epochs if kept else epochs[:1]:

@@ -46,12 +46,12 @@ def test_epochs_of_a_repeat_count_on() -> None:
     assert numbers(nested) + numbers(nested) == epochs
 
 
-def test_with_epoch_says_where_counting_begins() -> None:
+def test_the_epoch_option_says_where_counting_begins() -> None:
     dataset = shuffled()
     epochs = [numbers(dataset) for _ in range(5)]
-    later = shuffled().with_epoch(3)
+    later = shuffled().with_options(epoch=3)
     assert [numbers(later), numbers(later)] == epochs[3:5]
-    assert numbers(later.with_epoch(0)) == epochs[0]
+    assert numbers(later.with_options(epoch=0)) == epochs[0]
 
 
 def test_states_carry_the_epoch_and_counting_goes_on_behind_it() -> None:
@@ -133,7 +133,7 @@ def test_without_a_seed_what_keeps_its_order_keeps_it_everywhere() -> None:
     """In other epochs, on other ranks, and behind a resume in another program."""
     kept = Dataset.range(50).shuffle(20, reshuffle_each_iteration=False)
     order = numbers(kept)
-    assert numbers(kept.with_epoch(3)) == numbers(kept.with_rank(0, 2)) == order
+    assert numbers(kept.with_options(epoch=3)) == numbers(kept.with_options(rank=0, world_size=2)) == order
     iterator = kept.iterate()
     head = [int(next(iterator)) for _ in range(10)]
     elsewhere = Dataset.range(50).shuffle(20, reshuffle_each_iteration=False)
@@ -193,7 +193,7 @@ def test_ranks_have_caches_of_their_own(tmp_path: Path) -> None:
         (tmp_path / f"{shard}").write_bytes(streamrec.encode_records([b"%d" % shard] * 10))
     dataset = TFRecordDataset(f"{tmp_path}/*").distribute().cache()
     for _ in range(2):
-        shares = [set(dataset.with_rank(rank, 2)) for rank in range(2)]
+        shares = [set(dataset.with_options(rank=rank, world_size=2)) for rank in range(2)]
         assert shares[0].isdisjoint(shares[1])
         assert shares[0] | shares[1] == {b"0", b"1", b"2", b"3"}
 

@@ -270,7 +270,7 @@ RECORD_CHAINS: dict[str, Callable[[Dataset[Any], Path], Dataset[Any]]] = {
 def test_records_of_shards_go_on_too(files: list[str], tmp_path: Path, name: str) -> None:
     failing = TFRecordDataset(files, num_parallel_reads=3).map(fails_at_20)
     dataset = RECORD_CHAINS[name](failing, tmp_path)
-    iterator = dataset.with_epoch(0).iterate()
+    iterator = dataset.with_options(epoch=0).iterate()
     whole, states = [], [iterator.state_dict()]
     while True:
         try:
@@ -283,7 +283,7 @@ def test_records_of_shards_go_on_too(files: list[str], tmp_path: Path, name: str
     assert sum(isinstance(event, str) for event in whole) == (4 if "cache" in name else 2)
     assert not (tmp_path / "cache").exists()  # a pass in which an element failed is not kept
     for index in {*range(0, len(states), 7), *(n + 1 for n, event in enumerate(whole) if isinstance(event, str))}:
-        with dataset.with_epoch(0).iterate(states[index]) as resumed:
+        with dataset.with_options(epoch=0).iterate(states[index]) as resumed:
             again = []
             while True:
                 try:

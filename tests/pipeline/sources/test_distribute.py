@@ -172,12 +172,12 @@ def test_what_goes_wrong_with_the_names_is_said() -> None:
         list(of("memory://nowhere-at-all", 0, 2))
 
 
-def test_with_rank_says_who_iterates() -> None:
+def test_the_rank_option_says_which_rank_iterates() -> None:
     folder = folder_of([10, 10])
     dataset = TFRecordDataset(f"{folder}/train-*").distribute()
     assert list(dataset) == all_records([10, 10])
-    assert list(dataset.with_rank(1, 2)) == all_records([0, 10])
-    assert list(pickle.loads(pickle.dumps(dataset.with_rank(1, 2)))) == all_records([0, 10])
+    assert list(dataset.with_options(rank=1, world_size=2)) == all_records([0, 10])
+    assert list(pickle.loads(pickle.dumps(dataset.with_options(rank=1, world_size=2)))) == all_records([0, 10])
 
 
 def test_the_environment_says_who_iterates() -> None:
@@ -236,11 +236,11 @@ def test_pieces_of_a_large_shard_in_a_store(store: str, request: pytest.FixtureR
         for payload in records:
             writer.write(payload)
     dataset = TFRecordDataset(f"{url}*", storage_options=place.options).distribute()
-    seen = [list(dataset.with_rank(rank, 3)) for rank in range(3)]
+    seen = [list(dataset.with_options(rank=rank, world_size=3)) for rank in range(3)]
     assert [record for own in seen for record in own] == records
     sizes = [sum(map(len, own)) for own in seen]
     assert max(sizes) - min(sizes) < sum(sizes) / 3 * 0.02
-    elements = dataset.with_rank(1, 3).iterate()
+    elements = dataset.with_options(rank=1, world_size=3).iterate()
     before = [next(elements) for _ in range(700)]
-    assert before + list(dataset.with_rank(1, 3).iterate(elements.state_dict())) == seen[1]
+    assert before + list(dataset.with_options(rank=1, world_size=3).iterate(elements.state_dict())) == seen[1]
     elements.close()

@@ -61,9 +61,9 @@ def test_shuffled_shares_resume_by_reference(options: dict[str, Any]) -> None:
 def test_a_shuffled_state_of_another_rank_is_refused() -> None:
     folder = folder_of([20, 20])
     dataset = TFRecordDataset(f"{folder}/train-*").distribute().shuffle(5, seed=1)
-    elements = dataset.with_rank(0, 2).iterate()
+    elements = dataset.with_options(rank=0, world_size=2).iterate()
     next(elements)
-    resumed = dataset.with_rank(1, 2).iterate(elements.state_dict())
+    resumed = dataset.with_options(rank=1, world_size=2).iterate(elements.state_dict())
     with pytest.raises(PositionMismatchError, match="saved by reader 0 of 2, and this is reader 1 of 2"):
         next(resumed)
     elements.close()
@@ -72,7 +72,7 @@ def test_a_shuffled_state_of_another_rank_is_refused() -> None:
 def test_an_epoch_is_shuffled_as_a_repeat_shuffles_it() -> None:
     folder = folder_of([20, 5])
     dataset = TFRecordDataset(f"{folder}/train-*").distribute(0, 1).shuffle(10, seed=3)
-    epochs = [list(dataset.with_epoch(epoch)) for epoch in range(3)]
+    epochs = [list(dataset.with_options(epoch=epoch)) for epoch in range(3)]
     assert epochs[0] != epochs[1] != epochs[2]
     assert epochs[0] + epochs[1] + epochs[2] == list(dataset.repeat(3))
 
@@ -90,13 +90,13 @@ def test_resumes_in_any_order() -> None:
 def test_a_state_of_another_rank_or_of_other_shards_is_refused() -> None:
     folder = folder_of([20, 5])
     dataset = TFRecordDataset(f"{folder}/train-*").distribute()
-    elements = dataset.with_rank(0, 2).iterate()
+    elements = dataset.with_options(rank=0, world_size=2).iterate()
     next(elements)
     state = json.loads(json.dumps(elements.state_dict()))
     with pytest.raises(PositionMismatchError, match="saved by reader 0 of 2, and this is reader 1 of 2"):
-        list(dataset.with_rank(1, 2).iterate(state))
+        list(dataset.with_options(rank=1, world_size=2).iterate(state))
     with pytest.raises(PositionMismatchError, match="reader 0 of 2, and this is reader 0 of 3"):
-        list(dataset.with_rank(0, 3).iterate(state))
+        list(dataset.with_options(rank=0, world_size=3).iterate(state))
     with pytest.raises(
         PositionMismatchError, match=r"it had Distribute\(even=None\), and now there is Distribute\(Rank"
     ):
@@ -105,21 +105,21 @@ def test_a_state_of_another_rank_or_of_other_shards_is_refused() -> None:
         file.write(encode_records([b"more"]))
     dataset = TFRecordDataset(f"{folder}/train-*").distribute()
     with pytest.raises(PositionMismatchError, match="other names, sizes or numbers"):
-        list(dataset.with_rank(0, 2).iterate(state))
+        list(dataset.with_options(rank=0, world_size=2).iterate(state))
 
 
 def test_the_cache_of_another_reader_is_refused(tmp_path: Path) -> None:
     folder = folder_of([20, 5])
     dataset = TFRecordDataset(f"{folder}/train-*").distribute().cache(tmp_path / "cache")
-    own = list(dataset.with_rank(0, 2))
-    assert list(dataset.with_rank(0, 2)) == own
+    own = list(dataset.with_options(rank=0, world_size=2))
+    assert list(dataset.with_options(rank=0, world_size=2)) == own
     with pytest.raises(CacheError):
-        list(dataset.with_rank(1, 2))
+        list(dataset.with_options(rank=1, world_size=2))
 
 
 def test_the_state_of_an_epoch_goes_on_in_it() -> None:
     folder = folder_of([3])
-    elements = TFRecordDataset(f"{folder}/train-*").with_epoch(5).iterate()
+    elements = TFRecordDataset(f"{folder}/train-*").with_options(epoch=5).iterate()
     state = elements.state_dict()
     assert state["epoch"] == 5
     assert TFRecordDataset(f"{folder}/train-*").iterate(state).state_dict()["epoch"] == 5

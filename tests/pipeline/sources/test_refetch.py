@@ -67,7 +67,7 @@ def test_what_was_held_is_read_once(s3_store: Store, shards: list[list[bytes]]) 
     total, held = sum(map(len, shards)), 30
     dataset = TFRecordDataset(urls, num_parallel_reads=4, storage_options=dict(s3_store.options)).shuffle(held, seed=1)
     expected = list(dataset)
-    state = stopped(dataset.with_epoch(0), total - held)
+    state = stopped(dataset.with_options(epoch=0), total - held)
     references = HeldElements.from_json(state["position"]["source"]["held"])
     order = np.argsort(references.numbers)
     assert references.sizes is not None
@@ -165,7 +165,7 @@ def test_functions_are_called_again_only_for_what_was_held(tmp_path: Path) -> No
 
     dataset = TFRecordDataset(f"{tmp_path}/*", num_parallel_reads=3).map(noted).shuffle(40, seed=1)
     expected = list(dataset)
-    state = stopped(dataset.with_epoch(0), 200)
+    state = stopped(dataset.with_options(epoch=0), 200)
     calls.clear()
     assert list(dataset.iterate(state)) == expected[200:]
     assert len(calls) == 100

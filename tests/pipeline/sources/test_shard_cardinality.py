@@ -35,7 +35,14 @@ def test_of_all_shards_with_a_manifest() -> None:
     manifest = f"{folder}/manifest.json"
     assert len(of(folder, 0, 1, manifest=manifest).batch(4)) == 6
     assert len(TFRecordDataset(f"{folder}/train-000").distribute(manifest=manifest, even="drop")) == 7
-    assert len(TFRecordDataset(f"{folder}/*-*").distribute(even="drop", manifest=manifest).with_rank(1, 4)) == 5
+    assert (
+        len(
+            TFRecordDataset(f"{folder}/*-*")
+            .distribute(even="drop", manifest=manifest)
+            .with_options(rank=1, world_size=4)
+        )
+        == 5
+    )
 
 
 def test_where_nobody_knows() -> None:
@@ -88,5 +95,5 @@ def test_on_the_thread_that_reads() -> None:
 @pytest.mark.parametrize("world", [1, 4])
 def test_of_global_shuffle(data: Indexed, even: Any, batch: int | None, world: int) -> None:
     for rank in range(world):
-        dataset = data.shuffled(even=even, global_batch_size=batch).with_rank(rank, world)
+        dataset = data.shuffled(even=even, global_batch_size=batch).with_options(rank=rank, world_size=world)
         assert len(dataset) == len(list(dataset))

@@ -44,7 +44,7 @@ def test_each_element_comes_once_and_not_too_early() -> None:
 def test_the_same_seed_is_the_same_order() -> None:
     dataset = Dataset.range(50).shuffle(20, seed=5)
     assert numbers(dataset) == numbers(Dataset.range(50).shuffle(20, seed=5))
-    assert numbers(dataset.with_epoch(0)) != numbers(Dataset.range(50).shuffle(20, seed=6))
+    assert numbers(dataset.with_options(epoch=0)) != numbers(Dataset.range(50).shuffle(20, seed=6))
     unseeded = Dataset.range(50).shuffle(20)
     assert numbers(unseeded) != numbers(unseeded)
 
@@ -67,7 +67,7 @@ def test_the_order_is_the_same_where_a_thread_lets_chunks_in(tmp_path: Path, mon
     whole = TFRecordDataset(path).take(59).shuffle(20, seed=5)
     expected = list(whole)
     monkeypatch.setattr("streamrec.pipeline.sources.shuffle.shuffle.LEAST_HOP", 0)
-    assert list(whole.with_epoch(0)) == expected
+    assert list(whole.with_options(epoch=0)) == expected
     assert_resumes_everywhere(whole)
     found: list[Any] = []
     with pytest.raises(StreamrecError):
@@ -246,7 +246,7 @@ def test_a_resumed_run_goes_on_within_another_budget(files: list[str]) -> None:
         TFRecordDataset(files, num_parallel_reads=3).shuffle(1000, seed=1).repeat(2).with_options(memory_budget=1 << 13)
     )
     expected = list(small)
-    iterator = small.with_epoch(0).iterate()
+    iterator = small.with_options(epoch=0).iterate()
     before = [next(iterator) for _ in range(20)]
     state = json.loads(json.dumps(iterator.state_dict()))
     iterator.close()

@@ -51,7 +51,7 @@ def test_each_record_once_and_another_order_each_epoch(data: Indexed, quality: s
     first, second = list(dataset), list(dataset)
     assert sorted(first) == sorted(second) == everything()
     assert first != second
-    assert list(data.shuffled(quality=quality).with_epoch(1)) == second
+    assert list(data.shuffled(quality=quality).with_options(epoch=1)) == second
     assert list(data.shuffled(quality=quality).repeat(2)) == first + second
     assert list(data.shuffled(seed=8, quality=quality)) != first
 
@@ -60,8 +60,8 @@ def test_each_record_once_and_another_order_each_epoch(data: Indexed, quality: s
 def test_a_state_after_each_element(data: Indexed, quality: str) -> None:
     """Of single records, and of batches: what follows is what would have come."""
     for dataset in (data.shuffled(quality=quality), data.shuffled(quality=quality, global_batch_size=23)):
-        whole = [element if isinstance(element, bytes) else list(element) for element in dataset.with_epoch(0)]
-        run = dataset.with_epoch(0).iterate()
+        whole = [element if isinstance(element, bytes) else list(element) for element in dataset.with_options(epoch=0)]
+        run = dataset.with_options(epoch=0).iterate()
         for taken in range(len(whole)):
             state = json.loads(json.dumps(run.state_dict()))
             if taken % 17 == 0:
@@ -124,12 +124,12 @@ def test_any_job(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -
             for worker in range(workers):
                 here = worker, workers
                 monkeypatch.setattr(source, "worker_here", partial(tuple, here))
-                parts.append(batches(dataset.with_epoch(epoch), state))
+                parts.append(batches(dataset.with_options(epoch=epoch), state))
             monkeypatch.undo()
             found.append([part[i] for i in range(len(parts[0])) for part in parts if i < len(part)])
         return found
 
-    whole = batches(data.shuffled(**told, rank=0, world_size=1).with_epoch(epoch))
+    whole = batches(data.shuffled(**told, rank=0, world_size=1).with_options(epoch=epoch))
     found = sorted(record for batch in whole for record in batch)
     wanted = sorted(record for shard in shards for record in shard)
     if told["even"] is None:
@@ -142,7 +142,8 @@ def test_any_job(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -
     assert together(ranks(sizes[0])) == whole
     step = chance.randint(0, len(whole))
     runs = [
-        data.shuffled(**told, rank=rank, world_size=sizes[1]).with_epoch(epoch).iterate() for rank in range(sizes[1])
+        data.shuffled(**told, rank=rank, world_size=sizes[1]).with_options(epoch=epoch).iterate()
+        for rank in range(sizes[1])
     ]
     for run in runs:
         list(islice(run, step))
@@ -160,7 +161,7 @@ def test_single_records_go_on_with_other_ranks(data: Indexed) -> None:
         whole = list(data.shuffled(quality=quality))
 
         def rank(number: int, size: int, quality: str = quality) -> streamrec.Dataset[Any]:
-            return data.shuffled(quality=quality, rank=number, world_size=size).with_epoch(0)
+            return data.shuffled(quality=quality, rank=number, world_size=size).with_options(epoch=0)
 
         parts = [list(rank(number, 4)) for number in range(4)]
         assert [parts[index % 4][index // 4] for index in range(len(whole))] == whole
@@ -176,9 +177,9 @@ def test_stages_behind_it_take_batches(data: Indexed, quality: str) -> None:
     """Elements are batches, which map, unbatch and rebatch take as any others."""
     dataset = data.shuffled(quality=quality, global_batch_size=24)
     assert [len(frames) for frames in dataset] == [24] * 13 + [16]
-    records = list(dataset.with_epoch(0).unbatch())
+    records = list(dataset.with_options(epoch=0).unbatch())
     assert sorted(records) == everything()
-    assert next(list(frames) for frames in dataset.with_epoch(0).rebatch(7)) == records[:7]
+    assert next(list(frames) for frames in dataset.with_options(epoch=0).rebatch(7)) == records[:7]
 
 
 def test_a_changed_index_and_a_tampered_state(data: Indexed, tmp_path: Path) -> None:

@@ -48,7 +48,9 @@ def shuffled(store: ObjectStore, quality: str, index: str = "s3://bucket/x.index
     dataset: Any = TFRecordDataset("s3://bucket/*.tfrecord", storage_options=options_of(store), retry=POLICY)
     blocks: dict[str, Any] = {"quality": quality, "block_bytes": 200_000, "window_bytes": 1_600_000, "slot_groups": 4}
     dataset = dataset.global_shuffle(3, index=index, global_batch_size=20, **blocks)
-    return dataset.with_epoch(0).with_options(memory_budget=4 << 20)  # little is fetched at a time: many requests
+    return dataset.with_options(epoch=0).with_options(
+        memory_budget=4 << 20
+    )  # little is fetched at a time: many requests
 
 
 @pytest.mark.parametrize("quality", ["exact", "blocks"])
