@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import logging
 import pickle
 import subprocess
 import sys
@@ -86,6 +87,20 @@ def test_workers_of_even_ranks_give_as_many_batches(tmp_path: Path) -> None:
     seen = [list(load(IterableDataset(dataset.with_options(rank=rank, world_size=3)), 2)) for rank in range(3)]
     assert [len(batches) for batches in seen] == [4, 4, 4]
     assert {record for batches in seen for batch in batches for record in batch} == set(everything([31, 12, 5]))
+
+
+def test_workers_that_get_nothing_are_told(tmp_path: Path) -> None:
+    """Those of a rank that reads: two compressed shards for four workers."""
+    dataset = IterableDataset(TFRecordDataset(shards(tmp_path, [9, 9], compressed=[0, 1])).distribute().batch(3))
+    told = logging.FileHandler(tmp_path / "told.log")
+    logger = logging.getLogger("streamrec")
+    logger.addHandler(told)
+    try:
+        assert sum(map(len, load(dataset, 4, multiprocessing_context="fork"))) == 18
+    finally:
+        logger.removeHandler(told)
+        told.close()
+    assert "of 4 readers (ranks times loader workers), these get nothing of" in (tmp_path / "told.log").read_text()
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from streamrec.pipeline.elements.chunk import Chunk, Picked, Positions, StageState
 from streamrec.pipeline.elements.columns import Columns, compacted, select, window
+from streamrec.pipeline.sources.shards.ranks import warn_once
 from streamrec.pipeline.stages.stage import Calling, Offload, Step, failure_of
 
 __all__ = ["Enumerate", "Filter", "Shard", "Skip", "Take", "TakeWhile"]
@@ -132,6 +133,12 @@ class _Sharding:
         return [replace(chunk, positions=StageState(chunk.positions, self._key, self._seen))]
 
     def flush(self) -> list[Chunk]:
+        if 0 < self._seen <= self._index:
+            warn_once(
+                f"shard({self._shards}, {self._index}) gives nothing: it came after {self._seen:,} elements. In "
+                "distributed training the other ranks wait for this one. Use fewer shards, or give shard() more "
+                "elements: records in place of file names, or repeat()"
+            )
         return []
 
 

@@ -17,7 +17,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec import ManifestError, TFRecordDataset, TFRecordWriter, encode_records, write_manifest_sync
+from streamrec import (
+    Dataset,
+    ManifestError,
+    TFRecordDataset,
+    TFRecordWriter,
+    encode_records,
+    write_index_sync,
+    write_manifest_sync,
+)
 from streamrec.pipeline.sources.shards.ranks import Rank, Reader, rank_here, reader_here
 from streamrec.testing.servers import Store
 from tests.effort import draws
@@ -244,3 +252,73 @@ def test_pieces_of_a_large_shard_in_a_store(store: str, request: pytest.FixtureR
     before = [next(elements) for _ in range(700)]
     assert before + list(dataset.with_options(rank=1, world_size=3).iterate(elements.state_dict())) == seen[1]
     elements.close()
+
+
+def counts_and_warnings(ranks: Sequence[Dataset[Any]], caplog: pytest.LogCaptureFixture) -> tuple[list[int], list[str]]:
+    """How many elements each rank gets in two epochs, and what was said about that."""
+    caplog.clear()
+    counts = [sum(1 for _ in dataset) for dataset in ranks]
+    assert [sum(1 for _ in dataset) for dataset in ranks] == counts
+    return counts, [entry.message for entry in caplog.records if entry.levelname == "WARNING"]
+
+
+def test_a_rank_that_gets_nothing_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Compressed shards cannot be cut: with fewer of them than ranks, some ranks have none."""
+    folder = folder_of([50, 50], compressed=[True, True])
+    counts, [said] = counts_and_warnings([of(folder, rank, 4) for rank in range(4)], caplog)
+    assert counts == [50, 50, 0, 0]
+    assert said.startswith(f"of 4 ranks, these get nothing of {folder}/train-000 and 1 more: 2, 3. ")
+    assert "Pass even='drop'" in said
+    assert "more shards" in said
+    assert "uncompressed" in said
+    even = [of(folder, rank, 4, even="drop", manifest=f"{folder}/manifest.json") for rank in range(4)]
+    assert counts_and_warnings(even, caplog) == ([25] * 4, [])
+
+
+def test_a_rank_alone_is_told_that_it_gets_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    folder = folder_of([50, 50], compressed=[True, True])
+    assert counts_and_warnings([of(folder, 1, 4)], caplog) == ([50], [])
+    counts, [said] = counts_and_warnings([of(folder, 3, 4)], caplog)
+    assert counts == [0]
+    assert "these get nothing" in said
+
+
+def test_parts_of_shards_in_which_no_record_begins_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    folder = folder_of([1, 1], size=100_000)
+    counts, said = counts_and_warnings([of(folder, rank, 4) for rank in range(4)], caplog)
+    assert sorted(counts) == [0, 0, 1, 1]
+    assert [text.split(" got no record")[0] for text in said] == [
+        f"reader {rank} of 4 (ranks times loader workers)" for rank, count in enumerate(counts) if not count
+    ]
+
+
+def test_a_rank_with_far_less_than_another_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    folder = folder_of([400, 2], size=1000, compressed=[True, True])
+    _, [said] = counts_and_warnings([of(folder, rank, 2) for rank in range(2)], caplog)
+    assert "times as much as rank 1 of" in said
+    assert counts_and_warnings([of(folder_of([40, 50]), rank, 2) for rank in range(2)], caplog)[1] == []
+
+
+def test_fewer_records_than_even_ranks_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    folder = folder_of([2, 1])
+    even = [of(folder, rank, 4, even="drop", manifest=f"{folder}/manifest.json") for rank in range(4)]
+    counts, [said] = counts_and_warnings(even, caplog)
+    assert counts == [0] * 4
+    assert said.startswith("even='drop' of 3 records leaves none for 4 readers")
+
+
+def test_a_global_shuffle_of_fewer_records_than_ranks_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    folder = folder_of([2, 1])
+    write_index_sync(f"{folder}/train-*", f"{folder}/train.index")
+    records = TFRecordDataset(f"{folder}/train-*")
+    ranks = [records.global_shuffle(1, index=f"{folder}/train.index", rank=rank, world_size=5) for rank in range(5)]
+    counts, [said] = counts_and_warnings(ranks, caplog)
+    assert counts == [1, 1, 1, 0, 0]
+    assert said.startswith(f"of 5 ranks, these get nothing of the 3 records of {folder}/train.index: 3, 4. Pass even=")
+
+
+def test_shard_of_a_shorter_list_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    names = Dataset.from_tensor_slices(["a", "b"])
+    counts, [said] = counts_and_warnings([names.shard(97, rank) for rank in (0, 1, 96)], caplog)
+    assert counts == [1, 1, 0]
+    assert said.startswith("shard(97, 96) gives nothing: it came after 2 elements")

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from streamrec.display import display_name
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Batches, Chunk, Position, RecordPlace
 from streamrec.pipeline.engine.background_tasks import background
@@ -31,7 +32,7 @@ from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, ExactOrd
 from streamrec.pipeline.sources.global_shuffle.permutation import Numbers
 from streamrec.pipeline.sources.global_shuffle.reading import BlockReading, ExactReading, Reading
 from streamrec.pipeline.sources.global_shuffle.steps import Steps
-from streamrec.pipeline.sources.shards.ranks import Rank, rank_here, worker_here
+from streamrec.pipeline.sources.shards.ranks import Rank, Reader, rank_here, warn_once, warn_uneven, worker_here
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.shards import Even, check_even
 
@@ -98,6 +99,7 @@ class GlobalShuffle:
         first = steps.next_own(0 if state is None else (state["position"] - steps.base) // steps.batch)
         step_bytes = max(1, int(steps.share * records.mean_bytes))
         plan = Plan(steps, first, max(1, self._chunk_bytes(records, within) // step_bytes))
+        self._warn_empty(steps, records)
         place_of = partial(self._place, records, within.epoch)
         async with background() as tasks:
             reading = self._reading(plan, records, tasks, within)
@@ -136,6 +138,24 @@ class GlobalShuffle:
             )
         worker, workers = worker_here()
         return Steps(total, batch, self.even, rank.rank, rank.world_size, worker, workers)
+
+    def _warn_empty(self, steps: Steps, records: IndexedRecords) -> None:
+        """Says which readers have no position; each works out what all have."""
+        if steps.whole >= steps.workers:
+            return
+        each = [(rank, worker) for rank in range(steps.world_size) for worker in range(steps.workers)]
+        loads = [replace(steps, rank=rank, worker=worker).elements for rank, worker in each]
+        reader = Reader(steps.rank * steps.workers + steps.worker, len(each))
+        if steps.total and not any(loads):
+            warn_once(
+                f"even={self.even!r} leaves nothing of {len(records):,} records for a global batch of {steps.batch:,}: "
+                "pass even='pad', or a smaller global_batch_size"
+            )
+        what, remedy = (
+            f"the {len(records):,} records of {display_name(self.index)}",
+            "Pass even='pad' to global_shuffle",
+        )
+        warn_uneven(reader, loads, what, remedy)
 
     def _is_exact(self, records: IndexedRecords) -> bool:
         return records.mean_bytes >= EXACT_BYTES if self.quality is None else self.quality == "exact"

@@ -16,9 +16,9 @@ import sys
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
-from streamrec.display import display_repr
+from streamrec.display import display_name, display_repr
 from streamrec.errors import ManifestError, PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk, Position
 from streamrec.pipeline.elements.columns import window
@@ -26,7 +26,7 @@ from streamrec.pipeline.engine.description import Chain, RunContext
 from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.session import OpenSource, Session
 from streamrec.pipeline.sources.shards.positions import SharePositions
-from streamrec.pipeline.sources.shards.ranks import Rank, Reader, reader_here
+from streamrec.pipeline.sources.shards.ranks import Rank, Reader, reader_here, warn_once, warn_uneven
 from streamrec.pipeline.sources.shards.source import Shards, read
 from streamrec.shards import (
     Even,
@@ -42,6 +42,12 @@ from streamrec.shards import (
 )
 
 __all__ = ["Distribute", "is_dealt", "readers_lines"]
+
+REMEDY: Final = (
+    "In distributed training the other ranks wait for one that has fewer batches. Pass even='drop' (or 'pad') and "
+    "manifest=; or write more shards than there are readers, or uncompressed ones, which can be divided (streamrec "
+    "reshard)"
+)
 
 
 @display_repr
@@ -110,6 +116,11 @@ class Distribute:
                     if given == share.total:
                         return
             if share.total is None:
+                if not given and share.portions and share.reader.readers > 1:
+                    warn_once(
+                        f"reader {share.reader.number} of {share.reader.readers} (ranks times loader workers) got no "
+                        f"record: none begins in its part of {described(share.paths)}. {REMEDY}"
+                    )
                 return
             if state is None and given == before:
                 raise ManifestError(f"{self.manifest}: no record is left of those that it says are in {share.paths}")
@@ -256,11 +267,33 @@ async def share_of(how: Distribute, reader: Reader, opened: OpenSource) -> Share
         shards = await told(how.manifest, opened)
         portions = assign_records(shards, reader.readers, reader.number, how.even)
         total = sum(shard.records for shard in shards)
-        return Share(reader, tuple(portions), even_count(total, reader.readers, how.even))
+        count = even_count(total, reader.readers, how.even)
+        if total and not count:
+            warn_once(
+                f"even={how.even!r} of {total:,} records leaves none for {reader.readers} readers (ranks times loader "
+                f"workers): {described(opened.listing.paths)} hold fewer records than there are readers; pass "
+                "even='pad', or use fewer readers"
+            )
+        return Share(reader, tuple(portions), count)
     listing = opened.listing
     await listing.until(sys.maxsize)
     if listing.error is not None:
         raise listing.error
     sizes = await sizes_of(opened.storages, listing.paths, listing.sizes)
     plan = await deal(opened.storages, sizes, reader.readers, how.shards.options.compression_type)
+    size_of = {shard.path: shard.size for shard in sizes}
+    loads = [sum(load_of(portion, size_of[portion.path]) for portion in own) for own in plan]
+    warn_uneven(reader, loads, described(listing.paths), REMEDY)
     return Share(reader, tuple(plan[reader.number]))
+
+
+def load_of(portion: Portion, size: int) -> int:
+    """The bytes of a portion of a shard of this size."""
+    piece = portion.piece
+    return size if piece is None else (size if piece.end is None else piece.end) - piece.start
+
+
+def described(paths: Sequence[str]) -> str:
+    """Shards, by number and the name of the first."""
+    more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
+    return f"{display_name(paths[0])}{more}" if paths else "no shard"

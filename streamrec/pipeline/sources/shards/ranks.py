@@ -9,15 +9,22 @@ Rules:
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from streamrec.arguments import integer
 
-__all__ = ["Rank", "Reader", "rank_here", "rank_of", "reader_here", "worker_here"]
+__all__ = ["Rank", "Reader", "rank_here", "rank_of", "reader_here", "warn_once", "warn_uneven", "worker_here"]
+
+logger = logging.getLogger("streamrec")
+
+FEWER = 2
+"""Where one rank has this many times the bytes of another, that is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,38 @@ def reader_here(rank: Rank | None = None) -> Reader:
     rank = rank or rank_here()
     worker, workers = worker_here()
     return Reader(rank.rank * workers + worker, rank.world_size * workers)
+
+
+def warn_uneven(reader: Reader, loads: Sequence[int], what: str, remedy: str) -> None:
+    """Says where a plan leaves readers without data, or one rank with far less than another; once in a process.
+
+    The first reader says it, and each that has nothing.
+
+    Args:
+        reader: Who has worked the plan out.
+        loads: For each reader, how much it has: bytes, or records.
+        what: What is divided.
+        remedy: What to do.
+    """
+    if (reader.number and loads[reader.number]) or not any(loads):
+        return
+    workers = worker_here()[1]
+    ranks = [sum(loads[first : first + workers]) for first in range(0, len(loads), workers)]
+    unit, name = (ranks, "ranks") if 0 in ranks else (loads, "readers (ranks times loader workers)")
+    empty = [number for number, load in enumerate(unit) if not load]
+    if empty:
+        numbers = ", ".join(map(str, empty[:10])) + (", ..." if len(empty) > 10 else "")
+        warn_once(f"of {len(unit)} {name}, these get nothing of {what}: {numbers}. {remedy}")
+    elif max(ranks) >= FEWER * min(ranks):
+        most, least = ranks.index(max(ranks)), ranks.index(min(ranks))
+        times = max(ranks) / min(ranks)
+        warn_once(f"rank {most} of {len(ranks)} gets {times:.1f} times as much as rank {least} of {what}. {remedy}")
+
+
+@cache
+def warn_once(text: str) -> None:
+    """Logs a warning, the first time that this process has it."""
+    logger.warning("%s", text)
 
 
 def worker_here() -> tuple[int, int]:
