@@ -186,8 +186,11 @@ class NullableParser:
     def __call__(self, records: Any) -> Any:
         if not self.summaries:
             raise FeatureError("no record that was looked at has a feature: give features")
-        features = {item.name: RaggedFeature(item.dtype or bytes) for item in self.summaries}
-        columns = parse_example(records, features, string_columns=True)
+        try:  # an array is parsed faster, where no record lacks the feature
+            columns = parse_example(records, {item.name: item.proposal for item in self.summaries}, string_columns=True)
+        except FeatureError:
+            features = {item.name: RaggedFeature(item.dtype or bytes) for item in self.summaries}
+            columns = parse_example(records, features, string_columns=True)
         batch = pa.record_batch(ArrowBatch(columns, text=self.text))
         present = Present(records)
         arrays = [nullable(batch.column(item.name), item, present) for item in self.summaries]
@@ -210,11 +213,14 @@ class Present:
 
 
 def nullable(array: Any, item: FeatureSummary, present: Present) -> Any:
-    """An array of lists, as the type that is known of the feature, with null where it is missing.
+    """An array of lists, or of one value or k a record, as the type that is known of it, with null where it is missing.
 
     Raises:
         FeatureError: A record has another number of values than a scalar or fixed-size list holds; says which.
     """
+    width = item.longest
+    if not isinstance(array, pa.ListArray):
+        return array if width == 1 else pa.FixedSizeListArray.from_arrays(array.flatten(), width)
     splits = array.offsets.to_numpy()
     lengths = np.diff(splits)
     missing = lengths == 0
@@ -222,7 +228,6 @@ def nullable(array: Any, item: FeatureSummary, present: Present) -> Any:
         missing[[row for row in np.flatnonzero(missing).tolist() if present.holds(row, item.name)]] = False
         offsets = pa.array(splits, mask=np.append(missing, False))
         return type(array).from_arrays(offsets, array.flatten())
-    width = item.longest
     if (others := np.flatnonzero(~missing & (lengths != width))).size:
         row = int(others[0])
         raise FeatureError(
