@@ -24,15 +24,15 @@ import anyio
 from anyio.abc import TaskGroup
 
 from streamrec.display import logger
-from streamrec.errors import NotFoundError, PermissionDeniedError
+from streamrec.errors import NotFoundError, PermissionDeniedError, UnsupportedOperationError
 from streamrec.shards.listing.assignment import Portion
 from streamrec.shards.listing.patterns import (
     Filenames,
-    check_listable,
     expand_braces,
     has_braces,
     is_glob,
     is_web,
+    is_web_glob,
     listed,
 )
 from streamrec.storage import Glob, ObjectInfo, Storages, split_chain
@@ -108,7 +108,7 @@ class Listing:
         self._patterns = patterns
         names = listed(filenames)
         self._alone = len(names) == 1
-        self._parts = list(parts_of(names)) if found is None else []
+        self._parts = list(parts_of(names, patterns)) if found is None else []
         self._joined = 0
         if found is not None:
             self.paths, self.sizes, self.complete = list(found.paths), dict(found.sizes), True
@@ -173,7 +173,7 @@ class Listing:
                 elif (names := await expand_name(self._storages, pattern)) == [pattern]:
                     part.paths = names
                 else:
-                    part.expanded = list(parts_of(names))
+                    part.expanded = list(parts_of(names, self._patterns))
                     self._ask(part.expanded, tasks, limiter)
         except Exception as error:
             part.error = error
@@ -191,9 +191,13 @@ class Part:
     answered: anyio.Event = field(default_factory=anyio.Event)
 
 
-def parts_of(names: Iterable[str]) -> Iterator[Part]:
+def parts_of(names: Iterable[str], patterns: bool) -> Iterator[Part]:
     """The parts of a list of names: each pattern by itself, what lies between two patterns together."""
-    for asked, group in groupby(names, lambda name: has_braces(name) or is_glob(name)):
+
+    def is_pattern(name: str) -> bool:
+        return has_braces(name) or is_glob(name) or (patterns and is_web_glob(name))
+
+    for asked, group in groupby(names, is_pattern):
         if asked:
             yield from map(Part, group)
         else:
@@ -227,8 +231,12 @@ async def matches(storages: Storages, name: str, patterns: bool, alone: bool) ->
         patterns: See `Listing`.
         alone: Whether it is the only name that was given, so that somebody may have meant it as a pattern.
     """
-    if patterns:
-        check_listable(name)
+    if is_web_glob(name):
+        raise UnsupportedOperationError(
+            "a web server cannot be asked which files a pattern matches: give the names, or braces such as "
+            "train-{00000..00127}.tfrecord",
+            name,
+        )
     storage = await storages.at(name)
     glob = Glob(name)
     found = [info async for info in storage.list(glob.prefix, glob)]

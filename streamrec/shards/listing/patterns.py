@@ -17,18 +17,17 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from streamrec.arguments import described
-from streamrec.errors import UnsupportedOperationError
 from streamrec.storage import MAGIC, split_chain
 
 __all__ = [
     "NUMBER",
     "Filenames",
-    "check_listable",
     "expand_braces",
     "has_braces",
     "is_glob",
     "is_numbered",
     "is_web",
+    "is_web_glob",
     "listed",
     "number_pattern",
     "shard_path",
@@ -110,18 +109,9 @@ def is_web(name: str) -> bool:
     return WEB.match(split_chain(name).url) is not None
 
 
-def check_listable(pattern: str) -> None:
-    """Refuses a pattern for a web server.
-
-    Raises:
-        UnsupportedOperationError: It is one.
-    """
-    if is_web(pattern) and "*" in pattern.partition("?")[0]:
-        raise UnsupportedOperationError(
-            "a web server cannot be asked which files a pattern matches: give the names, or braces such as "
-            "train-{00000..00127}.tfrecord",
-            pattern,
-        )
+def is_web_glob(name: str) -> bool:
+    """Whether a name is the URL of a web server with `*` in its path: somebody takes it for a pattern."""
+    return is_web(name) and "*" in name.partition("?")[0]
 
 
 def is_numbered(pattern: str) -> bool:

@@ -1,5 +1,6 @@
 """Beside tf.data: generators, buckets, caches."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec import Dataset
+from streamrec import Dataset, matching_files
 from tests.effort import draws
 
 tf = pytest.importorskip("tensorflow")
@@ -122,3 +123,46 @@ def test_buckets_without_padding_mean_the_same(numbers: list[int]) -> None:
         mine.bucket_by_sequence_length(by, [0, 10], [3, 4, 2], no_padding=True),
         theirs.bucket_by_sequence_length(lambda n: tf.cast(n, tf.int32), [0, 10], [3, 4, 2], no_padding=True),
     )
+
+
+def test_patterns_match_what_tensorflow_matches(tmp_path: Path) -> None:
+    names = ["run#1", "q?x", "p%20q", "p q", "[1]", "1", "x[1]y", "x1y", "{a,b}", "a*b", "axb", "a?b", "é", "-x", "^a"]
+    names += ["trailing ", ".hidden", "*", "?", "!a", "a-b", "]", "[", "sub/x", "sub/.h", "sub2/deep/x"]
+    for name in names:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    patterns = [
+        "*",
+        "*/*",
+        "*/*/*",
+        "?",
+        "[!a]*",
+        "[^a]*",
+        "[[]1]",
+        "[[]*",
+        "a[*]b",
+        "a[?]b",
+        "a*b",
+        "a?b",
+        "x[1]y",
+        "[]]",
+    ]
+    patterns += [
+        "x[0-9]y",
+        "[!]]",
+        "*x*",
+        "sub*/*",
+        "[a-c]*",
+        "{a,b}",
+        "*[ ]",
+        "a[-]b",
+        "s*/d*/x",
+        "[1-",
+        "a[!/]b",
+        ".*",
+    ]
+    for pattern in patterns:
+        matched = [os.fsdecode(path) for path in tf.io.matching_files(f"{tmp_path}/{pattern}").numpy()]
+        files = sorted(path for path in matched if not os.path.isdir(path))
+        assert matching_files(f"{tmp_path}/{pattern}") == files, pattern

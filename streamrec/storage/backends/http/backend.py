@@ -13,8 +13,9 @@ from typing import Any, NoReturn
 
 import aiohttp
 from fsspec.implementations.http import HTTPFileSystem
+from yarl import URL
 
-from streamrec.errors import UnsupportedOperationError
+from streamrec.errors import StorageError, UnsupportedOperationError
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
 from streamrec.storage.backends.http.responses import (
     AiohttpBody,
@@ -76,7 +77,7 @@ class HttpBackend:
         """A HEAD."""
         with seam(path):
             async with self._session.head(
-                self._fs.encode_url(path), **{"allow_redirects": True, **self._request({})}
+                self._encoded(path), **{"allow_redirects": True, **self._request({})}
             ) as answer:
                 check_answer(answer, path)
                 return ObjectInfo(path, size_in(answer), _version(answer.headers))
@@ -85,7 +86,7 @@ class HttpBackend:
         """A streamed GET."""
         headers = {**range_header(start, end), **_pin(version)}
         with seam(path, start, end):
-            answer = await self._session.get(self._fs.encode_url(path), **self._request(headers))
+            answer = await self._session.get(self._encoded(path), **self._request(headers))
         try:
             if answer.status == 416:
                 return await self._past_the_end(path, start)
@@ -109,6 +110,17 @@ class HttpBackend:
         if info.size is not None and start < info.size:
             raise TransientError(Cause.WRONG_RANGE, f"a 416 for byte {start:,} of {info.size:,}")
         return EmptyBody(info)
+
+    def _encoded(self, path: str) -> URL:
+        """The URL to ask for.
+
+        Raises:
+            StorageError: It has a fragment, which no server is told: another file would come.
+        """
+        if "#" in path:
+            raise StorageError("a web server is not told what follows a #: write %23 for a # in a name", path)
+        encoded: URL = self._fs.encode_url(path)
+        return encoded
 
     def _request(self, headers: Mapping[str, str]) -> dict[str, Any]:
         """The user's request options, with our headers on top: the bytes as they are stored, no encoding."""

@@ -8,6 +8,7 @@ the machine's name is part of the file's, and files of other machines are left a
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import secrets
@@ -68,6 +69,8 @@ def _prefix(final: Path) -> str:
         most = os.pathconf(final.parent, "PC_NAME_MAX")
     except OSError:  # the directory went, or its filesystem sets no limit
         most = 255
+    if len(os.fsencode(final.name)) > most:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), str(final))
     return temporary_prefix(final.name, most, machine)
 
 
