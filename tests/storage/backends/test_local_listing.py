@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -117,11 +119,16 @@ PROGRAM = textwrap.dedent("""
 """)
 
 
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A directory that all users may enter; pytest's own are for one user."""
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o755)
+        yield Path(directory)
+
+
 def refusals(root: Path, *patterns: str) -> list[str]:
     """What a user of few rights is told of each pattern."""
-    for path in (root, *root.parents):
-        if path.owner() == root.owner() and path != Path(path.anchor):
-            path.chmod(path.stat().st_mode | 0o055)
     urls = [f"{root}/{pattern}" for pattern in patterns]
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM, f"{root}/top.rec", *urls], capture_output=True, text=True, check=True
@@ -129,29 +136,29 @@ def refusals(root: Path, *patterns: str) -> list[str]:
     return ran.stdout.replace(f"{root}/", "").splitlines()
 
 
-def test_a_directory_that_cannot_be_listed_is_an_error_that_names_it(tmp_path: Path) -> None:
-    tree(tmp_path, "open/x.rec", "closed/x.rec", "passed/inner/x.rec", "top.rec")
-    (tmp_path / "closed").chmod(0)
-    (tmp_path / "passed").chmod(0o111)
+def test_a_directory_that_cannot_be_listed_is_an_error_that_names_it(public: Path) -> None:
+    tree(public, "open/x.rec", "closed/x.rec", "passed/inner/x.rec", "top.rec")
+    (public / "closed").chmod(0)
+    (public / "passed").chmod(0o111)
     patterns = ["*.rec", "open/*", "passed/inner/*", "closed/*", "**/x.rec", "[c]*/x.rec", "pass*/inner/*"]
     try:
-        lines = refusals(tmp_path, *patterns)
+        lines = refusals(public, *patterns)
     finally:
         for name in ("closed", "passed"):
-            (tmp_path / name).chmod(0o755)
+            (public / name).chmod(0o755)
     assert lines[:3] == ["top.rec", "open/x.rec", "passed/inner/x.rec"]
     for line, directory in zip(lines[3:], ("closed", "", "closed", "passed"), strict=True):
         assert line.startswith("refused: ")
         assert f"'{directory}" in line.partition("Permission denied")[2]
 
 
-def test_a_file_that_must_not_be_looked_at_is_listed_and_refused_when_it_is_opened(tmp_path: Path) -> None:
-    tree(tmp_path, "d/x.rec", "top.rec")
-    (tmp_path / "d").chmod(0o744)
+def test_a_file_that_must_not_be_looked_at_is_listed_and_refused_when_it_is_opened(public: Path) -> None:
+    tree(public, "d/x.rec", "top.rec")
+    (public / "d").chmod(0o744)
     try:
-        found, refused = refusals(tmp_path, "d/*")
+        found, refused = refusals(public, "d/*")
     finally:
-        (tmp_path / "d").chmod(0o755)
+        (public / "d").chmod(0o755)
     assert found == "d/x.rec"
     assert refused.startswith("refused: d/x.rec")
 
