@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, cast
 import anyio
 import click
 
-from streamrec import CorruptRecordError, FeatureError, Frames, Schema, infer_features
+from streamrec import CorruptRecordError, FeatureError, Frames
 from streamrec.cli.commands.count import count_one
 from streamrec.cli.object_file import opened
 from streamrec.cli.progress import Meter
@@ -29,9 +29,9 @@ from streamrec.interchange import (
     Column,
     Encoder,
     Format,
+    Look,
     Reading,
     codec_of,
-    combined,
     example_of,
     features_of,
     format_of,
@@ -39,7 +39,7 @@ from streamrec.interchange import (
 from streamrec.shards import shard_path
 from streamrec.storage import Storages, Upload
 
-__all__ = ["Conversion", "Written", "as_text", "placing", "read", "schema_in", "write_files"]
+__all__ = ["Conversion", "Written", "as_text", "look_at", "needed_look", "placing", "read", "write_files"]
 
 BLOCK_RECORDS = 4096
 """Records that are encoded at a time, at the most."""
@@ -177,20 +177,26 @@ def as_text(columns: Sequence[Column], names: Sequence[str]) -> tuple[Column, ..
     return tuple(replace(column, text=column.name in names and column.kind is not None) for column in columns)
 
 
-async def schema_in(records: AsyncIterator[Frames]) -> Schema:
-    """What all records say of their features.
+async def look_at(records: AsyncIterator[Frames], look: Look) -> Any:
+    """What all records say of their columns.
 
     Raises:
-        FeatureError: A record is no Example, or a feature has two kinds.
+        FeatureError: A record is no Example, or does not fit the others.
     """
-    schemas, count = combined(()), 0
+    seen, count = look.see(()), 0
     async for frames in records:
         try:
-            seen = await anyio.to_thread.run_sync(infer_features, frames)
+            seen = look.join(seen, await anyio.to_thread.run_sync(look.see, frames))
         except FeatureError as error:
             raise FeatureError(error.reason, error.feature, count + (error.record or 0)) from error
-        schemas, count = combined((schemas, seen)), count + len(frames)
-    return schemas
+        count += len(frames)
+    return seen
+
+
+def needed_look(form: Format, columns: Sequence[Column] | None) -> Look | None:
+    """How columns are found out before a file is written; None where the format needs none, or they are known."""
+    look = None if form.name == "tfrecord" else codec_of(form.name).look
+    return None if look is None or (look.saved and columns is not None) else look
 
 
 async def write_files(

@@ -26,12 +26,14 @@ class Column:
         kind: "int64", "float32" or "bytes"; None where no record has it with a kind.
         scalar: Whether it holds one value, and null where a record lacks the feature; else lists.
         text: Whether its bytes are text.
+        ending: What its files in a tar are: "npy", "jpg", "png", "txt", "bin" or "json".
     """
 
     name: str
-    kind: str | None
-    scalar: bool
+    kind: str | None = None
+    scalar: bool = False
     text: bool = False
+    ending: str = "json"
 
 
 @dataclass(slots=True)

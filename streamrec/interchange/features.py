@@ -30,6 +30,7 @@ __all__ = [
     "Codec",
     "Encoder",
     "Kind",
+    "Look",
     "Reading",
     "Values",
     "batched",
@@ -110,6 +111,23 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """How columns are found out, which a file must know of all records before its first byte.
+
+    Attributes:
+        see: What some records say. Raises FeatureError with the record's number among them.
+        join: What two parts of the data say together.
+        columns: The columns; notes what they change.
+        saved: Whether a schema file says as much.
+    """
+
+    see: Callable[[Iterable[bytes]], Any]
+    join: Callable[[Any, Any], Any]
+    columns: Callable[[Any, Changes], tuple[Column, ...]]
+    saved: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Codec:
     """A format.
 
@@ -117,12 +135,12 @@ class Codec:
         encoder: Begins a file. Takes the columns, the number of its first record, and what takes note of changes.
         decode: The records of a file, serialized, in batches. Reads the file from its beginning; only Parquet seeks.
             Raises CorruptRecordError and FeatureError with the record's number.
-        needs_columns: Whether `encoder` looks at the columns.
+        look: How the columns are found out; None where `encoder` does not look at them.
     """
 
     encoder: Callable[[Sequence[Column], int, Changes], Encoder]
     decode: Callable[[BinaryIO, Reading], Iterator[list[bytes]]]
-    needs_columns: bool = False
+    look: Look | None = None
 
 
 def kind_of(record: bytes) -> Kind | None:

@@ -15,8 +15,9 @@ from pyarrow import parquet
 
 from streamrec.display import text_of
 from streamrec.errors import FeatureError
+from streamrec.example import infer_features
 from streamrec.interchange.arrow import examples_of
-from streamrec.interchange.columns import Changes, Column
+from streamrec.interchange.columns import Changes, Column, columns_of, combined
 from streamrec.interchange.features import (
     BATCH_BYTES,
     BATCH_RECORDS,
@@ -24,6 +25,7 @@ from streamrec.interchange.features import (
     FLOAT,
     INT64,
     Codec,
+    Look,
     Reading,
     Values,
     batched,
@@ -170,4 +172,5 @@ def examples_in(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
         yield from examples_of(batch, reading.kinds, reading.changes)
 
 
-CODEC: Final = Codec(ParquetEncoder, decode_parquet, needs_columns=True)
+LOOK: Final = Look(infer_features, lambda one, other: combined((one, other)), columns_of, saved=True)
+CODEC: Final = Codec(ParquetEncoder, decode_parquet, LOOK)

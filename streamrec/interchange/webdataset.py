@@ -3,6 +3,7 @@ r"""WebDataset tar: the features of a record are files that lie side by side, `K
 - int64 and float32 are `.npy` arrays of one dimension, which WebDataset's decoder reads.
 - One byte string is a file as it is: `.jpg` or `.png` where it is such an image, `.txt` where it is text,
   else `.bin`. Any other number of them is a `.json` list as in `jsonl.py`; so is a feature without a kind.
+- A feature has one ending in all records: `.json` where one of them needs it, else `.bin` where they differ.
 - `/`, `%`, `\` and control characters in a feature's name are written as `%2F` and the like.
 - The key is the record's number. A feature `__key__`, one byte string, is the key itself, where it can be one; reading
   gives it back. A header at the beginning says that a tar was written here; of other tars every key becomes `__key__`.
@@ -24,11 +25,13 @@ from urllib.parse import unquote_to_bytes
 import numpy as np
 
 from streamrec.display import text_of
+from streamrec.interchange.columns import Changes, Column
 from streamrec.interchange.features import (
     BYTES,
     FLOAT,
     INT64,
     Codec,
+    Look,
     Reading,
     Values,
     batched,
@@ -55,12 +58,14 @@ class WebDatasetEncoder:
     """Writes a tar.
 
     Args:
+        columns: The endings of features.
         first: The number of the first record, for its key.
     """
 
     waiting = 0
 
-    def __init__(self, first: int) -> None:
+    def __init__(self, columns: Iterable[Column], first: int) -> None:
+        self._endings = {column.name: column.ending for column in columns}
         self._number = first
         self._last = ""
         self._beginning = tarfile.TarInfo.create_pax_global_header(MARK)  # no tar may hold nothing else
@@ -84,7 +89,9 @@ class WebDatasetEncoder:
         else:
             del features[KEY]
         self._number, self._last = self._number + 1, key
-        files = [file_of(name, values) for name, values in features.items()] or [(NO_FEATURE, b"")]
+        files = [file_of(name, values, self._endings.get(name, "json")) for name, values in features.items()] or [
+            (NO_FEATURE, b"")
+        ]
         return b"".join(member(f"{key}.{name}", data) for name, data in files)
 
 
@@ -97,22 +104,52 @@ def key_in(features: Mapping[str, Values]) -> str | None:
     return text if USABLE_KEY.fullmatch(text) else None
 
 
-def file_of(name: str, values: Values) -> tuple[str, bytes]:
+def file_of(name: str, values: Values, ending: str) -> tuple[str, bytes]:
     """Name and contents of a feature's file."""
-    kind, data = type_of(values)
-    return f"{SPECIAL.sub(lambda found: f'%{ord(found[0]):02X}', name)}.{kind}", data
+    return f"{SPECIAL.sub(lambda found: f'%{ord(found[0]):02X}', name)}.{ending}", content_of(values, ending)
 
 
-def type_of(values: Values) -> tuple[str, bytes]:
-    if values.kind in DTYPES:
+def content_of(values: Values, ending: str) -> bytes:
+    if ending == "json":
+        return json.dumps(feature_to_json(values)).encode()
+    if ending == "npy":
         buffer = io.BytesIO()
         np.save(buffer, np.array(values.values, DTYPES[values.kind]), allow_pickle=False)
-        return "npy", buffer.getvalue()
+        return buffer.getvalue()
+    data: bytes = values.values[0]
+    return data
+
+
+def ending_of(values: Values) -> str:
+    """The ending of a feature's file, if no other record wants another."""
+    if values.kind in DTYPES:
+        return "npy"
     if values.kind is None or len(values.values) != 1:
-        return "json", json.dumps(feature_to_json(values)).encode()
+        return "json"
     data: bytes = values.values[0]
     image = next((kind for magic, kind in MAGIC.items() if data.startswith(magic)), None)
-    return image or ("bin" if text_of(data) is None else "txt"), data
+    return image or ("bin" if text_of(data) is None else "txt")
+
+
+def endings_in(records: Iterable[bytes]) -> dict[str, str]:
+    """The ending of each feature's files, as these records say it."""
+    found: dict[str, str] = {}
+    for number, record in enumerate(records):
+        found = joined(found, {name: ending_of(values) for name, values in features_of(record, number).items()})
+    return found
+
+
+def joined(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
+    """The endings that two parts of the data have together."""
+    made = {**one, **other}
+    for name in one.keys() & other.keys():
+        if one[name] != other[name]:
+            made[name] = "json" if {one[name], other[name]} & {"json", "npy"} else "bin"
+    return made
+
+
+def columns_with(endings: Mapping[str, str], _: Changes) -> tuple[Column, ...]:
+    return tuple(Column(name, ending=ending) for name, ending in endings.items())
 
 
 def member(name: str, data: bytes) -> bytes:
@@ -166,4 +203,5 @@ def feature_of(suffix: str, data: bytes, ours: bool) -> tuple[str, Values]:
     return name, Values(BYTES, [data])
 
 
-CODEC: Final = Codec(lambda _, first, changes: WebDatasetEncoder(first), decode_webdataset)
+LOOK: Final = Look(endings_in, joined, columns_with, saved=False)
+CODEC: Final = Codec(lambda columns, first, _: WebDatasetEncoder(columns, first), decode_webdataset, LOOK)

@@ -467,3 +467,23 @@ def test_memory_is_bounded(tmp_path: Path, ending: str) -> None:
     (there, back), (there_4, back_4) = peaks
     assert there_4 < there + 50
     assert back_4 < back + 50
+
+
+def test_a_feature_has_one_name_in_all_tars(tmp_path: Path, called: Call) -> None:
+    jpeg, png = b"\xff\xd8\xff\xe0", b"\x89PNG\r\n\x1a\n"
+    rows = [
+        {"text": "a", "mixed": "a", "image": jpeg, "images": png, "tags": ["a"], "number": 1, "numbers": []},
+        {"text": "b\u00a0c", "mixed": b"\x00", "image": jpeg, "images": jpeg, "tags": ["a", "b"], "number": 2},
+        {"text": "", "mixed": "c", "image": jpeg, "images": png, "tags": ["c"], "numbers": [3, 4]},
+    ]
+    data = [streamrec.encode_example(row, kinds={"numbers": "int64"}) for row in rows]
+    (tmp_path / "a.tfrecord").write_bytes(streamrec.encode_records(data))
+    assert called("convert", "--shard-records", "1", tmp_path / "a.tfrecord", tmp_path / "{shard}.tar").code == 0
+    names = set()
+    for number in range(3):
+        with tarfile.open(tmp_path / f"{number}.tar") as tar:
+            names |= {name.partition(".")[2] for name in tar.getnames()}
+    wanted = {"text.txt", "mixed.bin", "image.jpg", "images.bin", "tags.json", "number.npy", "numbers.npy"}
+    assert names == wanted
+    assert called("convert", tmp_path / "?.tar", tmp_path / "b.tfrecord").code == 0
+    assert records(tmp_path / "b.tfrecord") == [Example.FromString(record) for record in data]

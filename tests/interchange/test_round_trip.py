@@ -3,13 +3,14 @@
 import io
 import math
 import struct
+from functools import reduce
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec import Example, FeatureError, encode_sequence_example, infer_features
-from streamrec.interchange import Changes, codec_of, columns_of, combined
+from streamrec import Example, FeatureError, encode_sequence_example
+from streamrec.interchange import Changes, codec_of
 from streamrec.interchange.features import Reading
 from tests.effort import draws
 
@@ -67,7 +68,8 @@ def there_and_back(name: str, records: list[bytes], block: int = 2) -> list[byte
     codec = codec_of(name)
     blocks = [records[first : first + block] for first in range(0, len(records), block)]
     changes = Changes()
-    columns = columns_of(combined(map(infer_features, blocks)), changes) if codec.needs_columns else ()
+    look = codec.look
+    columns = look.columns(reduce(look.join, map(look.see, blocks), look.see(())), changes) if look else ()
     encoder = codec.encoder(columns, 0, changes)
     made = [*map(encoder.write, blocks)]
     file = io.BytesIO(b"".join(made) + encoder.finish())

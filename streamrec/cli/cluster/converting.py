@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
+from typing import Any
 
-from streamrec import Schema, ShardInfo
+from streamrec import ShardInfo
 from streamrec.cli.cluster.tasks import map_on
-from streamrec.cli.converting import Conversion, Written, as_text, placing, read, schema_in, write_files
+from streamrec.cli.converting import Conversion, Written, as_text, look_at, needed_look, placing, read, write_files
 from streamrec.cli.progress import Meter
 from streamrec.cli.reading import run
 from streamrec.cli.resharding import Target, check_numbered, write_limited, write_manifest
 from streamrec.cli.sources import Found, storages_for
 from streamrec.cli.writing import Rollback
-from streamrec.interchange import Changes, Column, Format, codec_of, columns_of, combined
+from streamrec.interchange import Changes, Column, Format
 from streamrec.shards import shard_path
 
 __all__ = ["Work", "convert_on"]
@@ -45,9 +46,9 @@ async def convert_on(found: Sequence[Found], work: Work, manifest: str | None, r
     changes = work.how.reading.changes
     if len(found) > 1:
         check_numbered(work.target.pattern)
-    if work.form.name != "tfrecord" and work.columns is None and codec_of(work.form.name).needs_columns:
-        schemas = await map_on(partial(infer_one, work), found)
-        work = replace(work, columns=as_text(columns_of(combined(schemas), changes), work.text))
+    if look := needed_look(work.form, work.columns):
+        seen = await map_on(partial(look_at_one, work), found)
+        work = replace(work, columns=as_text(look.columns(reduce(look.join, seen), changes), work.text))
     numbered = list(enumerate(found))
     results = await map_on(partial(convert_one, work), numbered, lambda result: rollback.add(result[0].path))
     made = [item for item, _ in results]
@@ -60,14 +61,16 @@ async def convert_on(found: Sequence[Found], work: Work, manifest: str | None, r
     return [Written(item.path, item.records, item.bytes) for item in made]
 
 
-def infer_one(work: Work, item: Found) -> Schema:
-    """What the records of a file hold; runs on a worker."""
+def look_at_one(work: Work, item: Found) -> Any:
+    """What the records of a file say of their columns; runs on a worker."""
 
-    async def infer() -> Schema:
+    async def look() -> Any:
         async with placing([item], work.how), aclosing(read([item], work.how, Meter())) as records:
-            return await schema_in(records)
+            needed = needed_look(work.form, work.columns)
+            assert needed is not None
+            return await look_at(records, needed)
 
-    return run(infer())
+    return run(look())
 
 
 def convert_one(work: Work, numbered: tuple[int, Found]) -> tuple[Written | ShardInfo, Changes]:

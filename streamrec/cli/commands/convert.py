@@ -13,7 +13,7 @@ import click
 from streamrec.cli import options
 from streamrec.cli.cluster.converting import Work, convert_on
 from streamrec.cli.cluster.tasks import connect, ray_option
-from streamrec.cli.converting import Conversion, Written, as_text, placing, read, schema_in, write_files
+from streamrec.cli.converting import Conversion, Written, as_text, look_at, needed_look, placing, read, write_files
 from streamrec.cli.output import format_bytes, plural, print_error, print_json, print_line
 from streamrec.cli.progress import progress
 from streamrec.cli.reading import run, total_bytes
@@ -28,7 +28,7 @@ from streamrec.cli.resharding import (
 )
 from streamrec.cli.sources import Found, directory_of, find_records, storages_for
 from streamrec.cli.writing import Rollback, compression_of
-from streamrec.interchange import FORMATS, Changes, Column, Format, Reading, codec_of, columns_of, format_of
+from streamrec.interchange import FORMATS, Changes, Column, Format, Look, Reading, format_of
 from streamrec.shards import is_numbered
 
 __all__ = ["command"]
@@ -181,8 +181,8 @@ async def convert(
                 return await convert_on(found, work, plan.manifest, rollback), reading.changes
             if plan.form.name == "tfrecord":
                 return await write_tfrecords(found, how, plan, rollback), reading.changes
-            if columns is None and codec_of(plan.form.name).needs_columns:
-                columns = as_text(await infer(found, how), plan.text)
+            if look := needed_look(plan.form, columns):
+                columns = as_text(await infer(found, how, look), plan.text)
             with progress("writing", total_bytes(found)) as meter:
                 async with aclosing(read(found, how, meter)) as records:
                     limits = plan.shard_bytes, plan.shard_records, reading.changes
@@ -190,11 +190,11 @@ async def convert(
                     return written, reading.changes
 
 
-async def infer(found: Sequence[Found], how: Conversion) -> tuple[Column, ...]:
+async def infer(found: Sequence[Found], how: Conversion, look: Look) -> tuple[Column, ...]:
     """Reads everything once, for what it holds."""
     with progress("looking", total_bytes(found)) as meter:
         async with aclosing(read(found, how, meter)) as records:
-            return columns_of(await schema_in(records), how.reading.changes)
+            return look.columns(await look_at(records, look), how.reading.changes)
 
 
 async def write_tfrecords(found: Sequence[Found], how: Conversion, plan: Plan, rollback: Rollback) -> list[Written]:
