@@ -11,6 +11,7 @@ import numpy.typing as npt
 from streamrec import html, kernels
 from streamrec.arguments import check_spans
 from streamrec.errors import FeatureError
+from streamrec.kernels.arrow_buffers import large_binary
 
 __all__ = [
     "MAX_EMPTY_ROWS",
@@ -197,18 +198,20 @@ class BytesColumn:
         Arrow wants strings one after the other, so they are copied, once.
 
         Args:
-            requested_schema: Not heeded, as the interface allows; cast afterwards.
+            requested_schema: The type that the caller wants; see the Arrow PyCapsule interface.
 
         Returns:
             The capsules `arrow_schema` and `arrow_array`; `pyarrow.array(column)` takes them.
 
         Raises:
             ValueError: A column of more than one dimension; reshape it first.
-            StreamrecError: The C extension was left out.
+            MissingExtraError: pyarrow is not installed.
         """
         if len(self.shape) != 1:
             raise ValueError(f"Arrow arrays have one dimension, this column has {len(self.shape)}; reshape it")
-        return kernels.arrow_binary(self.buffer, np.ascontiguousarray(self.spans))
+        packed = self.compact()
+        capsules: tuple[object, object] = large_binary(packed.buffer, packed.spans).__arrow_c_array__(requested_schema)
+        return capsules
 
 
 Values: TypeAlias = "npt.NDArray[Any] | BytesColumn"

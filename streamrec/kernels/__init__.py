@@ -13,9 +13,6 @@ __all__ = [
     "TOO_LONG",
     "Scan",
     "allocate",
-    "arrow_array",
-    "arrow_binary",
-    "arrow_stream",
     "crc32c",
     "crc32c_implementations",
     "crc32c_with",
@@ -43,9 +40,6 @@ Install streamrec again where a C compiler and the headers of this Python are (D
 try:
     from streamrec.kernels._native import (
         allocate,
-        arrow_array,
-        arrow_binary,
-        arrow_stream,
         crc32c,
         crc32c_implementations,
         crc32c_with,

@@ -8,17 +8,16 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from streamrec import kernels
 from streamrec.errors import FeatureError, StreamrecError
 from streamrec.example import ArrowBatch, FixedLenSequenceFeature, RaggedFeature, RaggedTensor
-from streamrec.example.arrow import Described
 from streamrec.example.features import Feature
+from streamrec.kernels.arrow_buffers import load_pyarrow
 from streamrec.pipeline import stages
 from streamrec.pipeline.engine.description import Chain
 from streamrec.pipeline.stages.stage import Mapped, Offload, Step
 from streamrec.tfrecord import Frames
 
-__all__ = ["ArrowStream", "arrow_chain"]
+__all__ = ["arrow_chain", "read_batches"]
 
 RECORD: Final = "record"
 """The one column of a batch of records that nobody parsed."""
@@ -95,67 +94,46 @@ def _steps(name: str, column: Any, shape: tuple[int, ...]) -> Any:
     return RaggedTensor(column.flat_values.reshape(-1, *shape), (splits // splits.dtype.type(size),))
 
 
-class ArrowStream:
-    """The batches of a chain, through the Arrow PyCapsule interface.
+def read_batches(chain: Chain, text: Iterable[str], run: Callable[[Chain], Iterator[ArrowBatch]]) -> Any:
+    """One run of a chain, as a `pyarrow.RecordBatchReader`.
 
     Args:
         chain: Its elements become record batches.
         text: The columns of byte strings that become text.
         run: Iterates over a chain.
+
+    Raises:
+        MissingExtraError: pyarrow is not installed.
+        TypeError: An element is not a batch of records or columns.
+        StreamrecError: The first batch cannot be read, or there is none and so no schema.
     """
-
-    def __init__(self, chain: Chain, text: Iterable[str], run: Callable[[Chain], Iterator[ArrowBatch]]) -> None:
-        self._chain = arrow_chain(chain, text)
-        self._run = run
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """The capsule `arrow_array_stream` of one run.
-
-        Raises:
-            TypeError: An element is no batch of records or columns.
-            StreamrecError: The first batch cannot be had, or there is none and so no schema.
-        """
-        batches = self._run(self._chain)
-        first = next(batches, None) or _nothing(self._chain)
-        return kernels.arrow_stream(first.described, _Batches(first.described, batches).next)
+    pa = load_pyarrow()
+    chain = arrow_chain(chain, text)
+    batches = run(chain)
+    first = (next(batches, None) or _empty_batch(chain)).batch
+    return pa.RecordBatchReader.from_batches(first.schema, _same_schema(first, batches))
 
 
-class _Batches:
-    """Describes one batch after the other. All of them must have the schema of the first."""
-
-    def __init__(self, first: Described, batches: Iterator[ArrowBatch]) -> None:
-        self._waiting: Described | None = first
-        self._schema = _schema(first)
-        self._batches = batches
-
-    def next(self) -> Described | None:
-        if self._waiting is not None:
-            described, self._waiting = self._waiting, None
-            return described
-        batch = next(self._batches, None)
-        if batch is None:
-            return None
-        if _schema(batch.described) != self._schema:
-            self._differs(batch.described)
-        return batch.described
-
-    def _differs(self, described: Described) -> None:
-        pairs = zip(self._schema[2], _schema(described)[2], strict=False)
-        for before, now in pairs:
-            if before != now:
-                raise StreamrecError(
-                    f"column {now[1]!r} is {now[0]} in Arrow's words, and was {before[0]} in the batches before: parse "
-                    "features whose shape differs from record to record with a RaggedFeature"
-                )
-        raise StreamrecError("a batch has other columns than those before it")
+def _same_schema(first: Any, batches: Iterator[ArrowBatch]) -> Iterator[Any]:
+    """The record batches. All of them must have the schema of the first."""
+    yield first
+    for batch in batches:
+        if batch.batch.schema != first.schema:
+            raise _schema_error(first.schema, batch.batch.schema)
+        yield batch.batch
 
 
-def _schema(described: Described) -> tuple[Any, ...]:
-    form, name, _, _, children = described
-    return (form, name, tuple(map(_schema, children)))
+def _schema_error(before: Any, now: Any) -> StreamrecError:
+    for earlier, field in zip(before, now, strict=False):
+        if earlier != field:
+            return StreamrecError(
+                f"column {field.name!r} is {field.type}, and was {earlier.type} in the batches before: parse features "
+                "whose shape differs from record to record with a RaggedFeature"
+            )
+    return StreamrecError("a batch has other columns than those before it")
 
 
-def _nothing(chain: Chain) -> ArrowBatch:
+def _empty_batch(chain: Chain) -> ArrowBatch:
     """A batch without rows, whose schema the pipeline's last stages know."""
     *_, parse, to_arrow = (None, *chain.stages)
     if isinstance(parse, stages.Parse) and isinstance(to_arrow, ToArrow):

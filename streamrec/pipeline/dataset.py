@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, wraps
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
 
 import numpy as np
@@ -19,9 +18,8 @@ from fsspec import AbstractFileSystem
 
 from streamrec import arguments
 from streamrec.arguments import described, flag, function, integer, mapping
-from streamrec.errors import MissingExtraError
 from streamrec.pipeline import sources, stages, static_sources
-from streamrec.pipeline.arrow_stream import ArrowStream
+from streamrec.pipeline.arrow_stream import read_batches
 from streamrec.pipeline.cardinality import INFINITE_CARDINALITY
 from streamrec.pipeline.elements.nests import leaves, map_nest
 from streamrec.pipeline.engine.description import Chain, Source
@@ -751,16 +749,14 @@ class Dataset(Runnable[T]):
         as after `batch(n).parse_example(features)`, or records, which become one column "record". Numbers, and lists of
         them, are not copied. Byte strings are large_binary; `to_arrow(text=...)` makes them text. A
         FixedLenSequenceFeature is a list of what was written, without padding, where `parse_example` comes last.
-        `requested_schema` is not heeded, as the interface allows.
+        It needs pyarrow.
 
         Raises:
+            MissingExtraError: pyarrow is not installed.
             TypeError: Elements are no batches.
             StreamrecError: There is no element, and no `parse_example` that would tell the schema.
         """
-        return self._arrow(()).__arrow_c_stream__(requested_schema)
-
-    def _arrow(self, text: Iterable[str]) -> ArrowStream:
-        return ArrowStream(self.chain, text, lambda chain: DatasetIterator(self._begun(None, None, False, chain)))
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     def to_arrow(self, *, text: Iterable[str] = ()) -> Any:
         """The batches as a `pyarrow.RecordBatchReader`, which runs the pipeline as it is read; needs pyarrow.
@@ -782,11 +778,7 @@ class Dataset(Runnable[T]):
             >>> dataset.to_arrow(text=["name"]).read_all().to_pydict()
             {'name': ['a', 'b']}
         """
-        try:
-            pyarrow = import_module("pyarrow")
-        except ImportError as error:
-            raise MissingExtraError("to_arrow needs a package more: pip install 'streamrec[arrow]'") from error
-        return pyarrow.RecordBatchReader.from_stream(self._arrow(text))
+        return read_batches(self.chain, text, lambda chain: DatasetIterator(self._begun(None, None, False, chain)))
 
     def with_options(
         self,

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec import html, kernels
+from streamrec.kernels.arrow_buffers import large_binary
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -192,15 +193,17 @@ class Frames(Sequence[bytes]):
         Arrow wants them back to back, so they are copied, once: `pyarrow.array(frames)`.
 
         Args:
-            requested_schema: Not heeded, as the interface allows; cast afterwards.
+            requested_schema: The type that the caller wants; see the Arrow PyCapsule interface.
 
         Returns:
             The capsules `arrow_schema` and `arrow_array`.
 
         Raises:
-            StreamrecError: The C extension was left out.
+            MissingExtraError: pyarrow is not installed.
         """
-        return kernels.arrow_binary(self.buffer, np.ascontiguousarray(self.spans))
+        packed = self.compact()
+        capsules: tuple[object, object] = large_binary(packed.buffer, packed.spans).__arrow_c_array__(requested_schema)
+        return capsules
 
     def _slice(self, index: slice) -> Frames:
         first, last, step = index.indices(len(self))

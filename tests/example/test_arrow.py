@@ -19,6 +19,7 @@ import streamrec.notebook
 from streamrec import (
     ArrowBatch,
     BytesColumn,
+    CorruptRecordError,
     Dataset,
     FeatureError,
     FixedLenFeature,
@@ -26,6 +27,7 @@ from streamrec import (
     RaggedFeature,
     RaggedTensor,
     SparseTensor,
+    StreamrecError,
     TFRecordDataset,
     VarLenFeature,
     encode_example,
@@ -247,7 +249,7 @@ def test_damage_comes_out_of_arrow_with_its_place(tmp_path: Path) -> None:
     data[-5] ^= 1
     path.write_bytes(data)
     reader = TFRecordDataset(str(path)).batch(10).parse_example(FEATURES).to_arrow()
-    with pytest.raises(OSError, match=r"CorruptRecordError: .*x\.tfrecord, record 99, byte"):
+    with pytest.raises(CorruptRecordError, match=r"x\.tfrecord, record 99, byte"):
         reader.read_all()
 
 
@@ -262,10 +264,14 @@ def test_a_missing_feature_comes_out_of_arrow_with_its_place(tmp_path: Path, shu
     records = TFRecordDataset(f"{tmp_path}/*.tfrecord")
     if shuffled:
         records = records.shuffle(100, seed=1)
-    reader = records.batch(16).parse_example({"id": FixedLenFeature([], "int64")}).to_arrow()
-    with pytest.raises(OSError, match=r"^FeatureError: record \d+, feature 'id': found nothing") as caught:
-        reader.read_all()
-    assert str(caught.value).endswith(f": {tmp_path}/1.tfrecord, record 57")
+    batches = records.batch(16).parse_example({"id": FixedLenFeature([], "int64")})
+    place = f": {tmp_path}/1.tfrecord, record 57"
+    with pytest.raises(FeatureError, match=r"record \d+, feature 'id': found nothing") as caught:
+        batches.to_arrow().read_all()
+    assert caught.value.__notes__[-1].endswith(place)
+    with pytest.raises(pa.ArrowInvalid, match=r"feature 'id': found nothing") as other:
+        pa.table(batches)
+    assert place in str(other.value)
 
 
 def test_a_sequence_feature_is_what_was_written_without_padding(tmp_path: Path) -> None:
@@ -292,8 +298,8 @@ def test_a_sequence_feature_is_what_was_written_without_padding(tmp_path: Path) 
 def test_batches_of_another_shape_are_refused(tmp_path: Path) -> None:
     features = {"ragged": FixedLenSequenceFeature([], np.int64, allow_missing=True)}
     dataset = TFRecordDataset(shard(tmp_path, 4)).batch(2).parse_example(features).map(dict)
-    with pytest.raises(OSError, match="column 'ragged' is \\+w:3 in Arrow's words, and was \\+w:1"):
-        pa.table(dataset)
+    with pytest.raises(StreamrecError, match=r"column 'ragged' is fixed_size_list<item: int64 not null>\[3\], and was .*\[1\]"):
+        dataset.to_arrow().read_all()
 
 
 @pytest.mark.parametrize("string_columns", [False, True])
@@ -325,10 +331,9 @@ def test_text_that_is_none_is_named_with_its_record(tmp_path: Path) -> None:
     features["id"] = FixedLenFeature([], "int64")
     dataset = TFRecordDataset(f"{tmp_path}/*.tfrecord").batch(16).parse_example(features)
     for name in ("name", "tags"):
-        said = rf"FeatureError: record \d+, feature '{name}': bytes that are not UTF-8"
-        with pytest.raises(OSError, match=said) as error:
+        with pytest.raises(FeatureError, match=rf"record \d+, feature '{name}': bytes that are not UTF-8") as error:
             dataset.to_arrow(text=[name]).read_all()
-        assert str(error.value).endswith(f": {tmp_path}/1.tfrecord, record 57")
+        assert error.value.__notes__[-1].endswith(f": {tmp_path}/1.tfrecord, record 57")
     with pytest.raises(FeatureError, match=r"feature 'nmae': no column has this name.* the columns are id, name, tags"):
         dataset.to_arrow(text=["nmae"])
     with pytest.raises(FeatureError, match="feature 'id': this column has no byte strings"):

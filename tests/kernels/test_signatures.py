@@ -12,7 +12,7 @@ from streamrec.kernels import _native
 from tests.oracle import kernels as reference
 
 STUB = Path(streamrec.kernels.__file__).with_name("_native.pyi")
-EXAMPLE_ROOM = ("decode_", "encode_examples", "arrow_")
+EXAMPLE_ROOM = ("decode_", "encode_examples")
 """What belongs to streamrec.example: wrapped there."""
 
 

@@ -3,14 +3,12 @@
 #include "crc32c/crc32c.h"
 #include "native.h"
 
-extern PyMethodDef arrow_binary_methods[], arrow_export_methods[], block_methods[], crc32c_methods[],
+extern PyMethodDef block_methods[], crc32c_methods[],
     decode_result_methods[], decode_methods[], encode_methods[], frames_methods[], framing_methods[],
     gather_methods[], interleave_methods[], objects_methods[], pad_methods[], permute_methods[],
     resync_methods[], shuffle_methods[], turns_methods[];
 
 static PyMethodDef *const families[] = {
-    arrow_binary_methods,
-    arrow_export_methods,
     block_methods,
     crc32c_methods,
     decode_result_methods,

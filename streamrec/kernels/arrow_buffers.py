@@ -1,0 +1,39 @@
+"""Byte strings as Arrow arrays, by pyarrow, which is loaded when one is asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamrec.errors import MissingExtraError
+
+__all__ = ["large_binary", "load_pyarrow"]
+
+
+def load_pyarrow() -> Any:
+    """The package pyarrow.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    try:
+        return import_module("pyarrow")
+    except ImportError as error:
+        raise MissingExtraError("Arrow needs a package more: pip install 'streamrec[arrow]'") from error
+
+
+def large_binary(buffer: Any, spans: npt.NDArray[np.int64], text: bool = False) -> Any:
+    """A `pyarrow.LargeBinaryArray` over byte strings that lie back to back, without a copy.
+
+    Args:
+        buffer: Any C-contiguous bytes-like object.
+        spans: int64 of shape `[n, 2]`: start and end of each string. Each string starts where the one before it ends.
+        text: Whether it is a `pyarrow.LargeStringArray` instead; the bytes must be UTF-8.
+    """
+    pa = load_pyarrow()
+    offsets = np.append(spans[:, 0], spans[-1:, 1] if len(spans) else 0)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(buffer)]
+    return pa.Array.from_buffers(pa.large_string() if text else pa.large_binary(), len(spans), buffers)
