@@ -298,7 +298,9 @@ def test_a_sequence_feature_is_what_was_written_without_padding(tmp_path: Path) 
 def test_batches_of_another_shape_are_refused(tmp_path: Path) -> None:
     features = {"ragged": FixedLenSequenceFeature([], np.int64, allow_missing=True)}
     dataset = TFRecordDataset(shard(tmp_path, 4)).batch(2).parse_example(features).map(dict)
-    with pytest.raises(StreamrecError, match=r"column 'ragged' is fixed_size_list<item: int64 not null>\[3\], and was .*\[1\]"):
+    with pytest.raises(
+        StreamrecError, match=r"column 'ragged' is fixed_size_list<item: int64 not null>\[3\], and was .*\[1\]"
+    ):
         dataset.to_arrow().read_all()
 
 

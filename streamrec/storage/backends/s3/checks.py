@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from streamrec import kernels
+import google_crc32c
+
 from streamrec.storage.backend import Sent
 from streamrec.storage.uploads.checksums import encoded
 
@@ -64,7 +65,7 @@ def difference(sent: Sent, parts: Sequence[StoredPart], head: Mapping[str, Any])
 
 
 def _composed(parts: Sequence[StoredPart]) -> str:
-    crc32c = kernels.crc32c(b"".join(part.crc32c.to_bytes(4, "big") for part in parts))
+    crc32c = google_crc32c.value(b"".join(part.crc32c.to_bytes(4, "big") for part in parts))
     return f"{encoded(crc32c)}-{len(parts)}"
 
 
