@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamrec.errors import FeatureError
 from streamrec.example.encoding.encode import encode_example, encode_examples, encode_sequence_example
 from tests.effort import draws
 
@@ -80,3 +81,35 @@ def test_tensorflows_tensors_and_messages_are_taken() -> None:
     assert list(encode_examples({"x": ragged})) == list(
         encode_examples({"x": [[1, 2], [], [3]]}, kinds={"x": tf.int64})
     )
+
+
+def test_tensorflows_sparse_tensors_are_their_rows() -> None:
+    ragged = tf.ragged.constant([[b"a", b"b"], [], [b"c"]])
+    assert list(encode_examples({"x": ragged.to_sparse()})) == list(encode_examples({"x": ragged}))
+    assert encode_example({"x": tf.sparse.from_dense([7, 8])}) == encode_example({"x": [7, 8]})
+
+
+@pytest.mark.parametrize(
+    ("indices", "shape"),
+    [
+        ([[0, 0], [0, 1], [2, 0]], [3, 4]),
+        ([[0, 0], [0, 2]], [1, 3]),
+        ([[0, 1]], [1, 3]),
+        ([[0, 0], [0, 0]], [1, 3]),
+        ([[0, 1], [0, 0]], [1, 3]),
+        ([[1, 0], [0, 0]], [2, 3]),
+        (np.zeros((0, 2), np.int64), [0, 0]),
+    ],
+)
+def test_rows_are_lists_where_tensorflow_says_so(indices: Any, shape: list[int]) -> None:
+    """As tf.RaggedTensor.from_sparse; it also takes rows out of order, and gives their values to the wrong ones."""
+    sparse = tf.SparseTensor(indices, np.arange(len(indices)), shape)
+    try:
+        wanted = list(encode_examples({"x": tf.RaggedTensor.from_sparse(sparse)}))
+    except tf.errors.InvalidArgumentError:
+        wanted = None
+    if wanted is None or not np.array_equal(np.asarray(indices)[:, 0], np.sort(np.asarray(indices)[:, 0])):
+        with pytest.raises(FeatureError):
+            encode_examples({"x": sparse})
+    else:
+        assert list(encode_examples({"x": sparse})) == wanted
