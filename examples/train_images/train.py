@@ -76,7 +76,7 @@ def train(url: str, storage_options: Mapping[str, Any], checkpoint: Path, epochs
             if run.step % EVERY == 0:
                 run.save(checkpoint)
     weights = sum(float(values.double().abs().sum()) for values in run.model.state_dict().values())
-    print(json.dumps({"steps": run.step, "accuracy": sum(right[-10:]) / len(right[-10:]), "weights": weights}))
+    print(json.dumps({"steps": run.step, "accuracy": sum(right[-10:]) / max(1, len(right[-10:])), "weights": weights}))
 
 
 def learn(run: Run, batch: Any) -> tuple[float, float]:
