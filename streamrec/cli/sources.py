@@ -21,7 +21,7 @@ import click
 
 from streamrec.errors import ManifestError, NotFoundError
 from streamrec.shards import Listing, expand_name, read_manifest, sizes_of
-from streamrec.storage import Storages
+from streamrec.storage import Storages, is_url
 
 __all__ = ["MANIFESTS", "Found", "directory_of", "find", "find_records", "storages_for"]
 
@@ -100,7 +100,7 @@ def directory_of(name: str) -> str | None:
         >>> directory_of("s3://bucket"), directory_of("gs://bucket/a/"), directory_of("s3://bucket/a")
         ('s3://bucket/', 'gs://bucket/a/', None)
     """
-    if BUCKET.fullmatch(name) or ("://" not in name and os.path.isdir(name)):
+    if BUCKET.fullmatch(name) or (not is_url(name) and os.path.isdir(name)):
         return name.rstrip("/") + "/"
     return name if name.endswith("/") else None
 
@@ -150,7 +150,7 @@ async def sized(storages: Storages, found: Sequence[Found]) -> list[Found]:
     try:
         asked = await sizes_of(storages, [item.path for item in found], known)
     except NotFoundError as error:
-        if error.path is None or "://" not in error.path:
+        if error.path is None or not is_url(error.path):
             raise
         hint = f"{error.reason}; what lies in a directory is {error.path}/"
         raise NotFoundError(hint, error.path) from error

@@ -15,7 +15,7 @@ from streamrec.interchange import combined
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.shards import Portion, ShardInfo, ShardReader, assign_records, deal, find_shards, sizes_of, told_by
 from streamrec.shards.listing.assignment import ShardSize
-from streamrec.storage import Storages
+from streamrec.storage import Storages, is_url
 
 __all__ = ["BATCH_BYTES", "Part", "Survey", "look", "parts_of", "understood"]
 
@@ -76,7 +76,7 @@ class Part:
 
 def understood(path: str) -> str:
     """A path as workers understand it, whose working directory is another one: a local path becomes absolute."""
-    return path if "://" in path else os.path.abspath(os.path.expanduser(path))
+    return path if is_url(path) else os.path.abspath(os.path.expanduser(path))
 
 
 async def look(shards: Shards, manifest: str | None, features: Mapping[str, Any] | None) -> Survey:
@@ -88,7 +88,7 @@ async def look(shards: Shards, manifest: str | None, features: Mapping[str, Any]
         FeatureError: No features are given, and the records are no Examples, or a feature has two kinds.
     """
     async with Storages(shards.storage_options, filesystem=shards.filesystem, retry=shards.retry) as storages:
-        paths = await find_shards(storages, shards.filenames)
+        paths = list(map(understood, await find_shards(storages, shards.filenames)))
         told = None if manifest is None else tuple(await told_by(storages, manifest, paths, {}))
         known = {} if told is None else {shard.path: shard.bytes for shard in told}
         sizes = await sizes_of(storages, paths, known)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -61,7 +60,7 @@ class TFRecordDatasource(Datasource):  # type: ignore[misc, unused-ignore]
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         source = TFRecordDataset(paths, storage_options=storage_options, **reading).chain.source
         assert isinstance(source, Shards)
-        self._shards = replace(source, filenames=tuple(map(understood, source.filenames)))
+        self._shards = source
         self._survey = bridge.run(look, self._shards, manifest and understood(manifest), features)
         if isinstance(text, str):
             raise TypeError(f"text is {text!r}: give a list of names")

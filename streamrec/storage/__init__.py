@@ -10,7 +10,7 @@ per kind of store below it.
 """
 
 from streamrec.storage.backend import ObjectInfo, ShortObject
-from streamrec.storage.backends.chained_urls import protocol_of, split_chain
+from streamrec.storage.backends.chained_urls import is_url, protocol_of, split_chain
 from streamrec.storage.backends.local.backend import local_path
 from streamrec.storage.backends.urls import directory_advice
 from streamrec.storage.base import ByteStream, Storage
@@ -44,6 +44,7 @@ __all__ = [
     "check_source",
     "collecting",
     "directory_advice",
+    "is_url",
     "local_path",
     "located",
     "protocol_of",

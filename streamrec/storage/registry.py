@@ -22,7 +22,7 @@ from streamrec.arguments import described
 from streamrec.display import masked_cause
 from streamrec.errors import ClosedError, MissingExtraError, StorageError, StreamrecError
 from streamrec.storage.backend import Backend
-from streamrec.storage.backends.chained_urls import protocol_of
+from streamrec.storage.backends.chained_urls import is_url, protocol_of
 from streamrec.storage.backends.clients import borrow, key_of
 from streamrec.storage.backends.fsspec.protocols import ASYNC, SYNC, generic_backend, place_of
 from streamrec.storage.backends.options import Source
@@ -249,7 +249,7 @@ def check_source(storage_options: object, filesystem: object) -> None:
 
 def located(path: str, filesystem: fsspec.AbstractFileSystem | None) -> str:
     """A path as its backend takes it: one without a scheme is a path of the user's own filesystem, if there is one."""
-    if filesystem is None or "://" in path:
+    if filesystem is None or is_url(path):
         return path
     scheme = _SCHEMES.get(_family(filesystem))
     return path if scheme is None else f"{scheme}://{path.lstrip('/')}"

@@ -307,3 +307,26 @@ def test_what_a_killed_writer_of_a_long_name_left_goes_with_the_next(tmp_path: P
     with TFRecordWriter(str(tmp_path / name)) as writer:
         writer.write(b"x")
     assert os.listdir(tmp_path) == [name]
+
+
+@pytest.mark.parametrize("place", ["local", "file", "memory", "dir", "gcs"], indirect=True)
+def test_a_scheme_within_a_name_is_a_part_of_it(place: Place) -> None:
+    names = ["s3://b/k", "a b://c", "x/s3://b"] if place.url.startswith(("memory", "gs")) else ["s3:/b/k", "x/s3:/b"]
+    asyncio.run(write(place, names))
+    urls = place.urls(names)
+    assert names_in(TFRecordDataset(urls, **place.stores)) == names
+    assert matching_files(f"{place.url}/d/**", **place.stores) == sorted(urls)
+    manifest, index = f"{place.url}/d/m.json", f"{place.url}/d/m.index"
+    assert [shard.path for shard in write_manifest_sync(urls, manifest, **place.stores)] == urls
+    assert verify_sync(manifest, **place.stores)
+    write_index_sync(urls, index, **place.stores)
+    source = RecordSource(index, **place.stores)
+    assert [source[number] for number in range(len(names))] == list(map(example, names))
+
+
+def test_a_local_path_with_a_scheme_in_the_middle(tmp_path: Path) -> None:
+    path = f"{tmp_path}/http://x/y"
+    with TFRecordWriter(path) as writer:
+        writer.write(example("here"))
+    assert names_in(TFRecordDataset(path)) == names_in(TFRecordDataset(f"{tmp_path}/http:/*/y")) == ["here"]
+    assert program.run(["count", path]) == 0

@@ -20,6 +20,7 @@ from streamrec.cli.reading import map_concurrently, run, total_bytes
 from streamrec.cli.scanning import Scan, scan, scan_alone
 from streamrec.cli.sources import MANIFESTS, Found, find_records, storages_for
 from streamrec.cli.writing import Rollback, refuse_existing
+from streamrec.storage import is_url
 
 __all__ = ["command"]
 
@@ -154,7 +155,7 @@ def copy_paths(shards: Sequence[Found], repair: str | None) -> list[str | None]:
     paths = [shard.path for shard in shards]
     if repair is None:
         return [None] * len(paths)
-    if repair.endswith("/") or ("://" not in repair and os.path.isdir(repair)):
+    if repair.endswith("/") or (not is_url(repair) and os.path.isdir(repair)):
         common = os.path.commonprefix([path[: path.rfind("/") + 1] for path in paths])  # noqa: RUF071 - URLs, cut below
         above = common[: common.rfind("/") + 1]
         copies = [f"{repair.rstrip('/')}/{path.removeprefix(above)}" for path in paths]

@@ -214,8 +214,9 @@ async def expand_name(storages: Storages, name: str) -> list[str]:
     Raises:
         StorageError: The store failed, and retrying did not help.
     """
-    _, scheme, rest = split_chain(name).url.rpartition("://")
-    if has_braces(name) and not is_web(name) and not (scheme and "{" in rest.partition("/")[0]):
+    scheme, colon, rest = split_chain(name).url.partition("://")
+    bucket = scheme + rest.partition("/")[0] if colon and "/" not in scheme else ""
+    if has_braces(name) and not is_web(name) and "{" not in bucket:
         with suppress(NotFoundError, PermissionDeniedError):  # refused: who may not list is not told
             await (await storages.at(name)).stat(name)
             return [name]

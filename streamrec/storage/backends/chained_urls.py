@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import fsspec
 
-__all__ = ["CACHES", "NATIVE", "Chain", "protocol_of", "split_chain"]
+__all__ = ["CACHES", "NATIVE", "Chain", "is_url", "protocol_of", "split_chain"]
 
 NATIVE: Final = frozenset({"s3", "s3a", "gs", "gcs", "http", "https", "file", "local", "memory"})
 """Protocols that have a backend of their own."""
@@ -21,6 +21,7 @@ NATIVE: Final = frozenset({"s3", "s3a", "gs", "gcs", "http", "https", "file", "l
 CACHES: Final = frozenset({"simplecache", "filecache", "blockcache", "cached"})
 """Filesystems whose paths are those of what they cache."""
 
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _PROTOCOL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(://)?")
 
 
@@ -69,6 +70,15 @@ def split_chain(url: str) -> Chain:
     return Chain("".join(f"{link}::" for link in before), links[number], "".join(f"::{link}" for link in after))
 
 
+def is_url(name: str) -> bool:
+    """Whether a name begins with a protocol; `://` further on belongs to the path.
+
+    >>> is_url("s3://b/k"), is_url("/data/http://x")
+    (True, False)
+    """
+    return _SCHEME.match(name) is not None
+
+
 def protocol_of(url: str) -> str:
     """The protocol of a URL, or of the outermost link of a chain; a plain path is a "file".
 
@@ -88,8 +98,7 @@ def _links(parts: list[str]) -> bool:
 
 def _protocol(link: str, bare: bool) -> str:
     """A link's protocol; a bare word is one everywhere but in the last link, where it is a path."""
-    scheme, colon, _ = link.partition("://")
-    return scheme.lower() if colon or bare else "file"
+    return link.partition("://")[0].lower() if is_url(link) or bare else "file"
 
 
 def _has_path(link: str) -> bool:

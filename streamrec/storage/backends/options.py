@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 from fsspec import AbstractFileSystem
 from fsspec.dircache import DirCache
 
+from streamrec.storage.backends.chained_urls import is_url
+
 __all__ = ["Source", "build", "full_url", "version_of"]
 
 F = TypeVar("F", bound=AbstractFileSystem)
@@ -96,8 +98,8 @@ def full_url(path: str, name: str) -> str:
     >>> full_url("sftp://host/data/a", "/data/a-1"), full_url("/data/a", "/data/a-1")
     ('sftp://host/data/a-1', '/data/a-1')
     """
-    scheme, colon, rest = path.partition("://")
-    if not colon or "://" in name:
+    scheme, _, rest = path.partition("://")
+    if not is_url(path) or is_url(name):
         return name
     host = rest.partition("/")[0]
     local = name.startswith("/") and host and not name.startswith(f"/{host}/")

@@ -27,7 +27,7 @@ from streamrec.errors import (
     UnsupportedOperationError,
 )
 from streamrec.storage.backend import ObjectInfo
-from streamrec.storage.backends.chained_urls import split_chain
+from streamrec.storage.backends.chained_urls import is_url, split_chain
 from streamrec.storage.backends.options import full_url, version_of
 from streamrec.storage.backends.urls import directory_advice, is_temporary
 from streamrec.storage.globs import Glob
@@ -135,7 +135,7 @@ def parent(prefix: str) -> str:
     'zip://dir::s3://bucket/c.zip'
     """
     before, url, after = split_chain(prefix)
-    scheme, colon, rest = url.rpartition("://")
+    scheme, colon, rest = url.partition("://") if is_url(url) else ("", "", url)
     top = rest if colon else rest[: rest.find("/") + 1]
     return before + scheme + colon + (rest.rpartition("/")[0] or top) + after
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import fsspec
 
 from streamrec.errors import MissingExtraError, StorageError
-from streamrec.storage.backends.chained_urls import NATIVE, split_chain
+from streamrec.storage.backends.chained_urls import NATIVE, is_url, split_chain
 from streamrec.storage.backends.option_names import OF_EVERY_FILESYSTEM, nearest, parameters_of
 
 __all__ = ["ASYNC", "SYNC", "generic_backend", "place_of"]
@@ -58,7 +58,9 @@ def place_of(url: str) -> str:
     """
     chain = split_chain(url)
     scheme, colon, rest = chain.url.partition("://")
-    if not colon or scheme.lower() in NATIVE or chain.after:
+    if not is_url(chain.url):
+        colon = rest = ""
+    if scheme.lower() in NATIVE or chain.after:
         rest = ""
     return f"{chain.before}{scheme.lower() if colon else 'file'}://{rest.partition('/')[0]}{chain.after}"
 
