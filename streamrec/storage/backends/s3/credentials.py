@@ -23,7 +23,7 @@ from s3fs import S3FileSystem
 
 from streamrec.storage.resilience.credentials import Renewal
 
-__all__ = ["EXPIRED", "generation", "renewed", "watch_credentials"]
+__all__ = ["EXPIRED", "renewed", "watch_credentials"]
 
 EXPIRED: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "InvalidToken"})
 """Error codes of credentials that are too old."""
@@ -47,11 +47,6 @@ def watch_credentials(filesystem: S3FileSystem) -> Renewal | None:
         events.register("before-sign.s3", watch.before_sign, unique_id="streamrec-credentials-sign")
         events.register_first("needs-retry.s3", watch.needs_retry, unique_id="streamrec-credentials-retry")
     return watch.renewal
-
-
-def generation(renewal: Renewal | None) -> dict[str, Any]:
-    """What a request's context says of the credentials that it is signed with now, for `renewed`."""
-    return {} if renewal is None else {_GENERATION: renewal.generation}
 
 
 async def renewed(renewal: Renewal, context: Mapping[str, Any]) -> bool:

@@ -10,9 +10,8 @@ Rules:
 - It is a fast path (`fast_path.py`): where it fails, or the store refuses what it asked for and then answers the
   client itself, the bucket is left to the client for good. Before any of these requests was answered well, each error
   may be due to it, unless the store is busy; later only those that are not about the object.
-- Each further request is signed anew, as the client's own signer signs (`signatures.py`) or by that itself, and sent by
-  its own HTTP session: credentials that are renewed, proxies and certificates are as ever. Its errors are parsed by the
-  client's parser and raised as its own.
+- The client's own signer signs each further request, and its own HTTP session sends it: credentials that are renewed,
+  proxies and certificates are as ever. Its errors are parsed by the client's parser and raised as its own.
 - A bucket whose GETs do not look as expected is left to the client: a URL that does not end with the key, an older
   kind of signature.
 - A request whose credentials were refused is sent once more when they were renewed, as by the client.
@@ -26,14 +25,13 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 import aiobotocore.endpoint
-from botocore.awsrequest import AWSPreparedRequest, AWSRequest
+from botocore.awsrequest import AWSRequest
 from botocore.exceptions import ClientError
 from s3fs import S3FileSystem
 
 from streamrec.storage.backends.fast_path import FastPath
-from streamrec.storage.backends.s3.credentials import EXPIRED, generation, renewed
+from streamrec.storage.backends.s3.credentials import EXPIRED, renewed
 from streamrec.storage.backends.s3.errors import is_of_the_network, is_of_the_object, is_of_the_store
-from streamrec.storage.backends.s3.signatures import Keys, Signature, signing_is_plain
 from streamrec.storage.resilience.credentials import Renewal
 
 __all__ = ["RepeatedGets", "Response"]
@@ -86,8 +84,6 @@ class RepeatedGets:
         self._noted: dict[str, _Sent] = {}
         self._proven: dict[str, _Sent] = {}
         self._refused: dict[tuple[str, str], ClientError] = {}
-        self._signatures: dict[str, Signature | None] = {}
-        self._tried: set[tuple[str, Keys]] = set()
         for events in (filesystem._s3.meta.events, filesystem.session.get_component("event_emitter")):
             events.register_last("before-send.s3.GetObject", self._note, unique_id="streamrec-gets")
 
@@ -132,38 +128,17 @@ class RepeatedGets:
     async def _sent_as(self, sent: _Sent, bucket: str, key: str, headers: Mapping[str, str]) -> Response:
         client = await self._fs.get_s3(bucket)
         for attempt in range(2):
-            context = dict(sent.context)
-            request = await self._signed(client, sent, key, headers, context)
-            answer = await client._endpoint.http_session.send(request)
+            request = AWSRequest("GET", sent.base + _quoted(key), {**sent.headers, **headers}, stream_output=True)
+            request.context.update(sent.context)
+            await client._request_signer.sign("GetObject", request)
+            answer = await client._endpoint.http_session.send(request.prepare())
             if answer.status_code < 300:
                 break
             told = await _error_of(client, answer)
             expired = told.response.get("Error", {}).get("Code") in EXPIRED
-            if attempt or not expired or self._renewal is None or not await renewed(self._renewal, context):
+            if attempt or not expired or self._renewal is None or not await renewed(self._renewal, request.context):
                 raise told
         return Response(answer.status_code, answer.headers, answer.raw)
-
-    async def _signed(
-        self, client: Any, sent: _Sent, key: str, headers: Mapping[str, str], context: dict[str, Any]
-    ) -> AWSPreparedRequest:
-        """A request to send: signed as one before it was, or by the client's signer. Its context is added to."""
-        quoted, credentials = _quoted(key), client._request_signer._credentials
-        frozen = None if credentials is None else await credentials.get_frozen_credentials()
-        keys = None if frozen is None else (frozen.access_key, frozen.secret_key, frozen.token)
-        if keys is not None and (known := self._signatures.get(sent.base)) is not None and known.keys == keys:
-            context.update(generation(self._renewal))
-            every = {**sent.headers, **headers, **known.headers(quoted, headers)}
-            return AWSPreparedRequest("GET", sent.base + quoted, every, None, True)
-        request = AWSRequest("GET", sent.base + quoted, {**sent.headers, **headers}, stream_output=True)
-        request.context.update(context)
-        await client._request_signer.sign("GetObject", request)
-        context.update(request.context)
-        if keys is not None and (sent.base, keys) not in self._tried:
-            self._tried.add((sent.base, keys))
-            if signing_is_plain(client.meta.events):
-                given = {_text(name): _text(value) for name, value in request.headers.items()}
-                self._signatures[sent.base] = Signature.learnt(keys, sent.base, quoted, given)
-        return request.prepare()
 
     def _note(self, request: Any, **_: Any) -> None:
         """A GET of the client's leaves, whatever happens here."""
