@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -40,7 +39,6 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
     retry: RetryPolicy | None = None,
     max_record_bytes: int = MAX_RECORD_BYTES,
     max_connections: int = MAX_CONNECTIONS,
-    write_index: str | None = None,
 ) -> Dataset[bytes]:
     """The records of TFRecord shards, wherever they lie.
 
@@ -67,10 +65,6 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
         max_connections: How many requests for ranges of large shards may be under way at a time, at the most; how many
             there are finds itself. Beside these, each open shard has one. More than 32 pay where one process takes
             more than some 2 GB/s.
-        write_index: The URL of an index to write at the end of the first epoch that has read all shards whole: see
-            `write_index`, which reads them for nothing else. An epoch that is left early writes none; what it knows
-            stays with this Dataset, and a later one completes it. With `distribute` each reader writes a part beside
-            it, and the last one joins them. It is written once, over what is there.
 
     Returns:
         A Dataset of `bytes`; `.batch(n)` of it gives `Frames`, which parse without an object per record.
@@ -79,11 +73,6 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
         ValueError: An argument is out of its range. (What is wrong with the files shows when it is iterated.)
     """
     check_source(storage_options, filesystem)
-    if write_index is not None and compression_type:
-        raise ValueError(
-            f"compression_type={compression_type!r} and write_index: compressed shards have no index, because no "
-            "record of them can be read from the middle; streamrec reshard writes them anew without"
-        )
     reads = integer("num_parallel_reads", num_parallel_reads, AUTOTUNE, none=True)
     cycle = integer("cycle_length", cycle_length, AUTOTUNE, none=True)
     for name, value in (("num_parallel_reads", reads), ("cycle_length", cycle)):
@@ -106,6 +95,5 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
         filesystem,
         retry or RetryPolicy(),
         integer("max_connections", max_connections, 1),
-        None if write_index is None else located(os.fspath(write_index), filesystem),
     )
     return Dataset(Chain(shards))

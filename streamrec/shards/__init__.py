@@ -5,7 +5,6 @@ from streamrec.lazy import lazy_names
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
-        "index.gathering": ("IndexGathering",),
         "index.index": ("Index",),
         "index.reader": (
             "IndexReader",

@@ -1,4 +1,3 @@
-from streamrec.shards.index.gathering import IndexGathering
 from streamrec.shards.index.index import Index
 from streamrec.shards.index.reader import IndexReader, Places, open_index
 from streamrec.shards.index.write_index import join_index, join_index_sync, part_of, write_index, write_index_sync
@@ -27,7 +26,6 @@ __all__ = [
     "Even",
     "Filenames",
     "Index",
-    "IndexGathering",
     "IndexReader",
     "Listing",
     "Manifest",

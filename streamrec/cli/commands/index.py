@@ -67,7 +67,6 @@ def parsed_part(_: click.Context, parameter: click.Parameter, text: str | None) 
 @click.option("--update", is_flag=True, help="Read only shards that changed since; without SOURCE those it names.")
 @click.option("--check", is_flag=True, help="Tell which shards changed since INDEX was written.")
 @click.option("--stat", is_flag=True, help="Tell what INDEX holds.")
-@click.option("--resume", metavar="FILE", help="A local file that notes what is done; a later run goes on from it.")
 @click.option("--overwrite", is_flag=True, help="Replace what is there.")
 @ray_option
 @options.as_json
@@ -80,7 +79,6 @@ def command(
     update: bool,
     check: bool,
     stat: bool,
-    resume: str | None,
     overwrite: bool,
     ray_address: str | None,
     as_json: bool,
@@ -100,13 +98,13 @@ def command(
     if bool(sources) == (check or stat) and not update:
         advice = "INDEX alone" if sources else "the shards, and INDEX behind them"
         raise click.UsageError(f"write {advice}: see streamrec index --help")
-    if ray_address and (check or stat or join or update or part or resume):
+    if ray_address and (check or stat or join or update or part):
         raise click.UsageError("--ray divides the work by itself: leave the other options out")
     if check:
         return run(check_index(index, as_json, storage_options))
     if stat:
         return run(print_stat(index, as_json, storage_options))
-    wanted = Wanted(tuple(sources), index, from_idx, part, join, update, resume, overwrite or update)
+    wanted = Wanted(tuple(sources), index, from_idx, part, join, update, overwrite or update)
     if ray_address is not None:
         connect(ray_address)
     found = run(build(wanted, ray_address, storage_options))
@@ -127,7 +125,6 @@ class Wanted:
     part: tuple[int, int] | None
     join: bool
     update: bool
-    resume: str | None
     overwrite: bool
 
 
@@ -150,7 +147,6 @@ async def build(wanted: Wanted, ray_address: str | None, storage_options: Mappin
             idx_files=wanted.from_idx,
             part=wanted.part,
             update=wanted.update,
-            resume=wanted.resume,
             on_shard=lambda shard: meter.add(shard.bytes),
             storage_options=storage_options,
         )

@@ -2,8 +2,8 @@
 
 Of each shard, what costs least is done:
 
-- it is known already, from an index that is brought up to date or from an earlier run that was ended, and the store
-  says that it has the same size and version: nothing is read;
+- it is known already, from an index that is brought up to date, and the store says that it has the same size and
+  version: nothing is read;
 - there is an `.idx` file: that is read, and the header of the shard's last record;
 - it lies on a disk of this machine: its headers are read;
 - else it is read once, whole.
@@ -11,19 +11,11 @@ Of each shard, what costs least is done:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 
-import anyio
-
-from streamrec.errors import NotFoundError
 from streamrec.shards.index.assemble import read_indexed_shard
 from streamrec.shards.index.encoder import IndexedShard
 from streamrec.shards.index.index import Index
-from streamrec.shards.index.journal import Journal
-from streamrec.shards.index.reader import open_index
 from streamrec.shards.index.scan import scan_file, scan_idx, scan_stream
 from streamrec.shards.manifests.manifest import ShardInfo
 from streamrec.storage import Storages, local_path, protocol_of
@@ -32,66 +24,38 @@ __all__ = ["Survey"]
 
 
 class Survey:
-    """Finds out about shards, each in the way that costs least."""
+    """Finds out about shards, each in the way that costs least.
+
+    Args:
+        storages: Where they are.
+        old: What an index that is brought up to date says; None for none.
+        plain: Whether local files may be read without a filesystem.
+        on_shard: Called with each shard that is done.
+    """
 
     def __init__(
-        self,
-        storages: Storages,
-        old: Index | None,
-        journal: Journal | None,
-        plain: bool,
-        on_shard: Callable[[ShardInfo], None] | None,
+        self, storages: Storages, old: Index | None, plain: bool, on_shard: Callable[[ShardInfo], None] | None
     ) -> None:
         self._storages = storages
         self._old = old
         self._numbers = {} if old is None else {shard.path: number for number, shard in enumerate(old.shards)}
-        self._journal = journal
         self._plain = plain
         self._on_shard = on_shard
 
-    @classmethod
-    async def begin(
-        cls,
-        storages: Storages,
-        target: str,
-        update: bool,
-        resume: str | os.PathLike[str] | None,
-        plain: bool,
-        on_shard: Callable[[ShardInfo], None] | None,
-    ) -> Survey:
-        old = None
-        if update:
-            with suppress(NotFoundError):
-                old = await open_index(await storages.at(target), target)
-        journal = None if resume is None else await anyio.to_thread.run_sync(Journal, Path(resume))
-        return cls(storages, old, journal, plain, on_shard)
-
     async def find_out(self, path: str, idx: str | None) -> IndexedShard:
         """What the index holds of a shard."""
-        shard = await self._known(path)
-        if shard is None:
-            shard = await self._scan(path, idx)
-            if self._journal is not None:
-                await anyio.to_thread.run_sync(self._journal.add, shard)
+        shard = await self._known(path) or await self._scan(path, idx)
         if self._on_shard is not None:
             self._on_shard(shard.info)
         return shard
 
-    def end(self, done: bool) -> None:
-        """Keeps what was found out for the next run, unless all is done."""
-        if self._journal is not None:
-            (self._journal.remove if done else self._journal.close)()
-
     async def _known(self, path: str) -> IndexedShard | None:
-        """What was found out before, if the shard has the same size and version still."""
-        noted = None if self._journal is None else self._journal.known.get(path)
+        """What the old index says, if the shard has the same size and version still."""
         number = self._numbers.get(path)
-        if noted is None and number is None:
+        if self._old is None or number is None:
             return None
         about = await (await self._storages.at(path)).stat(path)
-        if noted is not None and is_same(noted.info, about.size, about.version):
-            return noted
-        if self._old is None or number is None or not is_same(self._old.shards[number], about.size, about.version):
+        if not is_same(self._old.shards[number], about.size, about.version):
             return None
         return await read_indexed_shard(await self._storages.at(self._old.path), self._old, number)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from fsspec import AbstractFileSystem
 
 from streamrec import bridge
 from streamrec.arguments import flag, integer
-from streamrec.errors import ManifestError
+from streamrec.errors import ManifestError, NotFoundError
 from streamrec.shards.index.assemble import Job, assemble, read_indexed_shard
 from streamrec.shards.index.encoder import portable
 from streamrec.shards.index.index import Index
@@ -35,7 +35,6 @@ async def write_index(
     idx_files: Filenames | None = None,
     part: tuple[int, int] | None = None,
     update: bool = False,
-    resume: str | os.PathLike[str] | None = None,
     overwrite: bool = True,
     on_shard: Callable[[ShardInfo], None] | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -62,8 +61,6 @@ async def write_index(
         part: `(i, n)`: this process takes the i-th of n parts of the shards, 0 to n - 1, and writes the index of them
             beside `index`, under the name that `part_of` gives; `join_index` makes one of all n.
         update: Whether what an index that is there says of shards that have not changed since is taken from it.
-        resume: A local file that is written as shards are done, and removed in the end. Where an earlier run left one,
-            shards that have not changed since are not read again. None: none.
         overwrite: Whether what is there is replaced; see `ShardWriter`.
         on_shard: Called with each shard that is done, on the event loop's thread: it must not block.
         storage_options: Passed to the fsspec filesystem (credentials, endpoint).
@@ -93,16 +90,13 @@ async def write_index(
             if part is None
             else slice(part[0] * len(paths) // part[1], (part[0] + 1) * len(paths) // part[1])
         )
-        survey = await Survey.begin(storages, target, update, resume, filesystem is None, on_shard)
-        try:
-            jobs = [partial(survey.find_out, portable(url, path), name) for path, name in zip(paths, idx, strict=True)]
-            storage = await storages.at(target)
-            found = await assemble(storage, target, jobs[own], pattern=None, overwrite=overwrite, parallel=parallel)
-        except BaseException:
-            survey.end(done=False)
-            raise
-        survey.end(done=True)
-    return found
+        storage, old = await storages.at(target), None
+        if update:
+            with suppress(NotFoundError):
+                old = await open_index(storage, target)
+        survey = Survey(storages, old, filesystem is None, on_shard)
+        jobs = [partial(survey.find_out, portable(url, path), name) for path, name in zip(paths, idx, strict=True)]
+        return await assemble(storage, target, jobs[own], pattern=None, overwrite=overwrite, parallel=parallel)
 
 
 def write_index_sync(
@@ -112,7 +106,6 @@ def write_index_sync(
     idx_files: Filenames | None = None,
     part: tuple[int, int] | None = None,
     update: bool = False,
-    resume: str | os.PathLike[str] | None = None,
     overwrite: bool = True,
     on_shard: Callable[[ShardInfo], None] | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -121,7 +114,7 @@ def write_index_sync(
     parallel: int = PARALLEL,
 ) -> Index:
     """`write_index` for code that is not async: runs it on the background thread and waits. Arguments likewise."""
-    run = partial(write_index, idx_files=idx_files, part=part, update=update, resume=resume, overwrite=overwrite)
+    run = partial(write_index, idx_files=idx_files, part=part, update=update, overwrite=overwrite)
     run = partial(run, on_shard=on_shard, storage_options=storage_options, filesystem=filesystem, retry=retry)
     return bridge.run(partial(run, parallel=parallel), filenames, index)
 

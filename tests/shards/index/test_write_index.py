@@ -10,11 +10,9 @@ import pytest
 
 from streamrec import (
     CorruptRecordError,
-    Index,
     ManifestError,
     NotFoundError,
     RecordSource,
-    ShardInfo,
     TruncatedShardError,
     encode_records,
     join_index,
@@ -123,36 +121,6 @@ async def test_a_missing_part_is_named() -> None:
         with pytest.raises(ValueError, match="part"):
             await write_index(names, f"{folder}/x.index", part=part)
     assert part_of("x", 2, 3) == "x.part-00002-of-00003"
-
-
-def test_an_interrupted_pass_goes_on(tmp_path: Path) -> None:
-    """What is done stays done, also where the last write was cut off; a shard that changed since is read again."""
-    names, notes = write(tmp_path), tmp_path / "notes"
-
-    def run(fails_at: int | None) -> tuple[Index | None, list[str]]:
-        done: list[str] = []
-
-        def note(shard: ShardInfo) -> None:
-            done.append(shard.path[-1])
-            if len(done) == fails_at:
-                raise InterruptedError
-
-        try:
-            index = write_index_sync(names, f"{tmp_path}/x.index", resume=notes, on_shard=note, parallel=1)
-        except InterruptedError:
-            return None, done
-        return index, done
-
-    assert run(fails_at=3) == (None, ["0", "1", "2"])
-    assert notes.exists()
-    notes.write_bytes(notes.read_bytes()[:-3])
-    (tmp_path / "s-1").write_bytes(encode_records([b"new"]))
-    index, done = run(fails_at=None)
-    assert done == ["0", "1", "2", "3"]
-    assert index is not None
-    assert [shard.records for shard in index.shards] == [1500, 1, 3, 2048]
-    assert not notes.exists()
-    assert all_of(f"{tmp_path}/x.index") == [*RECORDS[0], b"new", *RECORDS[2], *RECORDS[3]]
 
 
 def test_an_update_reads_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

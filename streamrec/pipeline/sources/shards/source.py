@@ -22,7 +22,6 @@ from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing, closing
 from dataclasses import dataclass, field, replace
-from functools import partial
 from statistics import median
 from typing import Any
 
@@ -30,7 +29,6 @@ import anyio
 from anyio.abc import TaskGroup
 from fsspec import AbstractFileSystem
 
-import streamrec.shards
 from streamrec.display import display_repr
 from streamrec.errors import StreamrecError
 from streamrec.pipeline.elements.chunk import Chunk
@@ -105,18 +103,7 @@ class Shards:
     filesystem: AbstractFileSystem | None = field(default=None, repr=False)
     retry: RetryPolicy = RetryPolicy()
     max_connections: int = MAX_CONNECTIONS
-    write_index: str | None = None
     memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
-
-    @property
-    def gathering(self) -> streamrec.shards.IndexGathering | None:
-        """What is known for the index that is to be written; None where none is, or none any more."""
-        if self.write_index is None:
-            return None
-        gathering = self.memo.of(
-            streamrec.shards.IndexGathering, partial(streamrec.shards.IndexGathering, self.write_index)
-        )
-        return None if gathering.done else gathering
 
     @property
     def stores(self) -> StoreOptions:
@@ -172,8 +159,6 @@ async def read(
             async with aclosing(run_ahead(chunks) if within.beside else chunks) as chunks:
                 async for chunk in chunks:
                     yield chunk
-    if (gathering := shards.gathering) is not None:
-        await gathering.write(opened.storages, opened.listing.paths, opened.listing.part)
 
 
 async def interleaved(interleave: Interleave, feeds: Fetchers, listing: ListedShards) -> AsyncGenerator[Chunk]:
@@ -369,8 +354,8 @@ class Fetchers:
         return {queue: short for queue, short in zip(queues, shorts, strict=True) if short is not None}
 
     def _is_whole(self, queue: ShardQueue) -> bool:
-        """Whether a shard is read from its first record to its last, and nobody wants what only a reader tells."""
-        if not may_be_short(self._options) or self._shards.gathering is not None:
+        """Whether a shard is read from its first record to its last."""
+        if not may_be_short(self._options):
             return False
         portion = self._listing.portion(queue.shard)
         return queue.start.place == START and portion == Portion(portion.path)
@@ -406,8 +391,6 @@ class Fetchers:
         if not place.offset and portion.place.offset:  # a mark in a manifest: only shards without compression have them
             place, options = replace(portion.place, version=place.version), replace(options, compression_type="")
         reader = await ShardReader.open(storage, portion.path, options, place, portion.piece, stream)
-        gathering = self._shards.gathering
-        lengths = None if gathering is None else gathering.lengths_of(portion, place, reader.compression_type)
         try:
             if reader.info.size is not None:
                 self._opened([reader.info.size])
@@ -416,8 +399,6 @@ class Fetchers:
             while (frames := await reader.read_alone()) is not None:
                 count = len(frames)
                 begun = reader.place.record - count
-                if lengths is not None:
-                    lengths.add(frames.lengths)
                 first, last = portion.within(begun, count)
                 if first < last:
                     queue.push(frames if last - first == count else frames.window(first, last), begun + first)
@@ -427,8 +408,6 @@ class Fetchers:
                 if not queue.has_room:
                     room = self._resting[queue] = asyncio.get_running_loop().create_future()
                     await room
-            if gathering is not None and lengths is not None:
-                gathering.add(reader.info, lengths.finish())
         finally:
             with anyio.CancelScope(shield=True):
                 await reader.aclose()
