@@ -24,6 +24,7 @@ __all__ = [
     "mask_secrets",
     "mask_values",
     "masked_cause",
+    "secrets_in",
     "text_of",
 ]
 
@@ -56,6 +57,7 @@ _UNSAFE_IN_JSON: Final = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", ""))
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://((?:[^\s\"'<>]|['\"<>](?=[^\s,)\]}>:;\"']))*)")
 """A URL in a text: to a space, or to a quote that nothing of it follows."""
 
+_QUOTED_URL: Final = re.compile(r"([\"'])([A-Za-z][A-Za-z0-9+.-]*://(?:\\.|(?!\1)[^\\\n])*)\1")
 _CHAIN: Final = re.compile(r"(::(?=[A-Za-z][A-Za-z0-9+.-]*(?:::|://)))")
 _QUERY: Final = re.compile(r"\?([\w.%~$+\[\]-]+=(?:[^\s\"'<>]|['\"<>](?=[\w%]))*)")
 _HEADER: Final = re.compile(
@@ -158,7 +160,8 @@ def mask_secrets(text: str, *, unknown: bool = True) -> str:
     """
     if not _QUICK.search(text):
         return text
-    text = _URL.sub(lambda found: _masked_url(found, unknown), text)
+    text = _QUOTED_URL.sub(lambda found: f"{found[1]}{mask_name(found[2], unknown=unknown)}{found[1]}", text)
+    text = _URL.sub(lambda found: mask_name(found[0], unknown=unknown), text)
     text = _QUERY.sub(lambda found: f"?{_masked_query(found[1], False, unknown)}", text)
     text = _HEADER.sub(rf"\1\2{STARS}", text)
     text = _BEARER.sub(rf"\1{STARS}", text)
@@ -169,10 +172,6 @@ def mask_secrets(text: str, *, unknown: bool = True) -> str:
 def mask_name(name: str, *, unknown: bool = True) -> str:
     """A path or URL without secrets; see `mask_secrets`."""
     return "".join(_masked_link(link, unknown) for link in _CHAIN.split(name)) if "://" in name else name
-
-
-def _masked_url(found: re.Match[str], unknown: bool) -> str:
-    return mask_name(found[0], unknown=unknown)
 
 
 def _masked_link(link: str, unknown: bool) -> str:
@@ -233,6 +232,18 @@ def _masked_query(query: str, web: bool, unknown: bool) -> str:
     return "".join(made)
 
 
+def secrets_in(url: str | None) -> list[str]:
+    """What is masked of a URL, to mask it where a client repeats it by itself.
+
+    Examples:
+        >>> secrets_in("https://host/a?part=1&key=abcd#efgh")
+        ['abcd', 'efgh']
+    """
+    shown = mask_name(url or "")
+    found = re.fullmatch("(.+?)".join(map(re.escape, shown.split(STARS))), url or "", re.DOTALL)
+    return [] if found is None or shown == url else list(found.groups())
+
+
 def mask_values(text: str, options: object) -> str:
     """The text without the values of these options: all that are not numbers, and have four letters or more.
 
@@ -248,12 +259,16 @@ def mask_values(text: str, options: object) -> str:
 
 def _strings(options: object) -> set[str]:
     if isinstance(options, Mapping):
-        return {found for name, value in options.items() if name not in SHOWN_OPTIONS for found in _strings(value)}
+        return {found for name, value in options.items() for found in _strings(value) if not _is_harmless(name, found)}
     if isinstance(options, list | tuple | set | frozenset):
         return {found for value in options for found in _strings(value)}
     if isinstance(options, bytes):
         options = options.decode(errors="replace")
     return {options} if isinstance(options, str) and len(options) > 3 else set()
+
+
+def _is_harmless(name: object, value: str) -> bool:
+    return name in SHOWN_OPTIONS and "@" not in value and "?" not in value
 
 
 SHOWN_OPTIONS: Final = frozenset({"endpoint_url", "region_name", "backend", "protocol", "target_protocol", "project"})

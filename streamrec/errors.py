@@ -7,7 +7,7 @@ never hides good data that came before it: readers deliver every record that pre
 
 from __future__ import annotations
 
-from streamrec.display import display_name, display_repr, display_text
+from streamrec.display import display_name, display_text, mask_values, secrets_in
 
 __all__ = [
     "AlreadyExistsError",
@@ -36,12 +36,11 @@ __all__ = [
 def _message(where: list[str], reason: str, path: str | None = None) -> str:
     """What failed, after where it did."""
     if path:
-        reason = reason.replace(path, display_name(path))
+        reason = mask_values(reason.replace(path, display_name(path)), secrets_in(path))
         where = [display_name(path), *where]
     return f"{', '.join(where)}: {display_text(reason)}" if where else display_text(reason)
 
 
-@display_repr
 class StreamrecError(Exception):
     """The root: catch this to catch all that streamrec raises on purpose.
 
@@ -51,6 +50,9 @@ class StreamrecError(Exception):
 
     def __str__(self) -> str:
         return display_text(super().__str__())
+
+    def __repr__(self) -> str:
+        return display_text(mask_values(super().__repr__(), secrets_in(getattr(self, "path", None))))
 
 
 class DataError(StreamrecError):

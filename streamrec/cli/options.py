@@ -78,7 +78,7 @@ def parsed_options(_: click.Context, parameter: click.Parameter, values: Sequenc
     for text in values:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            message = f"{text!r} has no '=': write -o endpoint_url=http://127.0.0.1:9000"
+            message = "an option has no '=': write -o endpoint_url=http://127.0.0.1:9000"  # it may be a secret
             raise click.BadParameter(message, param=parameter)
         options[key] = parsed(value)
         if key in CREDENTIALS and isinstance(options[key], int | float):

@@ -107,7 +107,10 @@ def _strings(value: Any) -> npt.NDArray[Any]:
         array = value if isinstance(value, np.ndarray) else np.array(value, dtype=object)
     except ValueError as error:
         raise FeatureError(f"a ragged list where an array of bytes is wanted: {error}") from error
-    items = [item.encode() if isinstance(item, str) else item for item in array.ravel().tolist()]
+    try:
+        items = [item.encode() if isinstance(item, str) else item for item in array.ravel().tolist()]
+    except UnicodeEncodeError as error:
+        raise FeatureError(f"a str without a UTF-8 form where bytes are wanted: {error}") from error
     for item in items:
         if not isinstance(item, bytes):
             raise FeatureError(f"a {type(item).__name__} where bytes are wanted")

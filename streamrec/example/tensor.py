@@ -138,7 +138,7 @@ def parse_tensor(serialized: Any, out_type: object, *, max_fill_bytes: int = 2**
     values = _strings(message, shape) if wanted == _STRING else _numbers(message, dtype, shape)
     try:
         return _filled(values, math.prod(shape), max_fill_bytes).reshape(shape)
-    except ValueError as error:  # NumPy's own bounds: 64 dimensions, 2^63 bytes
+    except (ValueError, MemoryError) as error:  # NumPy's own bounds: 64 dimensions, 2^63 bytes
         raise FeatureError(f"the shape {_short(shape)} is beyond what an array can have: {error}") from error
 
 

@@ -52,6 +52,9 @@ def examples_of(batch: Any, wanted: Kinds, changes: Changes) -> Sequence[bytes]:
         FeatureError: A column's type, or a value, is nothing that an Example holds; says which, and in which row.
     """
     kinds = {field.name: kind_of(field, wanted) for field in batch.schema}
+    if len(kinds) < batch.num_columns:
+        name = next(name for name in batch.schema.names if batch.schema.names.count(name) > 1)
+        raise FeatureError("several columns have this name: rename them first", name)
     arrays = {name: decoded(batch.column(name)) for name in kinds}
     for name, array in arrays.items():
         note_changes(name, array, kinds[name], changes)

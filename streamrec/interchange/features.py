@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final, Literal, NamedTuple, Protocol, TypeAlia
 from google.protobuf.message import DecodeError
 
 from streamrec.errors import CorruptRecordError, FeatureError, StreamrecError
-from streamrec.example import Example, SequenceExample
+from streamrec.example import SequenceExample, encode_example
 from streamrec.interchange.columns import Changes, Column
 
 __all__ = [
@@ -47,7 +47,6 @@ FLOAT: Final = "float32"
 BYTES: Final = "bytes"
 
 KINDS: Final = {"int64_list": INT64, "float_list": FLOAT, "bytes_list": BYTES}
-LISTS: Final = {kind: name for name, kind in KINDS.items()}
 
 CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
@@ -55,7 +54,7 @@ BATCH_BYTES: Final = 8 << 20
 BATCH_RECORDS: Final = 4096
 """How much is decoded at a time."""
 
-DAMAGE: Final = (ValueError, EOFError, OSError, tarfile.TarError, zlib.error)
+DAMAGE: Final = (ValueError, EOFError, OSError, RecursionError, OverflowError, tarfile.TarError, zlib.error)
 """What the decoders raise where a file is not what its name says, or is damaged."""
 
 
@@ -193,20 +192,9 @@ def example_of(features: Mapping[str, Values]) -> bytes:
     Raises:
         FeatureError: A value is too large for its kind, or of another one.
     """
-    message: Any = Example()
-    message.features.SetInParent()
-    for name, (kind, values) in features.items():
-        feature = message.features.feature[name]
-        if kind is None:
-            continue
-        target = getattr(feature, LISTS[kind])
-        target.SetInParent()
-        try:
-            target.value.extend(values)
-        except (TypeError, ValueError) as error:
-            raise FeatureError(f"a value that is no {kind}: {error}", name) from error
-    serialized: bytes = message.SerializeToString(deterministic=True)
-    return serialized
+    kinds = {name: kind for name, (kind, _) in features.items() if kind is not None}
+    lists = {name: values if name in kinds else [] for name, (_, values) in features.items()}
+    return encode_example(lists, kinds=kinds, deterministic=True)
 
 
 def batched(records: Iterable[bytes]) -> Iterator[list[bytes]]:

@@ -163,6 +163,13 @@ def decode_parquet(file: BinaryIO, reading: Reading) -> Iterator[list[bytes]]:
 
 
 def examples_in(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
+    try:
+        yield from decoded_rows(file, reading)
+    except pa.ArrowException as error:  # some are none of Python's kinds
+        raise ValueError(str(error)) from error
+
+
+def decoded_rows(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
     opened = parquet.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
     about = opened.metadata
     names = [name for name in opened.schema_arrow.names if reading.wants(name)]

@@ -18,8 +18,8 @@ import json
 import re
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby
-from typing import Any, BinaryIO, Final
+from functools import partial
+from typing import Any, BinaryIO, Final, Self, cast
 from urllib.parse import unquote_to_bytes
 
 import numpy as np
@@ -49,6 +49,12 @@ NO_FEATURE: Final = "__empty__"
 
 MAGIC: Final = {b"\xff\xd8\xff": "jpg", b"\x89PNG\r\n\x1a\n": "png"}
 DTYPES: Final[dict[str | None, np.dtype[Any]]] = {INT64: np.dtype("<i8"), FLOAT: np.dtype("<f4")}
+PIECE_BYTES: Final = 1 << 20
+MOST_ENDS: Final = 16
+"""How often `tarfile` may read at the end of a file."""
+MOST_HEADER_BYTES: Final = 1 << 20
+"""What a member may have that only describes others, such as long names."""
+
 USABLE_KEY: Final = re.compile(r"(?![0-9]+\Z)[\w-]+(/[\w-]+)*", re.ASCII)
 SPECIAL: Final = re.compile(r"[%/\\\x00-\x1f\x7f]")
 MEMBER: Final = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)
@@ -160,29 +166,90 @@ def member(name: str, data: bytes) -> bytes:
     return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape") + data + padding
 
 
+class Ending:
+    """A file for `tarfile`, which would read on after its end for as long as a header says."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._ends = 0
+
+    def read(self, size: int) -> bytes:
+        data = self._file.read(size)
+        self._ends += not data
+        if self._ends > MOST_ENDS:
+            raise EOFError("the file ends within a member")
+        return data
+
+
+class Member(tarfile.TarInfo):
+    """A header that is damaged is an error; for `tarfile` it is the end. What it says is believed within bounds."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        try:
+            found = super().frombuf(buf, encoding, errors)
+        except (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError) as error:  # type: ignore[attr-defined]
+            raise tarfile.ReadError(f"a damaged header: {error}") from error
+        if found.type == tarfile.GNUTYPE_SPARSE:
+            raise tarfile.ReadError("a sparse member, which is not read: write the tar without --sparse")
+        if found.size < 0 or (found.type not in tarfile.REGULAR_TYPES and found.size > MOST_HEADER_BYTES):
+            raise tarfile.ReadError(f"a header of {found.size:,} bytes, which is damage")
+        return found
+
+
 def decode_webdataset(file: BinaryIO, reading: Reading) -> Iterator[list[bytes]]:
     """Reads a tar; see `Codec`. Files without a dot in their name are passed over."""
     return batched(examples_in(file, reading))
 
 
 def examples_in(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
-    with tarfile.open(fileobj=file, mode="r|", encoding="utf-8") as tar:
-        for key, files in groupby(files_in(tar), lambda found: found[0]):
-            ours = MARK.items() <= tar.pax_headers.items()
-            features = dict(feature_of(suffix, data, ours) for _, suffix, data in files if suffix != NO_FEATURE)
-            if not ours or not key.isdigit():
+    with tarfile.open(fileobj=cast(Any, Ending(file)), mode="r|", encoding="utf-8", tarinfo=Member) as tar:
+        features: dict[str, Values] = {}
+        last = None
+        for key, suffix, pieces in files_in(tar):
+            if key != last and last is not None:
+                record, features = example_of(features), {}
+                yield record
+            last, ours = key, MARK.items() <= tar.pax_headers.items()
+            if suffix != NO_FEATURE:
+                name, values = feature_of(suffix, b"".join(pieces), ours)
+                pieces.clear()
+                features |= {name: values} if reading.wants(name) else {}
+            if reading.wants(KEY) and not (ours and key.isdigit()):
                 features[KEY] = Values(BYTES, [key.encode("utf-8", "surrogateescape")])
-            yield example_of({name: values for name, values in features.items() if reading.wants(name)})
+        if last is not None:
+            record, features = example_of(features), {}  # what is waited with holds nothing twice
+            yield record
 
 
-def files_in(tar: tarfile.TarFile) -> Iterator[tuple[str, str, bytes]]:
-    """Key, suffix and contents of each file."""
+def files_in(tar: tarfile.TarFile) -> Iterator[tuple[str, str, list[bytes]]]:
+    """Key and suffix of each file, and the pieces of its contents: read at once, it would take three times its size."""
     while (info := tar.next()) is not None:
         tar.members.clear()  # type: ignore[attr-defined]  # it would hold the name of every file to the end
         found = MEMBER.fullmatch(info.name)
         opened = tar.extractfile(info) if info.isfile() else None
         if found and opened:
-            yield found[1], found[2], opened.read()
+            yield found[1], found[2], list(iter(partial(opened.read, PIECE_BYTES), b""))
+
+
+def array_in(data: bytes) -> np.ndarray[Any, Any] | None:
+    """An array of numbers of one dimension, as it is in the file; None for any other one.
+
+    Raises:
+        ValueError: This is no such file, or has fewer bytes than it says.
+    """
+    file = io.BytesIO(data)
+    version = np.lib.format.read_magic(file)
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    try:
+        shape, _, dtype = read_header(file)
+    except Exception as error:  # it is Python's literals, whose parser raises anything
+        raise ValueError(f"no header of an array: {type(error).__name__}") from error
+    if len(shape) != 1 or dtype.kind not in "if":
+        return None
+    if not 0 <= shape[0] * dtype.itemsize <= len(data) - file.tell():
+        raise ValueError(f"an array of {shape[0]:,} numbers in {len(data):,} bytes")
+    return np.frombuffer(data, dtype, shape[0], file.tell())
 
 
 def feature_of(suffix: str, data: bytes, ours: bool) -> tuple[str, Values]:
@@ -190,9 +257,9 @@ def feature_of(suffix: str, data: bytes, ours: bool) -> tuple[str, Values]:
     escaped, dot, kind = suffix.rpartition(".")
     name = unquote_to_bytes(escaped).decode() if ours else escaped
     if kind == "npy" and dot:
-        array = np.load(io.BytesIO(data), allow_pickle=False)
-        found = next((known for known, dtype in DTYPES.items() if array.dtype == dtype and array.ndim == 1), None)
-        if found is not None:
+        array = array_in(data)
+        found = next((known for known, dtype in DTYPES.items() if array is not None and array.dtype == dtype), None)
+        if array is not None and found is not None:
             return name, Values(found, array.tolist())
     if kind == "json" and ours:
         return name, feature_from_json(name, json.loads(data))

@@ -213,6 +213,21 @@ def test_what_a_server_says(refusing: str, called: Call, backend: list[str]) -> 
     assert "\nstreamrec: all is well" not in done.err
 
 
+@pytest.mark.parametrize("command", ["ls", "head", "verify", "doctor", "convert", "reshard", "index", "-v count"])
+def test_no_command_shows_a_secret(refusing: str, tmp_path: Path, called: Call, command: str) -> None:
+    secret = "C4n4ry-pA55"
+    target = [f"{tmp_path}/x.index"] if command in ("convert", "reshard", "index") else []
+    host = refusing.removeprefix("http://")
+    options = ["-o", f"secret={secret}", "-o", f"token={secret}", "-o", f"nothing={secret}"]
+    for url in (f"http://{secret}@{host}/a?key={secret}", f"http://{host}/a?jwt={secret}#{secret}", "s3://b/a"):
+        done = called(*command.split(), *(options if url == "s3://b/a" else ()), url, *target)
+        assert done.code == 3
+        assert secret not in done.out + done.err
+    done = called(*command.split(), "-o", f"secret:{secret}", "s3://b/a", *target)
+    assert done.code == 2
+    assert secret not in done.out + done.err
+
+
 def test_notebooks(tmp_path: Path) -> None:
     batch = {EVIL: [EVIL.encode()]}
     html = streamrec.TFRecordDataset(f"{tmp_path}/{EVIL}").batch(1)._repr_html_()

@@ -74,8 +74,8 @@ class MemoryBackend:
     def _file(self, path: str) -> Any:
         try:
             return self._fs.store[self._fs._strip_protocol(path)]
-        except KeyError as error:
-            raise NotFoundError("there is no such object in memory: check the URL", path) from error
+        except KeyError:
+            raise NotFoundError("there is no such object in memory: check the URL", path) from None
 
 
 class _MemoryBody:

@@ -20,7 +20,7 @@ from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, Protocol
 
-from streamrec.display import display_text, masked_cause
+from streamrec.display import display_text, masked_cause, secrets_in
 from streamrec.errors import (
     AlreadyExistsError,
     NotFoundError,
@@ -127,7 +127,9 @@ class _Translated:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, self._foreign) and not isinstance(error, StorageError | TransientError):
-            raise self._translate(error, self._path, self._start, self._end) from masked_cause(error)
+            raise self._translate(error, self._path, self._start, self._end) from masked_cause(
+                error, secrets_in(self._path)
+            )
 
 
 _THROTTLED_CODES = frozenset({"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded"})

@@ -1,0 +1,202 @@
+"""Secrets in URLs and options: no error, traceback, log, state or page shows them, whatever fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import pickle
+import traceback
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+
+import streamrec
+from streamrec import Dataset, RetryPolicy, StorageError, TFRecordDataset, TFRecordWriter
+from streamrec.storage import Storages
+
+CANARY = "C4n4ry-pA55"
+QUICK = RetryPolicy(attempts=1, connect_timeout=5)
+
+QUERIES = [
+    *(f"?{name}={CANARY}" for name in ("apikey", "key", "password", "code", "jwt", "client_secret", "X-Amz-Signature")),
+    f"?%6bey={CANARY}",
+    f"?part=1&key={CANARY}&key=2{CANARY}",
+    f"?{CANARY}",
+    f"?part=1&{CANARY}",
+    f"?x=a'{CANARY}",
+    f"?x=a b{CANARY}",
+    f"?x=a?{CANARY}",
+    f"?versionId=1;tok={CANARY}",
+    f"?x={CANARY})",
+    f"#{CANARY}",
+    f"#access_token={CANARY}",
+    f";sid={CANARY}",
+    f"/x;{CANARY}/y",
+]
+USERS = [f"{CANARY}@", f"{CANARY}:@", f"user:{CANARY}@", f"user:a/{CANARY}@", f"user:a@{CANARY}@", f"{CANARY}:x-oauth@"]
+
+
+def shown(error: BaseException) -> str:
+    """All that is shown of an error."""
+    return "\n".join(
+        [str(error), repr(error), *traceback.format_exception(error), *map(str, getattr(error, "__notes__", ()))]
+    )
+
+
+def error_of(fail: Callable[[], Any]) -> Exception:
+    """What it raises; an error of no words where it does not."""
+    try:
+        fail()
+    except Exception as error:
+        return error
+    return Exception()
+
+
+class Failing(BaseHTTPRequestHandler):
+    """Answers every request with an error."""
+
+    def do_GET(self) -> None:
+        self.send_response(404)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Failing) as server:
+        thread = Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def urls(server: str) -> list[str]:
+    """URLs with secrets of a server that has none of them, and of one that is not there."""
+    urls = [f"http://{host}/a{query}" for query in QUERIES for host in (server, "127.0.0.1:1")]
+    urls += [f"http://{user}{host}/a" for user in USERS for host in (server, "127.0.0.1:1")]
+    urls += [f"http://user:{CANARY}@127.0.0.1:99999999/", f"http://{CANARY}@[::1/a", f"https://{CANARY}@{server}/a"]
+    urls += [f"simplecache::http://{server}/a?key={CANARY}", f"zip://a::http://{CANARY}@{server}/a.zip?part=1"]
+    urls += [f"s3://{CANARY}:secret@bucket/a", f"nothing://user:{CANARY}@host/a", f"ftp://{CANARY}@127.0.0.1:1/a"]
+    urls += [f"memory://user:{CANARY}@host/a", f"sftp://user:{CANARY}@127.0.0.1:1/a"]
+    return urls
+
+
+def failures(url: str) -> Iterator[Callable[[], Any]]:
+    """What fails with this URL."""
+    yield lambda: list(TFRecordDataset(url, retry=QUICK))
+    if "apikey" not in url and "user" not in url:  # of most, one way is enough
+        return
+    yield lambda: list(TFRecordDataset([url, url], retry=QUICK).shuffle(2).batch(2))
+    yield lambda: list(TFRecordDataset(f"{url}*.tfrecord", retry=QUICK))
+    yield lambda: TFRecordWriter(url, retry=QUICK)
+    yield lambda: asyncio.run(streamrec.verify(f"{url}.json", retry=QUICK))
+    yield lambda: asyncio.run(streamrec.RecordSource.open(url, retry=QUICK))
+
+
+def test_no_error_and_no_log_shows_a_secret(urls: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "streamrec")
+    for url in urls:
+        for fail in failures(url):
+            error = error_of(fail)
+            assert CANARY not in shown(error), url
+            assert CANARY not in shown(pickle.loads(pickle.dumps(error))), url
+    assert CANARY not in caplog.text
+
+
+def test_no_repr_and_no_state_shows_a_secret(urls: list[str]) -> None:
+    for url in urls:
+        dataset = TFRecordDataset(url).shuffle(3).batch(2)
+        with dataset.iterate() as run:
+            state, stats = run.state_dict(), run.stats()
+        several = TFRecordDataset([url, *(f"{url}{number}" for number in range(9))])
+        told: list[Any] = [dataset, several, Dataset.list_files(url), dataset.cache(url), state, stats, dataset.chain]
+        told += [dataset.fingerprint(), several.fingerprint(), streamrec.ShardInfo(url, 1, 2, 3, 4), json.dumps(state)]
+        told += [str(stats), dataset._repr_html_(), streamrec.Loss(url, 1, 2, "broken", 3)]
+        assert not [each for each in told if CANARY in repr(each) or CANARY in str(each)]
+
+
+def test_states_tell_urls_apart_that_differ_in_what_is_masked() -> None:
+    state = TFRecordDataset("http://127.0.0.1:1/a?object=1").iterate().state_dict()
+    with pytest.raises(streamrec.PositionMismatchError):
+        TFRecordDataset("http://127.0.0.1:1/a?object=2").iterate(state)
+    signed = TFRecordDataset("http://127.0.0.1:1/a?object=1&sig=1").iterate().state_dict()
+    TFRecordDataset("http://127.0.0.1:1/a?object=1&sig=2").iterate(signed).close()
+
+
+OPTIONS: list[Any] = [
+    f"key={CANARY}",
+    [("secret", CANARY)],
+    {"secret", CANARY},
+    [f"{'x' * 50}{CANARY}"],
+    {"nothing": CANARY},
+    {"secret": {"a": CANARY}, "key": CANARY, "anon": "no"},
+    {"client_kwargs": {"aws_secret_access_key": CANARY, "wrong": 1}},
+    {"client_kwargs": CANARY},
+    {"config_kwargs": {"proxies": f"http://user:{CANARY}@127.0.0.1:1"}},
+    {"endpoint_url": f"user:{CANARY}@127.0.0.1"},
+    {"endpoint_url": f"http://user:{CANARY}@127.0.0.1:1", "key": "k", "secret": CANARY},
+    {"endpoint_url": f"http://127.0.0.1:1/?key={CANARY}", "key": "k", "secret": CANARY},
+    {"token": CANARY},
+    {"token": {"private_key": CANARY, "client_email": "a"}},
+    {"headers": {"Authorization": f"Bearer {CANARY}"}},
+    {"headers": f"Authorization: Bearer {CANARY}"},
+    {"connection_string": f"DefaultEndpointsProtocol=https;AccountName=x;AccountKey={CANARY};EndpointSuffix=y"},
+    {"account_key": CANARY, "account_name": 5},
+    {"password": CANARY, "username": "x", "port": CANARY},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=range(len(OPTIONS)))
+def test_no_error_shows_an_option(options: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "streamrec")
+    urls = [
+        "s3://bucket/a",
+        "gs://bucket/a",
+        "http://127.0.0.1:1/a",
+        "abfs://c@account.example/a",
+        "ftp://127.0.0.1:1/a",
+    ]
+    for url in [*urls, "sftp://127.0.0.1:1/a", "zip://a::/nowhere", "github://a:b@c/d"]:
+        for kind in ("", "obstore"):
+            given = {**options, "backend": kind} if kind and isinstance(options, dict) else options
+            error = error_of(
+                lambda url=url, given=given: list(TFRecordDataset(url, storage_options=given, retry=QUICK))
+            )
+            assert CANARY not in shown(error), url
+    for fail in (lambda: TFRecordDataset("x", filesystem=options), lambda: Storages(filesystem=options)):
+        with pytest.raises(TypeError) as caught:
+            fail()
+        assert CANARY not in shown(caught.value)
+    assert CANARY not in caplog.text
+
+
+def test_harmless_names_are_shown() -> None:
+    url = "https://host/a?versionId=3&partNumber=2&X-Amz-Expires=60&generation=7"
+    assert str(StorageError("it failed", url)) == f"{url}: it failed"
+    for name in ("s3://bucket/train-????.tfrecord", "/data/year=2020&month=1/x", "abfs://container@account.dfs/x"):
+        assert str(StorageError("it failed", name)) == f"{name}: it failed"
+
+
+def test_texts_of_clients() -> None:
+    for said in (
+        f"Authorization: Bearer {CANARY}",
+        f"{{'Authorization': 'Basic {CANARY}'}}",
+        f"request with x-amz-security-token={CANARY}",
+        f'Could not connect to the endpoint URL: "https://h/a?X-Amz-Credential={CANARY}&x=1"',
+        f"AccountName=a;AccountKey={CANARY}==;EndpointSuffix=b",
+        f"got an unexpected keyword: secret='{CANARY}', x",
+        f"<Error><Resource>https://h/?a={CANARY}</Resource></Error>",
+        f"see https://h/a?k={CANARY}, and https://{CANARY}@h",
+    ):
+        assert CANARY not in str(StorageError(said)), said
