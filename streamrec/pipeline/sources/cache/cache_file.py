@@ -247,13 +247,13 @@ def check_head(head: bytes, path: str, lines: Sequence[str] | None) -> None:
     """
     try:
         found = json.loads(head[1:]) if head[:1] == HEAD else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         found = {}
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise CacheError("this is no cache of streamrec's, and nothing that save() wrote: give another name", path)
     if found.get("version") != VERSION:
         raise CacheError(f"a cache of version {found.get('version')!r}, where {VERSION} was wanted: remove it", path)
-    if lines is not None and found["pipeline"] != list(lines):
+    if lines is not None and found.get("pipeline") != list(lines):
         was, now = next(
             pair for pair in zip_longest(found["pipeline"], lines, fillvalue="nothing") if len(set(pair)) > 1
         )
@@ -290,9 +290,18 @@ class _Unpacking:
         parts = []
         for index, record in enumerate(chunk.elements.views()):
             if record[:1] == BLOCK:
-                parts.append(self._rows(chunk, index, unpack(record[1:])))
+                parts.append(self._rows(chunk, index, self._unpacked(record)))
             self._ended = record[:1] == END
         return parts
+
+    def _unpacked(self, record: memoryview) -> Any:
+        try:
+            return unpack(record[1:])
+        except Exception as error:  # its CRC32C is right, and what it says is no element
+            what = f"{type(error).__name__}: {error}"
+            raise CacheError(
+                f"a block of this cache holds no elements ({what}): remove the file", self._path
+            ) from error
 
     def flush(self) -> list[Chunk]:
         if not self._ended:
