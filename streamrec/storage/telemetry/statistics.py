@@ -20,6 +20,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final
 
+from streamrec.display import mask_name
 from streamrec.storage.backends.fast_path import FastPath
 from streamrec.storage.resilience.faults import Cause
 
@@ -293,7 +294,7 @@ class Statistics:
 
     def opened(self, path: str, tally: Tally) -> None:
         """A stream with this tally is listed until `closed`; several may share one, as ranges of one object do."""
-        self._streams[tally] = path
+        self._streams[tally] = mask_name(path)
         tally.open_streams += 1
 
     def closed(self, tally: Tally) -> None:
