@@ -63,14 +63,11 @@ class Store:
 
 
 @contextlib.contextmanager
-def seaweedfs(
-    bucket: str = "streamrec", *, signed: bool = True, certificate: tuple[Path, Path] | None = None
-) -> Iterator[Store]:
+def seaweedfs(bucket: str = "streamrec", *, certificate: tuple[Path, Path] | None = None) -> Iterator[Store]:
     """A SeaweedFS with one bucket.
 
     Args:
         bucket: The bucket's name.
-        signed: Whether requests must be signed.
         certificate: Files that hold a certificate for 127.0.0.1 and its key: the store then speaks TLS, and its options
             have the certificate verified by itself. None: plain HTTP.
 
@@ -91,7 +88,7 @@ def seaweedfs(
     flags += ["-dir=.", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-admin.ui=false", "-webdav=false"]
     flags += ["-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false"]
     command = [str(_program("bin/weed")), "-logtostderr", "mini", *flags]  # else it logs into /tmp, and leaves it
-    credentials = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET} if signed else {}
+    credentials = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
     options = {
         "endpoint_url": endpoint,
         "key": KEY,

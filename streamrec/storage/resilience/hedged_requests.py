@@ -26,27 +26,19 @@ class HedgedRequests:
     Attributes:
         answer: The first response, or the error that all came to.
         taken: Set by who took the answer: `settle` then leaves it open.
-        hedged: Whether it is that of a later request than the first.
     """
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[Body] = asyncio.get_running_loop().create_future()
-        self.hedged = self.taken = False
-        self._first: asyncio.Task[Body] | None = None
+        self.taken = False
         self._running: set[asyncio.Task[Body]] = set()
         self._late: list[Body] = []
 
     def send(self, request: Coroutine[Any, Any, Body]) -> None:
         """Sends one more request."""
         task = asyncio.get_running_loop().create_task(request)
-        self._first = self._first or task
         self._running.add(task)
         task.add_done_callback(self._done)
-
-    @property
-    def settled(self) -> bool:
-        """Whether nothing is left to cancel or to close."""
-        return self.taken and not self._running and not self._late
 
     @property
     def failed(self) -> bool:
@@ -77,7 +69,6 @@ class HedgedRequests:
             if error is None:
                 self._late.append(task.result())
         elif error is None:
-            self.hedged = task is not self._first
             self.answer.set_result(task.result())
         elif not self._running or not isinstance(error, TransientError):
             self.answer.set_exception(error)

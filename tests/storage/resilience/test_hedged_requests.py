@@ -56,7 +56,6 @@ async def test_the_first_answer_counts_and_the_other_is_closed() -> None:
     requests.taken = True
     assert answer is bodies[0]
     await requests.settle()
-    assert requests.settled
     assert [body.closed for body in bodies] == [False, True, False]
     assert asyncio.all_tasks() == before
 
@@ -71,16 +70,15 @@ async def test_an_answer_that_nobody_took_is_closed() -> None:
 
 
 async def test_a_fault_waits_for_the_other_request() -> None:
-    requests, first, second = HedgedRequests(), asyncio.Event(), asyncio.Event()
+    requests, first, second, body = HedgedRequests(), asyncio.Event(), asyncio.Event(), Opened()
     requests.send(after(first, FAULT))
-    requests.send(after(second, Opened()))
+    requests.send(after(second, body))
     first.set()
     await asyncio.sleep(0)
     second.set()
-    assert await requests.answer
-    requests.taken = True
-    assert requests.hedged
-    assert requests.settled
+    assert await requests.answer is body
+    await requests.settle()
+    assert body.closed
 
 
 @pytest.mark.parametrize("error", [FAULT, PermissionError("final")])
