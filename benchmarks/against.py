@@ -37,7 +37,7 @@ from benchmarks.shards import KINDS
 from benchmarks.short_runs import STALLING
 from benchmarks.stream import fill, loaded, pin_server
 from benchmarks.tls import make_certificate
-from streamrec.testing.servers import nginx, seaweedfs
+from tests.servers.real import nginx, seaweedfs
 
 ROOT = Path(__file__).parent.parent
 TOLERANCE = 0.05

@@ -20,7 +20,7 @@ import s3fs
 
 import streamrec
 from benchmarks.machine import describe, save
-from streamrec.testing.servers import seaweedfs
+from tests.servers.real import seaweedfs
 
 ROUNDS = 5
 ONE_BY_ONE, AT_ONCE = 300, 1000

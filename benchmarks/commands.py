@@ -26,7 +26,7 @@ import numpy as np
 
 import streamrec
 from benchmarks.machine import describe, median, save
-from streamrec.testing.servers import seaweedfs
+from tests.servers.real import seaweedfs
 
 RECORDS = 1800
 IMAGE_BYTES = 110_000

@@ -35,8 +35,8 @@ from typing import Any, Final
 
 from benchmarks.machine import RESULTS, describe, save
 from streamrec import encode_records
-from streamrec.testing.faults import NO_FAULTS, Faults, decide
-from streamrec.testing.objectstore import ObjectStore
+from tests.servers.faults import NO_FAULTS, Faults, decide
+from tests.servers.objectstore import ObjectStore
 
 DOCS: Final = Path(__file__).parent.parent / "docs" / "faults.md"
 LIMIT: Final = 90.0

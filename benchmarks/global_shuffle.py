@@ -2,7 +2,7 @@
 
     python -m benchmarks.global_shuffle [--rounds 3] [--megabytes 1024] [--only 1kB,110kB]
 
-The store is `streamrec.testing.objectstore`: 30 to 50 ms to the first byte, 60 MB/s a connection. It has the machine's
+The store is `tests.servers.objectstore`: 30 to 50 ms to the first byte, 60 MB/s a connection. It has the machine's
 second core, each side the first, in a process of its own. All sides have one memory budget and hand batches to a `for`
 loop; the plain one reads 16 shards at a time. A side reads all shards once to warm up and then three times (`exact`:
 once); MB/s and CPU-s/GB are of those, bytes and requests of one epoch. The ratios are of neighbours in time; medians.
@@ -28,7 +28,7 @@ from benchmarks.machine import describe, median, save
 from benchmarks.paced import served
 from benchmarks.stream import peak_mb, spawn
 from streamrec.shards import write_index_sync
-from streamrec.testing.faults import Faults
+from tests.servers.faults import Faults
 
 MODULE = "benchmarks.global_shuffle"
 STORE = Faults(first_byte=0.03, jitter=0.02, rate=60e6)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.index [--rounds 3] [--shard-mib 64] [--only write,open,random]
 
-The store is `streamrec.testing.objectstore` in a process of its own. Rows:
+The store is `tests.servers.objectstore` in a process of its own. Rows:
 
 - write: 16 shards, streamed into a `for` loop and indexed in turn, from a store without limits (`cpu`) and from one
   that answers after 30 to 50 ms and gives 60 MB/s a connection (`far`); records of 1 kB and of 110 kB. Then the same
@@ -30,9 +30,9 @@ from streamrec import Frames, RecordSource, ShardInfo, TFRecordDataset, bridge, 
 from streamrec.shards import IndexReader, open_index
 from streamrec.shards.index.encoder import IndexedShard, encode_index
 from streamrec.storage import Storages
-from streamrec.testing.faults import NO_FAULTS, Faults
-from streamrec.testing.program import ServerProcess
 from streamrec.tfrecord import LengthPacker
+from tests.servers.faults import NO_FAULTS, Faults
+from tests.servers.program import ServerProcess
 
 MODULE = "benchmarks.index"
 FAR = Faults(first_byte=0.03, jitter=0.02, rate=60e6)
@@ -58,7 +58,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as directory:
         (Path(directory) / "bucket").mkdir()
-        with ServerProcess("streamrec.testing.objectstore", ("--root", directory)) as store:
+        with ServerProcess("tests.servers.objectstore", ("--root", directory)) as store:
             if "open" in wanted:
                 rows += open_rows(Path(directory), store)
             for name, record in RECORDS.items():

@@ -2,7 +2,7 @@
 
     python -m benchmarks.paced [--rounds 3] [--only shards,large,small,medium,crawl,crawl_large,first,cpu]
 
-The store is `streamrec.testing.objectstore`, paced by the kernel, on the machine's second core; each client has the
+The store is `tests.servers.objectstore`, paced by the kernel, on the machine's second core; each client has the
 first, in a process of its own. Rows:
 
 - shards: 16 shards at a time. The bare client is 16 of s3fs' own streamed GETs, bytes dropped as they come.
@@ -42,7 +42,7 @@ from benchmarks.machine import RESULTS, describe, median, save
 from benchmarks.stream import bare_s3, fill, measured, read_bare, read_by_streamrec, spawn
 from streamrec.shards import ShardReader
 from streamrec.storage import Storages
-from streamrec.testing.faults import NO_FAULTS, Faults
+from tests.servers.faults import NO_FAULTS, Faults
 
 MODULE = "benchmarks.paced"
 FAR = Faults(first_byte=0.03, jitter=0.02, rate=60e6, slow=0.02)
@@ -134,7 +134,7 @@ def served(
     for other in names[1:]:
         os.link(bucket / "000.tfrecord", root / other)
     (bucket / "000.tfrecord").rename(root / names[0])
-    command = [sys.executable, "-m", "streamrec.testing.objectstore", "--root", str(root), "--port", "0"]
+    command = [sys.executable, "-m", "tests.servers.objectstore", "--root", str(root), "--port", "0"]
     command += ["--faults", json.dumps(faults.to_dict())]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.machine import describe, save
 from streamrec.storage import Storages
-from streamrec.testing.servers import seaweedfs
+from tests.servers.real import seaweedfs
 
 SIZES = {100_000: 400, 1 << 20: 200, 5 << 20: 60}
 ROUNDS = 5

@@ -26,7 +26,7 @@ import streamrec
 from benchmarks.machine import describe, save
 from examples.service.app import Settings
 from examples.service.process import Running, serving
-from streamrec.testing.servers import seaweedfs
+from tests.servers.real import seaweedfs
 
 KINDS = {
     "TFRecord": ["application/x-tfrecord"],

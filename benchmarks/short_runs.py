@@ -22,7 +22,7 @@ import streamrec
 from benchmarks.machine import RESULTS, describe, save
 from benchmarks.paced import served
 from benchmarks.stream import check_of, spawn
-from streamrec.testing.faults import Faults
+from tests.servers.faults import Faults
 
 MODULE = "benchmarks.short_runs"
 SHARDS, SIZE, BATCH = 16, 16_000_000, 32

@@ -27,7 +27,7 @@ from typing import Any
 import streamrec
 from benchmarks.machine import RESULTS, describe, median, save
 from streamrec.storage import Storage, Storages
-from streamrec.testing.servers import Store, nginx, seaweedfs
+from tests.servers.real import Store, nginx, seaweedfs
 
 SHARDS, OBJECTS, RECORDS, SIZE = 10_000, 2_000, 20, 100
 ITERATIONS = 300

@@ -39,7 +39,7 @@ import streamrec
 from benchmarks.calm import calmest
 from benchmarks.machine import describe, median, save
 from streamrec import Framer, Frames, kernels
-from streamrec.testing.servers import Store, fake_gcs, nginx, seaweedfs
+from tests.servers.real import Store, fake_gcs, nginx, seaweedfs
 
 RECORDS = {"680 B": (680, 1024), "110 kB": (110_000, 32)}
 """Their lengths, and how many make a batch."""

@@ -42,7 +42,7 @@ from benchmarks.machine import describe, median, save  # noqa: E402
 from benchmarks.shards import KINDS, SHARDS, write  # noqa: E402
 from benchmarks.sides import ways  # noqa: E402
 from benchmarks.stream import peak_mb, spawn  # noqa: E402
-from streamrec.testing.servers import nginx  # noqa: E402
+from tests.servers.real import nginx  # noqa: E402
 
 MODULE = "benchmarks.training"
 KIND = KINDS["images"]

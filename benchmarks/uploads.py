@@ -35,7 +35,7 @@ import streamrec
 from benchmarks.machine import describe, median, save
 from benchmarks.tls import make_certificate
 from streamrec import Frames
-from streamrec.testing.servers import seaweedfs
+from tests.servers.real import seaweedfs
 
 SIZES = {1_000: 100, 110_000: 10}
 """Record length: how many different records there are."""

@@ -10,7 +10,7 @@ from typing import Any
 import streamrec
 
 NAMES_OF = streamrec._NAMES_OF
-NO_ADAPTERS = {*NAMES_OF, "arguments", "bridge", "cli", "html", "interchange", "kernels", "lazy", "testing"}
+NO_ADAPTERS = {*NAMES_OF, "arguments", "bridge", "cli", "html", "interchange", "kernels", "lazy"}
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from streamrec.testing.servers import Store, fake_gcs, nginx, seaweedfs
 from tests.effort import THOROUGH, draws, tell_most
+from tests.servers.real import Store, fake_gcs, nginx, seaweedfs
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # programs that the tests start and interrupt inherit it

@@ -13,7 +13,7 @@ import pytest
 import streamrec
 from streamrec import TFRecordDataset, encode_records
 from streamrec.storage import Storages
-from streamrec.testing.servers import Store, seaweedfs
+from tests.servers.real import Store, seaweedfs
 
 RECORDS = [b"%d:" % index * 50 for index in range(20_000)]
 DATA = encode_records(RECORDS)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import s3fs
 
-from streamrec.testing.servers import KEY, SECRET, Store
 from tests.pages import FENCE, ROOT, blocks, pages, peers_in, run, runs
+from tests.servers.real import KEY, SECRET, Store
 
 PROGRAMS = {"pytorch.md", "jax.md", "ray.md"}
 """Pages whose snippets are programs of their own, which tests/adapters runs."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import streamrec
-from streamrec.testing.servers import Store
+from tests.servers.real import Store
 
 S3_CEILING = {"files": 95, "functions": 590}
 LOCAL_CEILING = {"files": 81, "functions": 480}

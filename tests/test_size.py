@@ -55,11 +55,6 @@ CYCLES: list[set[str]] = [
         "streamrec.storage.telemetry",
         "streamrec.storage.uploads",
     },
-    {
-        "streamrec.testing",
-        "streamrec.testing.network",
-        "streamrec.testing.store",
-    },
 ]
 """Folders that import each other today, a set for each group. The list shrinks to none."""
 
@@ -132,11 +127,11 @@ def foreign_private_names() -> set[str]:
 
 
 MEASURES: dict[str, tuple[int, Callable[[], Any]]] = {
-    "lines of Python": (57_500, lambda: count_lines(PACKAGE.rglob("*.py"))),
-    "files": (424, lambda: len(trees())),
-    "classes": (625, lambda: sum(class_names().values())),
-    "lines of C": (7_100, lambda: count_lines(PACKAGE.rglob("*.[ch]"))),
-    "lines of tests": (44_500, lambda: count_lines((ROOT / "tests").rglob("*.py"))),
+    "lines of Python": (53_000, lambda: count_lines(PACKAGE.rglob("*.py"))),
+    "files": (380, lambda: len(trees())),
+    "classes": (590, lambda: sum(class_names().values())),
+    "lines of C": (6_520, lambda: count_lines(PACKAGE.rglob("*.[ch]"))),
+    "lines of tests": (49_500, lambda: count_lines((ROOT / "tests").rglob("*.py"))),
     "files under 60 lines": (
         107,
         lambda: sum(len(path.read_text().splitlines()) < SMALL_FILE_LINES for path in trees()),

@@ -3,7 +3,7 @@
     make bench-loaders        in an environment of its own, since the packages of others want other versions
     python -m benchmarks.loaders [--rounds 3] [--only images,tokens] [--sides Loader,WebDataset]
 
-The store is `streamrec.testing.objectstore`; it and the loaders have the same cores. Each side (`sides.py`) is a
+The store is `tests.servers.objectstore`; it and the loaders have the same cores. Each side (`sides.py`) is a
 process of its own that reads all samples once into batches of tensors, each library from its own format (`data.py`),
 with two workers where there are any. Rounds go through all sides in turn, and medians count.
 
@@ -29,8 +29,8 @@ from benchmarks.loaders.data import KINDS, write
 from benchmarks.loaders.measure import measured
 from benchmarks.loaders.sides import PACKAGES, SIDES
 from benchmarks.machine import describe, median, save
-from streamrec.testing.faults import Faults
-from streamrec.testing.program import ServerProcess
+from tests.servers.faults import Faults
+from tests.servers.program import ServerProcess
 
 FAR = Faults(first_byte=0.03, rate=60e6)
 FORMATS = {"WebDataset": "tar", "Mosaic": "mds", "LitData": "litdata"}
@@ -59,7 +59,7 @@ def compared(kind: str, sides: list[str], rounds: int) -> list[dict[str, Any]]:
     found: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
     with tempfile.TemporaryDirectory() as root:
         sizes = write(kind, Path(root) / "data")
-        with ServerProcess("streamrec.testing.objectstore", ("--root", root), FAR) as store:
+        with ServerProcess("tests.servers.objectstore", ("--root", root), FAR) as store:
             for _ in range(rounds):
                 for side in sides:
                     with ProcessPoolExecutor(1, forkserver) as process:

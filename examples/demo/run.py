@@ -25,7 +25,7 @@ from examples.demo.report import LostRecordsError, Result, check_all_came_back, 
 from examples.demo.show import progress, show_table
 from examples.demo.train import evaluate, train
 from streamrec import StreamrecError
-from streamrec.testing.servers import ServerError, seaweedfs
+from tests.servers.real import ServerError, seaweedfs
 
 __all__ = ["main"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import streamrec
 from examples.service.app import Settings
 from examples.service.process import serving
-from streamrec.testing.servers import seaweedfs
+from tests.servers.real import seaweedfs
 
 RECORDS = 20_000
 

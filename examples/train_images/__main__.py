@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from examples.train_images.records import write
-from streamrec.testing.servers import seaweedfs
+from tests.servers.real import seaweedfs
 
 RECORDS, KILLED_AT = 1800, 40
 

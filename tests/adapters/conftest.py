@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from streamrec import Dataset, FixedLenFeature, RetryPolicy, TFRecordDataset, encode_example, encode_records
-from streamrec.testing.faults import Faults
-from streamrec.testing.program import ServerProcess
-from streamrec.testing.servers import Store
+from tests.servers.faults import Faults
+from tests.servers.program import ServerProcess
+from tests.servers.real import Store
 
 QUICK = RetryPolicy(attempts=2, backoff_base=0.01, connect_timeout=2.0, first_byte_timeout=2.0, stall_timeout=2.0)
 RECORDS = 160
@@ -34,7 +34,7 @@ def leaving(tmp_path: Path) -> Iterator[Leaving]:
     for shard in range(2):
         rows = [encode_example({"id": number, "filler": bytes(400_000)}) for number in range(RECORDS // 2)]
         (tmp_path / "bucket" / f"train-{shard}").write_bytes(encode_records(rows))
-    with ServerProcess("streamrec.testing.objectstore", ("--root", str(tmp_path)), Faults(rate=8e6)) as server:
+    with ServerProcess("tests.servers.objectstore", ("--root", str(tmp_path)), Faults(rate=8e6)) as server:
         options = {"endpoint_url": server.url, "anon": True}
         records = TFRecordDataset("s3://bucket/train-*", storage_options=options, retry=QUICK).distribute()
         batches = records.batch(1).parse_example({"id": FixedLenFeature((), np.int64)})

@@ -24,11 +24,11 @@ import streamrec
 from streamrec import Example, FixedLenFeature, RaggedFeature
 from streamrec.cli import program
 from streamrec.ray import TFRecordDatasource, read_tfrecords, write_tfrecords
-from streamrec.testing.faults import Faults
-from streamrec.testing.objectstore import ObjectStore
-from streamrec.testing.servers import Store
 from tests.cli.conftest import interrupt_stalled, still_running
 from tests.pages import blocks
+from tests.servers.faults import Faults
+from tests.servers.objectstore import ObjectStore
+from tests.servers.real import Store
 
 FEATURES = {
     "id": FixedLenFeature([], "int64"),

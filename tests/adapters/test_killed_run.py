@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from streamrec import TFRecordWriter, encode_example, write_manifest_sync
-from streamrec.testing.servers import Store
 from tests.adapters.conftest import client_environment
 from tests.adapters.killed_run import EPOCHS, dataset_of
 from tests.effort import thorough
 from tests.pages import blocks
+from tests.servers.real import Store
 
 ROOT = Path(__file__).parents[2]
 RECORDS, SHARDS, KILLS = 400, 4, 3

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from streamrec.testing.servers import Store
 from tests.adapters.conftest import client_environment
+from tests.servers.real import Store
 
 DOCS = Path(__file__).parents[2] / "docs"
 

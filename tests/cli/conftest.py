@@ -17,9 +17,9 @@ import pytest
 
 import streamrec
 from streamrec.cli import program
-from streamrec.testing.faults import Faults
-from streamrec.testing.objectstore import ObjectStore
-from streamrec.testing.servers import Store
+from tests.servers.faults import Faults
+from tests.servers.objectstore import ObjectStore
+from tests.servers.real import Store
 
 COMMAND = str(Path(sys.executable).with_name("streamrec"))
 PNG = bytes.fromhex(

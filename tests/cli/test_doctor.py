@@ -6,8 +6,8 @@ from uuid import uuid4
 
 import fsspec
 
-from streamrec.testing.servers import SECRET, Store, moto, rclone
 from tests.cli.conftest import Done, run, typed
+from tests.servers.real import SECRET, Store, moto, rclone
 
 Call = Callable[..., Done]
 SERVER = ["resolve", "connect", "TLS", "clock", "list"]

@@ -16,8 +16,8 @@ import pytest
 from fsspec.registry import _registry
 from gcsfs.core import GCSFileSystem
 
-from streamrec.testing.servers import Store
 from tests.cli.conftest import Bucket, Done, typed
+from tests.servers.real import Store
 
 Call = Callable[..., Done]
 

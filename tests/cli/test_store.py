@@ -12,9 +12,9 @@ import fsspec
 import pytest
 
 from streamrec.storage import Storages
-from streamrec.testing.servers import SECRET, Store
 from tests.cli.conftest import Bucket, Done, interrupt, interrupted, run, start, still_running, typed
 from tests.effort import thorough
+from tests.servers.real import SECRET, Store
 from tests.storage.faultproxy import Fault, FaultProxy
 
 Call = Callable[..., Done]

@@ -23,9 +23,9 @@ from examples.service.app import Settings
 from examples.service.examples import from_json, to_json
 from examples.service.load import load, scraped
 from examples.service.process import Running, serving
-from streamrec.testing.faults import Faults
-from streamrec.testing.program import ServerProcess
-from streamrec.testing.servers import Store
+from tests.servers.faults import Faults
+from tests.servers.program import ServerProcess
+from tests.servers.real import Store
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -336,7 +336,7 @@ async def test_a_store_that_goes_away(tmp_path: Path) -> None:
     """The client sees that the body is not whole, and the service's log says at which object."""
     (tmp_path / "bucket").mkdir()
     (tmp_path / "bucket" / "a.tfrecord").write_bytes(streamrec.encode_records([bytes(400_000)] * 80))
-    with ServerProcess("streamrec.testing.objectstore", ("--root", str(tmp_path)), Faults(rate=8e6)) as store:
+    with ServerProcess("tests.servers.objectstore", ("--root", str(tmp_path)), Faults(rate=8e6)) as store:
         settings = Settings("s3://bucket", {"endpoint_url": store.url, "anon": True}, patience=0.2)
         with serving(settings, tmp_path / "log") as running:
             accept = {"accept": TFRECORD}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from streamrec.testing.servers import Store
+from tests.servers.real import Store
 
 pytest.importorskip("torch")
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from streamrec.testing.servers import Store
+from tests.servers.real import Store
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent

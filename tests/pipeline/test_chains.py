@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamrec.pipeline.engine.iteration import state_of
-from streamrec.testing.resuming import plain
 from tests.pipeline.chains import Made, chains, shards
+from tests.servers.resuming import plain
 
 pytestmark = pytest.mark.usefixtures("both_layouts")
 

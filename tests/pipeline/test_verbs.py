@@ -26,7 +26,7 @@ from streamrec import (
     encode_records,
 )
 from streamrec.pipeline.elements.chunk import weigh
-from streamrec.testing.resuming import assert_resumes_everywhere, plain
+from tests.servers.resuming import assert_resumes_everywhere, plain
 
 numbers = Dataset.range(23)
 

@@ -10,7 +10,7 @@ import pytest
 import streamrec
 from streamrec import ManifestError, NotFoundError, ShardWriter, VerifyProblem, VerifyReport
 from streamrec.storage import Storages
-from streamrec.testing.servers import Store
+from tests.servers.real import Store
 from tests.storage.faultproxy import Fault, FaultProxy
 
 RECORDS = [b"%d:" % index * (index % 97) for index in range(20_000)] + [bytes(3_000_000)]

@@ -29,8 +29,8 @@ from torch.utils.data import DataLoader
 
 from streamrec import TFRecordDataset, encode_records
 from streamrec.storage import Storages
-from streamrec.testing.servers import Store, seaweedfs
 from streamrec.torch import IterableDataset
+from tests.servers.real import Store, seaweedfs
 
 __all__ = ["Combination", "check", "drawn", "exits", "put", "repetition"]
 

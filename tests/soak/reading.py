@@ -33,10 +33,10 @@ from typing import Any, Final
 
 from streamrec import RetryPolicy, TFRecordDataset, encode_records
 from streamrec.storage import Storages
-from streamrec.testing.faults import Faults
-from streamrec.testing.program import ServerProcess
-from streamrec.testing.requestlog import Entry
-from streamrec.testing.servers import Store, fake_gcs, seaweedfs
+from tests.servers.faults import Faults
+from tests.servers.program import ServerProcess
+from tests.servers.real import Store, fake_gcs, seaweedfs
+from tests.servers.requestlog import Entry
 
 __all__ = ["FAULTS", "Report", "Soak", "unjustified"]
 
@@ -91,7 +91,7 @@ class Soak:
         for path, data in zip(self._local, shards, strict=True):
             Path(path).write_bytes(data)
         asyncio.run(_store(store, self._urls, shards))
-        self._proxy = ServerProcess("streamrec.testing.proxy", ("--target", store.endpoint))
+        self._proxy = ServerProcess("tests.servers.proxy", ("--target", store.endpoint))
         self.report = Report()
 
     def __enter__(self) -> Soak:

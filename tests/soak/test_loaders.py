@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from streamrec import TFRecordDataset, encode_records
-from streamrec.testing.servers import Store
 from tests.effort import THOROUGH, few
+from tests.servers.real import Store
 
 pytest.importorskip("torch")
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from streamrec.testing.requestlog import Entry
-from streamrec.testing.servers import Store
+from tests.servers.real import Store
+from tests.servers.requestlog import Entry
 from tests.soak.reading import Soak, unjustified
 
 ROUNDS = 3

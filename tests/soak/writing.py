@@ -33,9 +33,9 @@ from fsspec.asyn import sync
 from gcsfs.core import GCSFileSystem
 
 from streamrec import verify_sync
-from streamrec.testing.faults import Faults
-from streamrec.testing.program import ServerProcess
-from streamrec.testing.servers import Store, fake_gcs, seaweedfs
+from tests.servers.faults import Faults
+from tests.servers.program import ServerProcess
+from tests.servers.real import Store, fake_gcs, seaweedfs
 from tests.soak.writer import run_writer, write
 
 FAULTS = Faults(
@@ -112,7 +112,7 @@ def at_store(kind: str, store: Store | None = None) -> Iterator[Place]:
     cls = fsspec.get_filesystem_class("s3") if kind == "s3" else GCSFileSystem
     others = cls(**store.options, skip_instance_cache=True, use_listings_cache=False)
     try:
-        with ServerProcess("streamrec.testing.proxy", ("--target", store.endpoint)) as proxy:
+        with ServerProcess("tests.servers.proxy", ("--target", store.endpoint)) as proxy:
             yield Place(kind, f"{store.url}/soak", store.options, others, proxy)
     finally:
         if kind == "s3" and others._s3 is not None:  # else its finalizer closes it, in whichever loop runs then

@@ -13,7 +13,7 @@ import pytest
 
 from streamrec.errors import ClosedError
 from streamrec.storage import Storages
-from streamrec.testing.servers import ServerError, Store, nginx
+from tests.servers.real import ServerError, Store, nginx
 from tests.storage.contract import DATA
 
 
@@ -111,7 +111,7 @@ def test_servers_that_are_not_installed(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_server_dies_with_its_user() -> None:
     code = """
 import os, signal
-from streamrec.testing.servers import nginx
+from tests.servers.real import nginx
 with nginx() as store:
     print(store.endpoint, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)

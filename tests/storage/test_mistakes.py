@@ -14,7 +14,7 @@ import pytest
 import streamrec
 from streamrec.errors import NotFoundError, PermissionDeniedError, StorageError
 from streamrec.storage import Storages
-from streamrec.testing.servers import Store
+from tests.servers.real import Store
 from tests.storage.contract import QUICK
 
 

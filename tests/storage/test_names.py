@@ -35,8 +35,8 @@ from streamrec import (
     write_manifest_sync,
 )
 from streamrec.cli import program
-from streamrec.testing.servers import Store, sftp
 from streamrec.tfrecord import encode_records
+from tests.servers.real import Store, sftp
 
 NAMES = sorted(
     [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from streamrec import Dataset, TFRecordDataset, encode_records
-from streamrec.testing.resuming import assert_resumes_everywhere
+from tests.servers.resuming import assert_resumes_everywhere
 
 SHARDS, RECORDS, SIZE = 4, 511, 20_000
 

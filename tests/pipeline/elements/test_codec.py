@@ -13,8 +13,8 @@ from streamrec import BytesColumn, Frames, RaggedTensor, SparseTensor
 from streamrec.pipeline.elements.chunk import Batches
 from streamrec.pipeline.elements.codec import pack, unpack
 from streamrec.pipeline.elements.columns import Columns
-from streamrec.testing.resuming import plain
 from tests.effort import draws
+from tests.servers.resuming import plain
 
 DTYPES = st.one_of(
     npst.integer_dtypes(endianness="?"),

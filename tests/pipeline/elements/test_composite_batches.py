@@ -12,7 +12,7 @@ from streamrec import Dataset, RaggedTensor, SparseTensor, TFRecordDataset
 from streamrec.pipeline.elements.columns import Columns, joined, select
 from streamrec.pipeline.elements.sparse_rows import SparseRows
 from streamrec.pipeline.sources.shuffle.buffer_store import weights_of
-from streamrec.testing.resuming import assert_resumes_everywhere
+from tests.servers.resuming import assert_resumes_everywhere
 
 FEATURES: dict[str, Any] = {
     "a": streamrec.VarLenFeature(np.int64),

@@ -15,7 +15,7 @@ from streamrec import Dataset, RaggedTensor
 from streamrec.pipeline.elements.columns import Columns, joined, select, window
 from streamrec.pipeline.elements.ragged_rows import RaggedRows
 from streamrec.pipeline.sources.shuffle.buffer_store import weights_of
-from streamrec.testing.resuming import assert_resumes_everywhere, plain
+from tests.servers.resuming import assert_resumes_everywhere, plain
 
 DTYPES = [np.int64, np.float32, np.uint8, np.bool_, np.dtype(">i4")]
 

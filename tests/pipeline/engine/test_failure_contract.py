@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from streamrec import CorruptRecordError, Dataset, TFRecordDataset, TFRecordWriter, encode_records
-from streamrec.testing.faults import NO_FAULTS
-from streamrec.testing.objectstore import ObjectStore
-from streamrec.testing.servers import Store
 from tests.effort import SOON, thorough
 from tests.pipeline.small_shards import SHARDS
+from tests.servers.faults import NO_FAULTS
+from tests.servers.objectstore import ObjectStore
+from tests.servers.real import Store
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = Path(__file__).with_name("scripts") / "failures.py"

@@ -28,8 +28,8 @@ from streamrec import (
     WriteProgress,
 )
 from streamrec.shards.writing.layout import Contiguous, Dealt
-from streamrec.testing.servers import Store
 from tests.example.compare import assert_same_columns
+from tests.servers.real import Store
 
 RECORDS = [b"%d:" % index * (index % 97) for index in range(5000)]
 

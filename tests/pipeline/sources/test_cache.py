@@ -24,9 +24,9 @@ from streamrec import CacheError, Dataset, Frames, TFRecordDataset, encode_recor
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.engine.description import Chain, RunContext
 from streamrec.pipeline.sources.in_memory import NumberedPositions
-from streamrec.testing.resuming import assert_resumes_everywhere, plain
-from streamrec.testing.servers import Store
 from tests.effort import draws
+from tests.servers.real import Store
+from tests.servers.resuming import assert_resumes_everywhere, plain
 
 
 class Upstream:

@@ -18,9 +18,9 @@ from streamrec import Dataset, Frames, TFRecordDataset, encode_records
 from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.random_streams import words
 from streamrec.pipeline.engine.session import StoreOptions, session
-from streamrec.testing.resuming import assert_resumes_everywhere
 from streamrec.tfrecord import Scattered
 from tests.effort import draws, thorough
+from tests.servers.resuming import assert_resumes_everywhere
 
 pytestmark = pytest.mark.usefixtures("both_layouts")
 

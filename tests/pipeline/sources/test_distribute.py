@@ -27,9 +27,9 @@ from streamrec import (
     write_manifest_sync,
 )
 from streamrec.pipeline.sources.shards.ranks import Rank, Reader, rank_here, reader_here
-from streamrec.testing.servers import Store
 from tests.effort import draws
 from tests.pipeline.distributed_shards import all_records, folder_of, of, record
+from tests.servers.real import Store
 
 Even = Any
 

@@ -10,8 +10,8 @@ import fsspec
 import pytest
 
 from streamrec import CacheError, Dataset, PositionMismatchError, TFRecordDataset, encode_records
-from streamrec.testing.resuming import assert_resumes_everywhere
 from tests.pipeline.distributed_shards import folder_of, of
+from tests.servers.resuming import assert_resumes_everywhere
 
 
 def test_repeat_deals_once_and_has_the_same_share_again() -> None:

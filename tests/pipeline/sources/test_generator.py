@@ -18,7 +18,7 @@ from streamrec import ClosedError, Dataset, Frames, PositionMismatchError
 from streamrec.pipeline.engine.run import started
 from streamrec.pipeline.options import Options
 from streamrec.pipeline.telemetry.telemetry import Telemetry
-from streamrec.testing.resuming import assert_resumes_everywhere, plain
+from tests.servers.resuming import assert_resumes_everywhere, plain
 
 
 def counting(stop: int) -> Iterator[Any]:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import streamrec
 from streamrec import Dataset, Frames, RaggedTensor, TFRecordDataset, encode_records
-from streamrec.testing.resuming import assert_resumes_everywhere, plain
 from tests.effort import draws, few, thorough
+from tests.servers.resuming import assert_resumes_everywhere, plain
 
 ONE = [b"one %d" % index * (index % 5) for index in range(23)]
 TWO = [b"two %d" % index for index in range(31)]

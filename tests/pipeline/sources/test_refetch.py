@@ -22,7 +22,7 @@ from streamrec import (
 from streamrec.pipeline.engine.iteration import digest_of
 from streamrec.pipeline.sources.shuffle.buffer import HeldElements
 from streamrec.shards import byte_runs
-from streamrec.testing.servers import Store
+from tests.servers.real import Store
 
 IMAGES = [[b"%d.%d." % (shard, index) + b"x" * 100_000 for index in range(60)] for shard in range(4)]
 SMALL = [[b"%d.%d." % (shard, index) + b"x" * (index % 90) for index in range(9000)] for shard in range(4)]

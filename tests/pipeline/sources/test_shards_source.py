@@ -16,10 +16,10 @@ from streamrec.pipeline.sources.shards.interleave import Plan
 from streamrec.storage import RetryPolicy
 from streamrec.storage.reading.buffer_pool import ByteBudget
 from streamrec.storage.reading.connections import MOST_OPEN
-from streamrec.testing.faults import NO_FAULTS, Faults
-from streamrec.testing.objectstore import ObjectStore
-from streamrec.testing.requestlog import Entry
 from tests.pipeline.sources.test_shards_interleave import LENGTHS, PLANS, Arriving, specification
+from tests.servers.faults import NO_FAULTS, Faults
+from tests.servers.objectstore import ObjectStore
+from tests.servers.requestlog import Entry
 
 SMALL = 150
 MEDIUM = 14

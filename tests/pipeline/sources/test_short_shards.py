@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from streamrec import CorruptRecordError, NotFoundError, RetryPolicy, StorageError, TFRecordDataset, encode_records
-from streamrec.testing.faults import Faults
-from streamrec.testing.objectstore import ObjectStore
-from streamrec.testing.resuming import assert_resumes_everywhere
+from tests.servers.faults import Faults
+from tests.servers.objectstore import ObjectStore
+from tests.servers.resuming import assert_resumes_everywhere
 
 SHARDS, RECORDS = 100, 4
 QUICK = RetryPolicy(attempts=3, backoff_base=0.01, backoff_cap=0.02)

@@ -21,9 +21,9 @@ from streamrec import (
     encode_example,
     encode_records,
 )
-from streamrec.testing.resuming import assert_resumes_everywhere, plain
 from tests.effort import thorough
 from tests.pipeline.small_shards import ALL
+from tests.servers.resuming import assert_resumes_everywhere, plain
 
 pytestmark = pytest.mark.usefixtures("both_layouts")
 

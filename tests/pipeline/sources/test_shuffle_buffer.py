@@ -18,9 +18,9 @@ from streamrec.pipeline.sources.shuffle.buffer import HeldElements, ShuffleBuffe
 from streamrec.pipeline.sources.shuffle.buffer_index import END, START, TAG, Rows, ShuffleRule
 from streamrec.pipeline.sources.shuffle.buffer_store import BufferStore, spans_of
 from streamrec.shards import ByteRun, byte_runs
-from streamrec.testing.resuming import plain
 from streamrec.tfrecord import BUFFER_BITS, Scattered
 from tests.effort import draws
+from tests.servers.resuming import plain
 
 patient = draws(40)
 """A busy machine is no failure."""

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec import Dataset, Frames, PositionMismatchError, TFRecordDataset, encode_records
-from streamrec.testing.resuming import assert_resumes_everywhere, plain
 from tests.effort import draws
+from tests.servers.resuming import assert_resumes_everywhere, plain
 
 
 def sequences(lengths: list[int], chunk: int = 100) -> Dataset[Any]:

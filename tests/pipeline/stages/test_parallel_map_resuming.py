@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from streamrec import AUTOTUNE, Dataset
-from streamrec.testing.resuming import assert_resumes_everywhere
 from tests.effort import draws
 from tests.pipeline.stages.squares import square, square_soon
+from tests.servers.resuming import assert_resumes_everywhere
 
 
 @pytest.mark.parametrize("function", [square, square_soon])

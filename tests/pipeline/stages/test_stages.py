@@ -22,8 +22,8 @@ from streamrec import (
     encode_records,
 )
 from streamrec.example.features import Feature
-from streamrec.testing.resuming import assert_resumes_everywhere, plain
 from tests.pipeline.small_shards import ALL
+from tests.servers.resuming import assert_resumes_everywhere, plain
 
 
 def long(record: bytes) -> bool:

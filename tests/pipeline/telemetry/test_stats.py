@@ -24,8 +24,8 @@ from streamrec.pipeline.stages.select import TakeWhile
 from streamrec.pipeline.telemetry.bottleneck import CONSUMER, DISK, NETWORK, NOTHING, READING, bottleneck
 from streamrec.pipeline.telemetry.snapshots import ChainStats
 from streamrec.pipeline.telemetry.stage_names import own_line, title
-from streamrec.testing.faults import NO_FAULTS
-from streamrec.testing.objectstore import ObjectStore
+from tests.servers.faults import NO_FAULTS
+from tests.servers.objectstore import ObjectStore
 
 RECORDS = [b"%06d" % index + bytes(78) for index in range(20_000)]
 

@@ -18,7 +18,7 @@ from streamrec import (
     write_index,
     write_index_sync,
 )
-from streamrec.testing.servers import Store
+from tests.servers.real import Store
 
 RECORDS = [b"%d" % number * (number % 50) for number in range(5000)]
 

@@ -25,8 +25,8 @@ from streamrec import (
     encode_records,
     write_index_sync,
 )
-from streamrec.testing.faults import NO_FAULTS, Faults
-from streamrec.testing.objectstore import ObjectStore
+from tests.servers.faults import NO_FAULTS, Faults
+from tests.servers.objectstore import ObjectStore
 
 COUNTS = [1500, 0, 3, 2048, 40]
 

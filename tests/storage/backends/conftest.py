@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from streamrec.testing.servers import ServerError, Store, azurite
+from tests.servers.real import ServerError, Store, azurite
 
 
 @pytest.fixture(autouse=True)

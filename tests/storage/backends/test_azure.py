@@ -11,7 +11,7 @@ import pytest
 import streamrec
 from streamrec.storage.backends.fsspec import common
 from streamrec.storage.resilience.faults import Cause, TransientError
-from streamrec.testing.servers import Store
+from tests.servers.real import Store
 from tests.storage.contract import QUICK, NotExclusiveTests, Place
 
 adlfs = pytest.importorskip("adlfs")

@@ -14,8 +14,8 @@ import pytest
 
 import streamrec
 from streamrec.storage import Storages
-from streamrec.testing.servers import Store
 from tests.effort import thorough
+from tests.servers.real import Store
 from tests.storage.backends.hugging_face import REPOSITORY, hub
 from tests.storage.backends.test_chained_urls import (
     FILES,

@@ -12,8 +12,8 @@ import pytest
 
 from streamrec.storage import Storages
 from streamrec.storage.backends.http.buffered_body import BufferedBody
-from streamrec.testing.faults import Faults
-from streamrec.testing.objectstore import ObjectStore
+from tests.servers.faults import Faults
+from tests.servers.objectstore import ObjectStore
 from tests.storage.contract import QUICK, read_all
 
 DATA = bytes(range(256)) * 2_000

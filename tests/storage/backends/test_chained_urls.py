@@ -19,8 +19,8 @@ from fsspec.asyn import AsyncFileSystem
 import streamrec
 from streamrec.errors import CorruptRecordError, NotFoundError, StorageError, UnsupportedOperationError
 from streamrec.storage import Storages
-from streamrec.testing.servers import Store, ftp, sftp
 from tests.effort import thorough
+from tests.servers.real import Store, ftp, sftp
 from tests.storage.backends.hugging_face import REPOSITORY, Hub, hub
 from tests.storage.contract import QUICK, read_all
 

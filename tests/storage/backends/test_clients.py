@@ -14,7 +14,7 @@ from streamrec import TFRecordDataset, TFRecordWriter
 from streamrec.storage import Storages
 from streamrec.storage.backends import clients, s3
 from streamrec.storage.backends.clients import key_of
-from streamrec.testing.servers import Store
+from tests.servers.real import Store
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from s3fs import S3FileSystem
 from streamrec import TFRecordDataset, encode_records
 from streamrec.errors import MissingExtraError, StorageError
 from streamrec.storage import Storages
-from streamrec.testing.servers import Store
+from tests.servers.real import Store
 from tests.storage.contract import NotExclusiveTests, Place
 
 

@@ -10,7 +10,7 @@ from gcsfs.core import GCSFileSystem
 
 from streamrec.errors import NotFoundError, StorageError
 from streamrec.storage import Storage
-from streamrec.testing.servers import Store
+from tests.servers.real import Store
 from tests.storage.contract import DATA, PART, Place, ReadingTests, StorageTests, kill_while_writing, read_all
 from tests.storage.roundtrip import check
 

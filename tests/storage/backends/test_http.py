@@ -12,7 +12,7 @@ from fsspec.implementations.http import HTTPFileSystem
 
 from streamrec.errors import PermissionDeniedError
 from streamrec.storage import Storage, Storages
-from streamrec.testing.servers import Store
+from tests.servers.real import Store
 from tests.storage.contract import DATA, Place, ReadOnlyTests, read_all
 
 

@@ -9,9 +9,9 @@ from uuid import uuid4
 import pytest
 
 from streamrec import CorruptRecordError, NotFoundError, ShardWriter, StorageError, TFRecordDataset, encode_records
-from streamrec.testing.faults import Faults
-from streamrec.testing.proxy import FaultProxy
-from streamrec.testing.servers import Store
+from tests.servers.faults import Faults
+from tests.servers.proxy import FaultProxy
+from tests.servers.real import Store
 from tests.storage.contract import QUICK, NotExclusiveTests, Place
 
 FsspecStore = pytest.importorskip("obstore.fsspec").FsspecStore

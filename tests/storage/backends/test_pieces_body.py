@@ -18,8 +18,8 @@ from streamrec.storage import Storages
 from streamrec.storage.backends import fast_path
 from streamrec.storage.backends.http import pieces_body
 from streamrec.storage.backends.http.pieces_body import CHUNK_BYTES, PiecesBody
-from streamrec.testing.servers import Store, moto
 from tests.effort import draws
+from tests.servers.real import Store, moto
 from tests.storage.contract import QUICK, read_all
 
 PART = 5 << 20

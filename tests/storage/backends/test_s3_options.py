@@ -21,8 +21,8 @@ import streamrec
 from streamrec.storage import Storages
 from streamrec.storage.backends import fast_path
 from streamrec.storage.backends.s3.repeated_gets import RepeatedGets
-from streamrec.testing.servers import Store, moto, nginx
 from tests.effort import OTHER_CLIENT, newest
+from tests.servers.real import Store, moto, nginx
 from tests.storage.contract import QUICK
 from tests.storage.roundtrip import check
 

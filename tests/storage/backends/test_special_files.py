@@ -13,7 +13,7 @@ import streamrec
 from streamrec import ShardWriter, StorageError, TFRecordDataset, TFRecordWriter, encode_records
 from streamrec.storage import Storages
 from streamrec.storage.uploads import upload as uploads
-from streamrec.testing.servers import Store
+from tests.servers.real import Store
 from tests.storage.contract import read_all
 
 RECORDS = [b"%d" % number * (number % 50) for number in range(20_000)]

@@ -18,7 +18,7 @@ from streamrec.storage import Storage, Storages
 from streamrec.storage.backends.fast_path import FastPath
 from streamrec.storage.backends.http import openssl, take_over, tls_body
 from streamrec.storage.uploads.checksums import encoded
-from streamrec.testing.servers import Store, seaweedfs
+from tests.servers.real import Store, seaweedfs
 from tests.storage.contract import QUICK, read_all
 
 PART = 5 << 20

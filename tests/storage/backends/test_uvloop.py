@@ -9,7 +9,7 @@ import pytest
 from streamrec.storage import Storages
 from streamrec.storage.backends.fast_path import FastPath
 from streamrec.storage.backends.http import take_over
-from streamrec.testing.servers import Store
+from tests.servers.real import Store
 from tests.storage.backends.test_tls import store
 from tests.storage.contract import QUICK, read_all
 

@@ -22,10 +22,10 @@ from streamrec.storage.reading.range_plan import FIRST_RANGE
 from streamrec.storage.reading.stream import ResumingStream
 from streamrec.storage.resilience.hedging import FIRST_BYTE_FLOOR, Hedging
 from streamrec.storage.resilience.traffic import Traffic
-from streamrec.testing.faults import NO_FAULTS, Faults
-from streamrec.testing.objectstore import ObjectStore
 from streamrec.tfrecord import encode_records
 from tests.effort import draws
+from tests.servers.faults import NO_FAULTS, Faults
+from tests.servers.objectstore import ObjectStore
 from tests.storage.contract import read_all
 from tests.storage.reading.scattered import Asked, Scattered, landing, request_of
 

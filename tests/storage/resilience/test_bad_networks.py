@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from streamrec import RetryPolicy, TFRecordDataset, encode_records
-from streamrec.testing.faults import NO_FAULTS, Faults
-from streamrec.testing.objectstore import ObjectStore
+from tests.servers.faults import NO_FAULTS, Faults
+from tests.servers.objectstore import ObjectStore
 
 SHARDS = [[os.urandom(2000) + bytes([shard]) for _ in range(800)] for shard in range(8)]
 POLICY = RetryPolicy(attempts=12, backoff_base=0.01, backoff_cap=0.1, stall_timeout=1.0)

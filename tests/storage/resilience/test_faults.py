@@ -20,7 +20,7 @@ from streamrec.errors import (
     ThrottledError,
 )
 from streamrec.storage import RetryPolicy, Storage, Storages
-from streamrec.testing.servers import Store
+from tests.servers.real import Store
 from tests.storage.contract import read_all
 from tests.storage.faultproxy import Fault, FaultProxy, Request, status
 

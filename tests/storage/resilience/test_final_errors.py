@@ -9,8 +9,8 @@ import pytest
 
 from streamrec import NotFoundError, PermissionDeniedError, StorageError
 from streamrec.storage import Storage, Storages
-from streamrec.testing.objectstore import ObjectStore
-from streamrec.testing.servers import Store
+from tests.servers.objectstore import ObjectStore
+from tests.servers.real import Store
 from tests.storage.faultproxy import FaultProxy, status
 
 

@@ -15,9 +15,9 @@ from streamrec import TFRecordDataset, encode_records
 from streamrec.storage import RetryPolicy, Storages
 from streamrec.storage.resilience.hedging import EARNS, FIRST_BYTE_FLOOR, SAVED, STALL_FLOOR, Hedging, Recent
 from streamrec.storage.resilience.traffic import Traffic
-from streamrec.testing.faults import NO_FAULTS, Faults, decide
-from streamrec.testing.objectstore import ObjectStore
 from tests.effort import thorough
+from tests.servers.faults import NO_FAULTS, Faults, decide
+from tests.servers.objectstore import ObjectStore
 from tests.storage.contract import read_all
 
 RECORDS = [os.urandom(1000) for _ in range(3000)]

@@ -17,8 +17,8 @@ from streamrec import TFRecordDataset, ThrottledError, encode_records
 from streamrec.storage import RetryPolicy, Storages
 from streamrec.storage.resilience.limiter import HOLD_CAP, LEAST_RATE, Limiter, RequestRate
 from streamrec.storage.resilience.traffic import Traffic
-from streamrec.testing.objectstore import ObjectStore
 from tests.effort import draws
+from tests.servers.objectstore import ObjectStore
 from tests.storage.contract import read_all
 from tests.storage.faultproxy import Fault, FaultProxy, Request, status
 

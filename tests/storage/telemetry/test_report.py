@@ -11,8 +11,8 @@ from streamrec import TFRecordDataset, encode_records
 from streamrec.storage import RetryPolicy, Statistics, Storages
 from streamrec.storage.resilience.faults import Cause
 from streamrec.storage.telemetry.report import Reporter, lines
-from streamrec.testing.faults import NO_FAULTS
-from streamrec.testing.objectstore import ObjectStore
+from tests.servers.faults import NO_FAULTS
+from tests.servers.objectstore import ObjectStore
 
 DATA = encode_records([b"x" * 100] * 5_000)
 

@@ -15,9 +15,9 @@ from streamrec.storage import RetryPolicy, Storages, collecting
 from streamrec.storage.reading.stream import ResumingStream
 from streamrec.storage.resilience.faults import Cause
 from streamrec.storage.telemetry.statistics import BOUNDS, Counts, Histogram, Statistics, Tally
-from streamrec.testing.faults import NO_FAULTS, Faults
-from streamrec.testing.objectstore import ObjectStore
-from streamrec.testing.servers import Store
+from tests.servers.faults import NO_FAULTS, Faults
+from tests.servers.objectstore import ObjectStore
+from tests.servers.real import Store
 from tests.storage.contract import read_all
 from tests.storage.reading.scattered import Scattered
 

@@ -19,7 +19,7 @@ from streamrec.storage import RetryPolicy, Storage, Storages
 from streamrec.storage.backend import Sent
 from streamrec.storage.backends.s3.checks import StoredPart, difference
 from streamrec.storage.uploads.checksums import encoded
-from streamrec.testing.servers import Store
+from tests.servers.real import Store
 from tests.storage.contract import read_all
 from tests.storage.faultproxy import Fault, FaultProxy, Request, status
 

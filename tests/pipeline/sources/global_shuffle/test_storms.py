@@ -10,8 +10,8 @@ import pytest
 
 import streamrec
 from streamrec import RetryPolicy, TFRecordDataset, encode_records, write_index_sync
-from streamrec.testing.faults import NO_FAULTS, Faults
-from streamrec.testing.objectstore import ObjectStore
+from tests.servers.faults import NO_FAULTS, Faults
+from tests.servers.objectstore import ObjectStore
 
 POLICY = RetryPolicy(attempts=30, backoff_base=0.01, backoff_cap=0.05, stall_timeout=0.5)
 STORMS = {

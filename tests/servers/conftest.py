@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from streamrec.testing.objectstore import ObjectStore
+from tests.servers.objectstore import ObjectStore
 
 
 @pytest.fixture(autouse=True)

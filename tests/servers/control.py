@@ -21,8 +21,8 @@ from collections import Counter
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from streamrec.testing.faults import NO_FAULTS, Fate, Faults, Kind, decide
-from streamrec.testing.requestlog import Counters, Entry, RequestLog
+from tests.servers.faults import NO_FAULTS, Fate, Faults, Kind, decide
+from tests.servers.requestlog import Counters, Entry, RequestLog
 
 __all__ = ["CONTROL_PATH", "FaultControl", "RemoteControl"]
 
@@ -61,7 +61,7 @@ class FaultControl:
         if method == "GET" and target == f"{CONTROL_PATH}/log":
             return 200, json.dumps([dataclasses.asdict(entry) for entry in self.log.entries()]).encode()
         if method not in ("GET", "POST") or target != CONTROL_PATH:
-            return 404, json.dumps({"error": f"no {method} {target}; see streamrec.testing.control"}).encode()
+            return 404, json.dumps({"error": f"no {method} {target}; see tests.servers.control"}).encode()
         try:
             orders = json.loads(body) if method == "POST" else {}
             told = self._obey(orders)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec.testing.faults import FAULTS_OF, NO_FAULTS, Faults, Kind, decide
+from tests.servers.faults import FAULTS_OF, NO_FAULTS, Faults, Kind, decide
 
 kinds = st.sampled_from(get_args(Kind))
 wet = st.builds(

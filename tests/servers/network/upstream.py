@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from streamrec.testing.network.http1 import Reader
-from streamrec.testing.network.server import Server
+from tests.servers.network.http1 import Reader
+from tests.servers.network.server import Server
 
 __all__ = ["Link", "Links", "UpstreamError"]
 

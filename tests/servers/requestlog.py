@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from streamrec.testing.faults import Kind
+from tests.servers.faults import Kind
 
 __all__ = ["Counters", "Entry", "RequestLog", "repeated_bytes"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from streamrec.testing.faults import Kind
+from tests.servers.faults import Kind
 
 __all__ = ["Op", "Route", "route"]
 

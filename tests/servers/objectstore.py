@@ -4,10 +4,10 @@ r"""A simulated object store: a directory served as S3 and as Google Cloud Stora
 
 It answers GET, HEAD and listings over real HTTP/1.1, as fast as `sendfile` or as slow as you say, and with
 faults drawn from a seed. Requests may be signed or not; nothing is checked. Nothing can be written over
-HTTP: write files into the directory (for uploads put `streamrec.testing.proxy` in front of a real server).
+HTTP: write files into the directory (for uploads put `tests.servers.proxy` in front of a real server).
 
 >>> import pathlib, tempfile, urllib.request
->>> from streamrec.testing.faults import Faults
+>>> from tests.servers.faults import Faults
 >>> directory = tempfile.TemporaryDirectory()
 >>> bucket = pathlib.Path(directory.name, "bucket")
 >>> bucket.mkdir()
@@ -26,7 +26,7 @@ b'\xcd34'
 
 As a program it prints its URL and serves until it is interrupted:
 
-    python -m streamrec.testing.objectstore --root DIR --port 0 --faults '{"rate": 60e6}'
+    python -m tests.servers.objectstore --root DIR --port 0 --faults '{"rate": 60e6}'
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from streamrec.testing.faults import NO_FAULTS, Faults
-from streamrec.testing.network import wire
-from streamrec.testing.network.fault_server import Exchange, FaultServer, discard_body, error_body
-from streamrec.testing.network.http1 import Fields, field, window
-from streamrec.testing.network.shapes import Shape, shape
-from streamrec.testing.program import run
-from streamrec.testing.store import gcs_responses, s3_responses
-from streamrec.testing.store.listing import Found, buckets, locate, objects, page
-from streamrec.testing.store.versions import Version, Versions
+from tests.servers.faults import NO_FAULTS, Faults
+from tests.servers.network import wire
+from tests.servers.network.fault_server import Exchange, FaultServer, discard_body, error_body
+from tests.servers.network.http1 import Fields, field, window
+from tests.servers.network.shapes import Shape, shape
+from tests.servers.program import run
+from tests.servers.store import gcs_responses, s3_responses
+from tests.servers.store.listing import Found, buckets, locate, objects, page
+from tests.servers.store.versions import Version, Versions
 
 __all__ = ["ObjectStore"]
 
@@ -262,7 +262,7 @@ def _finish(exchange: Exchange, body: Shape) -> bool:
 
 if __name__ == "__main__":
     run(
-        "python -m streamrec.testing.objectstore",
+        "python -m tests.servers.objectstore",
         {"--root": "the directory whose directories are the buckets"},
         lambda options, faults, port: ObjectStore(options["root"], faults, port),
     )

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from streamrec.testing.control import RemoteControl
-from streamrec.testing.faults import NO_FAULTS
-from streamrec.testing.objectstore import ObjectStore
-from streamrec.testing.plainclient import ask
-from streamrec.testing.program import ServerProcess
+from tests.servers.control import RemoteControl
+from tests.servers.faults import NO_FAULTS
+from tests.servers.objectstore import ObjectStore
+from tests.servers.plainclient import ask
+from tests.servers.program import ServerProcess
 
 KEY = "/bucket/dir/key"
-STORE = "streamrec.testing.objectstore"
+STORE = "tests.servers.objectstore"
 
 
 @pytest.fixture
@@ -47,8 +47,8 @@ def test_it_serves_and_is_switched_from_here(process: ServerProcess, content: by
 def test_it_ends_with_whoever_holds_it(root: Path) -> None:
     code = """if True:
         import os, sys
-        from streamrec.testing.program import ServerProcess
-        process = ServerProcess("streamrec.testing.objectstore", ("--root", sys.argv[1]))
+        from tests.servers.program import ServerProcess
+        process = ServerProcess("tests.servers.objectstore", ("--root", sys.argv[1]))
         print(process.pid, process.url, flush=True)
         os.kill(os.getpid(), 9)
     """
@@ -91,7 +91,7 @@ def test_it_can_be_pinned(root: Path) -> None:
 
 def test_the_proxy_is_a_program_too(store: ObjectStore, content: bytes) -> None:
     with ServerProcess(
-        "streamrec.testing.proxy", ("--target", store.url), replace(NO_FAULTS, truncate=1.0, at=0.5)
+        "tests.servers.proxy", ("--target", store.url), replace(NO_FAULTS, truncate=1.0, at=0.5)
     ) as proxy:
         assert ask(proxy.url, KEY).body == content[:150_000]
         proxy.faults = NO_FAULTS

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
-from streamrec.testing.store.listing import Found, Page
+from tests.servers.store.listing import Found, Page
 
 __all__ = ["bucket_json", "buckets_json", "error_json", "list_json", "object_json", "start_of"]
 

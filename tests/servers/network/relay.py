@@ -1,4 +1,4 @@
-"""Relay: what the proxy makes of a request and of its answer. Pure; `streamrec.testing.proxy` does the
+"""Relay: what the proxy makes of a request and of its answer. Pure; `tests.servers.proxy` does the
 sending.
 
 A field that belongs to one connection (RFC 9110, 7.6.1) is not passed on. Everything else keeps its order
@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from streamrec.testing.faults import Fate, Kind
-from streamrec.testing.network.http1 import Fields, Framing, Request, Response, field
-from streamrec.testing.network.shapes import Piece, Shape, shape
-from streamrec.testing.store.routes import Route
+from tests.servers.faults import Fate, Kind
+from tests.servers.network.http1 import Fields, Framing, Request, Response, field
+from tests.servers.network.shapes import Piece, Shape, shape
+from tests.servers.store.routes import Route
 
 __all__ = ["answer_fields", "first_byte", "forwarded", "picked", "refusal", "shaped", "upload_limit"]
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec.testing.faults import FAULTS_OF, Fate
-from streamrec.testing.network.http1 import BadRequestError, Request, parse_request, parse_response, window
-from streamrec.testing.network.relay import forwarded, picked, upload_limit
-from streamrec.testing.network.shapes import Piece, shape
-from streamrec.testing.requestlog import Entry, repeated_bytes
-from streamrec.testing.store.listing import Found, page
-from streamrec.testing.store.routes import route
+from tests.servers.faults import FAULTS_OF, Fate
+from tests.servers.network.http1 import BadRequestError, Request, parse_request, parse_response, window
+from tests.servers.network.relay import forwarded, picked, upload_limit
+from tests.servers.network.shapes import Piece, shape
+from tests.servers.requestlog import Entry, repeated_bytes
+from tests.servers.store.listing import Found, page
+from tests.servers.store.routes import route
 
 shares = st.floats(0, 1, exclude_max=True)
 

@@ -16,14 +16,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from streamrec.bridge.latch import Latch
-from streamrec.testing.control import RemoteControl
-from streamrec.testing.faults import NO_FAULTS, Faults
-from streamrec.testing.network.fault_server import FaultServer
-from streamrec.testing.requestlog import Counters, Entry
+from tests.servers.control import RemoteControl
+from tests.servers.faults import NO_FAULTS, Faults
+from tests.servers.network.fault_server import FaultServer
+from tests.servers.requestlog import Counters, Entry
 
 __all__ = ["ServerProcess", "run"]
 
@@ -40,7 +41,7 @@ def run(name: str, needed: Mapping[str, str], make: Callable[[dict[str, str], Fa
     for option, meaning in needed.items():
         parser.add_argument(option, required=True, help=meaning)
     parser.add_argument("--port", type=int, default=0, help="0, the default, lets the system choose")
-    parser.add_argument("--faults", default="", help="JSON of streamrec.testing.faults.Faults; none by default")
+    parser.add_argument("--faults", default="", help="JSON of tests.servers.faults.Faults; none by default")
     parser.add_argument("--with-parent", action="store_true", help="end when standard input ends")
     given = vars(parser.parse_args())
     faults = Faults.from_dict(json.loads(given["faults"])) if given["faults"] else NO_FAULTS
@@ -54,6 +55,12 @@ def run(name: str, needed: Mapping[str, str], make: Callable[[dict[str, str], Fa
         ending.wait()
 
 
+def environment() -> dict[str, str]:
+    """That of a process which finds these modules, whatever its directory is."""
+    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
 def _until_eof(ending: Latch) -> None:
     with contextlib.suppress(OSError):
         while os.read(0, 4096):
@@ -65,7 +72,7 @@ class ServerProcess:
     """A store or a proxy in a process of its own, which dies with this one; a context manager that ends it.
 
     Args:
-        module: "streamrec.testing.objectstore" or "streamrec.testing.proxy".
+        module: "tests.servers.objectstore" or "tests.servers.proxy".
         options: Its command line beside the faults, such as ("--root", directory).
         faults: In force at the start.
         cpus: The processors that it may run on (Linux); None is all.
@@ -75,7 +82,7 @@ class ServerProcess:
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as root:
-    ...     with ServerProcess("streamrec.testing.objectstore", ("--root", root)) as store:
+    ...     with ServerProcess("tests.servers.objectstore", ("--root", root)) as store:
     ...         store.faults = Faults(unavailable=1.0)
     ...         store.faults.unavailable
     1.0
@@ -98,7 +105,9 @@ class ServerProcess:
             json.dumps(faults.to_dict()),
         ]
         with contextlib.nullcontext() if cpus is None else _on(cpus):
-            self._process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            self._process = subprocess.Popen(
+                line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
+            )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().strip()

@@ -1,4 +1,4 @@
-"""A fault proxy: the faults of `streamrec.testing.faults` in front of a real server, uploads included.
+"""A fault proxy: the faults of `tests.servers.faults` in front of a real server, uploads included.
 
     client  ->  FaultProxy on 127.0.0.1  ->  SeaweedFS, fake-gcs-server, ... over http
 
@@ -17,7 +17,7 @@ the answer. What differs from the simulated store, because the real server answe
 * How far a resumable upload is, the proxy answers itself: fake-gcs-server cannot (see `sessions.py`).
 
 >>> import pathlib, tempfile, urllib.request
->>> from streamrec.testing.objectstore import ObjectStore
+>>> from tests.servers.objectstore import ObjectStore
 >>> with tempfile.TemporaryDirectory() as root:
 ...     pathlib.Path(root, "bucket").mkdir()
 ...     _ = pathlib.Path(root, "bucket", "key").write_bytes(b"0123456789")
@@ -27,19 +27,19 @@ b'01234'
 
 As a program it prints its URL and serves until it is interrupted:
 
-    python -m streamrec.testing.proxy --target http://127.0.0.1:8333 --port 0 --faults '{"reset": 0.2}'
+    python -m tests.servers.proxy --target http://127.0.0.1:8333 --port 0 --faults '{"reset": 0.2}'
 """
 
 from __future__ import annotations
 
-from streamrec.testing.faults import NO_FAULTS, Faults
-from streamrec.testing.network import relay, wire
-from streamrec.testing.network.fault_server import Exchange, FaultServer, discard_body, error_body
-from streamrec.testing.network.http1 import BadRequestError, Request, Response, field, parse_response, request_head
-from streamrec.testing.network.shapes import Shape
-from streamrec.testing.network.upstream import Link, Links, UpstreamError
-from streamrec.testing.program import run
-from streamrec.testing.store.sessions import Sessions
+from tests.servers.faults import NO_FAULTS, Faults
+from tests.servers.network import relay, wire
+from tests.servers.network.fault_server import Exchange, FaultServer, discard_body, error_body
+from tests.servers.network.http1 import BadRequestError, Request, Response, field, parse_response, request_head
+from tests.servers.network.shapes import Shape
+from tests.servers.network.upstream import Link, Links, UpstreamError
+from tests.servers.program import run
+from tests.servers.store.sessions import Sessions
 
 __all__ = ["FaultProxy"]
 
@@ -212,7 +212,7 @@ def _finish(exchange: Exchange, response: Response, link: Link, body: Shape, sen
 
 if __name__ == "__main__":
     run(
-        "python -m streamrec.testing.proxy",
+        "python -m tests.servers.proxy",
         {"--target": "the real server, http://host:port"},
         lambda options, faults, port: FaultProxy(options["target"], faults, port),
     )

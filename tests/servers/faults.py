@@ -159,7 +159,7 @@ class Faults:
         """
         unknown = sorted(set(fields) - {field.name for field in dataclasses.fields(cls)})
         if unknown:
-            raise ValueError(f"there is no fault {unknown[0]!r}; see streamrec.testing.faults.Faults")
+            raise ValueError(f"there is no fault {unknown[0]!r}; see tests.servers.faults.Faults")
         try:
             return cls(**fields)
         except TypeError as exc:  # a string where a number is due

@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from streamrec.testing.faults import NO_FAULTS, Faults
-from streamrec.testing.network.http1 import Reader, Request, parse_request
-from streamrec.testing.network.server import Server
-from streamrec.testing.objectstore import ObjectStore
-from streamrec.testing.plainclient import ask
-from streamrec.testing.proxy import FaultProxy
-from streamrec.testing.requestlog import Entry, repeated_bytes
+from tests.servers.faults import NO_FAULTS, Faults
+from tests.servers.network.http1 import Reader, Request, parse_request
+from tests.servers.network.server import Server
+from tests.servers.objectstore import ObjectStore
+from tests.servers.plainclient import ask
+from tests.servers.proxy import FaultProxy
+from tests.servers.requestlog import Entry, repeated_bytes
 
 KEY = "/bucket/dir/key"
 RANGE = {"Range": "bytes=100000-199999"}

@@ -14,9 +14,9 @@ import pytest
 import s3fs
 from botocore.exceptions import BotoCoreError, ClientError
 
-from streamrec.testing.faults import NO_FAULTS
-from streamrec.testing.proxy import FaultProxy
-from streamrec.testing.servers import Store
+from tests.servers.faults import NO_FAULTS
+from tests.servers.proxy import FaultProxy
+from tests.servers.real import Store
 
 PARTS = (b"a" * (5 << 20), b"b" * (5 << 20), b"c" * 100_000)
 FAILURES = (OSError, aiohttp.ClientError, BotoCoreError, ClientError)

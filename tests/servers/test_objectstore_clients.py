@@ -13,8 +13,8 @@ import gcsfs.core
 import pytest
 import s3fs
 
-from streamrec.testing.faults import NO_FAULTS
-from streamrec.testing.objectstore import ObjectStore
+from tests.servers.faults import NO_FAULTS
+from tests.servers.objectstore import ObjectStore
 
 ONCE = {"retries": {"total_max_attempts": 1, "mode": "standard"}}
 

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec.testing.faults import FAULTS_OF, NO_FAULTS, Faults
-from streamrec.testing.objectstore import ObjectStore
-from streamrec.testing.plainclient import ask
-from streamrec.testing.requestlog import Entry, repeated_bytes
 from tests.effort import draws
+from tests.servers.faults import FAULTS_OF, NO_FAULTS, Faults
+from tests.servers.objectstore import ObjectStore
+from tests.servers.plainclient import ask
+from tests.servers.requestlog import Entry, repeated_bytes
 
 KEY = "/bucket/dir/key"
 MEDIA = "/download/storage/v1/b/bucket/o/dir%2Fkey?alt=media"

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from streamrec.testing.network.http1 import Request, Response
-from streamrec.testing.network.http1 import field as header
+from tests.servers.network.http1 import Request, Response
+from tests.servers.network.http1 import field as header
 
 __all__ = ["Sessions"]
 

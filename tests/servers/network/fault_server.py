@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from streamrec.testing.control import CONTROL_PATH, FaultControl
-from streamrec.testing.faults import NO_FAULTS, Fate, Faults
-from streamrec.testing.network import wire
-from streamrec.testing.network.http1 import (
+from tests.servers.control import CONTROL_PATH, FaultControl
+from tests.servers.faults import NO_FAULTS, Fate, Faults
+from tests.servers.network import wire
+from tests.servers.network.http1 import (
     BadRequestError,
     Fields,
     Reader,
@@ -26,10 +26,10 @@ from streamrec.testing.network.http1 import (
     parse_request,
     response_head,
 )
-from streamrec.testing.network.server import Server
-from streamrec.testing.requestlog import Counters, Entry, RequestLog
-from streamrec.testing.store import gcs_responses, s3_responses
-from streamrec.testing.store.routes import Route, route
+from tests.servers.network.server import Server
+from tests.servers.requestlog import Counters, Entry, RequestLog
+from tests.servers.store import gcs_responses, s3_responses
+from tests.servers.store.routes import Route, route
 
 __all__ = ["Exchange", "FaultServer", "discard_body", "error_body"]
 

@@ -9,8 +9,8 @@ from email.utils import formatdate
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
-from streamrec.testing.network.http1 import Fields
-from streamrec.testing.store.listing import Found, Page
+from tests.servers.network.http1 import Fields
+from tests.servers.store.listing import Found, Page
 
 __all__ = ["buckets_xml", "error_xml", "list_xml", "object_fields", "start_of"]
 

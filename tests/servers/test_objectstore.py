@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 import pytest
 
 import streamrec
-from streamrec.testing.faults import NO_FAULTS
-from streamrec.testing.network import wire
-from streamrec.testing.objectstore import ObjectStore
-from streamrec.testing.plainclient import ask
+from tests.servers.faults import NO_FAULTS
+from tests.servers.network import wire
+from tests.servers.objectstore import ObjectStore
+from tests.servers.plainclient import ask
 
 KEY = "/bucket/dir/key"
 MEDIA = "/download/storage/v1/b/bucket/o/dir%2Fkey?alt=media"

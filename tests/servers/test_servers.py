@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from streamrec.testing.servers import _running
+from tests.servers.real import _running
 
 
 @pytest.mark.timeout(60)

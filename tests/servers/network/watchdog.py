@@ -2,7 +2,7 @@
 
 Usage: `watchdog.py DIRECTORY COMMAND...`, with a pipe as standard input. When a byte comes, or the pipe
 closes (the parent crashed or was killed), the server is killed and the directory is removed. Run as a
-script by `streamrec.testing.servers`; imports nothing but the standard library.
+script by `tests.servers.real`; imports nothing but the standard library.
 """
 
 import shutil
