@@ -170,7 +170,7 @@ class StorageTimeoutError(StorageError, TimeoutError):
 
 
 class ObjectChangedError(StorageError):
-    """The object was replaced while it was being read. Final: what was read and what would follow don't fit."""
+    """The object was replaced while it was being read, or since it was listed. Final: list it or read it again."""
 
 
 class UnsupportedOperationError(StorageError):
@@ -190,7 +190,7 @@ class MissingExtraError(StreamrecError, ImportError):
 
 
 class ManifestError(StreamrecError, ValueError):
-    """A manifest that cannot be read: no JSON, another format, or a newer version than this streamrec knows."""
+    """A manifest or an index that is damaged, is of a newer version, leads elsewhere, or is not that of the shards."""
 
 
 class PositionMismatchError(StreamrecError, ValueError):

@@ -12,11 +12,13 @@ from typing import Any, Final
 import click
 
 __all__ = [
+    "Sources",
     "as_json",
     "examples",
     "features",
     "parsed_names",
     "parsed_size",
+    "shard_root",
     "shown",
     "sources",
     "storage_options",
@@ -28,6 +30,8 @@ CREDENTIALS: Final = ("key", "secret", "token", "username", "password", "account
 """Options that are never numbers."""
 
 SECRET: Final = re.compile("secret|token|password|account_key|connection_string", re.IGNORECASE)
+
+SHARD_ROOT: Final = "streamrec.shard_root"
 
 UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
@@ -126,9 +130,43 @@ def parsed_size(_: click.Context, parameter: click.Parameter, text: str | None) 
     return size
 
 
+class Sources(tuple[str, ...]):
+    """The names that were typed.
+
+    Attributes:
+        shard_root: The directory that manifests among them may name shards in, besides their own; None for none.
+    """
+
+    shard_root: str | None = None
+
+    @classmethod
+    def typed(cls, context: click.Context, _: click.Parameter, names: Sequence[str]) -> Sources:
+        """The names of an argument, with the `--shard-root` of the same command."""
+        found = cls(names)
+        found.shard_root = context.meta.get(SHARD_ROOT)
+        return found
+
+
+def shard_root(function: Decorated) -> Decorated:
+    """Adds `--shard-root URL`, which `Sources` take."""
+
+    def keep(context: click.Context, _: click.Parameter, value: str | None) -> None:
+        context.meta[SHARD_ROOT] = value
+
+    return click.option(
+        "--shard-root",
+        metavar="URL",
+        is_eager=True,
+        expose_value=False,
+        callback=keep,
+        help="The directory of the shards that a manifest or an index names, where it is not its own.",
+    )(function)
+
+
 def sources(function: Decorated) -> Decorated:
-    """Adds SOURCE..., at least one."""
-    return click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")(function)
+    """Adds SOURCE..., at least one, and `--shard-root`."""
+    argument = click.argument("sources", nargs=-1, required=True, metavar="SOURCE...", callback=Sources.typed)
+    return argument(shard_root(function))
 
 
 def as_json(function: Decorated) -> Decorated:

@@ -12,10 +12,11 @@ import anyio
 import streamrec
 from streamrec.cli.progress import Meter
 from streamrec.cli.sources import Found, storages_for
-from streamrec.shards import ReadOptions
+from streamrec.pipeline import read_portions
+from streamrec.shards import Expected, Portion, ReadOptions
 from streamrec.tfrecord import LONG_BYTES
 
-__all__ = ["PARALLEL", "batches", "blocks", "map_concurrently", "open_to_scan", "run", "total_bytes"]
+__all__ = ["PARALLEL", "batches", "blocks", "map_concurrently", "open_found", "open_to_scan", "run", "total_bytes"]
 
 PARALLEL: Final = 8
 """Shards that are read at the same time."""
@@ -81,26 +82,50 @@ async def map_concurrently(
 
 @asynccontextmanager
 async def open_to_scan(
-    path: str, storage_options: Mapping[str, Any], **how: Any
+    shard: Found, storage_options: Mapping[str, Any], **how: Any
 ) -> AsyncIterator[streamrec.ShardReader]:
     """Opens a shard whose records are counted or checked: those above LONG_BYTES take no more memory than a block.
 
     Args:
-        path: Its URL.
+        shard: The shard, which must be as it was listed.
         storage_options: Of its store.
         how: Passed to `ReadOptions`.
     """
     async with storages_for(storage_options) as storages:
         options = ReadOptions(long_bytes=LONG_BYTES, **how)
-        reader = await streamrec.ShardReader.open(await storages.at(path), path, options)
+        storage = await storages.at(shard.path)
+        reader = await streamrec.ShardReader.open(storage, shard.path, options, expected=shard.expected)
         try:
             yield reader
         finally:
             await reader.aclose()
 
 
-async def blocks(reader: streamrec.ShardReader, meter: Meter | None = None) -> AsyncIterator[streamrec.Frames]:
-    """The blocks of one shard; the meter is on_bytes_read of the bytes as they lie in the store."""
+@asynccontextmanager
+async def open_found(shard: Found, **reading: Any) -> AsyncIterator[streamrec.ShardReader]:
+    """Opens a shard, which must be as it was listed or as the manifest says; arguments as for `open_shard`.
+
+    Raises:
+        ObjectChangedError, ManifestError: It has another size or version.
+    """
+    async with streamrec.open_shard(shard.path, **reading) as reader:
+        shard.expected.check(reader.info)
+        yield reader
+
+
+async def blocks(
+    reader: streamrec.ShardReader, meter: Meter | None = None, expected: Expected | None = None
+) -> AsyncIterator[streamrec.Frames]:
+    """The blocks of one shard.
+
+    Args:
+        reader: The shard.
+        meter: Told of the bytes that were read, as they are stored.
+        expected: What the number of its records is compared with, where it is read from its beginning to its end.
+
+    Raises:
+        ManifestError: It has another number of records than the manifest says.
+    """
     done = 0
     async for frames in reader.frames():
         yield frames
@@ -108,6 +133,8 @@ async def blocks(reader: streamrec.ShardReader, meter: Meter | None = None) -> A
             now = reader.statistics.bytes if reader.compression_type else reader.place.offset
             meter.add(now - done)
             done = now
+    if expected is not None and not reader.skipped:
+        expected.check_records(reader.path, reader.place.record)
 
 
 async def batches(
@@ -126,7 +153,8 @@ async def batches(
         on_bytes_read: Called with how many bytes were read in all.
         reading: Passed to `TFRecordDataset`.
     """
-    dataset = streamrec.TFRecordDataset([shard.path for shard in shards], storage_options=options, **reading)
+    portions = [Portion(shard.path, expected=shard.expected) for shard in shards]
+    dataset = read_portions(portions, storage_options=options, **reading)
     size = int(max(1, min(1 << 16, BATCH_BYTES / max(record_bytes, 1))))
     async with aclosing(dataset.batch(size).with_options(memory_budget=16 * BATCH_BYTES).aiterate()) as taken:
         async for frames in taken:

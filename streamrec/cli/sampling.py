@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, Final
 
 import streamrec
-from streamrec.cli.reading import map_concurrently
+from streamrec.cli.reading import map_concurrently, open_found
 from streamrec.cli.records import kind_of_all
 from streamrec.cli.sources import Found
 from streamrec.interchange import Kind
@@ -71,7 +71,7 @@ async def first_records(shard: Found, storage_options: Mapping[str, Any]) -> tup
     """The first records of a shard, and how it is compressed."""
     taken: list[bytes] = []
     nbytes = 0
-    async with streamrec.open_shard(shard.path, storage_options=storage_options, block_bytes=1 << 16) as reader:
+    async with open_found(shard, storage_options=storage_options, block_bytes=1 << 16) as reader:
         async for frames in reader.frames():
             for record in islice(frames, RECORDS - len(taken)):
                 taken.append(record)

@@ -64,7 +64,7 @@ async def scan(
         meter: Is told of the bytes that were read.
     """
     async with AsyncExitStack() as stack:
-        reader = await stack.enter_async_context(open_to_scan(shard.path, storage_options, on_error="resync"))
+        reader = await stack.enter_async_context(open_to_scan(shard, storage_options, on_error="resync"))
         writer = None
         if copy is not None:
             writer = streamrec.ShardWriter(copy, reader.compression_type, storage_options=storage_options)

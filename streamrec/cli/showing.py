@@ -12,11 +12,12 @@ from typing import Any, Literal, NamedTuple
 import click
 
 import streamrec
+from streamrec.cli.options import Sources
 from streamrec.cli.output import print_line, print_record
 from streamrec.cli.progress import progress
-from streamrec.cli.reading import blocks, total_bytes
+from streamrec.cli.reading import blocks, open_found, total_bytes
 from streamrec.cli.records import as_json, as_lines, kind_of_all, parts_of
-from streamrec.cli.sources import Found, find_records, storages_for
+from streamrec.cli.sources import Found, check_present, find_records, storages_for
 from streamrec.display import escape_json
 from streamrec.interchange import Kind
 
@@ -69,10 +70,11 @@ async def show(names: Sequence[str], showing: Showing, storage_options: Mapping[
         StreamrecError: The shards cannot be read, or are damaged; what lies before is printed.
     """
     async with storages_for(storage_options) as storages:
-        shards = await find_records(storages, names)
+        found = await find_records(storages, names)
+        shards, skipped = without_first(found, showing.first)
+        await check_present(storages, found[: len(found) - len(shards)])
     if showing.byte is not None and len(shards) > 1:
         raise click.UsageError(f"--from-byte is a place in one shard, and these are {len(shards):,}: name one of them")
-    shards, skipped = without_first(shards, showing.first)
     printer = Printer(replace(showing, first=skipped))
     try:
         async with aclosing(selected_blocks(shards, printer.showing, storage_options)) as selected:
@@ -86,7 +88,7 @@ async def show(names: Sequence[str], showing: Showing, storage_options: Mapping[
 
 
 async def show_numbered(
-    index: str, numbers: Sequence[int], showing: Showing, storage_options: Mapping[str, Any]
+    index: Sources, numbers: Sequence[int], showing: Showing, storage_options: Mapping[str, Any]
 ) -> None:
     """Prints records of an index by their numbers, in that order; no others are read.
 
@@ -94,7 +96,7 @@ async def show_numbered(
         IndexError: There is no such record.
         StreamrecError: They cannot be read, or are damaged.
     """
-    source = await streamrec.RecordSource.open(index, storage_options=storage_options)
+    source = await streamrec.RecordSource.open(index[0], shard_root=index.shard_root, storage_options=storage_options)
     frames = await source.get(numbers)
     places = await source.places(numbers)
     printer = Printer(showing)
@@ -126,10 +128,10 @@ async def selected_blocks(
             if left == 0:
                 return
             block_bytes = None if left is None else 1 << 16
-            async with streamrec.open_shard(
-                shard.path, start=showing.byte, storage_options=storage_options, block_bytes=block_bytes
+            async with open_found(
+                shard, start=showing.byte, storage_options=storage_options, block_bytes=block_bytes
             ) as reader:
-                async for frames in blocks(reader, meter):
+                async for frames in blocks(reader, meter, shard.expected if showing.byte is None else None):
                     first = None if showing.byte else reader.place.record - len(frames)
                     skipped = min(skip, len(frames))
                     skip -= skipped

@@ -13,17 +13,17 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import anyio
 import click
 
+from streamrec.cli.options import Sources
 from streamrec.errors import ManifestError, NotFoundError
-from streamrec.shards import Listing, expand_name, read_manifest, sizes_of
-from streamrec.storage import Storages, is_url
+from streamrec.shards import Expected, expand_name, list_shards, read_manifest, sizes_of
+from streamrec.storage import ObjectInfo, Storages, is_url
 
-__all__ = ["MANIFESTS", "Found", "directory_of", "find", "find_records", "storages_for"]
+__all__ = ["MANIFESTS", "Found", "check_present", "directory_of", "find", "find_records", "storages_for"]
 
 BUCKET = re.compile(r"(?!file:|local:|memory:|https?:)[a-z0-9+.-]+://[^/*?\[]+")
 MANIFESTS = (".json", ".index")
@@ -40,11 +40,18 @@ class Found:
         path: Its URL.
         size: Bytes as it lies in the store; None where the store does not say.
         records: How many records it holds, where a manifest says so.
+        expected: What it is compared with when it is opened: what the listing or the manifest says of it.
     """
 
     path: str
     size: int | None
     records: int | None = None
+    expected: Expected = field(default=Expected(None), compare=False)
+
+    @classmethod
+    def listed(cls, info: ObjectInfo) -> Found:
+        """An object as the store tells of it."""
+        return cls(info.path, info.size, expected=Expected(info.size, info.version))
 
 
 def storages_for(storage_options: Mapping[str, Any]) -> Storages:
@@ -73,19 +80,29 @@ async def find(storages: Storages, names: Sequence[str]) -> list[Found]:
     return await sized(storages, found)
 
 
-async def find_records(storages: Storages, names: Sequence[str]) -> list[Found]:
+async def find_records(storages: Storages, names: Sequence[str], shard_root: str | None = None) -> list[Found]:
     """The shards that the names stand for.
+
+    Args:
+        storages: Where they are.
+        names: What was typed.
+        shard_root: The directory that manifests may name shards in, besides their own; None: that of the `Sources`.
 
     Raises:
         NotFoundError, StorageError: As `find`.
-        ManifestError: A name that ends in `.json` or `.index` is no manifest and no index.
+        ManifestError: A name that ends in `.json` or `.index` is no manifest and no index, or it leads elsewhere.
     """
+    if isinstance(names, Sources):
+        shard_root = names.shard_root
     found: list[Found] = []
     for name in await expanded(storages, names):
         directory = directory_of(name)
         if name.endswith(MANIFESTS):
-            manifest = await read_manifest(await storages.at(name), name)
-            found += [Found(shard.path, shard.bytes, shard.records) for shard in manifest.shards]
+            manifest = (await read_manifest(await storages.at(name), name)).follow(shard_root)
+            found += [
+                Found(shard.path, shard.bytes, shard.records, Expected(shard.bytes, shard.version, shard.records, name))
+                for shard in manifest.shards
+            ]
         elif directory:
             found += await shards_below(storages, directory)
         else:
@@ -111,7 +128,7 @@ async def expanded(storages: Storages, names: Sequence[str]) -> list[str]:
 
 async def below(storages: Storages, directory: str) -> list[Found]:
     storage = await storages.at(directory)
-    found = [Found(info.path, info.size) async for info in storage.list(directory)]
+    found = [Found.listed(info) async for info in storage.list(directory)]
     if not found:
         raise NotFoundError("nothing lies below this directory: check the bucket and the name", directory)
     return found
@@ -134,19 +151,13 @@ async def shards_below(storages: Storages, directory: str) -> list[Found]:
 
 async def matching(storages: Storages, name: str) -> list[Found]:
     """What a pattern matches, or the one object of this name, whose size and existence are not looked at."""
-    listing = Listing(storages, [name])
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(listing.run)
-        while not listing.complete:
-            await listing.until(len(listing.paths) + 1)
-    if listing.error is not None:
-        raise listing.error
-    return [Found(path, listing.sizes.get(path)) for path in listing.paths]
+    listing = await list_shards(storages, [name])
+    return [Found.listed(listing.known.get(path, ObjectInfo(path, None, None))) for path in listing.paths]
 
 
 async def sized(storages: Storages, found: Sequence[Found]) -> list[Found]:
     """Asks for the sizes that are not known; an object that is not there is a NotFoundError."""
-    known = {item.path: item.size for item in found if item.size is not None}
+    known = {item.path: ObjectInfo(item.path, item.size, None) for item in found if item.size is not None}
     try:
         asked = await sizes_of(storages, [item.path for item in found], known)
     except NotFoundError as error:
@@ -154,5 +165,19 @@ async def sized(storages: Storages, found: Sequence[Found]) -> list[Found]:
             raise
         hint = f"{error.reason}; what lies in a directory is {error.path}/"
         raise NotFoundError(hint, error.path) from error
-    sizes = {shard.path: shard.size if shard.splittable else None for shard in asked}
-    return [replace(item, size=sizes[item.path]) for item in found]
+    return [
+        item if item.size is not None else replace(item, size=shard.expected.size, expected=shard.expected)
+        for item, shard in zip(found, asked, strict=True)
+    ]
+
+
+async def check_present(storages: Storages, found: Sequence[Found]) -> None:
+    """Asks the store for the shards whose number of records is taken from a manifest, a request each.
+
+    Raises:
+        NotFoundError: One is not there.
+        ManifestError: One has another size or version than the manifest says.
+    """
+    told = [item for item in found if item.records is not None and item.expected.manifest is not None]
+    for item, shard in zip(told, await sizes_of(storages, [item.path for item in told], {}), strict=True):
+        item.expected.check(ObjectInfo(item.path, shard.expected.size, shard.expected.version))

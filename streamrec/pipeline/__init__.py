@@ -20,6 +20,7 @@ __getattr__, __dir__, __all__ = lazy_names(
             "DatasetIterator",
         ),
         "options": ("AUTOTUNE",),
+        "sources.shards.portions": ("read_portions",),
         "sink.write": ("WriteProgress",),
         "telemetry.snapshots": (
             "ChainStats",

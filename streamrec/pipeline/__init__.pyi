@@ -4,6 +4,7 @@ from streamrec.pipeline.elements.specs import RaggedTensorSpec, SparseTensorSpec
 from streamrec.pipeline.iterators import AsyncDatasetIterator, DatasetIterator
 from streamrec.pipeline.options import AUTOTUNE
 from streamrec.pipeline.sink.write import WriteProgress
+from streamrec.pipeline.sources.shards.portions import read_portions
 from streamrec.pipeline.telemetry.snapshots import ChainStats, StageStats
 from streamrec.pipeline.telemetry.stats import Stats
 from streamrec.pipeline.tfrecord_dataset import TFRecordDataset
@@ -23,4 +24,5 @@ __all__ = [
     "TFRecordDataset",
     "TensorSpec",
     "WriteProgress",
+    "read_portions",
 ]

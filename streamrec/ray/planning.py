@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
@@ -13,9 +13,9 @@ from streamrec.errors import FeatureError
 from streamrec.example import FeatureSummary, infer_features
 from streamrec.interchange import combined
 from streamrec.pipeline.sources.shards.source import Shards
-from streamrec.shards import Portion, ShardInfo, ShardReader, assign_records, deal, find_shards, sizes_of, told_by
+from streamrec.shards import Portion, ShardInfo, ShardReader, assign_records, deal, list_shards, sizes_of, told_by
 from streamrec.shards.listing.assignment import ShardSize
-from streamrec.storage import Storages, is_url
+from streamrec.storage import ObjectInfo, Storages, is_url
 
 __all__ = ["BATCH_BYTES", "Part", "Survey", "look", "parts_of", "understood"]
 
@@ -37,6 +37,7 @@ class Survey:
     Attributes:
         sizes: Their URLs and sizes.
         told: What the manifest or the index says of them; None without one.
+        manifest: Its URL.
         rows: How many records become one block.
         features: What is parsed, as the caller says.
         inferred: What the sample shows of each feature, where the caller says nothing.
@@ -44,6 +45,7 @@ class Survey:
 
     sizes: tuple[ShardSize, ...]
     told: tuple[ShardInfo, ...] | None
+    manifest: str | None
     rows: int
     features: Mapping[str, Any] | None
     inferred: tuple[FeatureSummary, ...]
@@ -88,14 +90,17 @@ async def look(shards: Shards, manifest: str | None, features: Mapping[str, Any]
         FeatureError: No features are given, and the records are no Examples, or a feature has two kinds.
     """
     async with Storages(shards.storage_options, filesystem=shards.filesystem, retry=shards.retry) as storages:
-        paths = list(map(understood, await find_shards(storages, shards.filenames)))
-        told = None if manifest is None else tuple(await told_by(storages, manifest, paths, {}))
-        known = {} if told is None else {shard.path: shard.bytes for shard in told}
+        listing = await list_shards(storages, shards.filenames)
+        paths = list(map(understood, listing.paths))
+        known = {understood(path): info for path, info in listing.known.items()}
+        told = None if manifest is None else tuple(await told_by(storages, manifest, paths, known))
+        if told is not None:
+            known = {shard.path: ObjectInfo(shard.path, shard.bytes, shard.version) for shard in told}
         sizes = await sizes_of(storages, paths, known)
-        sample = await first_records(storages, shards, paths)
+        sample = await first_records(storages, shards, sizes)
     lengths = [len(record) for records in sample.values() for record in records]
     rows = max(1, min(MOST_ROWS, int(BATCH_BYTES / max(sum(lengths) / len(lengths), 1.0)))) if lengths else MOST_ROWS
-    return Survey(tuple(sizes), told, rows, features, inferred(sample) if features is None else ())
+    return Survey(tuple(sizes), told, manifest, rows, features, inferred(sample) if features is None else ())
 
 
 def inferred(sample: Mapping[str, list[bytes]]) -> tuple[FeatureSummary, ...]:
@@ -113,18 +118,19 @@ def inferred(sample: Mapping[str, list[bytes]]) -> tuple[FeatureSummary, ...]:
     return schema.summaries
 
 
-async def first_records(storages: Storages, shards: Shards, paths: list[str]) -> dict[str, list[bytes]]:
+async def first_records(storages: Storages, shards: Shards, sizes: Sequence[ShardSize]) -> dict[str, list[bytes]]:
     """Records from the beginnings of some shards, by path."""
     found: dict[str, list[bytes]] = {}
-    step = max(1, len(paths) // SAMPLED_SHARDS)
+    step = max(1, len(sizes) // SAMPLED_SHARDS)
     options = replace(shards.options, block_bytes=1 << 16, on_loss=None)
-    for path in paths[::step][:SAMPLED_SHARDS]:
-        reader = await ShardReader.open(await storages.at(path), path, options)
+    for shard in sizes[::step][:SAMPLED_SHARDS]:
+        storage = await storages.at(shard.path)
+        reader = await ShardReader.open(storage, shard.path, options, expected=shard.expected)
         taken, nbytes = 0, 0
         try:
             while taken < SAMPLED_RECORDS and nbytes < SAMPLED_BYTES and (frames := await reader.read()) is not None:
                 records = list(islice(frames, SAMPLED_RECORDS - taken))
-                found.setdefault(path, []).extend(records)
+                found.setdefault(shard.path, []).extend(records)
                 taken, nbytes = taken + len(records), nbytes + frames.nbytes
         finally:
             await reader.aclose()
@@ -139,7 +145,7 @@ async def parts_of(shards: Shards, survey: Survey, count: int) -> list[Part]:
     if survey.told is not None:
         total = sum(shard.records for shard in survey.told)
         count = max(1, min(count, total))
-        dealt = [assign_records(survey.told, count, reader) for reader in range(count)]
+        dealt = [assign_records(survey.told, count, reader, None, survey.manifest) for reader in range(count)]
         bounds = [total * reader // count for reader in range(count + 1)]
         return [
             Part(tuple(own), bounds[reader + 1] - bounds[reader], survey.nbytes // count)

@@ -29,6 +29,7 @@ __getattr__, __dir__, __all__ = lazy_names(
             "Listing",
             "expand_name",
             "find_shards",
+            "list_shards",
         ),
         "listing.matching_files": ("matching_files",),
         "listing.patterns": (
@@ -45,6 +46,10 @@ __getattr__, __dir__, __all__ = lazy_names(
             "Manifest",
             "ShardInfo",
         ),
+        "manifests.places": (
+            "is_below",
+            "location_of",
+        ),
         "manifests.verify": (
             "VerifyProblem",
             "VerifyReport",
@@ -57,6 +62,7 @@ __getattr__, __dir__, __all__ = lazy_names(
             "write_manifest_sync",
         ),
         "options": (
+            "Expected",
             "Piece",
             "ReadOptions",
             "ShardPlace",

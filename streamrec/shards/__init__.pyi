@@ -2,14 +2,15 @@ from streamrec.shards.index.index import Index
 from streamrec.shards.index.reader import IndexReader, Places, open_index
 from streamrec.shards.index.write_index import join_index, join_index_sync, part_of, write_index, write_index_sync
 from streamrec.shards.listing.assignment import Even, Portion, assign_records, check_even, even_count
-from streamrec.shards.listing.listing import Listing, expand_name, find_shards
+from streamrec.shards.listing.listing import Listing, expand_name, find_shards, list_shards
 from streamrec.shards.listing.matching_files import matching_files
 from streamrec.shards.listing.patterns import Filenames, is_numbered, shard_path
 from streamrec.shards.listing.sizes import deal, sizes_of, told_by
 from streamrec.shards.manifests.manifest import Manifest, ShardInfo
+from streamrec.shards.manifests.places import is_below, location_of
 from streamrec.shards.manifests.verify import VerifyProblem, VerifyReport, read_manifest, verify, verify_sync
 from streamrec.shards.manifests.write_manifest import write_manifest, write_manifest_sync
-from streamrec.shards.options import Piece, ReadOptions, ShardPlace
+from streamrec.shards.options import Expected, Piece, ReadOptions, ShardPlace
 from streamrec.shards.random_access.byte_runs import OFFSET_BITS, RUN_BYTES, ByteRun, byte_runs, first_difference
 from streamrec.shards.random_access.fetcher import RecordFetcher
 from streamrec.shards.random_access.record_source import RecordSource
@@ -24,6 +25,7 @@ __all__ = [
     "RUN_BYTES",
     "ByteRun",
     "Even",
+    "Expected",
     "Filenames",
     "Index",
     "IndexReader",
@@ -53,9 +55,12 @@ __all__ = [
     "expand_name",
     "find_shards",
     "first_difference",
+    "is_below",
     "is_numbered",
     "join_index",
     "join_index_sync",
+    "list_shards",
+    "location_of",
     "matching_files",
     "may_be_short",
     "open_index",

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NoReturn
 
 from streamrec.arguments import function
+from streamrec.errors import ManifestError, ObjectChangedError
+from streamrec.storage import ObjectInfo
 from streamrec.tfrecord import MAX_RECORD_BYTES, Loss, check_compression_type, check_on_error
 
-__all__ = ["Piece", "ReadOptions", "ShardPlace"]
+__all__ = ["Expected", "Piece", "ReadOptions", "ShardPlace"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,64 @@ class ShardPlace:
     offset: int = 0
     record: int = 0
     version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a listing, a manifest or an index says of a shard: the shard is compared with it when it is opened.
+
+    Args:
+        size: Bytes as they are stored; None where it is not known.
+        version: The object's version; None where it is not known.
+        records: How many records the shard holds; None where it is not known.
+        manifest: The URL of the manifest or the index that says so; None for a listing.
+    """
+
+    size: int | None
+    version: str | None = None
+    records: int | None = None
+    manifest: str | None = None
+
+    def check(self, found: ObjectInfo) -> None:
+        """Compares the object that was opened; what one of the two does not know is not compared.
+
+        Raises:
+            ObjectChangedError: It has another size or version than the listing says.
+            ManifestError: It has another size or version than the manifest says.
+        """
+        if None not in (self.size, found.size) and self.size != found.size:
+            self._differs(found.path, f"{self.size:,} bytes", f"{found.size:,}")
+        if None not in (self.version, found.version) and self.version != found.version:
+            self._differs(found.path, f"version {self.version}", f"version {found.version}")
+
+    def check_records(self, path: str, records: int) -> None:
+        """Compares how many records were read, where the shard was read through to its end.
+
+        Raises:
+            ManifestError: The manifest says another number.
+            ObjectChangedError: It was counted before, and had another number then.
+        """
+        if self.records is not None and self.records != records:
+            self._differs(path, f"{self.records:,} records", f"{records:,}")
+
+    def _differs(self, path: str, said: str, found: str) -> NoReturn:
+        if self.manifest is not None:
+            raise ManifestError(
+                f"{path}: {self.manifest} says that this shard has {said}, and it has {found}: the shard was written "
+                f"since, or the manifest is wrong; {rewrite_advice(self.manifest)}"
+            )
+        raise ObjectChangedError(
+            f"this shard had {said} when it was listed, and it has {found}: it was written since; to read it as it is "
+            "now, make the Dataset again, or run the command again",
+            path,
+        )
+
+
+def rewrite_advice(manifest: str) -> str:
+    """How a manifest or an index is made again."""
+    if manifest.endswith(".json"):
+        return f"to accept the shards as they are, write it again: streamrec.write_manifest_sync(SHARDS, {manifest!r})"
+    return f"to accept the shards as they are, write it again: streamrec index --update SHARDS {manifest}"
 
 
 @dataclass(frozen=True, slots=True)

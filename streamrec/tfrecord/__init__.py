@@ -6,7 +6,15 @@ from streamrec.tfrecord.encoder import RecordBatch, as_record, encode_record, en
 from streamrec.tfrecord.framer import Framer
 from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, Frames, as_spans
 from streamrec.tfrecord.joining import Joining
-from streamrec.tfrecord.lengths import BLOCK, BLOCK_RECORDS, LengthPacker, PackedLengths, packed_sizes, unpack
+from streamrec.tfrecord.lengths import (
+    BLOCK,
+    BLOCK_RECORDS,
+    MOST_BITS,
+    LengthPacker,
+    PackedLengths,
+    packed_sizes,
+    unpack,
+)
 from streamrec.tfrecord.long_records import LONG_BYTES, LongRecord
 from streamrec.tfrecord.loss import Loss, OnError, check_on_error
 from streamrec.tfrecord.options import CompressionType, TFRecordOptions, check_compression_type
@@ -24,6 +32,7 @@ __all__ = [
     "HEADER_BYTES",
     "LONG_BYTES",
     "MAX_RECORD_BYTES",
+    "MOST_BITS",
     "SCATTERED_BYTES",
     "SETTLE_BYTES",
     "CompressionType",

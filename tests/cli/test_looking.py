@@ -33,9 +33,18 @@ def test_count_by_lengths_and_by_a_manifest(shard: Path, tmp_path: Path, called:
     assert called("reshard", "--shards", "3", "--compression", "gzip", shard, f"{tmp_path}/new/").code == 0
     counts = called("count", "--json", f"{tmp_path}/new/").json
     assert [row["records"] for row in counts["shards"]] == [80, 80, 80]
-    for file in (tmp_path / "new").glob("*.gz"):
-        file.unlink()
-    assert called("count", f"{tmp_path}/new/manifest.json").out == "240\n"
+    manifest = f"{tmp_path}/new/manifest.json"
+    assert called("count", manifest).out == "240\n"
+    first, second, _ = sorted((tmp_path / "new").glob("*.gz"))
+    data = first.read_bytes()
+    for change in (lambda: first.write_bytes(data[:-9]), lambda: first.write_bytes(b""), second.unlink):
+        change()
+        for command in ("count", "info", "cat", "stat"):
+            done = called(command, manifest)
+            assert done.code == (1 if second.exists() else 3), command
+            assert (first if second.exists() else second).name in done.err
+            assert command == "cat" or not done.out
+        first.write_bytes(data)
 
 
 def test_a_manifest_in_a_directory_is_believed_where_sizes_are_right(shard: Path, tmp_path: Path, called: Call) -> None:

@@ -72,8 +72,40 @@ def test_no_record_is_lost_to_a_manifest_that_is_wrong(shard: Path, tmp_path: Pa
         manifest.write_text(right.replace('"records": 240', f'"records": {wrong}'))
         done = called("reshard", "--shards", "3", manifest, f"{tmp_path}/new/")
         assert done.code == 1
-        assert f"there are not {wrong} records" in done.err
+        assert f"manifest.json says that this shard has {wrong} records, and it has 240" in done.err
         assert list((tmp_path / "new").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["../victim", "..%2fvictim", "/tmp/../{folder}/victim", "file://{folder}/victim"])
+def test_repair_of_a_manifest_that_leads_elsewhere(shard: Path, tmp_path: Path, called: Call, name: str) -> None:
+    called("reshard", "--shards", "2", shard, f"{tmp_path}/d/")
+    (tmp_path / "clean").mkdir()
+    data, manifest = shard.read_bytes(), tmp_path / "d" / "manifest.json"
+    (tmp_path / "victim").write_bytes(data)
+    manifest.write_text(manifest.read_text().replace("shard-00001.tfrecord", name.format(folder=tmp_path)))
+    done = called("verify", "--overwrite", "--repair", f"{tmp_path}/clean/", manifest)
+    assert (done.code, "manifest.json: " in done.err) == (1, True)
+    assert (tmp_path / "victim").read_bytes() == data
+    assert list((tmp_path / "clean").iterdir()) == []
+
+
+def test_repair_never_writes_outside_its_directory(damaged: Path, tmp_path: Path, called: Call) -> None:
+    """Through a link below it, to a directory or to a file."""
+    data = damaged.read_bytes()
+    for folder in ("old/sub", "clean", "outside"):
+        (tmp_path / folder).mkdir(parents=True)
+    for name in ("old/x", "old/sub/x"):
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "clean" / "sub").symlink_to(tmp_path / "outside")
+    repair = ("verify", "--overwrite", "--repair", f"{tmp_path}/clean/")
+    done = called(*repair, f"{tmp_path}/old/")
+    assert (done.code, "outside" in done.err) == (2, True)
+    (tmp_path / "clean" / "x").symlink_to(tmp_path / "outside" / "x")
+    assert called(*repair, f"{tmp_path}/old/x").code == 2
+    assert list((tmp_path / "outside").iterdir()) == []
+    (tmp_path / "clean" / "x").unlink()
+    assert called(*repair, f"{tmp_path}/old/x").code == 1
+    assert len(records(tmp_path / "clean" / "x")) == 238
 
 
 def test_a_seed_shuffles_alike(shard: Path, tmp_path: Path, called: Call) -> None:

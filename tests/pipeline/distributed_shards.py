@@ -20,17 +20,17 @@ def record(shard: int, number: int, size: int = 20) -> bytes:
 def folder_of(counts: Sequence[int], *, size: int = 20, compressed: Sequence[bool] = ()) -> str:
     """Shards with these numbers of records, and a manifest."""
     folder = f"memory://distribute-{uuid.uuid4().hex}"
-    infos = []
+    infos, kind = [], "GZIP" if any(compressed) else ""
     for shard, count in enumerate(counts):
         data = encode_records([record(shard, number, size) for number in range(count)])
         marks = [(at, len(encode_records([record(shard, n, size) for n in range(at)]))) for at in range(3, count, 3)]
         if shard < len(compressed) and compressed[shard]:
-            data, marks = gzip.compress(data), []
+            data = gzip.compress(data)
         path = f"{folder}/train-{shard:03d}"
         with fsspec.open(path, "wb") as file:
             file.write(data)
-        infos.append(ShardInfo(path, count, len(data), 0, tuple(marks)))
-    manifest = Manifest(f"{folder}/manifest.json", f"{folder}/train-{{shard:03d}}", "", tuple(infos))
+        infos.append(ShardInfo(path, count, len(data), 0, () if kind else tuple(marks)))
+    manifest = Manifest(f"{folder}/manifest.json", f"{folder}/train-{{shard:03d}}", kind, tuple(infos))  # type: ignore[arg-type]
     with fsspec.open(manifest.path, "wb") as file:
         file.write(manifest.to_json())
     return folder

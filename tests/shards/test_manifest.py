@@ -1,6 +1,7 @@
 """Manifests: there and back, and what is none."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,33 +10,39 @@ from hypothesis import strategies as st
 from streamrec.errors import ManifestError
 from streamrec.shards import Manifest, ShardInfo
 
-SIZES = st.integers(0, 1 << 62)
-MARKS = st.lists(st.tuples(SIZES, SIZES), max_size=3).map(tuple)
-Entry = tuple[str, int, int, int, tuple[tuple[int, int], ...]]
-NAMES = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="/"), min_size=1)
+NAMES = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="/\\\0%.~"), min_size=1)
+RECORDS = st.integers(0, 1 << 40)
+Entry = tuple[int, int, int, set[int]]
+
+
+def shard_of(path: str, entry: Entry, compressed: bool) -> ShardInfo:
+    records, more, crc, marked = entry
+    size = 16 * records + (more if records else 0)
+    marks = () if compressed else tuple((number, 16 * number) for number in sorted(marked) if number < records)
+    return ShardInfo(path, records, size, crc, marks)
 
 
 @given(
     st.sampled_from(["s3://b/", "s3://b/x/", "/data/", "", "rel/", "memory://m/"]),
-    st.lists(st.tuples(NAMES, SIZES, SIZES, st.integers(0, 0xFFFFFFFF), MARKS)),
+    st.dictionaries(NAMES, st.tuples(RECORDS, RECORDS, st.integers(0, 0xFFFFFFFF), st.sets(st.integers(1, 1 << 40)))),
     st.sampled_from(["", "GZIP", "ZLIB", "ZSTD"]),
 )
-def test_there_and_back(directory: str, entries: list[Entry], kind: str) -> None:
-    shards = tuple(ShardInfo(directory + entry[0], *entry[1:]) for entry in entries if "://" not in entry[0])
+def test_there_and_back(directory: str, entries: dict[str, Entry], kind: str) -> None:
+    shards = tuple(shard_of(directory + name, entry, bool(kind)) for name, entry in entries.items())
     manifest = Manifest(f"{directory}m.json", f"{directory}t-{{shard:05d}}", kind, shards)  # type: ignore[arg-type]
     assert Manifest.from_json(manifest.path, manifest.to_json()) == manifest
 
 
 def test_a_data_set_moves_with_its_manifest() -> None:
-    shard = ShardInfo("s3://old/a/sub/train-0", 1, 2, 3)
+    shard = ShardInfo("s3://old/a/sub/train-0", 1, 20, 3)
     data = Manifest("s3://old/a/m.json", "s3://old/a/sub/train-{shard}", "", (shard,)).to_json()
     moved = Manifest.from_json("gs://new/m.json", data)
     assert moved.pattern == "gs://new/sub/train-{shard}"
-    assert moved.shards == (ShardInfo("gs://new/sub/train-0", 1, 2, 3),)
+    assert moved.shards == (ShardInfo("gs://new/sub/train-0", 1, 20, 3),)
 
 
 def test_shards_elsewhere_keep_their_urls() -> None:
-    shard = ShardInfo("gs://far/train-0", 1, 2, 3)
+    shard = ShardInfo("gs://far/train-0", 1, 20, 3)
     manifest = Manifest("s3://b/m.json", "gs://far/train-{shard}", "", (shard,))
     assert Manifest.from_json("s3://other/m.json", manifest.to_json()).shards == (shard,)
 
@@ -59,27 +66,46 @@ def test_the_format() -> None:
 
 
 GOOD = {"format": "streamrec manifest", "version": 1, "pattern": "x", "compression_type": "", "shards": []}
+SHARD: dict[str, Any] = {"name": "x", "records": 2, "bytes": 40, "crc32c": "0123abcd"}
+
+
+def written(**changes: Any) -> bytes:
+    return json.dumps(GOOD | changes).encode()
+
+
+def damaged(**changes: Any) -> bytes:
+    return written(shards=[SHARD | changes])
 
 
 @pytest.mark.parametrize(
-    ("found", "reason"),
+    "data",
     [
-        (b"\xff", "no manifest"),
-        (b"[]", "no manifest"),
-        (b"{}", "no manifest"),
-        (GOOD | {"format": "other"}, "needs another streamrec"),
-        (GOOD | {"version": 2}, "version 2"),
-        (GOOD | {"compression_type": "LZMA"}, "is damaged"),
-        (GOOD | {"shards": [{"name": "x"}]}, "is damaged"),
-        (GOOD | {"shards": 3}, "is damaged"),
-        (GOOD | {"pattern": 3}, "is damaged"),
+        *[damaged(records=number) for number in (-5, True, 1.0, "2", None, 3, 1 << 62, 10**30, 0)],
+        *[damaged(bytes=number) for number in (-5, False, 40.0, "40", None, 0, 1 << 63, 10**30)],
+        *[damaged(crc32c=crc) for crc in (5, "", "x" * 8, "-1234567", "0x123456", "0123abcd0", " 123abcd", [])],
+        *[damaged(name=name) for name in ("", None, 3, [], "x\0", "\ud800", "..", "../x", "a/../../x", "%2e%2e/x")],
+        *[damaged(name=name) for name in ("..%2fx", "..%2Fx", "..\\x", "a\\..\\x", "s3://b/../x")],
+        *[damaged(marks=marks) for marks in (3, [3], [[1]], [[1, 16, 2]], [[1, "16"]], [[1, True]], [[-1, 16]])],
+        *[damaged(marks=marks) for marks in ([[1, 15]], [[2, 40]], [[1, 16], [1, 16]], [[1, 39]], [[0, 0]])],
+        written(shards=[SHARD, SHARD]),
+        written(shards=[SHARD, SHARD | {"name": "./x"}]),
+        written(shards=[SHARD | {"records": 99_999}], compression_type="GZIP"),
+        written(shards=[SHARD | {"name": name, "records": 1 << 58, "bytes": 1 << 62} for name in "xy"]),
+        *[written(pattern=pattern) for pattern in ("", "../x", "{shard}{shard}{shard}", None)],
+        written().replace(b'"version": 1', b'"version": 1, "version": 1'),
+        written().replace(b'"version": 1', b'"version": NaN'),
+        written().replace(b'"version": 1', b'"version": ' + b"1" * 5000),
+        written().replace(b"[]", b"[" * 200_000 + b"]" * 200_000),
+        *[written(**wrong) for wrong in ({"format": "other"}, {"version": 2}, {"compression_type": "LZMA"})],
+        *[written(shards=shards) for shards in (3, [{"name": "x"}], [3])],
+        *[b"\xff", b"[]", b"{}", b"[" * 200_000],
+        b"",
+        b"{" + b"\0" * 100 + b"}",
     ],
 )
-def test_what_is_no_manifest(found: object, reason: str) -> None:
-    data = found if isinstance(found, bytes) else json.dumps(found).encode()
-    with pytest.raises(ManifestError, match=reason) as caught:
-        Manifest.from_json("s3://b/m.json", data)
-    assert "s3://b/m.json" in str(caught.value)
+def test_a_hostile_manifest(data: bytes) -> None:
+    with pytest.raises(ManifestError, match=r"^m\.json: .*(write it again|pass the URL|needs another streamrec)"):
+        Manifest.from_json("m.json", data)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from streamrec import ShardInfo, ShardWriter, TFRecordDataset
+from streamrec import ShardInfo, ShardWriter
 from streamrec.cli.cluster.tasks import map_on
 from streamrec.cli.commands.count import count_one
 from streamrec.cli.progress import Meter
@@ -20,7 +20,8 @@ from streamrec.cli.reading import run, total_bytes
 from streamrec.cli.resharding import SHARD_BYTES, Target
 from streamrec.cli.sources import Found
 from streamrec.cli.writing import Rollback
-from streamrec.shards import Portion, assign_records, shard_path
+from streamrec.pipeline import read_portions
+from streamrec.shards import Expected, assign_records, shard_path
 
 __all__ = ["write_on"]
 
@@ -43,8 +44,9 @@ async def write_on(
     counts = iter(await map_on(partial(count_alone, storage_options=storage_options), unknown))
     known = [replace(item, records=next(counts)) if item.records is None else item for item in found]
     shards = [ShardInfo(item.path, item.records or 0, item.size or 0, None) for item in known]
+    expected = {item.path: replace(item.expected, records=item.records) for item in known}
     count = how_many(limits, sum(shard.records for shard in shards), total_bytes(found) or 0, target)
-    work = partial(write_one, shards, target, count, storage_options)
+    work = partial(write_one, shards, expected, target, count, storage_options)
     return await map_on(work, range(count), lambda shard: rollback.add(shard.path))
 
 
@@ -67,25 +69,23 @@ def count_alone(item: Found, storage_options: Mapping[str, Any]) -> int:
 
 
 def write_one(
-    shards: Sequence[ShardInfo], target: Target, count: int, storage_options: Mapping[str, Any], number: int
+    shards: Sequence[ShardInfo],
+    expected: Mapping[str, Expected],
+    target: Target,
+    count: int,
+    storage_options: Mapping[str, Any],
+    number: int,
 ) -> ShardInfo:
     """Writes one of the new shards; runs on a worker."""
 
     async def write() -> ShardInfo:
         path = shard_path(target.pattern, number)
         async with ShardWriter(path, target.compression, storage_options=target.storage_options) as writer:
-            for portion in assign_records(shards, count, number):
-                await copy(portion, writer, storage_options)
+            portions = [replace(own, expected=expected[own.path]) for own in assign_records(shards, count, number)]
+            records = read_portions(portions, storage_options=storage_options)
+            async with aclosing(records.batch(BATCH).aiterate()) as taken:
+                async for frames in taken:
+                    await writer.write_batch(frames)
         return writer.shards[0]
 
     return run(write())
-
-
-async def copy(portion: Portion, writer: ShardWriter, storage_options: Mapping[str, Any]) -> None:
-    """Writes the records of a portion."""
-    records = TFRecordDataset(portion.path, storage_options=storage_options).skip(portion.first)
-    if portion.last is not None:
-        records = records.take(portion.last - portion.first)
-    async with aclosing(records.batch(BATCH).aiterate()) as taken:
-        async for frames in taken:
-            await writer.write_batch(frames)

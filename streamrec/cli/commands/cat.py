@@ -47,7 +47,7 @@ def parsed_records(_: click.Context, parameter: click.Parameter, text: str | Non
 @options.as_json
 @options.storage_options
 def command(
-    sources: Sequence[str],
+    sources: options.Sources,
     count: int | None,
     form: Literal["text", "json", "raw"],
     first: int,
@@ -67,6 +67,6 @@ def command(
     if first or byte is not None:
         raise click.UsageError("--records says which records: leave out --from-record and --from-byte")
     try:
-        run(show_numbered(sources[0], records[:count], showing, storage_options))
+        run(show_numbered(sources, records[:count], showing, storage_options))
     except IndexError as error:
         raise click.UsageError(str(error)) from error

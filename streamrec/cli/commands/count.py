@@ -12,7 +12,7 @@ from streamrec.cli import options
 from streamrec.cli.output import print_json, print_line
 from streamrec.cli.progress import Meter, progress
 from streamrec.cli.reading import blocks, map_concurrently, open_to_scan, run, total_bytes
-from streamrec.cli.sources import Found, find_records, storages_for
+from streamrec.cli.sources import Found, check_present, find_records, storages_for
 
 __all__ = ["command", "count_all", "count_one"]
 
@@ -26,8 +26,8 @@ def command(sources: Sequence[str], by_shard: bool, as_json: bool, storage_optio
     """Counts records.
 
     A manifest or an index (SOURCE ends in .json or .index, or is a directory with a manifest.json) tells it, and no
-    shard is read. Of local shards that are not compressed only the lengths are read. All others
-    are read once. Payloads are not checked: `streamrec verify` does that.
+    shard is read; but each must be there with the size that the manifest says. Of local shards that are not compressed
+    only the lengths are read. All others are read once. Payloads are not checked: `streamrec verify` does that.
     """
     shards, counts = run(count_sources(sources, storage_options))
     if as_json:
@@ -44,6 +44,7 @@ def command(sources: Sequence[str], by_shard: bool, as_json: bool, storage_optio
 async def count_sources(sources: Sequence[str], storage_options: Mapping[str, Any]) -> tuple[list[Found], list[int]]:
     async with storages_for(storage_options) as storages:
         shards = await find_records(storages, sources)
+        await check_present(storages, shards)
     return shards, await count_all(shards, storage_options)
 
 
@@ -61,7 +62,7 @@ async def count_one(shard: Found, meter: Meter, storage_options: Mapping[str, An
     Raises:
         CorruptRecordError, TruncatedShardError: A length is damaged, or the shard ends within a record.
     """
-    async with open_to_scan(shard.path, storage_options, verify=False) as reader:
+    async with open_to_scan(shard, storage_options, verify=False) as reader:
         async for _ in blocks(reader, meter):
             pass
         return reader.place.record

@@ -60,7 +60,8 @@ def parsed_part(_: click.Context, parameter: click.Parameter, text: str | None) 
         "streamrec index --stat train.index",
     ),
 )
-@click.argument("names", nargs=-1, required=True, metavar="[SOURCE...] INDEX")
+@click.argument("names", nargs=-1, required=True, metavar="[SOURCE...] INDEX", callback=options.Sources.typed)
+@options.shard_root
 @click.option("--from-idx", metavar="PATTERN", help="The files of tfrecord2idx, one for each shard, in the same order.")
 @click.option("--part", callback=parsed_part, metavar="I/N", help="Index the I-th of N parts of the shards, from 0.")
 @click.option("--join", is_flag=True, help="Make one index of the parts that SOURCE names.")
@@ -72,7 +73,7 @@ def parsed_part(_: click.Context, parameter: click.Parameter, text: str | None) 
 @options.as_json
 @options.storage_options
 def command(
-    names: Sequence[str],
+    names: options.Sources,
     from_idx: str | None,
     part: tuple[int, int] | None,
     join: bool,
@@ -101,10 +102,10 @@ def command(
     if ray_address and (check or stat or join or update or part):
         raise click.UsageError("--ray divides the work by itself: leave the other options out")
     if check:
-        return run(check_index(index, as_json, storage_options))
+        return run(check_index(index, names.shard_root, as_json, storage_options))
     if stat:
         return run(print_stat(index, as_json, storage_options))
-    wanted = Wanted(tuple(sources), index, from_idx, part, join, update, overwrite or update)
+    wanted = Wanted(tuple(sources), index, names.shard_root, from_idx, part, join, update, overwrite or update)
     if ray_address is not None:
         connect(ray_address)
     found = run(build(wanted, ray_address, storage_options))
@@ -121,6 +122,7 @@ class Wanted:
 
     sources: tuple[str, ...]
     index: str
+    shard_root: str | None
     from_idx: str | None
     part: tuple[int, int] | None
     join: bool
@@ -136,7 +138,7 @@ async def build(wanted: Wanted, ray_address: str | None, storage_options: Mappin
             await refuse_existing(storages, [target])
         if wanted.join:
             return await streamrec.join_index(list(wanted.sources), wanted.index, storage_options=storage_options)
-        shards = await find_records(storages, wanted.sources or [wanted.index])
+        shards = await find_records(storages, wanted.sources or [wanted.index], wanted.shard_root)
     paths = [shard.path for shard in shards]
     if ray_address is not None:
         return await build_on(paths, wanted, storage_options)
@@ -177,10 +179,10 @@ def write_part(
     return streamrec.shards.part_of(wanted.index, number, count)
 
 
-async def check_index(index: str, as_json: bool, storage_options: Mapping[str, Any]) -> int:
+async def check_index(index: str, shard_root: str | None, as_json: bool, storage_options: Mapping[str, Any]) -> int:
     """Compares each shard's size and version with what the index says."""
     async with storages_for(storage_options) as storages:
-        found = await open_index(await storages.at(index), index)
+        found = (await open_index(await storages.at(index), index)).follow(shard_root)
         differing = [each for each in await map_concurrently(partial(differs, storages), found.shards, 16) if each]
     if as_json:
         print_json({"ok": not differing, "shards": len(found.shards), "changed": [asdict(each) for each in differing]})

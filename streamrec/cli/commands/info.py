@@ -17,7 +17,7 @@ from streamrec.cli.records import as_json as record_as_json
 from streamrec.cli.records import as_lines
 from streamrec.cli.rendering import print_table
 from streamrec.cli.sampling import Sample, take_sample
-from streamrec.cli.sources import Found, find_records, storages_for
+from streamrec.cli.sources import Found, check_present, find_records, storages_for
 
 __all__ = ["command"]
 
@@ -64,6 +64,7 @@ async def inspect(
 ) -> tuple[list[Found], Sample, int | None]:
     async with storages_for(storage_options) as storages:
         shards = await find_records(storages, sources)
+        await check_present(storages, shards)
     sample = await take_sample(shards, storage_options)
     unknown = total_bytes(shard for shard in shards if shard.records is None)
     if not exact and (unknown is None or unknown > COUNTED_BYTES):

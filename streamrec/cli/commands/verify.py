@@ -20,6 +20,7 @@ from streamrec.cli.reading import map_concurrently, run, total_bytes
 from streamrec.cli.scanning import Scan, scan, scan_alone
 from streamrec.cli.sources import MANIFESTS, Found, find_records, storages_for
 from streamrec.cli.writing import Rollback, refuse_existing
+from streamrec.shards import is_below, location_of
 from streamrec.storage import is_url
 
 __all__ = ["command"]
@@ -58,7 +59,7 @@ class Verdict:
 @options.as_json
 @options.storage_options
 def command(
-    sources: Sequence[str],
+    sources: options.Sources,
     repair: str | None,
     overwrite: bool,
     ray_address: str | None,
@@ -104,23 +105,27 @@ def print_verdict(verdict: Verdict) -> None:
 
 
 async def verify_sources(
-    sources: Sequence[str],
+    sources: options.Sources,
     repair: str | None,
     overwrite: bool,
     ray_address: str | None,
     storage_options: Mapping[str, Any],
 ) -> Verdict:
-    manifests = [name for name in sources if name.endswith(MANIFESTS)]
+    manifests, root = [name for name in sources if name.endswith(MANIFESTS)], sources.shard_root
     with progress("comparing", None):
-        reports = [await streamrec.verify(manifest, storage_options=storage_options) for manifest in manifests]
+        reports = [await streamrec.verify(name, shard_root=root, storage_options=storage_options) for name in manifests]
     problems = [problem for report in reports for problem in report.problems]
     missing = {problem.path for problem in problems if problem.kind == "missing"}
     differing = {problem.path for problem in problems if problem.kind in ("bytes", "crc32c", "records")}
     async with storages_for(storage_options) as storages:
         others = await find_records(storages, [name for name in sources if name not in manifests])
-        named = await find_records(storages, manifests)
-        wanted = [shard for shard in named if shard.path in differing or (repair and shard.path not in missing)]
-        shards = list(dict.fromkeys(others + wanted))
+        named = await find_records(storages, manifests, root)
+        wanted = [
+            Found(shard.path, shard.size)  # it is read as it is: how it differs from the manifest is in the report
+            for shard in named
+            if shard.path in differing or (repair and shard.path not in missing)
+        ]
+        shards = list({shard.path: shard for shard in [*wanted, *others]}.values())
         copies = copy_paths(shards, repair)
         if repair is not None and not overwrite:
             await refuse_existing(storages, [copy for copy in copies if copy is not None])
@@ -147,10 +152,11 @@ async def scan_pair(work: tuple[Found, str | None], **how: Any) -> Scan:
 
 
 def copy_paths(shards: Sequence[Found], repair: str | None) -> list[str | None]:
-    """Where the good records of each shard go: below the directory `repair`, as the shards lie to each other.
+    """Where the good records of each shard go: below the directory `repair`, as the shards are placed to each other.
 
     Raises:
-        UsageError: It is no directory and there are several shards, or a shard would be written over itself.
+        UsageError: It is no directory and there are several shards; or a copy would be outside `repair`, over a shard,
+            or over another copy.
     """
     paths = [shard.path for shard in shards]
     if repair is None:
@@ -158,11 +164,19 @@ def copy_paths(shards: Sequence[Found], repair: str | None) -> list[str | None]:
     if repair.endswith("/") or (not is_url(repair) and os.path.isdir(repair)):
         common = os.path.commonprefix([path[: path.rfind("/") + 1] for path in paths])  # noqa: RUF071 - URLs, cut below
         above = common[: common.rfind("/") + 1]
-        copies = [f"{repair.rstrip('/')}/{path.removeprefix(above)}" for path in paths]
+        names = [path.removeprefix(above) for path in paths]
+        copies = [f"{repair.rstrip('/')}/{name}" for name in names]
+        outside = [name for name, copy in zip(names, copies, strict=True) if is_url(name) or not is_below(copy, repair)]
+        if outside:
+            raise click.UsageError(f"--repair would write {outside[0]} outside {repair}: name fewer shards at a time")
     elif len(paths) > 1:
         raise click.UsageError(f"--repair {repair} is one name, and these are {len(paths):,} shards: write {repair}/")
     else:
-        copies = [repair] * len(paths)
-    if over := set(copies) & set(paths):
-        raise click.UsageError(f"--repair would write {min(over)} over itself: name another directory")
+        copies = [repair]
+    places = [location_of(copy) for copy in copies]
+    if over := set(places) & {location_of(path) for path in paths}:
+        raise click.UsageError(f"--repair would write {min(over)[1]} over itself: name another directory")
+    if len(set(places)) < len(places):
+        twice = next(copy for copy, place in zip(copies, places, strict=True) if places.count(place) > 1)
+        raise click.UsageError(f"--repair would write {twice} twice: name fewer shards at a time")
     return list(copies)

@@ -23,7 +23,7 @@ from streamrec.pipeline.engine.background_tasks import background
 from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.threads import Threads
 from streamrec.shards import Filenames, Listing, Portion
-from streamrec.storage import MAX_CONNECTIONS, RetryPolicy, Storages, check_source
+from streamrec.storage import MAX_CONNECTIONS, ObjectInfo, RetryPolicy, Storages, check_source
 
 __all__ = ["ListedShards", "OpenSource", "Session", "StoreOptions", "session"]
 
@@ -40,7 +40,7 @@ class ListedShards(Protocol):
     def labels(self) -> Sequence[str]: ...
 
     @property
-    def sizes(self) -> Mapping[str, int]: ...
+    def known(self) -> Mapping[str, ObjectInfo]: ...
 
     @property
     def complete(self) -> bool: ...

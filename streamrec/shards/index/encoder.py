@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from typing import NamedTuple
 
 import numpy as np
 
 from streamrec.errors import ManifestError
 from streamrec.shards.index.index import MAGIC, Index, encode_end, read_end, read_foot
-from streamrec.shards.manifests.manifest import ShardInfo, absolute, relative
+from streamrec.shards.manifests.manifest import ShardInfo
+from streamrec.shards.manifests.places import location_of
 from streamrec.tfrecord import BLOCK, PackedLengths
 
-__all__ = ["IndexEncoder", "IndexedShard", "decode_index", "encode_index", "portable"]
+__all__ = ["IndexEncoder", "IndexedShard", "decode_index", "encode_index"]
 
 
 class IndexedShard(NamedTuple):
@@ -35,14 +35,18 @@ class IndexEncoder:
         self._pattern = pattern
         self._shards: list[ShardInfo] = []
         self._blocks = [np.empty(0, BLOCK)]
+        self._locations = set[tuple[str, str]]()
 
     def add(self, shard: IndexedShard) -> bytes:
         """The next shard; returns the bytes to write next.
 
         Raises:
-            ManifestError: Its records do not fill it.
+            ManifestError: Its records do not fill it, or it was added before.
         """
         info, lengths = shard
+        if (location := location_of(info.path)) in self._locations:
+            raise ManifestError(f"{info.path}: this shard is named twice: an index has each shard once")
+        self._locations.add(location)
         if (lengths.records, lengths.end) != (info.records, info.bytes):
             raise ManifestError(
                 f"{info.path}: {lengths.records:,} records end at byte {lengths.end:,}, and the shard has "
@@ -81,10 +85,3 @@ def decode_index(path: str, data: bytes) -> list[IndexedShard]:
         places = index.block_places[[first, last]].tolist()
         shards.append(IndexedShard(info, PackedLengths(data[slice(*places)], index.blocks[first:last], info.records)))
     return shards
-
-
-def portable(index: str, path: str) -> str:
-    """A shard's URL as an index can name it: a relative path that does not lie below the index becomes absolute."""
-    if absolute(index, relative(index, path)) == path:
-        return path
-    return os.path.abspath(os.path.expanduser(path))

@@ -32,10 +32,10 @@ def lengths_of_idx(data: bytes, path: str, shard: str, size: int) -> PackedLengt
     """
     try:
         rows = np.array(data.split(), np.int64).reshape(-1, 2)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise ManifestError(f"{path}: this is no file of tfrecord2idx: two numbers a line were wanted") from error
     ends = np.concatenate([[0], np.cumsum(rows[:, 1])])
-    wrong = np.flatnonzero((rows[:, 0] != ends[:-1]) | (rows[:, 1] < HEADER_BYTES + FOOTER_BYTES))
+    wrong = np.flatnonzero((rows[:, 0] != ends[:-1]) | (rows[:, 1] < HEADER_BYTES + FOOTER_BYTES) | (rows[:, 1] > size))
     if len(wrong):
         line = int(wrong[0])
         raise ManifestError(

@@ -37,8 +37,26 @@ import numpy.typing as npt
 from streamrec import kernels
 from streamrec.display import display_repr
 from streamrec.errors import ManifestError
-from streamrec.shards.manifests.manifest import Manifest, Marks, ShardInfo, absolute, relative
-from streamrec.tfrecord import BLOCK, BLOCK_RECORDS, CompressionType, check_compression_type, packed_sizes
+from streamrec.shards.manifests.manifest import (
+    Manifest,
+    Marks,
+    ShardInfo,
+    check_shards,
+    crc_of,
+    pattern_of,
+    plain_json,
+)
+from streamrec.shards.manifests.places import absolute, check_places, relative, text_of_name
+from streamrec.tfrecord import (
+    BLOCK,
+    BLOCK_RECORDS,
+    FOOTER_BYTES,
+    HEADER_BYTES,
+    MOST_BITS,
+    CompressionType,
+    check_compression_type,
+    packed_sizes,
+)
 
 __all__ = ["FOOT_BYTES", "MAGIC", "Foot", "Index", "encode_end", "read_end", "read_foot"]
 
@@ -130,6 +148,12 @@ class Index:
         offsets[starts[starts < len(offsets)]] = 0
         return offsets
 
+    @property
+    def block_bytes(self) -> Numbers:
+        """Bytes of the frames of each block's records, [blocks]."""
+        sizes: Numbers = self.blocks["end"] - self.block_offsets
+        return sizes
+
     @cached_property
     def digest(self) -> str:
         """See the attributes."""
@@ -137,6 +161,29 @@ class Index:
         state = hashlib.sha256(json.dumps(names).encode())
         state.update(self.blocks.tobytes())
         return state.hexdigest()[:32]
+
+    def is_sound(self, lengths: int) -> bool:
+        """Whether the table of blocks is that of these shards, and of so many bytes of packed lengths."""
+        if self.first_blocks[-1] != len(self.blocks):
+            return False
+        if (self.blocks["width"] > MOST_BITS).any() or (self.blocks["end"] < 0).any():
+            return False
+        sizes = self.block_bytes
+        filled = np.diff(self.first_blocks) > 0
+        ends = self.blocks["end"][self.first_blocks[1:][filled] - 1]
+        frames = self.block_counts * (HEADER_BYTES + FOOTER_BYTES)
+        fits = (self.blocks["base"] >= 0) & (self.blocks["base"] <= (sizes - frames) // self.block_counts)
+        placed = self.block_places[-1] == len(MAGIC) + lengths
+        return placed and bool(fits.all()) and ends.tolist() == [shard.bytes for shard in self.shards if shard.records]
+
+    def follow(self, shard_root: str | None = None) -> Index:
+        """The same, whose names may be followed; see `manifests/places.py`.
+
+        Raises:
+            ManifestError: A name leads elsewhere.
+        """
+        check_places(self.path, [self.pattern, *(shard.path for shard in self.shards)], shard_root)
+        return self
 
     def shard_of(self, records: Numbers) -> Numbers:
         """The number of the shard that holds each of these records."""
@@ -251,14 +298,15 @@ def read_end(path: str, foot: Foot, data: bytes, version: str | None = None) -> 
     if kernels.crc32c(tables) != foot.crc:
         raise damaged(path, "the CRC32C of its tables is wrong")
     try:
-        found = json.loads(tables[: foot.shards])
+        found = plain_json(tables[: foot.shards])
         shards = tuple(shards_of(path, found["shards"]))
         compression = check_compression_type(found["compression_type"]) or ""
+        check_shards(shards, compression)
         blocks = np.frombuffer(tables[foot.shards :], BLOCK)
-        index = Index(path, absolute(path, found["pattern"]), compression, shards, blocks, version)
+        index = Index(path, pattern_of(path, found["pattern"]), compression, shards, blocks, version)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise damaged(path, repr(error)) from error
-    if index.first_blocks[-1] != len(blocks) or index.block_places[-1] != len(MAGIC) + foot.lengths:
+    if compression or not index.is_sound(foot.lengths):
         raise damaged(path, "its tables do not fit each other")
     return index
 
@@ -267,9 +315,16 @@ def shards_of(path: str, columns: Mapping[str, Sequence[Any]]) -> list[ShardInfo
     """The shards that an index at `path` names."""
     names = ("name", "records", "bytes", "crc32c", "object_version")
     return [
-        ShardInfo(absolute(path, name), records, size, None if crc is None else int(crc, 16), version=version)
+        ShardInfo(absolute(path, text_of_name(name, path)), records, size, crc_of(crc), version=text_or_none(version))
         for name, records, size, crc, version in zip(*(columns[name] for name in names), strict=True)
     ]
+
+
+def text_or_none(version: Any) -> str | None:
+    """An object's version."""
+    if version is not None and not isinstance(version, str):
+        raise ValueError(f"{version!r} is no version of an object")
+    return version
 
 
 def damaged(path: str, how: str) -> ManifestError:

@@ -133,7 +133,12 @@ class IndexReader:
     async def _unpacked(self, blocks: Numbers) -> Numbers:
         """The lengths in these blocks, which are sorted, one after the other."""
         data = await self._packed(blocks.tolist())
-        return unpack(data, self.index.blocks[blocks], self.index.block_counts[blocks])
+        counts = self.index.block_counts[blocks]
+        lengths = unpack(data, self.index.blocks[blocks], counts)
+        sums = np.add.reduceat(lengths + (HEADER_BYTES + FOOTER_BYTES), np.cumsum(counts) - counts)
+        if lengths.min() < 0 or (sums != self.index.block_bytes[blocks]).any():
+            raise damaged(self.index.path, "the lengths of records do not fill their shards")
+        return lengths
 
     async def _packed(self, blocks: Sequence[int]) -> list[bytes]:
         found = {block: data for block in blocks if (data := self._cached.get(block)) is not None}

@@ -14,13 +14,13 @@ from streamrec import bridge
 from streamrec.arguments import flag, integer
 from streamrec.errors import ManifestError, NotFoundError
 from streamrec.shards.index.assemble import Job, assemble, read_indexed_shard
-from streamrec.shards.index.encoder import portable
 from streamrec.shards.index.index import Index
 from streamrec.shards.index.reader import open_index
 from streamrec.shards.index.survey import Survey
 from streamrec.shards.listing.listing import find_shards
 from streamrec.shards.listing.patterns import Filenames, listed
 from streamrec.shards.manifests.manifest import ShardInfo
+from streamrec.shards.manifests.places import portable
 from streamrec.storage import RetryPolicy, Storages, located
 
 __all__ = ["join_index", "join_index_sync", "join_parts", "part_of", "write_index", "write_index_sync"]

@@ -22,14 +22,14 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from operator import itemgetter
 from typing import Literal, get_args
 
 from streamrec.display import display_repr
 from streamrec.shards.manifests.manifest import ShardInfo
-from streamrec.shards.options import Piece, ShardPlace
+from streamrec.shards.options import Expected, Piece, ShardPlace
 
 __all__ = ["Even", "Portion", "ShardSize", "assign_bytes", "assign_records", "check_even", "even_count"]
 
@@ -48,11 +48,13 @@ class ShardSize:
         path: Its URL.
         size: Bytes, as it lies in the store.
         splittable: Whether it is uncompressed, so that it can be cut.
+        expected: What it is compared with when it is opened.
     """
 
     path: str
     size: int
     splittable: bool = True
+    expected: Expected = field(default=Expected(None), compare=False)
 
 
 @display_repr
@@ -66,6 +68,8 @@ class Portion:
         first: Number of the first record to give, counted from the start of the shard.
         last: One past the number of the last; None for all there are.
         place: Where to begin to read, without a piece: a record's place, at or before the first.
+        expected: What the shard is compared with when it is opened, and its number of records at its end; None for
+            nothing. Portions of the same records are equal, whatever is expected.
     """
 
     path: str
@@ -73,10 +77,12 @@ class Portion:
     first: int = 0
     last: int | None = None
     place: ShardPlace = ShardPlace()
+    expected: Expected | None = field(default=None, compare=False, repr=False)
 
     def within(self, number: int, count: int) -> tuple[int, int]:
         """Which of `count` records, of which the first has this number, belong to the portion: from, and up to."""
-        last = count if self.last is None else min(max(self.last - number, 0), count)
+        known = self.expected.records if self.last is None and self.expected is not None else self.last
+        last = count if known is None else min(max(known - number, 0), count)
         return min(max(self.first - number, 0), last), last
 
     def ends(self, number: int) -> bool:
@@ -103,11 +109,13 @@ def assign_bytes(shards: Sequence[ShardSize], readers: int) -> list[list[Portion
     in_turn = [list(range(reader, len(shards), readers)) for reader in range(readers)]
     for numbers in (in_turn, _dealt_by_size(shards, range(len(shards)), readers)):
         if _fair([sum(shards[number].size for number in own) for own in numbers]):
-            return [[Portion(shards[number].path) for number in own] for own in numbers]
+            return [[_whole(shards[number]) for number in own] for own in numbers]
     return _cut(shards, readers)
 
 
-def assign_records(shards: Sequence[ShardInfo], readers: int, reader: int, even: Even | None = None) -> list[Portion]:
+def assign_records(
+    shards: Sequence[ShardInfo], readers: int, reader: int, even: Even | None = None, manifest: str | None = None
+) -> list[Portion]:
     """One reader's records: a stretch of all records, laid end to end.
 
     Args:
@@ -118,6 +126,7 @@ def assign_records(shards: Sequence[ShardInfo], readers: int, reader: int, even:
             readers, for none. "pad": the last readers go on with the first records of all, as torch's
             `DistributedSampler` does. "cycle": each record once; a reader that has fewer than `even_count` is to begin
             its own again. One that has none has the records that "pad" would give it.
+        manifest: The manifest's URL: shards are compared with what it says when they are opened.
 
     Examples:
         >>> shards = [ShardInfo("a", 3, 100, 0), ShardInfo("b", 4, 120, 0)]
@@ -126,11 +135,15 @@ def assign_records(shards: Sequence[ShardInfo], readers: int, reader: int, even:
         [[('a', 0, None), ('b', 0, 1)], [('b', 1, None), ('a', 0, 1)]]
     """
     total = sum(shard.records for shard in shards)
+    if not total:
+        return list(_stretch(shards, 0, 0, manifest))
     each = even_count(total, readers, even or "drop")
     first, last = reader * each, (reader + 1) * each
     if even is None or (even == "cycle" and total >= readers):
         first, last = reader * total // readers, (reader + 1) * total // readers
-    return [portion for begin, end in _wrapped(first, last, total) for portion in _stretch(shards, begin, end)]
+    return [
+        portion for begin, end in _wrapped(first, last, total) for portion in _stretch(shards, begin, end, manifest)
+    ]
 
 
 def even_count(total: int, readers: int, even: Even) -> int:
@@ -174,7 +187,7 @@ def _cut(shards: Sequence[ShardSize], readers: int) -> list[list[Portion]]:
     cuts[-1] = ends[-1]
     plan = []
     for own, begin, end in zip(whole, cuts, cuts[1:], strict=False):
-        numbered = [(number, Portion(shards[number].path)) for number in own]
+        numbered = [(number, _whole(shards[number])) for number in own]
         numbered += _pieces(shards, line, ends, begin, end)
         plan.append([portion for _, portion in sorted(numbered, key=lambda pair: pair[0])])
     return plan
@@ -208,7 +221,12 @@ def _pieces(
         first, last = max(begin, start) - start, min(end, stop) - start
         if first < last:
             rest = None if last == stop - start else last
-            yield number, Portion(shards[number].path, None if first == 0 and rest is None else Piece(first, rest))
+            piece = None if first == 0 and rest is None else Piece(first, rest)
+            yield number, replace(_whole(shards[number]), piece=piece)
+
+
+def _whole(shard: ShardSize) -> Portion:
+    return Portion(shard.path, expected=shard.expected)
 
 
 def _wrapped(first: int, last: int, total: int) -> Iterator[tuple[int, int]]:
@@ -220,14 +238,17 @@ def _wrapped(first: int, last: int, total: int) -> Iterator[tuple[int, int]]:
         first += end - begin
 
 
-def _stretch(shards: Sequence[ShardInfo], begin: int, end: int) -> Iterator[Portion]:
+def _stretch(shards: Sequence[ShardInfo], begin: int, end: int, manifest: str | None) -> Iterator[Portion]:
     """The records `begin` to `end`, shard by shard."""
     start = 0
     for shard in shards:
         first, last = max(begin - start, 0), min(end - start, shard.records)
+        expected = None if manifest is None else Expected(shard.bytes, shard.version, shard.records, manifest)
         if first < last:
             marks = ((0, 0), *shard.marks)
             record, byte = marks[bisect_right(marks, first, key=itemgetter(0)) - 1]
             rest = None if last == shard.records else last
-            yield Portion(shard.path, None, first, rest, ShardPlace(byte, record))
+            yield Portion(shard.path, None, first, rest, ShardPlace(byte, record), expected)
+        elif not shard.records and shard.bytes and begin <= start <= end:  # compressed: that it has none is to be seen
+            yield Portion(shard.path, expected=expected)
         start += shard.records

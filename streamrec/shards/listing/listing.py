@@ -35,16 +35,22 @@ from streamrec.shards.listing.patterns import (
     is_web_glob,
     listed,
 )
+from streamrec.shards.options import Expected
 from streamrec.storage import Glob, ObjectInfo, Storages, split_chain
 
-__all__ = ["Listing", "expand_name", "find_shards"]
+__all__ = ["Listing", "expand_name", "find_shards", "list_shards"]
 
 PARALLEL: Final = 8
 """Listings under way at the same time."""
 
 
 async def find_shards(storages: Storages, filenames: Filenames, *, patterns: bool = False) -> list[str]:
-    """The shards' URLs: braces expanded, globs answered, each glob's matches sorted by name.
+    """The shards' URLs: braces expanded, globs answered, each glob's matches sorted by name."""
+    return (await list_shards(storages, filenames, patterns=patterns)).paths
+
+
+async def list_shards(storages: Storages, filenames: Filenames, *, patterns: bool = False) -> Listing:
+    """The complete listing of what names mean.
 
     Args:
         storages: Where globs are answered.
@@ -62,14 +68,14 @@ async def find_shards(storages: Storages, filenames: Filenames, *, patterns: boo
             await listing.until(len(listing.paths) + 1)
     if listing.error is not None:
         raise listing.error
-    return listing.paths
+    return listing
 
 
 class Found(NamedTuple):
-    """All shards that names mean, and the sizes of those that a glob found."""
+    """All shards that names mean, and what the listing says of those that a glob found."""
 
     paths: tuple[str, ...]
-    sizes: Mapping[str, int]
+    known: Mapping[str, ObjectInfo]
 
 
 class Listing:
@@ -87,7 +93,7 @@ class Listing:
         paths: The shards' URLs so far; they only grow.
         complete: Whether there will be no more of them.
         error: What ended them, or None. It belongs behind them.
-        sizes: The sizes of those that a glob found, in bytes, where the store told them.
+        known: What the store's listing says of those that a glob found.
     """
 
     def __init__(
@@ -102,7 +108,7 @@ class Listing:
         self.paths: list[str] = []
         self.complete = False
         self.error: Exception | None = None
-        self.sizes: dict[str, int] = {}
+        self.known: dict[str, ObjectInfo] = {}
         self._storages = storages
         self._keep = keep
         self._patterns = patterns
@@ -111,7 +117,7 @@ class Listing:
         self._parts = list(parts_of(names, patterns)) if found is None else []
         self._joined = 0
         if found is not None:
-            self.paths, self.sizes, self.complete = list(found.paths), dict(found.sizes), True
+            self.paths, self.known, self.complete = list(found.paths), dict(found.known), True
 
     @property
     def labels(self) -> Sequence[str]:
@@ -137,13 +143,15 @@ class Listing:
             else:
                 self.complete = True
                 if self.paths and self._keep is not None:
-                    self._keep(Found(tuple(self.paths), self.sizes))
+                    self._keep(Found(tuple(self.paths), self.known))
                 if not self.paths:
                     self.error = NotFoundError("no file name was given: pass at least one, or a pattern that matches")
 
     def portion(self, number: int) -> Portion:
-        """What is read of a shard: all of it."""
-        return Portion(self.paths[number])
+        """What is read of a shard: all of it, as it was listed."""
+        path = self.paths[number]
+        info = self.known.get(path)
+        return Portion(path, expected=None if info is None else Expected(info.size, info.version))
 
     async def _join(self, number: int) -> None:
         part = self._parts[number]
@@ -169,7 +177,7 @@ class Listing:
                 if not has_braces(pattern):
                     found = await matches(self._storages, pattern, self._patterns, self._alone)
                     part.paths = [info.path for info in found]
-                    self.sizes.update((info.path, info.size) for info in found if info.size is not None)
+                    self.known.update((info.path, info) for info in found)
                 elif (names := await expand_name(self._storages, pattern)) == [pattern]:
                     part.paths = names
                 else:

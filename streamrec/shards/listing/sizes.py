@@ -9,9 +9,11 @@ from typing import Final
 from streamrec.errors import ManifestError
 from streamrec.shards.listing.assignment import Portion, ShardSize, assign_bytes
 from streamrec.shards.manifests.manifest import ShardInfo
+from streamrec.shards.manifests.places import location_of
 from streamrec.shards.manifests.verify import read_manifest
+from streamrec.shards.options import Expected, rewrite_advice
 from streamrec.shards.side_by_side import side_by_side
-from streamrec.storage import Storages
+from streamrec.storage import ObjectInfo, Storages
 from streamrec.tfrecord import DETECT_BYTES, check_compression_type, detect_compression
 
 __all__ = ["deal", "sizes_of", "told_by"]
@@ -20,36 +22,38 @@ PARALLEL: Final = 16
 """Requests under way at the same time."""
 
 
-async def told_by(storages: Storages, manifest: str, paths: Sequence[str], sizes: Mapping[str, int]) -> list[ShardInfo]:
+async def told_by(
+    storages: Storages, manifest: str, paths: Sequence[str], listed: Mapping[str, ObjectInfo]
+) -> list[ShardInfo]:
     """What a manifest says of shards.
 
     Args:
         storages: Where it lies.
         manifest: Its URL.
         paths: The shards.
-        sizes: The sizes of those that are known, which must be the manifest's.
+        listed: What a listing says of them, as far as there was one; it is compared with the manifest.
 
     Raises:
         NotFoundError: There is no such manifest.
-        ManifestError: What is there is none, it does not name one of the shards, or one has another size.
+        ManifestError: What is there is none, it does not name one of the shards, or one has another size or version.
     """
     found = await read_manifest(await storages.at(manifest), manifest)
-    known = {shard.path: shard for shard in found.shards}
+    known = {location_of(shard.path): shard for shard in found.shards}
+    told = []
     for path in paths:
-        if path not in known:
+        shard = known.get(location_of(path))
+        if shard is None:
             raise ManifestError(
                 f"{manifest}: this manifest does not name {path}, so nobody knows how many records it holds: pass the "
-                "names that it has, or write it anew"
+                f"names that it has; or {rewrite_advice(manifest)}"
             )
-        if sizes.get(path, known[path].bytes) != known[path].bytes:
-            raise ManifestError(
-                f"{manifest}: this manifest says that {path} has {known[path].bytes:,} bytes, and it has "
-                f"{sizes[path]:,}: the shard was written since; write the manifest anew"
-            )
-    return [known[path] for path in paths]
+        if path in listed:
+            Expected(shard.bytes, shard.version, None, manifest).check(listed[path])
+        told.append(replace(shard, path=path))
+    return told
 
 
-async def sizes_of(storages: Storages, paths: Sequence[str], known: Mapping[str, int]) -> list[ShardSize]:
+async def sizes_of(storages: Storages, paths: Sequence[str], known: Mapping[str, ObjectInfo]) -> list[ShardSize]:
     """The sizes of shards; the store is asked for those that are not known.
 
     A store that tells no size before the end of an object makes a shard that cannot be cut, of size 0.
@@ -57,13 +61,16 @@ async def sizes_of(storages: Storages, paths: Sequence[str], known: Mapping[str,
     Raises:
         StorageError: A size cannot be had.
     """
-    sizes: dict[str, int | None] = dict(known)
+    found = dict(known)
 
     async def stat(path: str) -> None:
-        sizes[path] = (await (await storages.at(path)).stat(path)).size
+        found[path] = await (await storages.at(path)).stat(path)
 
-    await each(stat, dict.fromkeys(path for path in paths if path not in sizes))
-    return [ShardSize(path, sizes[path] or 0, sizes[path] is not None) for path in paths]
+    await each(stat, dict.fromkeys(path for path in paths if path not in found or found[path].size is None))
+    return [
+        ShardSize(path, info.size or 0, info.size is not None, Expected(info.size, info.version))
+        for path, info in ((path, found[path]) for path in paths)
+    ]
 
 
 async def deal(

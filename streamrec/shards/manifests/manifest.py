@@ -7,8 +7,11 @@ A manifest is a JSON object:
      "shards": [{"name": "train-00000.tfrecord", "records": 4096, "bytes": 209715104, "crc32c": "1a2b3c4d"}, ...]}
 
 - `pattern` and `name` are relative to the manifest's own directory, so that a data set may be moved or copied with
-  its manifest; what does not lie below that directory stands there with its full URL. A relative name that would read
-  as a full one (it begins with `/`, or has `://` in it), or that begins with `./`, has `./` before it.
+  its manifest; what is not below that directory has its full URL. A relative name that would read as a full one (it
+  begins with `/`, or has `://` in it), or that begins with `./`, has `./` before it. `places.py` says where names may
+  lead.
+- Each shard has one entry. Numbers are whole and not negative, and a shard holds at most as many records as fit in its
+  bytes: nothing is allocated for more.
 - `bytes` and `crc32c` are those of the whole object as it lies in the store, compressed where it is; `crc32c` is
   the plain CRC32C (not masked) as eight hexadecimal digits.
 - `marks`, where there are some: `[record, byte]` for a few records of an uncompressed shard: their number, and where
@@ -20,20 +23,31 @@ from __future__ import annotations
 
 import glob
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
+from typing import Any, Final
 
 from streamrec.display import display_repr
 from streamrec.errors import ManifestError
 from streamrec.shards.listing.patterns import NUMBER, is_numbered, number_pattern
+from streamrec.shards.manifests.places import absolute, check_places, location_of, portable, relative, text_of_name
 from streamrec.storage import Glob, split_chain
-from streamrec.tfrecord import CompressionType, check_compression_type
+from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, CompressionType, check_compression_type
 
-__all__ = ["MARK_BYTES", "Manifest", "Marks", "ShardInfo", "absolute", "relative"]
+__all__ = ["MARK_BYTES", "Manifest", "Marks", "ShardInfo", "check_shards", "crc_of", "pattern_of", "plain_json"]
 
 FORMAT = "streamrec manifest"
 VERSION = 1
+
+FRAME_BYTES: Final = HEADER_BYTES + FOOTER_BYTES
+
+MAX_RATIO: Final = 1 << 15
+"""How much longer a shard may be than it is compressed: Zstandard's longest run is 128 KiB of 4 bytes."""
+
+MAX_FIELDS: Final = 2
+"""How often a pattern may have the number of the shard."""
 
 MARK_BYTES = 8 << 20
 """How far apart the marks of a shard are, about: what is read and dropped where reading begins between two."""
@@ -126,10 +140,10 @@ class Manifest:
             data: What lies there.
 
         Raises:
-            ManifestError: It is no manifest, or one of a newer version.
+            ManifestError: It is no manifest, is damaged, or is of a newer version.
         """
         try:
-            found = json.loads(data)
+            found = plain_json(data)
             version = found["version"] if found["format"] == FORMAT else None
         except (ValueError, LookupError, TypeError) as error:
             raise ManifestError(f"{path}: this is no manifest ({error!r}): pass the URL that was written") from error
@@ -141,9 +155,22 @@ class Manifest:
         try:
             shards = tuple(_shard(path, entry) for entry in found["shards"])
             compression = check_compression_type(found["compression_type"]) or ""
-            return cls(path, absolute(path, found["pattern"]), compression, shards)
+            check_shards(shards, compression)
+            return cls(path, pattern_of(path, found["pattern"]), compression, shards)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise ManifestError(f"{path}: this manifest is damaged ({error!r}): write it again") from error
+            raise ManifestError(
+                f"{path}: this manifest is damaged ({error!r}): write it again: "
+                f"streamrec.write_manifest_sync(SHARDS, {path!r})"
+            ) from error
+
+    def follow(self, shard_root: str | None = None) -> Manifest:
+        """The same, whose names may be followed; see `places.py`.
+
+        Raises:
+            ManifestError: A name leads elsewhere.
+        """
+        check_places(self.path, [self.pattern, *(shard.path for shard in self.shards)], shard_root)
+        return self
 
     def belongs(self, path: str) -> bool:
         """Whether a URL is one that the writer could have given to a shard: a reader's glob would find it.
@@ -182,36 +209,91 @@ class Manifest:
         return {**entry, "marks": shard.marks} if shard.marks else entry
 
     def _relative(self, url: str) -> str:
-        return relative(self.path, url)
+        return relative(self.path, portable(self.path, url))
 
 
 def _shard(path: str, entry: Mapping[str, Any]) -> ShardInfo:
-    return ShardInfo(
-        absolute(path, entry["name"]),
-        int(entry["records"]),
-        int(entry["bytes"]),
-        None if entry["crc32c"] is None else int(entry["crc32c"], 16),
-        tuple((int(record), int(byte)) for record, byte in entry.get("marks", ())),
-    )
+    marks = [(record, byte) for record, byte in entry.get("marks", ())]
+    url = absolute(path, text_of_name(entry["name"], path))
+    return ShardInfo(url, entry["records"], entry["bytes"], crc_of(entry["crc32c"]), tuple(marks))
 
 
-def relative(path: str, url: str) -> str:
-    """A URL as a manifest at `path` has it."""
-    directory = _directory(path)
-    name = url.removeprefix(directory)
-    taken_for_whole = name.startswith("./") or (directory and (name.startswith("/") or "://" in name))
-    return f"./{name}" if taken_for_whole and url.startswith(directory) else name
+def plain_json(data: bytes | str) -> Any:
+    """What JSON says, where each key comes once and numbers are those of JSON.
+
+    Raises:
+        ValueError: It is none, or is nested too deep.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            raise ValueError("a key comes twice")
+        return found
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is no number of JSON")
+
+    try:
+        return json.loads(data, object_pairs_hook=unique, parse_constant=refuse)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
 
 
-def _directory(path: str) -> str:
-    return path[: path.rfind("/") + 1]
+def crc_of(value: Any) -> int | None:
+    """A CRC32C of eight hexadecimal digits; None for none.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, str) or not re.fullmatch("[0-9a-fA-F]{8}", value):
+        raise ValueError(f"{value!r} is no CRC32C of eight hexadecimal digits")
+    return int(value, 16)
 
 
-def absolute(path: str, name: str) -> str:
-    """A name in a manifest at `path` as a URL."""
-    before, url, after = split_chain(path)
-    if name.startswith("./"):
-        name = name[2:]
-    elif "://" in name or name.startswith("/"):
-        return name
-    return before + _directory(url) + name + after
+def pattern_of(path: str, value: Any) -> str:
+    """The URL of the pattern that a manifest at `path` names.
+
+    Raises:
+        ValueError: It is none.
+    """
+    pattern = text_of_name(value, path)
+    if len(NUMBER.findall(pattern)) > MAX_FIELDS:
+        raise ValueError(f"the pattern {pattern!r} has the shard's number more than {MAX_FIELDS} times")
+    return absolute(path, pattern)
+
+
+def check_shards(shards: Sequence[ShardInfo], compression_type: str) -> None:
+    """Refuses what no writer can have found out about shards.
+
+    Raises:
+        ValueError: A number is none, or is not possible; or a shard comes twice.
+    """
+    for shard in shards:
+        if not all(_is_count(number) for number in (shard.records, shard.bytes, *_flat(shard.marks))):
+            raise ValueError(f"the numbers of {shard.path} are not whole numbers from 0 to 2**63 - 1")
+        longest = shard.bytes * MAX_RATIO if compression_type else shard.bytes
+        if shard.records > longest // FRAME_BYTES or (shard.bytes and not shard.records and not compression_type):
+            raise ValueError(f"{shard.path} cannot have {shard.records:,} records in {shard.bytes:,} bytes")
+        marks = ((0, 0), *shard.marks, (shard.records, shard.bytes))
+        if shard.marks and (
+            compression_type or any(b - a < FRAME_BYTES * (n - m) or m >= n for (m, a), (n, b) in pairwise(marks))
+        ):
+            raise ValueError(f"the marks of {shard.path} are not those of its records")
+    if max(sum(shard.records for shard in shards), sum(shard.bytes for shard in shards)) >= 1 << 63:
+        raise ValueError("all shards together have 2**63 records or bytes, or more")
+    seen = set[tuple[str, str]]()
+    for shard in shards:
+        if (location := location_of(shard.path)) in seen:
+            raise ValueError(f"{shard.path} comes twice")
+        seen.add(location)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
+
+
+def _flat(pairs: Iterable[tuple[int, int]]) -> Iterable[int]:
+    return (number for pair in pairs for number in pair)

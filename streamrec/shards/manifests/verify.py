@@ -23,7 +23,7 @@ from fsspec import AbstractFileSystem
 
 from streamrec import bridge, kernels
 from streamrec.display import display_name, display_repr, display_text
-from streamrec.errors import NotFoundError, StreamrecError
+from streamrec.errors import ManifestError, NotFoundError, StreamrecError
 from streamrec.shards.index.index import MAGIC
 from streamrec.shards.index.reader import END_BYTES, open_index
 from streamrec.shards.manifests.manifest import Manifest, Marks, ShardInfo
@@ -96,7 +96,7 @@ class VerifyReport:
 
 
 async def read_manifest(storage: Storage, path: str) -> Manifest:
-    """Reads a manifest, or what an index says of the same.
+    """Reads a manifest, or what an index says of the same. Its names are not to be followed before `Manifest.follow`.
 
     Raises:
         NotFoundError: There is none.
@@ -107,6 +107,8 @@ async def read_manifest(storage: Storage, path: str) -> Manifest:
     end = await storage.read_range(path, max(0, size - END_BYTES), size, info.version)
     if end.endswith(MAGIC):
         return (await open_index(storage, path)).manifest
+    if not end.rstrip().endswith(b"}"):
+        raise ManifestError(f"{path}: this is no manifest and no index, by its last bytes: pass the URL of one")
     start = await storage.read_range(path, 0, size - len(end), info.version) if size > len(end) else b""
     return Manifest.from_json(path, start + end)
 
@@ -114,6 +116,7 @@ async def read_manifest(storage: Storage, path: str) -> Manifest:
 async def verify(
     manifest: str,
     *,
+    shard_root: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     filesystem: AbstractFileSystem | None = None,
     retry: RetryPolicy | None = None,
@@ -131,6 +134,8 @@ async def verify(
 
     Args:
         manifest: Its URL, or that of an index. An index of which nobody has read the shards has no CRC32C of theirs.
+        shard_root: The URL of the directory that the shards are in, where that is not the manifest's own. A manifest
+            that names objects outside both is refused.
         storage_options: Passed to the fsspec filesystem (credentials, endpoint).
         filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
         retry: What happens when the network fails; see RetryPolicy.
@@ -141,15 +146,16 @@ async def verify(
 
     Raises:
         NotFoundError: There is no such manifest.
-        ManifestError: What is there is no manifest.
+        ManifestError: What is there is no manifest, or it names objects elsewhere.
         UnsupportedOperationError: The store cannot be listed (plain HTTP), and there may be more than one shard.
         StorageError: The store failed, and retrying did not help.
     """
     manifest = located(manifest, filesystem)
     async with Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy()) as storages:
-        found = await read_manifest(await storages.at(manifest), manifest)
-        storage = await storages.at(found.pattern)
-        survey = _Survey(storage, found)
+        found = (await read_manifest(await storages.at(manifest), manifest)).follow(
+            None if shard_root is None else located(shard_root, filesystem)
+        )
+        survey = _Survey(storages, found)
         await side_by_side(survey.look_for_extras, *[survey.look_at_the_next] * min(parallel, len(found.shards)))
         problems = sorted(survey.problems, key=attrgetter("path", "kind"))
     return VerifyReport(manifest, len(found.shards), survey.bytes, tuple(problems))
@@ -158,23 +164,24 @@ async def verify(
 def verify_sync(
     manifest: str,
     *,
+    shard_root: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     filesystem: AbstractFileSystem | None = None,
     retry: RetryPolicy | None = None,
     parallel: int = 8,
 ) -> VerifyReport:
     """`verify` for code that is not async: runs it on the background thread and waits. Arguments as for `verify`."""
-    run = partial(verify, storage_options=storage_options, filesystem=filesystem, retry=retry, parallel=parallel)
-    return bridge.run(run, manifest)
+    run = partial(verify, shard_root=shard_root, storage_options=storage_options, filesystem=filesystem)
+    return bridge.run(partial(run, retry=retry, parallel=parallel), manifest)
 
 
 class _Survey:
     """What was found so far."""
 
-    def __init__(self, storage: Storage, manifest: Manifest) -> None:
+    def __init__(self, storages: Storages, manifest: Manifest) -> None:
         self.problems: list[VerifyProblem] = []
         self.bytes = 0
-        self._storage = storage
+        self._storages = storages
         self._manifest = manifest
         self._left = iter(manifest.shards)
 
@@ -188,7 +195,8 @@ class _Survey:
         if not self._manifest.numbered:
             return
         named = {shard.path for shard in self._manifest.shards}
-        async for info in self._storage.list(self._manifest.prefix, self._manifest.glob):
+        storage = await self._storages.at(self._manifest.pattern)
+        async for info in storage.list(self._manifest.prefix, self._manifest.glob):
             if self._manifest.belongs(info.path) and info.path not in named:
                 self.problems.append(
                     VerifyProblem(info.path, "extra", "nothing of it", f"an object of {info.size:,} bytes")
@@ -196,7 +204,7 @@ class _Survey:
 
     async def _look_at(self, shard: ShardInfo) -> list[VerifyProblem]:
         try:
-            stream = await self._storage.stream(shard.path)
+            stream = await (await self._storages.at(shard.path)).stream(shard.path)
         except NotFoundError:
             return [VerifyProblem(shard.path, "missing", f"{shard.bytes:,} bytes", "nothing")]
         try:

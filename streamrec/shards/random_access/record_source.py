@@ -55,6 +55,8 @@ class RecordSource:
     Args:
         index: The URL of the index; see `write_index` and `ShardWriter`. It is opened at once: in an event loop, take
             `await RecordSource.open(...)`, which does not block.
+        shard_root: The URL of the directory that the shards are in, where that is not the index's own. An index that
+            names objects outside both is refused.
         verify: Check each record's length and CRC32C.
         parallel: Requests under way for one call, at the most.
         cache_bytes: How much of the index is kept in memory, in bytes; a record takes about 2.
@@ -67,7 +69,8 @@ class RecordSource:
 
     Raises:
         NotFoundError: There is no such index.
-        ManifestError: What is there is no index, it is cut off or damaged, or of a newer version.
+        ManifestError: What is there is no index, it is cut off or damaged, of a newer version, or names objects
+            elsewhere.
         StorageError: The store failed, and retrying did not help.
     """
 
@@ -75,6 +78,7 @@ class RecordSource:
         self,
         index: str | os.PathLike[str],
         *,
+        shard_root: str | None = None,
         verify: bool = True,
         parallel: int = PARALLEL,
         cache_bytes: int = CACHE_BYTES,
@@ -86,7 +90,8 @@ class RecordSource:
         verify = flag("verify", verify)
         parallel, cache = integer("parallel", parallel, 1), integer("cache_bytes", cache_bytes, 0)
         storages = partial(Storages, storage_options, filesystem=filesystem, retry=retry or RetryPolicy())
-        self.index: Index = bridge.run(index_at, storages, located(os.fspath(index), filesystem))
+        opened: Index = bridge.run(index_at, storages, located(os.fspath(index), filesystem))
+        self.index = opened.follow(None if shard_root is None else located(shard_root, filesystem))
         self._open = partial(fetcher_over, storages, self.index, verify=verify, parallel=parallel, cache_bytes=cache)
         self._sessions = Sessions(self._open)
 

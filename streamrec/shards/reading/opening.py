@@ -9,7 +9,7 @@ import anyio
 
 from streamrec.display import display_name
 from streamrec.errors import NotFoundError, StorageError
-from streamrec.shards.options import Piece, ReadOptions, ShardPlace
+from streamrec.shards.options import Expected, Piece, ReadOptions, ShardPlace
 from streamrec.shards.reading.decompressed_stream import InflatedStream
 from streamrec.shards.reading.pieces import PieceStream, begin_piece
 from streamrec.storage import ByteStream, ObjectInfo, Storage, Tally, directory_advice
@@ -74,7 +74,12 @@ class Opened:
 
 
 async def open_whole(
-    storage: Storage, path: str, options: ReadOptions, place: ShardPlace, stream: ByteStream | None = None
+    storage: Storage,
+    path: str,
+    options: ReadOptions,
+    place: ShardPlace,
+    stream: ByteStream | None = None,
+    expected: Expected | None = None,
 ) -> Opened:
     """Opens a shard from a place to its end.
 
@@ -84,14 +89,18 @@ async def open_whole(
         options: How it is read.
         place: Where reading begins.
         stream: All of its bytes, where they are open already and reading begins with the first; None: they are not.
+        expected: What is known of the object; None for nothing.
 
     Raises:
         ValueError: A place within the shard, and no word about its compression.
+        ObjectChangedError, ManifestError: The object is not the expected one.
         StorageError: It cannot be opened.
     """
     told = check_compression_type(options.compression_type)
     stream = stream or await open_bytes(storage, path, place.offset if told == "" else 0, place.version)
     try:
+        if expected is not None:
+            expected.check(stream.info)
         head = b"" if told == "" else await _head(stream)
         kind = detect_compression(head) if told is None else told
         if kind:
@@ -106,11 +115,19 @@ async def open_whole(
         raise
 
 
-async def open_piece(storage: Storage, path: str, options: ReadOptions, piece: Piece, place: ShardPlace) -> Opened:
+async def open_piece(
+    storage: Storage,
+    path: str,
+    options: ReadOptions,
+    piece: Piece,
+    place: ShardPlace,
+    expected: Expected | None = None,
+) -> Opened:
     """Opens a piece of a shard at its first record; or at a place within it, where its offset is not 0.
 
     Raises:
         ValueError: The shard is compressed.
+        ObjectChangedError, ManifestError: The object is not the expected one.
         StorageError: It cannot be opened.
     """
     kind = check_compression_type(options.compression_type)
@@ -121,7 +138,7 @@ async def open_piece(storage: Storage, path: str, options: ReadOptions, piece: P
             f"{display_name(path)}: this shard is compressed ({kind}), and no record of it can be found from the "
             "middle; read it without start and end, or write it uncompressed, or as several shards"
         )
-    begun = await begin_piece(storage, path, piece, options.max_record_bytes, place)
+    begun = await begin_piece(storage, path, piece, options.max_record_bytes, place, expected)
     stream = begun.stream
     at = ShardPlace(begun.position, place.record, stream.info.version)
     empty = begun.head is None

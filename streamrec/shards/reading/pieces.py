@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import anyio
 
-from streamrec.shards.options import Piece, ShardPlace
+from streamrec.shards.options import Expected, Piece, ShardPlace
 from streamrec.storage import ByteStream, ObjectInfo, Storage
 from streamrec.tfrecord import HEADER_BYTES, find_start, is_record, is_record_header, spanning
 
@@ -114,15 +114,25 @@ class Begun:
     head: bytes | bytearray | None
 
 
-async def begin_piece(storage: Storage, path: str, piece: Piece, max_record_bytes: int, place: ShardPlace) -> Begun:
+async def begin_piece(
+    storage: Storage,
+    path: str,
+    piece: Piece,
+    max_record_bytes: int,
+    place: ShardPlace,
+    expected: Expected | None = None,
+) -> Begun:
     """Opens a piece at its first record; or at a later one, whose place is known.
 
     Raises:
+        ObjectChangedError, ManifestError: The object is not the expected one.
         StorageError: The network or the store failed, and retrying did not help.
     """
     start = place.offset or piece.start
     stream = await PieceStream.open(storage, path, piece, start, place.version)
     try:
+        if expected is not None:
+            expected.check(stream.info)
         if piece.end is not None and start >= piece.end:
             return Begun(stream, start, None)
         if start == 0 or place.offset:

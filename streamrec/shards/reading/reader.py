@@ -27,7 +27,7 @@ from fsspec import AbstractFileSystem
 from streamrec import kernels
 from streamrec.arguments import integer
 from streamrec.errors import ClosedError, CorruptRecordError, StreamrecError, TruncatedShardError
-from streamrec.shards.options import Piece, ReadOptions, ShardPlace
+from streamrec.shards.options import Expected, Piece, ReadOptions, ShardPlace
 from streamrec.shards.reading.losses import Losses
 from streamrec.shards.reading.opening import Opened, open_piece, open_whole
 from streamrec.shards.serial_calls import Serial
@@ -120,16 +120,17 @@ class ShardReader:
         place: ShardPlace | None = None,
         piece: Piece | None = None,
         stream: ByteStream | None = None,
+        expected: Expected | None = None,
     ) -> Self:
         """Opens a shard, or a piece of it, at a place: its first response has arrived, its version is pinned.
 
-        A whole one goes on from `stream`, if its bytes are open already.
+        A whole one goes on from `stream`, if its bytes are open already. One that is not as expected is an error.
         """
         options, place = options or ReadOptions(), place or ShardPlace()
         if piece is None:
-            opened = await open_whole(storage, path, options, place, stream)
+            opened = await open_whole(storage, path, options, place, stream, expected)
         else:
-            opened = await open_piece(storage, path, options, piece, place)
+            opened = await open_piece(storage, path, options, piece, place, expected)
         return cls(storage, path, options, opened, options.block_bytes or storage.block_bytes)
 
     @property

@@ -168,6 +168,10 @@ def test_from_the_files_of_tfrecord2idx() -> None:
     [
         (b"not numbers\n", "no file of tfrecord2idx"),
         (b"0 19\n19\n", "no file of tfrecord2idx"),
+        (b"0 19\n19 99999999999999999999\n", "no file of tfrecord2idx"),
+        (b"0 19\n19 1e5\n", "no file of tfrecord2idx"),
+        (b"0 19\n19 -19\n", "line 2: a frame at byte 19 of -19 bytes"),
+        (b"0 9223372036854775807\n9223372036854775807 16\n", "line 1: a frame at byte 0 of 9,223,372,036,854,775,807"),
         (b"0 19\n20 19\n", "line 2: a frame at byte 20 of 19 bytes, where the one before ends at byte 19"),
         (b"0 19\n", "the last record ends at byte 19"),
         (b"0 18\n18 20\n", "has no record of 4 bytes at byte 18"),
@@ -192,9 +196,9 @@ def test_names_are_relative_to_the_index_or_whole(tmp_path: Path, monkeypatch: p
     """Shards below the directory of the index move with it; others are found from wherever."""
     monkeypatch.chdir(tmp_path)
     write("below")
-    for index in ("x.index", "elsewhere/x.index"):
+    for index, root in (("x.index", None), ("elsewhere/x.index", "below")):
         write_index_sync("below/s-*", index)
-        assert all_of(index) == ALL
+        assert list(RecordSource(index, shard_root=root)[:]) == ALL
     Path("x.index").rename("moved.index")
     (tmp_path / "new").mkdir()
     Path("below").rename("new/below")

@@ -201,11 +201,15 @@ def options_of(store: ObjectStore) -> dict[str, Any]:
     return {"endpoint_url": store.url, "key": "k", "secret": "s"}
 
 
+def source_of(store: ObjectStore, folder: Path, **more: Any) -> RecordSource:
+    return RecordSource(f"{folder}/x.index", shard_root="s3://bucket", storage_options=options_of(store), **more)
+
+
 @pytest.fixture
 def remote(store: ObjectStore, tmp_path: Path) -> RecordSource:
     """Shards in the store; it takes no writes, so the index is a file."""
     write_index_sync("s3://bucket/s-*", f"{tmp_path}/x.index", storage_options=options_of(store))
-    source = RecordSource(f"{tmp_path}/x.index", storage_options=options_of(store))
+    source = source_of(store, tmp_path)
     store.wait_idle()
     store.clear()
     return source
@@ -244,7 +248,7 @@ STORMS = {
 @pytest.mark.parametrize("storm", STORMS)
 def test_storms_change_no_byte(store: ObjectStore, remote: RecordSource, tmp_path: Path, storm: str) -> None:
     retry = RetryPolicy(attempts=30, backoff_base=0.01, backoff_cap=0.05, stall_timeout=0.5)
-    source = RecordSource(f"{tmp_path}/x.index", storage_options=options_of(store), retry=retry, parallel=8)
+    source = source_of(store, tmp_path, retry=retry, parallel=8)
     store.faults = STORMS[storm]
     draw = random.Random(storm)
     for _ in range(8):
@@ -263,7 +267,7 @@ def test_an_object_that_changes_under_way_is_one_clear_error(store: ObjectStore,
 def test_a_late_first_byte_is_asked_for_once_more(store: ObjectStore, tmp_path: Path, remote: RecordSource) -> None:
     """The second request is read; to wait for the first one would take an hour."""
     retry = RetryPolicy(hedge_share=1.0, first_byte_timeout=7200)
-    source = RecordSource(f"{tmp_path}/x.index", storage_options=options_of(store), retry=retry)
+    source = source_of(store, tmp_path, retry=retry)
     store.faults = Faults(seed=1, first_byte=0.002, jitter=0.001, slow=0.1, slow_first_byte=3600.0)
     numbers = range(0, 1500, 25)
     for number in numbers:

@@ -11,7 +11,7 @@ from streamrec.errors import ManifestError
 from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.session import OpenSource
 from streamrec.pipeline.sources.global_shuffle.permutation import Numbers
-from streamrec.shards import Index, IndexReader, ReadOptions, RecordFetcher, open_index
+from streamrec.shards import Index, IndexReader, ReadOptions, RecordFetcher, location_of, open_index
 from streamrec.tfrecord import Frames
 
 __all__ = ["IndexedRecords", "index_of", "opened"]
@@ -100,11 +100,16 @@ async def check_listed(index: Index, source: OpenSource) -> None:
     await listing.until(sys.maxsize)
     if listing.error is not None:
         raise listing.error
-    known, named = {shard.path for shard in index.shards}, set(listing.paths)
-    if known == named:
+    known = {location_of(shard.path): shard.path for shard in index.shards}
+    named = {location_of(path): path for path in listing.paths}
+    missing, more = sorted(named.keys() - known.keys()), sorted(known.keys() - named.keys())
+    if not missing and not more:
         return
-    missing, more = sorted(named - known), sorted(known - named)
-    first = f"it does not know {missing[0]}" if missing else f"it also knows {more[0]}, which is not among them"
+    first = (
+        f"it does not know {named[missing[0]]}"
+        if missing
+        else f"it also knows {known[more[0]]}, which is not among them"
+    )
     raise ManifestError(
         f"{index.path}: this index is not that of these {len(named):,} shards: {first}: pass the names that it has, or "
         f"write it anew: streamrec index SHARDS {index.path}"

@@ -30,6 +30,7 @@ from streamrec.pipeline.sources.shards.ranks import Rank, Reader, reader_here, w
 from streamrec.pipeline.sources.shards.source import Shards, read
 from streamrec.shards import (
     Even,
+    Expected,
     Portion,
     ReadOptions,
     ShardInfo,
@@ -40,6 +41,7 @@ from streamrec.shards import (
     sizes_of,
     told_by,
 )
+from streamrec.storage import ObjectInfo
 
 __all__ = ["Distribute", "is_dealt", "readers_lines"]
 
@@ -106,14 +108,16 @@ class Distribute:
         """The records of this reader's share."""
         opened, share = await self._dealt(within)
         given = share.check(state)
-        while share.total is None or given < share.total:
+        again = given > share.planned
+        while share.total is None or not again or given < share.total:
             before = given
             async with aclosing(read(self.shards, state, within, opened)) as chunks:
                 async for chunk in chunks:
                     own = share.counted(chunk, given)
                     given += len(own.elements)
-                    yield own
-                    if given == share.total:
+                    if len(own.elements):
+                        yield own
+                    if given == share.total and again:
                         return
             if share.total is None:
                 if not given and share.portions and share.reader.readers > 1:
@@ -122,9 +126,11 @@ class Distribute:
                         f"record: none begins in its part of {described(share.paths)}. {REMEDY}"
                     )
                 return
+            if given == share.total:  # all portions were read to their ends, so their errors were raised
+                return
             if state is None and given == before:
                 raise ManifestError(f"{self.manifest}: no record is left of those that it says are in {share.paths}")
-            state, within = None, replace(within, skip=0)
+            state, within, again = None, replace(within, skip=0), True
 
     async def count(self, session: Session, rank: Rank | None) -> int | None:
         """How many records this reader gives, as the manifest says; None where it does not say it.
@@ -164,9 +170,15 @@ class Share:
     reader: Reader
     portions: Sequence[Portion]
     total: int | None = None
-    sizes: ClassVar[Mapping[str, int]] = {}
+    known: ClassVar[Mapping[str, ObjectInfo]] = {}
     complete: ClassVar[bool] = True
     error: ClassVar[None] = None
+
+    @property
+    def planned(self) -> int:
+        """How many records all portions hold, as far as a manifest says it: what is given before they begin again."""
+        ends = (portion.last or (portion.expected and portion.expected.records) or 0 for portion in self.portions)
+        return sum(end - portion.first for end, portion in zip(ends, self.portions, strict=True))
 
     @property
     def paths(self) -> Sequence[str]:
@@ -253,7 +265,7 @@ async def told(manifest: str, opened: OpenSource) -> list[ShardInfo]:
     await listing.until(sys.maxsize)
     if listing.error is not None:
         raise listing.error
-    return await told_by(opened.storages, manifest, listing.paths, listing.sizes)
+    return await told_by(opened.storages, manifest, listing.paths, listing.known)
 
 
 async def share_of(how: Distribute, reader: Reader, opened: OpenSource) -> Share:
@@ -263,9 +275,9 @@ async def share_of(how: Distribute, reader: Reader, opened: OpenSource) -> Share
         StorageError: The shards cannot be listed, or their sizes not be had.
         ManifestError: The manifest does not know a shard, or not as it is.
     """
-    if how.even is not None and how.manifest is not None:
-        shards = await told(how.manifest, opened)
-        portions = assign_records(shards, reader.readers, reader.number, how.even)
+    shards = None if how.manifest is None else await told(how.manifest, opened)
+    if how.even is not None and shards is not None:
+        portions = assign_records(shards, reader.readers, reader.number, how.even, how.manifest)
         total = sum(shard.records for shard in shards)
         count = even_count(total, reader.readers, how.even)
         if total and not count:
@@ -279,12 +291,15 @@ async def share_of(how: Distribute, reader: Reader, opened: OpenSource) -> Share
     await listing.until(sys.maxsize)
     if listing.error is not None:
         raise listing.error
-    sizes = await sizes_of(opened.storages, listing.paths, listing.sizes)
+    said = {shard.path: Expected(shard.bytes, shard.version, shard.records, how.manifest) for shard in shards or ()}
+    known = {path: ObjectInfo(path, each.size, each.version) for path, each in said.items()}
+    sizes = await sizes_of(opened.storages, listing.paths, known or listing.known)
     plan = await deal(opened.storages, sizes, reader.readers, how.shards.options.compression_type)
     size_of = {shard.path: shard.size for shard in sizes}
     loads = [sum(load_of(portion, size_of[portion.path]) for portion in own) for own in plan]
     warn_uneven(reader, loads, described(listing.paths), REMEDY)
-    return Share(reader, tuple(plan[reader.number]))
+    own = plan[reader.number]
+    return Share(reader, tuple(compared(portion, said.get(portion.path)) for portion in own))
 
 
 def load_of(portion: Portion, size: int) -> int:
@@ -297,3 +312,10 @@ def described(paths: Sequence[str]) -> str:
     """Shards, by number and the name of the first."""
     more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
     return f"{display_name(paths[0])}{more}" if paths else "no shard"
+
+
+def compared(portion: Portion, expected: Expected | None) -> Portion:
+    """A portion whose shard is compared with what a manifest says, if it says anything."""
+    if expected is None:
+        return portion
+    return replace(portion, expected=expected if portion.piece is None else replace(expected, records=None))

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from streamrec.pipeline.dataset import Dataset
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.engine.description import RunContext
+from streamrec.pipeline.engine.description import Chain, RunContext
 from streamrec.pipeline.engine.session import OpenSource
 from streamrec.pipeline.sources.shards.distribute import Share
 from streamrec.pipeline.sources.shards.ranks import Reader
 from streamrec.pipeline.sources.shards.source import Shards, read
+from streamrec.pipeline.tfrecord_dataset import TFRecordDataset
 from streamrec.shards import Portion, ReadOptions
 
-__all__ = ["Portions"]
+__all__ = ["Portions", "read_portions"]
+
+
+def read_portions(portions: Sequence[Portion], **reading: Any) -> Dataset[bytes]:
+    """The records of parts of shards, in order. No name is a pattern, and nothing is listed again.
+
+    Args:
+        portions: What is read. Each shard is compared with what its portion expects of it.
+        reading: How; see `TFRecordDataset`.
+    """
+    shards = TFRecordDataset((), **reading).chain.source
+    assert isinstance(shards, Shards)
+    names = tuple(dict.fromkeys(portion.path for portion in portions))
+    return Dataset(Chain(Portions(replace(shards, filenames=names), tuple(portions))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -339,7 +339,10 @@ class Fetchers:
     def _came_whole(self, queue: ShardQueue, short: ShortShard) -> None:
         """All of a shard has arrived."""
         queue.opened(short.info.version, "", min(self._share, LANE_BYTES))
-        queue.push(short.frames)
+        count = len(short.frames)
+        _, last = self._listing.portion(queue.shard).within(0, count)
+        if last:
+            queue.push(short.frames if last == count else short.frames.window(0, last))
         queue.ended = True
 
     async def _read_short(self, queues: list[ShardQueue]) -> dict[ShardQueue, ShortShard]:
@@ -351,7 +354,20 @@ class Fetchers:
         if not storage.reads_short or not all([await self._storages.at(path) is storage for path in paths]):
             return {}
         shorts = await read_short_shards(storage, paths, self._options)
-        return {queue: short for queue, short in zip(queues, shorts, strict=True) if short is not None}
+        found = {queue: short for queue, short in zip(queues, shorts, strict=True) if short is not None}
+        for queue, short in list(found.items()):
+            try:
+                self._check_whole(queue, short)
+            except StreamrecError:  # the reader of that shard alone says it, after its records
+                del found[queue]
+        return found
+
+    def _check_whole(self, queue: ShardQueue, short: ShortShard) -> None:
+        """Compares a shard that came whole with what is known of it."""
+        expected = self._listing.portion(queue.shard).expected
+        if expected is not None:
+            expected.check(short.info)
+            expected.check_records(short.info.path, len(short.frames))
 
     def _is_whole(self, queue: ShardQueue) -> bool:
         """Whether a shard is read from its first record to its last."""
@@ -384,13 +400,17 @@ class Fetchers:
             found = await open_short_shard(storage, portion.path, self._options)
             if isinstance(found, ShortShard):
                 self._opened([found.info.size or 0])
+                if portion.expected is not None:
+                    portion.expected.check(found.info)
                 self._came_whole(queue, found)
+                self._check_whole(queue, found)
                 return
             stream = found
         place, options = queue.start.place, self._options_for(queue, storage)
         if not place.offset and portion.place.offset:  # a mark in a manifest: only shards without compression have them
             place, options = replace(portion.place, version=place.version), replace(options, compression_type="")
-        reader = await ShardReader.open(storage, portion.path, options, place, portion.piece, stream)
+        expected = portion.expected
+        reader = await ShardReader.open(storage, portion.path, options, place, portion.piece, stream, expected)
         try:
             if reader.info.size is not None:
                 self._opened([reader.info.size])
@@ -404,10 +424,12 @@ class Fetchers:
                     queue.push(frames if last - first == count else frames.window(first, last), begun + first)
                     self._arrived(queue)
                 if portion.ends(begun + count):
-                    break
+                    return
                 if not queue.has_room:
                     room = self._resting[queue] = asyncio.get_running_loop().create_future()
                     await room
+            if expected is not None and not reader.skipped:
+                expected.check_records(portion.path, reader.place.record)
         finally:
             with anyio.CancelScope(shield=True):
                 await reader.aclose()

@@ -8,8 +8,9 @@ A web server cannot be listed in any agreed way, and not be written: both say so
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import aiohttp
 from fsspec.implementations.http import HTTPFileSystem
@@ -34,6 +35,12 @@ from streamrec.storage.resilience.faults import Cause, TransientError, changed
 from streamrec.storage.resilience.retry import RetryPolicy
 
 __all__ = ["HttpBackend", "connect"]
+
+REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+MAX_REDIRECTS: Final = 10
+
+FOR_ONE_SERVER: Final = frozenset({"headers", "auth", "cookies", "params"})
+"""Options of a request that may hold credentials, and are for the server that the user named."""
 
 
 async def connect(source: Source, policy: RetryPolicy) -> HttpBackend:
@@ -61,6 +68,7 @@ class HttpBackend:
     def __init__(self, filesystem: HTTPFileSystem) -> None:
         self._fs = filesystem
         self._session: aiohttp.ClientSession = filesystem._session
+        self._bare_session: aiohttp.ClientSession | None = None
         self.fast_paths = (BUFFERED_BODIES,)
 
     async def list_page(
@@ -76,9 +84,7 @@ class HttpBackend:
     async def stat(self, path: str) -> ObjectInfo:
         """A HEAD."""
         with seam(path):
-            async with self._session.head(
-                self._encoded(path), **{"allow_redirects": True, **self._request({})}
-            ) as answer:
+            async with await self._send("HEAD", path, {}) as answer:
                 check_answer(answer, path)
                 return ObjectInfo(path, size_in(answer), _version(answer.headers))
 
@@ -86,7 +92,7 @@ class HttpBackend:
         """A streamed GET."""
         headers = {**range_header(start, end), **_pin(version)}
         with seam(path, start, end):
-            answer = await self._session.get(self._encoded(path), **self._request(headers))
+            answer = await self._send("GET", path, headers)
         try:
             if answer.status == 416:
                 return await self._past_the_end(path, start)
@@ -101,7 +107,9 @@ class HttpBackend:
         return AiohttpBody(answer, info, start, end, splits=ranges)
 
     async def aclose(self) -> None:
-        """Closes the session."""
+        """Closes the sessions."""
+        if self._bare_session is not None:
+            await self._bare_session.close()
         await self._session.close()
 
     async def _past_the_end(self, path: str, start: int) -> Body:
@@ -122,11 +130,54 @@ class HttpBackend:
         encoded: URL = self._fs.encode_url(path)
         return encoded
 
+    async def _send(self, method: str, path: str, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
+        """A request, and those that it is redirected to. Another server gets no credentials of this one."""
+        session, options = self._session, self._request(headers)
+        allowed = options.pop("allow_redirects", True)
+        url = self._encoded(path)
+        if url.user is not None:  # aiohttp would leave it out where the request is redirected
+            password = b64encode(f"{url.user}:{url.password or ''}".encode()).decode()
+            options["headers"].setdefault("Authorization", f"Basic {password}")
+            url = url.with_user(None)
+        answer = await session.request(method, url, allow_redirects=False, **options)
+        redirects = 0
+        while allowed and answer.status in REDIRECTS and (location := answer.headers.get("Location")):
+            answer.release()
+            if (redirects := redirects + 1) > MAX_REDIRECTS:
+                raise StorageError(f"the server redirects more than {MAX_REDIRECTS} times: check the URL", path)
+            url = answer.url.join(URL(location))
+            if session is self._session and not _is_same_server(answer.url, url):
+                session, options = self._bare(), {key: options[key] for key in options.keys() - FOR_ONE_SERVER}
+                options["headers"] = self._own(headers)
+            answer = await session.request(method, url, allow_redirects=False, **options)
+        return answer
+
+    def _bare(self) -> aiohttp.ClientSession:
+        """A session over the same connections, without the user's headers, cookies and passwords."""
+        if self._bare_session is None:
+            self._bare_session = aiohttp.ClientSession(
+                connector=self._session.connector,
+                connector_owner=False,
+                timeout=self._session.timeout,
+                auto_decompress=self._session.auto_decompress,
+                trust_env=self._session.trust_env,
+            )
+        return self._bare_session
+
+    def _own(self, headers: Mapping[str, str]) -> dict[str, str]:
+        return {"Accept-Encoding": "identity", **headers}
+
     def _request(self, headers: Mapping[str, str]) -> dict[str, Any]:
         """The user's request options, with our headers on top: the bytes as they are stored, no encoding."""
         options = dict(self._fs.kwargs)
-        options["headers"] = {**(options.get("headers") or {}), "Accept-Encoding": "identity", **headers}
+        options["headers"] = {**(options.get("headers") or {}), **self._own(headers)}
         return options
+
+
+def _is_same_server(one: URL, other: URL) -> bool:
+    """Whether a server may have what was given for another one: it is the same, or the same over TLS."""
+    secured = (one.scheme, other.scheme) == ("http", "https") and one.is_default_port() and other.is_default_port()
+    return one.host == other.host and (secured or one.origin() == other.origin())
 
 
 def _version(headers: Mapping[str, str]) -> str | None:

@@ -1,0 +1,172 @@
+"""Places: the URLs that the names in a manifest or an index stand for, and where these may be. Pure.
+
+A manifest may come from anywhere, and whoever reads it has credentials and files of its own. So:
+
+- A name is relative to the directory of the manifest and stays below it, or is the full URL of an object below it.
+- Shards elsewhere need `shard_root`, which the caller gives: the one other directory that they may be in. Where the
+  caller names the shards itself, and asks the manifest only how many records they hold, no name leads anywhere.
+- Storage options are those of one store. So the manifest and `shard_root` are in one store, or one of them is local.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from streamrec.errors import ManifestError
+from streamrec.storage import is_url, local_path, split_chain
+
+__all__ = ["absolute", "check_places", "is_below", "location_of", "portable", "relative", "text_of_name"]
+
+ALIASES: Final = {"s3a": "s3", "gcs": "gs", "local": "file"}
+ONE_STORE: Final = {"s3", "gs", "memory"}
+"""Protocols whose client serves all buckets with the same credentials."""
+
+PORTS: Final = {"http": 80, "https": 443}
+
+
+def absolute(path: str, name: str) -> str:
+    """A name in a manifest at `path` as a URL.
+
+    >>> absolute("s3://b/d/m.json", "train-0"), absolute("https://h/d/m.json?v=a/b", "x"), absolute("m.json", "/x")
+    ('s3://b/d/train-0', 'https://h/d/x', '/x')
+    """
+    if name.startswith("./"):
+        name = name[2:]
+    elif "://" in name or name.startswith("/"):
+        return name
+    before, url, after = split_chain(path)
+    return before + _directory(url) + name + after
+
+
+def relative(path: str, url: str) -> str:
+    """A URL as a manifest at `path` names it: without the manifest's directory, where the object is below it."""
+    before, own, after = split_chain(path)
+    directory = before + _directory(own)
+    name = url.removeprefix(directory).removesuffix(after)
+    if name.startswith("./") or (directory and url.startswith(directory) and ("://" in name or name.startswith("/"))):
+        name = f"./{name}"
+    return name if absolute(path, name) == url and not _climbs(name) else url
+
+
+def portable(path: str, url: str) -> str:
+    """A shard's URL as a manifest at `path` can name it: a relative path that is not below it becomes absolute.
+
+    >>> portable("d/m.json", "d/train-0"), portable("d/m.json", "/data/train-0")
+    ('d/train-0', '/data/train-0')
+    """
+    name = relative(path, url)
+    if "://" in url or (absolute(path, name) == url and not name.startswith("~") and not _climbs(name)):
+        return url
+    return os.path.abspath(os.path.expanduser(url))
+
+
+def text_of_name(value: Any, path: str) -> str:
+    """A name in the manifest at `path`, which must be one that an object can have.
+
+    Raises:
+        ValueError: It is none, or climbs out of the manifest's directory.
+    """
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ValueError(f"{value!r} is no name of an object")
+    try:
+        os.fsencode(value) if "://" not in path else value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{value!r} is no name of an object: it holds half a character") from None
+    if _climbs(value):
+        raise ValueError(f"the name {value!r} leads out of the manifest's directory")
+    return value
+
+
+def check_places(path: str, urls: Iterable[str], shard_root: str | None) -> None:
+    """Refuses a manifest that names objects where none of its shards may be.
+
+    Args:
+        path: The manifest's URL.
+        urls: The objects that it names.
+        shard_root: The URL of the other directory that they may be in; None for none.
+
+    Raises:
+        ManifestError: One is neither below the manifest's directory nor below `shard_root`, or these two are in
+            different stores.
+    """
+    before, own, after = split_chain(path)
+    roots = [_root(before + (_directory(own) or "./") + after)]
+    if shard_root is not None:
+        roots.append(_root(shard_root))
+        stores = {store for store, _ in roots} - {"file://"}
+        if len(stores) > 1:
+            raise ManifestError(
+                f"{path}: shard_root={shard_root!r} is in another store, and storage options are those of one store: "
+                "copy the manifest to a local directory, or beside the shards"
+            )
+    for url in urls:
+        if not any(_is_in(url, root) for root in roots):
+            raise ManifestError(
+                f"{path}: it names {url}, which is not below the manifest's directory: if this is right, say where its "
+                f"shards may be: shard_root={split_chain(url).before + _directory(split_chain(url).url)!r} "
+                "(--shard-root on the command line)"
+            )
+
+
+def is_below(url: str, directory: str) -> bool:
+    """Whether an object is below a directory, however both are written, and through whatever local links.
+
+    >>> is_below("s3://b/d/x", "s3a://b/d"), is_below("s3://b/d/../x", "s3://b/d/"), is_below("s3://b/dx", "s3://b/d")
+    (True, False, False)
+    """
+    (store, place), (root, below) = location_of(url), _root(directory)
+    if "\0" in place or _climbs(place):
+        return False
+    if store == "file://":
+        place, below = os.path.realpath(place), os.path.join(os.path.realpath(below), "")
+    return store == root and place.startswith(below) and place != below
+
+
+def _is_in(url: str, root: tuple[str, str]) -> bool:
+    store, place = location_of(url)
+    return store == root[0] and place.startswith(root[1]) and not _climbs(place)
+
+
+def location_of(url: str) -> tuple[str, str]:
+    """The store of a URL, and the place in it: equal for all spellings of one URL or path.
+
+    >>> location_of("s3a://b/x") == location_of("s3://b/x"), location_of("HTTPS://Host:443/x")
+    (True, ('https://host', '/x'))
+    >>> location_of("file:///data/x") == location_of("/data/./x")
+    True
+    """
+    before, link, after = split_chain(url)
+    scheme, _, rest = link.partition("://") if is_url(link) else ("file", "", link)
+    scheme = ALIASES.get(scheme.lower(), scheme.lower())
+    if before or after:
+        return f"{before}{scheme}://{after}", rest
+    if scheme == "file":
+        return "file://", os.path.abspath(local_path(link))
+    if scheme in ONE_STORE:
+        return f"{scheme}://", rest.lstrip("/")
+    host, slash, place = rest.partition("/")
+    if scheme in PORTS:
+        parts = urlsplit(f"//{host}")
+        host = host.lower().removesuffix(f":{PORTS[scheme]}") if parts.username is None else host
+    return f"{scheme}://{host}", slash + place
+
+
+def _root(directory: str) -> tuple[str, str]:
+    store, place = location_of(directory)
+    return store, place if place.endswith("/") or not place else place + "/"
+
+
+def _directory(url: str) -> str:
+    """The directory of a URL, with a slash at its end; nothing for a plain name."""
+    if re.match("https?://", url, re.IGNORECASE):
+        url = re.split("[?#]", url, maxsplit=1)[0]
+    return url[: url.rfind("/") + 1]
+
+
+def _climbs(name: str) -> bool:
+    """Whether a name has a step up, as some store may understand it."""
+    return ".." in re.split(r"[/\\]", unquote(name))

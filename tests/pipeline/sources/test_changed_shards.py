@@ -1,0 +1,135 @@
+"""A shard that is not what the listing, the manifest or the index said is an error, and not other records."""
+
+import gzip
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+import streamrec
+from streamrec import ManifestError, ObjectChangedError, StreamrecError, TFRecordDataset, encode_records
+from streamrec.shards import Manifest
+from tests.servers.real import Store
+from tests.shards.test_places import put
+
+SIZES = {"short": 20, "long": 50_000}
+"""Of each record of a shard of ten: read whole by one response, or block by block."""
+
+
+class Folder:
+    """A place for shards."""
+
+    def __init__(self, url: str, options: dict[str, Any]) -> None:
+        self.url, self.options = url, options
+
+    def put(self, name: str, data: bytes) -> None:
+        put(f"{self.url}/{name}", data, self.options)
+
+    def dataset(self, names: str = "x-*", **more: Any) -> streamrec.Dataset[bytes]:
+        return TFRecordDataset(f"{self.url}/{names}", storage_options=self.options, **more)
+
+
+@pytest.fixture(params=["local", "s3_store", "gcs_store", "memory"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Folder]:
+    if request.param == "local":
+        yield Folder(str(tmp_path), {})
+    elif request.param == "memory":
+        yield Folder(f"memory://{uuid4().hex}", {})
+    else:
+        store: Store = request.getfixturevalue(request.param)
+        yield Folder(f"{store.url}/{uuid4().hex}", store.options)
+
+
+def shard(number: int, size: int, count: int = 10) -> bytes:
+    return encode_records([b"%d-%d" % (number, row) + b"-" * size for row in range(count)])
+
+
+CHANGES: dict[str, Callable[[int], bytes]] = {
+    "cut": lambda size: shard(1, size, 9),
+    "emptied": lambda size: b"",
+    "longer": lambda size: shard(1, size, 11),
+    "replaced": lambda size: shard(7, size),
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_shard_that_changed_since_it_was_listed(folder: Folder, size: str, change: str) -> None:
+    for number in range(3):
+        folder.put(f"x-{number}", shard(number, SIZES[size]))
+    dataset = folder.dataset()
+    assert len(list(dataset)) == 30  # what was listed is kept for all epochs
+    folder.put("x-1", CHANGES[change](SIZES[size]))
+    seen = []
+    with pytest.raises(ObjectChangedError, match=r"x-1.* when it was listed.*make the Dataset again"):
+        for record in dataset:
+            seen.append(record)
+    assert [record[:3] for record in seen] == [b"0-%d" % row for row in range(10)]
+    assert len(list(folder.dataset())) == len(CHANGES[change](SIZES[size])) // (len(shard(1, SIZES[size])) // 10) + 20
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_it_is_compared_however_work_is_dealt(folder: Folder, compressed: bool) -> None:
+    pack = gzip.compress if compressed else bytes
+    for number in range(2):
+        folder.put(f"x-{number}", pack(shard(number, 5000)))
+    manifest = f"{folder.url}/m.json"
+    streamrec.write_manifest_sync(f"{folder.url}/x-*", manifest, storage_options=folder.options)
+    ways: list[dict[str, Any]] = [{}, {"even": "pad", "manifest": manifest}, {"manifest": manifest}]
+    for name in ("x-*", "x-{0..1}"):
+        for how in ways:
+            ranks = [folder.dataset(name).distribute(rank, 2, **how) for rank in range(2)]
+            assert sum(len(list(own)) for own in ranks) == 20
+            folder.put("x-1", pack(shard(1, 5000, 9)))
+            with pytest.raises(StreamrecError, match=r"x-1.*written since"):
+                for own in ranks:
+                    list(own)
+            folder.put("x-1", pack(shard(1, 5000)))
+
+
+@pytest.mark.parametrize("count", [1500, 700])
+@pytest.mark.parametrize("even", ["drop", "pad", "cycle"])
+@pytest.mark.parametrize("name", ["x-0", "x-*"])
+def test_a_stale_manifest(tmp_path: Path, count: int, even: Any, name: str) -> None:
+    folder = Folder(str(tmp_path), {})
+    folder.put("x-0", shard(0, 5, 1000))
+    manifest = f"{tmp_path}/m.json"
+    streamrec.write_manifest_sync(f"{tmp_path}/x-0", manifest)
+    assert len(list(folder.dataset(name).distribute(0, 2, even=even, manifest=manifest))) == 500
+    folder.put("x-0", shard(0, 5, count))
+    for rank in range(2):
+        with pytest.raises(ManifestError, match=r"m\.json says that this shard has [\d,]+ bytes.*write_manifest_sync"):
+            list(folder.dataset(name).distribute(rank, 2, even=even, manifest=manifest))
+    streamrec.write_manifest_sync(f"{tmp_path}/x-0", manifest)
+    assert len(list(folder.dataset(name).distribute(0, 2, even=even, manifest=manifest))) == count // 2
+
+
+@pytest.mark.parametrize("wrong", [-1, 1])
+@pytest.mark.parametrize("even", ["drop", "pad", "cycle", None])
+@pytest.mark.parametrize("size", SIZES)
+def test_a_false_number_of_records(folder: Folder, wrong: int, even: Any, size: str) -> None:
+    """The size is right: only who reads the shard to its end can know; all records that are there come before."""
+    for number in range(2):
+        folder.put(f"x-{number}", shard(number, SIZES[size]))
+    manifest = f"{folder.url}/m.json"
+    first, second = streamrec.write_manifest_sync(f"{folder.url}/x-*", manifest, storage_options=folder.options)
+    shards = first, replace(second, records=10 + wrong)
+    folder.put("m.json", Manifest(manifest, first.path, "", shards).to_json())
+    seen = []
+    with pytest.raises(ManifestError, match=rf"x-1: .*m\.json says .* {10 + wrong} records, and it has 10"):
+        for record in folder.dataset().distribute(0, 1, even=even, manifest=manifest):
+            seen.append(record)
+    assert len(seen) == 19 if wrong < 0 else len(seen) == 20
+
+
+def test_no_request_more(s3_store: Store) -> None:
+    """The size and the version come with the listing and the first answer."""
+    folder = Folder(f"{s3_store.url}/{uuid4().hex}", s3_store.options)
+    for number in range(3):
+        folder.put(f"x-{number}", shard(number, 50_000))
+    run = folder.dataset().iterate()
+    assert len(list(run)) == 30
+    assert sum(store.requests for store in run.stats().storage.backends.values()) == 4

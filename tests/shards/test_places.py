@@ -1,0 +1,176 @@
+"""Where the names in a manifest or an index lead: below its directory, or below `shard_root`; nowhere else."""
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+import streamrec
+from streamrec import ManifestError, RecordSource, ShardWriter, TFRecordDataset, bridge, encode_records, verify_sync
+from streamrec.storage import Storages
+from tests.servers.real import Store
+
+RECORDS = [b"%04d" % number for number in range(20)]
+DATA = encode_records(RECORDS)
+
+
+def put(url: str, data: bytes, options: Any) -> None:
+    """Writes an object."""
+
+    async def write() -> None:
+        async with Storages(options) as storages, await (await storages.at(url)).upload(url) as upload:
+            await upload.write(data)
+
+    bridge.run(write)
+
+
+def manifest_of(*names: str, data: bytes = DATA, records: int = len(RECORDS), pattern: str | None = None) -> bytes:
+    shards = [{"name": name, "records": records, "bytes": len(data), "crc32c": None} for name in names]
+    head = {"format": "streamrec manifest", "version": 1, "pattern": pattern or names[0], "compression_type": ""}
+    return json.dumps({**head, "shards": shards}).encode()
+
+
+@dataclass
+class Server:
+    """A web server that records who asks for what."""
+
+    url: str
+    files: dict[str, bytes] = field(default_factory=dict)
+    redirects: dict[str, str] = field(default_factory=dict)
+    asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+
+
+@pytest.fixture
+def servers() -> Iterator[list[Server]]:
+    """Two servers of two hosts."""
+    found, running = [], []
+    for host in ("127.0.0.1", "127.0.0.2"):
+        server = Server("")
+
+        class Handler(BaseHTTPRequestHandler):
+            of = server
+
+            def do_GET(self) -> None:
+                own = self.of
+                own.asked.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
+                if self.path in own.redirects:
+                    self.send_response(302)
+                    self.send_header("Location", own.redirects[self.path])
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+                    return
+                data = own.files.get(self.path)
+                self.send_response(404 if data is None else 200)
+                self.send_header("Content-Length", str(len(data or b"")))
+                self.end_headers()
+                if self.command == "GET":
+                    self.wfile.write(data or b"")
+
+            do_HEAD = do_GET  # noqa: N815 - the name that HTTP gives it
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        http = ThreadingHTTPServer((host, 0), Handler)
+        server.url = f"http://{host}:{http.server_address[1]}"
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        running.append(http)
+        found.append(server)
+    yield found
+    for http in running:
+        http.shutdown()
+        http.server_close()
+
+
+SECRETS = {"headers": {"Authorization": "Bearer abc", "X-Token": "abc"}}
+
+
+def test_no_other_host_is_asked(servers: list[Server]) -> None:
+    ours, other = servers
+    other.files["/x"] = DATA
+    for name in (f"{other.url}/x", f"{ours.url}@{other.url.removeprefix('http://')}/x", "../x", "%2e%2e/x"):
+        ours.files["/d/m.json"] = manifest_of(name)
+        with pytest.raises(ManifestError, match=r"m\.json: .*(not below|leads out)"):
+            verify_sync(f"{ours.url}/d/m.json", storage_options=SECRETS)
+    ours.files["/d/m.json"] = manifest_of(f"{other.url}/x")
+    with pytest.raises(ManifestError, match="in another store"):
+        verify_sync(f"{ours.url}/d/m.json", shard_root=other.url, storage_options=SECRETS)
+    assert other.asked == []
+    assert [path for path, _ in ours.asked if path != "/d/m.json"] == []
+
+
+def test_a_redirect_carries_no_credentials_to_another_host(servers: list[Server]) -> None:
+    ours, other = servers
+    ours.redirects = {"/x": f"{ours.url}/y", "/y": f"{other.url}/z?signature=1"}
+    other.files["/z?signature=1"] = DATA
+    options = {**SECRETS, "cookies": {"session": "abc"}, "client_kwargs": {"headers": {"X-Session": "abc"}}}
+    assert list(TFRecordDataset(f"{ours.url}/x", storage_options=options)) == RECORDS
+    for path, headers in ours.asked:
+        wanted = {"authorization": "Bearer abc", "x-token": "abc", "cookie": "session=abc", "x-session": "abc"}
+        assert headers.items() >= wanted.items(), path
+    assert other.asked
+    for _, headers in other.asked:
+        assert "abc" not in str(headers)
+        assert headers["range"]
+
+
+def test_shards_of_a_web_server_by_a_local_manifest(servers: list[Server], tmp_path: Path) -> None:
+    """No one can write beside them: the manifest is local, and the options are for the one store that is named."""
+    ours, other = servers
+    ours.files["/d/x"] = other.files["/d/x"] = DATA
+    manifest = str(tmp_path / "m.json")
+    streamrec.write_manifest_sync(f"{ours.url}/d/x", manifest, storage_options=SECRETS)
+    with pytest.raises(ManifestError, match=f"shard_root='{ours.url}/d/'"):
+        verify_sync(manifest, storage_options=SECRETS)
+    assert verify_sync(manifest, shard_root=f"{ours.url}/d/", storage_options=SECRETS).ok
+    with pytest.raises(ManifestError, match="is not below"):
+        verify_sync(manifest, shard_root=f"{other.url}/d/", storage_options=SECRETS)
+    assert other.asked == []
+
+
+@pytest.mark.parametrize("store", ["s3_store", "gcs_store"])
+def test_a_remote_manifest_reads_no_local_file(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    place: Store = request.getfixturevalue(store)
+    folder = f"{place.url}/{uuid4().hex}"
+    local = tmp_path / "secret"
+    local.write_bytes(DATA)
+    put(f"{folder}/d/x", DATA, place.options)
+    for name in (str(local), local.as_uri(), f"local://{local}", f"memory://{local}", f"{folder}/x", f"{folder}/dx"):
+        for names in ([name], ["x", name]):
+            put(f"{folder}/d/m.json", manifest_of(*names, pattern="x"), place.options)
+            with pytest.raises(ManifestError, match="is not below the manifest's directory"):
+                verify_sync(f"{folder}/d/m.json", storage_options=place.options)
+    for name in ("x", f"{folder}/d/x"):
+        put(f"{folder}/d/m.json", manifest_of(name), place.options)
+        assert verify_sync(f"{folder}/d/m.json", storage_options=place.options).ok
+
+
+async def test_a_manifest_and_an_index_elsewhere_stay_usable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where paths are relative, and spelled in several ways."""
+    monkeypatch.chdir(tmp_path)
+    async with ShardWriter(
+        "data/x-{shard}", max_shard_records=8, manifest="other/dir/m.json", index="other/dir/x.index"
+    ) as writer:
+        for record in RECORDS:
+            await writer.write(record)
+    for name in ("other/dir/m.json", "other/dir/x.index"):
+        with pytest.raises(ManifestError, match=rf"shard_root='{tmp_path}/data/'"):
+            verify_sync(name)
+        for root in ("data", "./data/", str(tmp_path / "data"), (tmp_path / "data").as_uri()):
+            assert verify_sync(name, shard_root=root).ok
+        for root in ("dat", "data/x-0/", str(tmp_path / "data" / "..")[:-3] + "/d"):
+            with pytest.raises(ManifestError, match="is not below"):
+                verify_sync(name, shard_root=root)
+        for spelled in ("data/x-*", f"{tmp_path}/data/x-*", "./data/x-{0..2}", f"file://{tmp_path}/data/x-*"):
+            own = TFRecordDataset(spelled).distribute(0, 1, even="pad", manifest=name)
+            assert list(own) == RECORDS
+    with pytest.raises(ManifestError, match="is not below"):
+        RecordSource("other/dir/x.index")
+    assert list(RecordSource("other/dir/x.index", shard_root="data")[:]) == RECORDS
+    assert list(TFRecordDataset("./data/x-{0..2}").global_shuffle(1, index="other/dir/x.index"))
