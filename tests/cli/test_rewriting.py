@@ -176,3 +176,13 @@ def test_a_record_above_a_gigabyte_needs_no_option_and_little_memory(tmp_path: P
     assert run("cat", "--records", "1", index).code == 0
     assert run("reshard", "--shard-records", "1", path, f"{tmp_path}/new/").code == 0
     assert run("verify", f"{tmp_path}/new/manifest.json").code == 0
+
+
+def test_a_manifest_elsewhere(shard: Path, tmp_path: Path, called: Call) -> None:
+    called("reshard", shard, f"{tmp_path}/new/")
+    other = tmp_path / "other" / "m.json"
+    other.parent.mkdir()
+    streamrec.write_manifest_sync(f"{tmp_path}/new/*.tfrecord", str(other))
+    assert "--shard-root" in called("count", other).err
+    for command in ("count", "verify", "head", "info"):
+        assert called(command, "--shard-root", f"{tmp_path}/new", other).code == 0

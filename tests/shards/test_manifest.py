@@ -1,12 +1,15 @@
 """Manifests: there and back, and what is none."""
 
 import json
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamrec import TFRecordDataset, encode_records, verify_sync
 from streamrec.errors import ManifestError
 from streamrec.shards import Manifest, ShardInfo
 
@@ -119,3 +122,17 @@ def test_a_hostile_manifest(data: bytes) -> None:
 def test_names_of_shards(pattern: str, names: list[str], others: list[str]) -> None:
     manifest = Manifest("d/m.json", pattern, "", ())
     assert [name for name in names + others if manifest.belongs(name)] == names
+
+
+def test_what_no_shard_can_hold_allocates_nothing(tmp_path: Path) -> None:
+    """Whoever asks."""
+    (tmp_path / "x").write_bytes(encode_records([b"abc"]))
+    manifest = tmp_path / "m.json"
+    for records in (1 << 62, 2, 0, -1):
+        manifest.write_bytes(damaged(records=records, bytes=19))
+        for call in (
+            partial(list, TFRecordDataset(str(tmp_path / "x")).distribute(0, 1, even="pad", manifest=str(manifest))),
+            partial(verify_sync, str(manifest)),
+        ):
+            with pytest.raises(ManifestError, match=r"m\.json: this manifest is damaged"):
+                call()

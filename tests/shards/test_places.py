@@ -13,6 +13,7 @@ import pytest
 
 import streamrec
 from streamrec import ManifestError, RecordSource, ShardWriter, TFRecordDataset, bridge, encode_records, verify_sync
+from streamrec.shards.manifests.places import absolute, portable, relative
 from streamrec.storage import Storages
 from tests.servers.real import Store
 
@@ -174,3 +175,28 @@ async def test_a_manifest_and_an_index_elsewhere_stay_usable(tmp_path: Path, mon
         RecordSource("other/dir/x.index")
     assert list(RecordSource("other/dir/x.index", shard_root="data")[:]) == RECORDS
     assert list(TFRecordDataset("./data/x-{0..2}").global_shuffle(1, index="other/dir/x.index"))
+
+
+@pytest.mark.parametrize(
+    ("path", "url", "name"),
+    [
+        ("s3://b/d/m.json", "s3://b/d/x", "x"),
+        ("s3://b/d/m.json", "s3://b/dx", "s3://b/dx"),
+        ("s3://b/d/m.json", "s3://b/d/../x", "s3://b/d/../x"),
+        ("m.json", "x", "x"),
+        ("zip://d/m.json::s3://b/c.zip", "zip://d/x::s3://b/c.zip", "x"),
+        ("https://h/d/m.json?v=a/b", "https://h/d/x", "x"),
+    ],
+)
+def test_a_name_there_and_back(path: str, url: str, name: str) -> None:
+    assert relative(path, portable(path, url)) == name
+    assert absolute(path, name) == url
+
+
+def test_a_password_in_the_url_stays_with_its_host(servers: list[Server]) -> None:
+    ours, other = servers
+    ours.redirects = {"/x": "/y", "/y": f"{other.url}/z"}
+    other.files["/z"] = DATA
+    assert list(TFRecordDataset(ours.url.replace("//", "//user:pass@") + "/x")) == RECORDS
+    assert [headers["authorization"] for _, headers in ours.asked] == ["Basic dXNlcjpwYXNz"] * 2
+    assert all("authorization" not in headers for _, headers in other.asked)

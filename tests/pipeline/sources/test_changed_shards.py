@@ -133,3 +133,14 @@ def test_no_request_more(s3_store: Store) -> None:
     run = folder.dataset().iterate()
     assert len(list(run)) == 30
     assert sum(store.requests for store in run.stats().storage.backends.values()) == 4
+
+
+def test_what_is_left_out_as_damage_is_no_false_number(tmp_path: Path) -> None:
+    data = bytearray(shard(0, 20))
+
+    (tmp_path / "x").write_bytes(data)
+    streamrec.write_manifest_sync(str(tmp_path / "x"), f"{tmp_path}/m.json")
+    data[30] ^= 1
+    (tmp_path / "x").write_bytes(data)
+    dataset = TFRecordDataset(str(tmp_path / "x"), on_error="skip_record")
+    assert len(list(dataset.distribute(0, 1, even="pad", manifest=f"{tmp_path}/m.json"))) == 10

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamrec import Index, ManifestError, ShardInfo
+from streamrec import Index, ManifestError, RecordSource, ShardInfo, verify_sync
+from streamrec.kernels import crc32c
 from streamrec.shards import IndexReader, open_index
 from streamrec.shards.index.encoder import IndexedShard, decode_index, encode_index
-from streamrec.shards.index.index import FOOT_BYTES, MAGIC, read_end, read_foot
+from streamrec.shards.index.index import FOOT_BYTES, MAGIC, encode_end, read_end, read_foot
 from streamrec.storage import Storages
 from streamrec.tfrecord import LengthPacker
 
@@ -99,6 +100,71 @@ async def test_a_damaged_index_is_one_clear_error(tmp_path: Path, damage: str) -
         with pytest.raises(ManifestError, match=r"x\.index: this index") as caught:
             await open_index(await storages.at(str(path)), str(path))
     assert "write it again" in str(caught.value)
+
+
+def hostile(folder: Path, change: Any) -> bytes:
+    """An index whose checksums are right, and whose tables are those that `change` makes of it."""
+    data = encode_index(f"{folder}/x.index", [shard(0, range(3000), str(folder)), shard(1, [3], str(folder))])
+    index = parsed(f"{folder}/x.index", data)
+    index = replace(index, blocks=index.blocks.copy())
+    lengths = data[: int(index.block_places[-1])]
+    changed = change(index)
+    changed = index if changed is None else changed
+    changed.__dict__["block_places"] = index.block_places
+    return lengths + encode_end(changed)
+
+
+def block(column: str, row: int, value: int) -> Any:
+    def change(index: Index) -> None:
+        index.blocks[column][row] = value
+
+    return change
+
+
+def first_shard(**changes: Any) -> Any:
+    def change(index: Index) -> Index:
+        return replace(index, shards=(replace(index.shards[0], **changes), *index.shards[1:]))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *[first_shard(records=number) for number in (-1, True, 2999, 3001, 1 << 62, 10**30, None, "3000", 3000.0)],
+        *[first_shard(bytes=number) for number in (-1, False, 16 * 3000, 1 << 62, 10**30, None)],
+        *[first_shard(version=version) for version in (5, [], {})],
+        *[first_shard(path=path) for path in ("x\0", "../x", "")],
+        lambda index: replace(index, shards=(index.shards[0], replace(index.shards[1], path=index.shards[0].path))),
+        lambda index: replace(index, compression_type="GZIP"),
+        lambda index: replace(index, pattern="../x"),
+        *[block("end", row, value) for row in range(3) for value in (-1, 0, 1 << 62, -(1 << 63))],
+        *[block("width", row, value) for row in range(2) for value in (0, 1, 58, 255)],
+        *[block("base", 0, value) for value in (-1, 1 << 62, 10_000)],
+    ],
+)
+def test_a_hostile_index(tmp_path: Path, change: Any) -> None:
+    """All checksums are right: what is read of it is an error before anything is allocated, and no other record."""
+    (tmp_path / "x.index").write_bytes(hostile(tmp_path, change))
+    with pytest.raises(ManifestError, match=r"x\.index: this index is damaged.*write it again"):
+        RecordSource(tmp_path / "x.index")
+    with pytest.raises(ManifestError, match=r"x\.index: this index is damaged"):
+        verify_sync(str(tmp_path / "x.index"))
+
+
+async def test_lengths_that_do_not_fill_their_shard(tmp_path: Path) -> None:
+    """The tables are in order, and the packed lengths are others."""
+    path = str(tmp_path / "x.index")
+    data = encode_index(path, [shard(0, [5, 6, 7, 4], str(tmp_path))])
+    index = parsed(path, data)
+    lengths = bytearray(data[: int(index.block_places[-1])])
+    lengths[len(MAGIC)] ^= 3
+    index = replace(index, blocks=index.blocks.copy())
+    index.blocks["crc"][0] = crc32c(bytes(lengths[len(MAGIC) :]))
+    (tmp_path / "x.index").write_bytes(bytes(lengths) + encode_end(index))
+    source = await RecordSource.open(path)
+    with pytest.raises(ManifestError, match="the lengths of records do not fill their shards"):
+        await source.get([0])
 
 
 async def test_damaged_lengths_are_found_when_they_are_read(tmp_path: Path) -> None:
