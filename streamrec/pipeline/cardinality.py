@@ -20,7 +20,7 @@ from streamrec.pipeline.sources.shards.ranks import Rank, rank_here, worker_here
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.pipeline.stages.stage import Map, Stage
 
-__all__ = ["INFINITE_CARDINALITY", "UNKNOWN_CARDINALITY", "cardinality_of"]
+__all__ = ["INFINITE_CARDINALITY", "UNKNOWN_CARDINALITY", "cardinality_of", "is_endless"]
 
 INFINITE_CARDINALITY: Final = -1
 """What `cardinality()` gives of a Dataset without an end. tf.data.INFINITE_CARDINALITY is the same number."""
@@ -51,6 +51,52 @@ def cardinality_of(chain: Chain, rank: Rank | None = None) -> int:
             rows = UNKNOWN_CARDINALITY
         count = behind(stage, count)
     return count
+
+
+def is_endless(chain: Chain) -> bool:
+    """Whether a chain never ends, as far as its description says it; nothing is read for it.
+
+    Args:
+        chain: The chain.
+
+    >>> is_endless(Chain(sources.Counter(0, 1), (stages.Filter(bool),)))
+    True
+    >>> is_endless(Chain(sources.Counter(0, 1), (stages.Take(7),)))
+    False
+    """
+    endless = is_endless_source(chain.source)
+    for stage in chain.stages:
+        match stage:
+            case stages.Take(count=count) | stages.Skip(count=count):
+                endless = endless and (count < 0) is isinstance(stage, stages.Take)
+            case stages.TakeWhile():
+                endless = False
+    return endless
+
+
+def is_endless_source(source: Source) -> bool:
+    """Whether a source never ends, likewise."""
+    if isinstance(source, Shards):
+        return False
+    match source:
+        case sources.Counter() | sources.Random() | sources.Choices():
+            return True
+        case sources.Repeat(inner=inner, count=count):
+            some = not isinstance(inner.source, sources.Range | sources.Slices) or cardinality_of(inner) != 0
+            return count != 0 and ((count < 0 and some) or is_endless(inner))
+        case sources.Concatenate():
+            return any(map(is_endless, source.parts))
+        case sources.Zip():
+            return all(map(is_endless, leaves(source.nest)))
+        case sources.Choose():
+            several = all if source.stop_on_empty else any
+            return is_endless(source.choices) and several(map(is_endless, source.parts))
+        case sources.Interleaved():
+            return is_endless(source.outer)
+        case sources.Cache() | stages.ParallelMap() | sources.Prefetch() | sources.Shuffle():
+            return is_endless(source.inner)
+        case _:
+            return False
 
 
 def of_source(source: Source, rank: Rank | None) -> int:

@@ -20,7 +20,6 @@ from streamrec import arguments
 from streamrec.arguments import described, flag, function, integer, mapping
 from streamrec.pipeline import sources, stages, static_sources
 from streamrec.pipeline.arrow_stream import read_batches
-from streamrec.pipeline.cardinality import INFINITE_CARDINALITY
 from streamrec.pipeline.elements.nests import leaves, map_nest
 from streamrec.pipeline.engine.description import Chain, Source
 from streamrec.pipeline.iterators import DatasetIterator
@@ -702,11 +701,14 @@ class Dataset(Runnable[T]):
             storage_options, filesystem, retry: As for `TFRecordDataset`.
 
         Raises:
-            ValueError: The name is a pattern: it has `*`, or braces that stand for several names.
+            ValueError: The name is a pattern: it has `*`, or braces that stand for several names; or the dataset has no
+                end, and the file would only grow.
             CacheError: When it runs: the file is something else, or the cache of another pipeline.
             TypeError: When it runs: an element cannot be stored in a file.
         """
         name = os.fspath(filename)
+        if name:
+            self._check_ends("the first pass of cache")
         check_source(storage_options, filesystem)
         file = sources.CacheFile.at(name, storage_options, filesystem, retry or RetryPolicy()) if name else None
         return self._of(sources.Cache(self.chain, file))
@@ -735,8 +737,7 @@ class Dataset(Runnable[T]):
             >>> list(map(int, Dataset.load("memory://docs/saved")))
             [0, 1, 2]
         """
-        if self.cardinality() == INFINITE_CARDINALITY:
-            raise ValueError(f"save would never end: {self!r} has no end; put take(count) before it")
+        self._check_ends("save")
         check_source(storage_options, filesystem)
         file = sources.CacheFile.at(os.fspath(path), storage_options, filesystem, retry or RetryPolicy(), "save()")
         with self._of(sources.Saving(self.chain, file)).iterate() as elements:

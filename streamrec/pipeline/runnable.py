@@ -15,7 +15,7 @@ from streamrec.arguments import flag, function
 from streamrec.display import display_text
 from streamrec.errors import LoopThreadError
 from streamrec.pipeline import sink
-from streamrec.pipeline.cardinality import INFINITE_CARDINALITY, cardinality_of
+from streamrec.pipeline.cardinality import INFINITE_CARDINALITY, cardinality_of, is_endless
 from streamrec.pipeline.chain_html import dataset_html
 from streamrec.pipeline.element_spec import element_spec_of
 from streamrec.pipeline.engine.description import Chain, derived
@@ -108,7 +108,8 @@ class Runnable(Generic[T]):
         An element is a record (`bytes`), a batch of records, or a dict of features, which becomes an Example as
         `encode_example` makes it. Each shard appears whole or not at all, and is compared with what was sent, as
         `ShardWriter` does it; the manifest comes last. Where it fails or is cancelled, shards that were finished stay,
-        and there is no manifest. It runs on asyncio; it is one iteration of the dataset.
+        and there is no manifest; where names were taken, all is as it was before. It runs on asyncio; it is one
+        iteration of the dataset.
 
         Args:
             pattern: The shards' URL; `{shard}` or `{shard:05d}` in it stands for the shard's number, from 0. Without
@@ -121,7 +122,7 @@ class Runnable(Generic[T]):
             max_shard_records: Likewise, so many records.
             batched: False: each dict is one Example. True: each is a batch of them in columns, as `encode_examples`
                 takes it. None: it is one where all values are scalars, and else an error.
-            overwrite: Whether objects of these names are replaced; see `ShardWriter`.
+            overwrite: Whether objects of these names are replaced, when all that replaces them is complete.
             manifest: The URL to write a manifest to, for `verify` and `distribute`; None for none.
             progress: True to show it as `iterate` does; or a function that gets a `WriteProgress` now and then.
             storage_options: Passed to the fsspec filesystem that the shards go to.
@@ -132,7 +133,8 @@ class Runnable(Generic[T]):
             The shards, in order: path, records, bytes, CRC32C.
 
         Raises:
-            ValueError: Several shards are wanted of a pattern without `{shard}`, or more at once than memory holds.
+            ValueError: The dataset has no end; or several shards are wanted of a pattern without `{shard}`, or more at
+                once than memory holds.
             TypeError: An element is no record and no dict of features; the message says which.
             FeatureError: A value cannot be written as a feature.
             StorageError: The store failed, and retrying did not help.
@@ -143,6 +145,7 @@ class Runnable(Generic[T]):
             >>> [shard.records for shard in squares.write_sync("memory://doc/squares-{shard}", num_shards=2)]
             [2, 1]
         """
+        self._check_ends("write")
         target = sink.target_of(
             pattern, options, num_shards, max_shard_bytes, max_shard_records, overwrite, manifest, filesystem
         )
@@ -207,8 +210,7 @@ class Runnable(Generic[T]):
             10
         """
         function("reduce_func", reduce_func)
-        if self.cardinality() == INFINITE_CARDINALITY:
-            raise ValueError(f"reduce would never end: {self!r} has no end; put take(count) before it")
+        self._check_ends("reduce")
         state = initial_state
         with self.iterate() as elements:
             for element in elements:
@@ -264,6 +266,15 @@ class Runnable(Generic[T]):
                 f"{self!r} has no len(): {why}. A torch DataLoader wants streamrec.torch.IterableDataset(dataset)"
             )
         return count
+
+    def __length_hint__(self) -> int:
+        """What `list(dataset)` asks: how many elements to expect.
+
+        Raises:
+            ValueError: The dataset has no end.
+        """
+        self._check_ends("list")
+        return 0
 
     def __bool__(self) -> bool:
         """True, whether it has elements or not, as in tf.data."""
@@ -337,6 +348,10 @@ class Runnable(Generic[T]):
         run = Run(self.chain, replace(self.options, epoch=epoch), state, trace, progress)
         self._epochs.resume(first, epoch, run.position["seed"])
         return run
+
+    def _check_ends(self, verb: str) -> None:
+        if is_endless(self.chain):
+            raise ValueError(f"{verb} would never end: {self!r} has no end; put take(count) before it")
 
     def _told(self, options: Options) -> Self:
         """The same, told something else: where no seed was given, chance comes from the same one."""
