@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -22,7 +22,6 @@ from streamrec.cli.reading import batches
 from streamrec.cli.resharding import Feed, Target
 from streamrec.cli.sampling import take_sample
 from streamrec.cli.sources import Found, storages_for
-from streamrec.cli.writing import Rollback
 from streamrec.display import display_name
 from streamrec.interchange import (
     Changes,
@@ -37,7 +36,7 @@ from streamrec.interchange import (
     format_of,
 )
 from streamrec.shards import shard_path
-from streamrec.storage import Storages, Upload
+from streamrec.storage import Replacement, Storages, Upload
 
 __all__ = ["Conversion", "Written", "as_text", "look_at", "needed_look", "placing", "read", "write_files"]
 
@@ -204,32 +203,28 @@ async def write_files(
     target: Target,
     form: Format,
     columns: Sequence[Column],
-    rollback: Rollback,
+    objects: Replacement,
     nbytes: int | None,
     count: int | None,
     changes: Changes,
 ) -> list[Written]:
     """Writes files up to about a size in bytes, or up to a number of records, or both; at least one."""
     feed, written, done = Feed(records), list[Written](), 0
-    async with storages_for(target.storage_options) as storages:
-        while not written or not await feed.ended():
-            path = shard_path(target.pattern, len(written))
-            encoder = await anyio.to_thread.run_sync(partial(codec_of(form.name).encoder, columns, done, changes))
-            if form.gzip:
-                encoder = Gzipped(encoder)
-            upload = rollback.writing(await (await storages.at(path)).upload(path))
-            item = await write_file(feed, encoder, upload, nbytes, count)
-            written.append(item)
-            done += item.records
+    while not written or not await feed.ended():
+        path = shard_path(target.pattern, len(written))
+        encoder = await anyio.to_thread.run_sync(partial(codec_of(form.name).encoder, columns, done, changes))
+        if form.gzip:
+            encoder = Gzipped(encoder)
+        item = await write_file(feed, encoder, await objects.upload(path), nbytes, count)
+        written.append(replace(item, path=path))
+        done += item.records
     return written
 
 
-async def write_file(
-    feed: Feed, encoder: Encoder, begun: AbstractAsyncContextManager[Upload], nbytes: int | None, count: int | None
-) -> Written:
+async def write_file(feed: Feed, encoder: Encoder, upload: Upload, nbytes: int | None, count: int | None) -> Written:
     """Writes one file, up to a limit."""
     records = size = 0
-    async with begun as upload:
+    async with upload:
 
         async def put(make: Callable[[], bytes]) -> None:
             data = await anyio.to_thread.run_sync(make)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import click
 
 from streamrec import Frames, ManifestError, ShardInfo, ShardWriter
-from streamrec.cli.sources import Found, directory_of
-from streamrec.cli.writing import ENDINGS, Rollback, refuse_existing, refuse_matching
+from streamrec.cli.sources import MANIFESTS, Found, directory_of
+from streamrec.cli.writing import ENDINGS, is_one_of, refuse_existing, refuse_matching, refuse_read
 from streamrec.shards import Manifest, is_numbered, shard_path
-from streamrec.storage import Storages
+from streamrec.storage import Identity, Replacement, Storages
 
 __all__ = [
     "SHARD_BYTES",
@@ -26,6 +26,9 @@ __all__ = [
     "write_limited",
     "write_manifest",
 ]
+
+LOOKED_AT: Final = 1000
+"""So many of the targets are compared with the sources at the beginning: a link may lead to one."""
 
 SHARD_BYTES: Final = 200_000_000
 """How large shards become where nothing else is said."""
@@ -106,24 +109,47 @@ def check_numbered(pattern: str) -> None:
 
 
 async def check_target(
-    storages: Storages, found: Sequence[Found], target: Target, manifest: str | None, overwrite: bool
-) -> None:
+    storages: Storages,
+    sources: Iterable[str],
+    found: Sequence[Found],
+    goal: Storages,
+    target: Target,
+    manifest: str | None,
+    overwrite: bool,
+) -> frozenset[Identity]:
     """Refuses to write over what is read, or, without `overwrite`, over what is there.
+
+    Args:
+        storages: Where the sources lie.
+        sources: The names that were typed.
+        found: All files that are read, but for manifests.
+        goal: Where the target lies.
+        target: Where the shards go.
+        manifest: Where their manifest goes; None for nowhere.
+        overwrite: Whether what is there may be replaced.
+
+    Returns:
+        What a Replacement must spare.
 
     Raises:
         UsageError: Says which object it is.
     """
-    names = Manifest("", target.pattern, "", ())
-    for shard in found:
-        if names.belongs(shard.path):
-            raise click.UsageError(f"{shard.path} is read, and would be written over: choose another TARGET")
+    tables = [] if manifest is None else [manifest]
+    numbers = range(min(len(found) + 1, LOOKED_AT)) if target.numbered else ()
+    targets = [target.pattern, *tables, *(shard_path(target.pattern, number) for number in numbers)]
+    read = [item.path for item in found] + [name for name in sources if name.endswith(MANIFESTS)]
+    spared = await refuse_read(storages, read, goal, targets)
+    shards, *its = await goal.identities([target.pattern, *tables])
+    if any(is_one_of(identity, each) for found in its for identity in found for each in shards):
+        raise click.UsageError(f"{manifest} would be written over a shard: choose another name for the manifest")
     if not overwrite:
-        await refuse_matching(storages, target.pattern)
-        await refuse_existing(storages, [] if manifest is None else [manifest])
+        await refuse_matching(goal, target.pattern)
+        await refuse_existing(goal, tables)
+    return spared
 
 
 async def write_limited(
-    records: AsyncIterator[Frames], target: Target, rollback: Rollback, nbytes: int | None, count: int | None
+    records: AsyncIterator[Frames], target: Target, objects: Replacement, nbytes: int | None, count: int | None
 ) -> list[ShardInfo]:
     """Writes shards up to a size in bytes, or in records, or both."""
     if target.numbered and nbytes is None and count is None:
@@ -135,17 +161,15 @@ async def write_limited(
         max_shard_records=count,
         storage_options=target.storage_options,
     )
-    try:
-        async with writer:
-            async for frames in records:
-                await writer.write_batch(frames)
-    finally:
-        rollback.add_all(writer)
+    writer.objects = objects
+    async with writer:
+        async for frames in records:
+            await writer.write_batch(frames)
     return writer.shards
 
 
 async def write_even(
-    records: AsyncIterator[Frames], target: Target, rollback: Rollback, shards: int, total: int
+    records: AsyncIterator[Frames], target: Target, objects: Replacement, shards: int, total: int
 ) -> list[ShardInfo]:
     """Writes so many shards, whose numbers of records differ by one at the most.
 
@@ -157,24 +181,20 @@ async def write_even(
     for number in range(shards):
         path = shard_path(target.pattern, number)
         writer = ShardWriter(path, target.compression, storage_options=target.storage_options)
-        try:
-            async with writer:
-                async for frames in feed.take(total // shards + (number < total % shards)):
-                    await writer.write_batch(frames)
-        finally:
-            rollback.add_all(writer)
+        writer.objects = objects
+        async with writer:
+            async for frames in feed.take(total // shards + (number < total % shards)):
+                await writer.write_batch(frames)
         infos += writer.shards
     if sum(shard.records for shard in infos) != total or not await feed.ended():
         raise ManifestError(f"there are not {total:,} records, as the manifest of these shards says: write it anew")
     return infos
 
 
-async def write_manifest(
-    storages: Storages, url: str, target: Target, shards: list[ShardInfo], rollback: Rollback
-) -> None:
+async def write_manifest(url: str, target: Target, shards: list[ShardInfo], objects: Replacement) -> None:
     """Writes what `streamrec verify` compares the shards with."""
     manifest = Manifest(url, target.pattern, target.compression, tuple(shards))  # type: ignore[arg-type]
-    async with rollback.writing(await (await storages.at(url)).upload(url)) as upload:
+    async with await objects.upload(url, describes=True) as upload:
         await upload.write(manifest.to_json())
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import streamrec
 from streamrec.cli.progress import Meter
 from streamrec.cli.reading import blocks, open_to_scan, run
-from streamrec.cli.sources import Found
-from streamrec.cli.writing import Rollback
+from streamrec.cli.sources import Found, storages_for
+from streamrec.storage import Replacement
 
 __all__ = ["Scan", "scan", "scan_alone"]
 
@@ -52,14 +52,14 @@ class Scan:
 
 
 async def scan(
-    shard: Found, copy: str | None, rollback: Rollback, storage_options: Mapping[str, Any], meter: Meter
+    shard: Found, copy: str | None, objects: Replacement, storage_options: Mapping[str, Any], meter: Meter
 ) -> Scan:
     """Reads one shard to its end, past all damage.
 
     Args:
         shard: The shard.
         copy: Where its good records are written to, compressed as the shard is; None for nowhere.
-        rollback: Is told when the copy is finished.
+        objects: The set that the copy joins.
         storage_options: Where both lie.
         meter: Is told of the bytes that were read.
     """
@@ -68,7 +68,7 @@ async def scan(
         writer = None
         if copy is not None:
             writer = streamrec.ShardWriter(copy, reader.compression_type, storage_options=storage_options)
-            stack.callback(rollback.add_all, writer)
+            writer.objects = objects
             await stack.enter_async_context(writer)
         async for frames in blocks(reader, meter):
             if writer is not None:
@@ -91,7 +91,10 @@ def scan_alone(work: tuple[Found, str | None], storage_options: Mapping[str, Any
     """`scan` of one shard, on a worker of a cluster."""
 
     async def go() -> Scan:
-        async with Rollback(storage_options) as rollback:
-            return await scan(*work, rollback, storage_options, Meter())
+        async with (
+            storages_for(storage_options) as storages,
+            Replacement(storages, stages=False, keeps=False) as objects,
+        ):
+            return await scan(*work, objects, storage_options, Meter())
 
     return run(go())

@@ -1,14 +1,13 @@
 """What commands write: nothing is replaced unasked, and nothing stays of a command that did not end well.
 
-A shard appears whole or not at all; that is the library's doing. A command writes several, so what it has finished is
-removed again where it fails or is interrupted.
+A shard appears whole or not at all; that is the library's doing. A command writes several, as one `Replacement`: what
+it has finished is removed again where it fails or is interrupted, and what it replaces stays until all is complete.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,22 +15,29 @@ import anyio
 import click
 from fsspec.core import url_to_fs
 
-from streamrec import NotFoundError, ShardWriter
+from streamrec import NotFoundError
 from streamrec.cli.output import print_error
 from streamrec.display import display_name
-from streamrec.shards import Manifest
-from streamrec.storage import Storages, Upload
+from streamrec.shards import Manifest, is_numbered
+from streamrec.storage import Identity, Storages
 
-logger = logging.getLogger("streamrec")
-
-__all__ = ["COMPRESSIONS", "Rollback", "compression_of", "refuse_existing", "refuse_matching", "write_text"]
+__all__ = [
+    "COMPRESSIONS",
+    "Rollback",
+    "compression_of",
+    "is_one_of",
+    "refuse_existing",
+    "refuse_matching",
+    "refuse_read",
+    "write_text",
+]
 
 COMPRESSIONS = ("none", "gzip", "zlib", "zstd")
 ENDINGS = {".gz": "GZIP", ".gzip": "GZIP", ".zz": "ZLIB", ".zlib": "ZLIB", ".zst": "ZSTD", ".zstd": "ZSTD"}
 
 
 class Rollback:
-    """The objects that a command has finished; removed where its block ends by an error or Ctrl-C.
+    """Objects that a command writes for a while; removed where its block ends by an error or Ctrl-C.
 
     Args:
         storage_options: Where they lie.
@@ -41,32 +47,8 @@ class Rollback:
         self._options = {key: value for key, value in storage_options.items() if key != "backend"}
         self._paths: list[str] = []
 
-    def add(self, path: str) -> None:
-        """There is one more."""
-        self._paths.append(path)
-        logger.info("%s is written", display_name(path))
-
-    def add_all(self, writer: ShardWriter) -> None:
-        """There is what a writer has finished, however the writing ended."""
-        for shard in writer.shards:
-            self.add(shard.path)
-        if writer.in_doubt is not None:
-            self.expect(writer.in_doubt)
-
-    @asynccontextmanager
-    async def writing(self, upload: Upload) -> AsyncIterator[Upload]:
-        """There is one more when the block has ended well."""
-        try:
-            async with upload:
-                yield upload
-        except BaseException:
-            if upload.in_doubt:
-                self.expect(upload.path)
-            raise
-        self.add(upload.path)
-
     def expect(self, path: str) -> None:
-        """There may be one more: it is about to be written."""
+        """There may be one more: it is about to be written, and nothing has this name."""
         self._paths.append(path)
 
     def forget(self, path: str) -> None:
@@ -112,7 +94,9 @@ def compression_of(name: str, wanted: str | None) -> str:
     return next((kind for ending, kind in ENDINGS.items() if name.endswith(ending)), "")
 
 
-async def refuse_existing(storages: Storages, paths: Sequence[str]) -> None:
+async def refuse_existing(
+    storages: Storages, paths: Sequence[str], advice: str = "choose another name, or add --overwrite"
+) -> None:
     """Lets nothing be replaced.
 
     Raises:
@@ -124,7 +108,45 @@ async def refuse_existing(storages: Storages, paths: Sequence[str]) -> None:
             await storage.stat(path)
         except NotFoundError:
             continue
-        raise click.UsageError(f"{path} is there already: choose another name, or add --overwrite")
+        raise click.UsageError(f"{path} is there already: {advice}")
+
+
+async def refuse_read(
+    storages: Storages, sources: Iterable[str], goal: Storages, targets: Sequence[str]
+) -> frozenset[Identity]:
+    """Lets nothing be written over that is read, however it is spelled.
+
+    Args:
+        storages: Where the sources lie.
+        sources: URLs of all objects that are read.
+        goal: Where the targets lie.
+        targets: URLs of what will be written; in a pattern `{shard}` stands for any number.
+
+    Returns:
+        The identities of the sources, which a Replacement spares.
+
+    Raises:
+        UsageError: A target is a source.
+    """
+    paths = list(sources)
+    found = zip(paths, await storages.identities(paths), strict=True)
+    read = {identity: path for path, its in found for identity in its}
+    for target, its in zip(targets, await goal.identities(targets), strict=True):
+        over = [read[identity] for identity in its if identity in read]
+        if is_numbered(target):
+            over += [path for identity, path in read.items() if any(is_one_of(identity, each) for each in its)]
+        if over:
+            raise click.UsageError(f"{over[0]} is read, and would be written over: choose another name for {target}")
+    return frozenset(read)
+
+
+def is_one_of(identity: Identity, pattern: Identity) -> bool:
+    """Whether an object is that of a pattern, or could be one of its shards, by the identities of both."""
+    *place, name = identity
+    *its, names = pattern
+    if not isinstance(name, str) or not isinstance(names, str):
+        return identity == pattern
+    return place == its and Manifest("", names, "", ()).belongs(name)
 
 
 async def refuse_matching(storages: Storages, pattern: str) -> None:
@@ -142,7 +164,13 @@ async def refuse_matching(storages: Storages, pattern: str) -> None:
             raise click.UsageError(f"{info.path} is there already: choose another name, or add --overwrite")
 
 
-async def write_text(url: str, text: str, storage_options: Mapping[str, Any]) -> None:
-    """Writes a page to any URL, as UTF-8; it replaces what is there."""
-    async with Storages(storage_options) as storages, await (await storages.at(url)).upload(url) as upload:
-        await upload.write(text.encode())
+async def write_text(url: str, text: str, read: Iterable[str], storage_options: Mapping[str, Any]) -> None:
+    """Writes a page to any URL, as UTF-8; it replaces what is there, but for the objects that were read.
+
+    Raises:
+        UsageError: It is one of these.
+    """
+    async with Storages(storage_options) as storages:
+        await refuse_read(storages, read, storages, [url])
+        async with await (await storages.at(url)).upload(url) as upload:
+            await upload.write(text.encode())

@@ -4,12 +4,16 @@ Rules:
 - A shard appears complete or not at all. A task that Ray runs again writes the same name again.
 - A shard's number is its task's. Ray hands a task at least `shard_bytes` of rows, as far as there are so many.
 - The manifest comes last: without it, a run did not end well.
+- What is replaced stays until all is complete: a task whose name is taken writes beside it, and the driver puts all in
+  place (`storage/uploads/replacement.py`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from secrets import token_hex
 from typing import Any, Final
 
 import ray
@@ -23,7 +27,7 @@ from streamrec.interchange.arrow import examples_of
 from streamrec.ray.planning import understood
 from streamrec.shards import Manifest, ShardInfo, ShardWriter
 from streamrec.shards.listing.patterns import is_numbered, shard_path
-from streamrec.storage import Storages
+from streamrec.storage import Replacement, Storages, hidden_name
 from streamrec.tfrecord import TFRecordOptions
 
 __all__ = ["TFRecordDatasink", "write_tfrecords"]
@@ -33,7 +37,7 @@ logger = logging.getLogger("streamrec")
 SHARD_BYTES: Final = 200_000_000
 
 
-class TFRecordDatasink(Datasink[tuple[list[ShardInfo], Changes]]):  # type: ignore[misc, unused-ignore]
+class TFRecordDatasink(Datasink[tuple[str, ShardInfo, Changes]]):  # type: ignore[misc, unused-ignore]
     """TFRecord shards as a target of Ray Data; arguments as for `write_tfrecords`."""
 
     def __init__(
@@ -53,6 +57,7 @@ class TFRecordDatasink(Datasink[tuple[list[ShardInfo], Changes]]):  # type: igno
         beside = self._pattern[: self._pattern.rfind("/") + 1] + "manifest.json"
         self._manifest = understood(manifest or beside)
         self._overwrite = overwrite
+        self._number = token_hex(8)
         self._storage_options = dict(storage_options or {})
 
     def get_name(self) -> str:
@@ -64,11 +69,12 @@ class TFRecordDatasink(Datasink[tuple[list[ShardInfo], Changes]]):  # type: igno
         """What a shard holds at least, if there is so much."""
         return self._shard_bytes
 
-    def write(self, blocks: Iterable[Any], ctx: Any) -> tuple[list[ShardInfo], Changes]:
-        """Writes one shard; this runs on a worker."""
+    def write(self, blocks: Iterable[Any], ctx: Any) -> tuple[str, ShardInfo, Changes]:
+        """Writes one shard on a worker; returns the URL that it is to have, what was written, and what changed."""
         changes = Changes()
         path = shard_path(self._pattern, ctx.task_idx)
-        writer = ShardWriter(path, self._options, storage_options=self._storage_options)
+        place = bridge.run(self._place_of, path) if self._overwrite else path
+        writer = ShardWriter(place, self._options, storage_options=self._storage_options)
         bridge.run(writer.__aenter__)
         try:
             for block in blocks:
@@ -78,7 +84,7 @@ class TFRecordDatasink(Datasink[tuple[list[ShardInfo], Changes]]):  # type: igno
             bridge.run(writer.abort)
             raise
         bridge.run(writer.close)
-        return list(writer.shards), changes
+        return path, writer.shards[0], changes
 
     def on_write_start(self, schema: Any = None) -> None:
         """Refuses to write among shards that are there."""
@@ -86,14 +92,32 @@ class TFRecordDatasink(Datasink[tuple[list[ShardInfo], Changes]]):  # type: igno
             bridge.run(self._refuse_existing)
 
     def on_write_complete(self, write_result: Any) -> None:
-        """Writes the manifest, and logs what was narrowed."""
-        shards = [shard for written, _ in write_result.write_returns for shard in written]
+        """Puts all in place, writes the manifest, and logs what was narrowed."""
         changes = Changes()
-        for _, more in write_result.write_returns:
+        for _, _, more in write_result.write_returns:
             changes.update(more)
         if found := str(changes):
             logger.warning("%s: %s", self._pattern, found)
-        bridge.run(self._write_manifest, tuple(sorted(shards, key=lambda shard: shard.path)))
+        written = sorted((path, shard) for path, shard, _ in write_result.write_returns)
+        bridge.run(self._put_in_place, written)
+
+    def on_write_failed(self, error: Exception) -> None:
+        """Removes what was to replace others."""
+        bridge.run(self._remove_staged)
+
+    async def _place_of(self, path: str) -> str:
+        """Where a shard is written: beside what it is to replace."""
+        async with Storages(self._storage_options) as storages:
+            found = await (await storages.at(path)).replaced(path)
+        return path if found is None else hidden_name(found, "new-", self._number)
+
+    async def _remove_staged(self) -> None:
+        directory = self._pattern[: self._pattern.rfind("/") + 1]
+        async with Storages(self._storage_options) as storages:
+            storage = await storages.at(directory)
+            async for info in storage.list(f"{directory}.", hidden=True):
+                if info.path.endswith(f".streamrec-new-{self._number}"):
+                    await storage.remove(info.path)
 
     async def _refuse_existing(self) -> None:
         names = Manifest("", self._pattern, "", ())
@@ -103,11 +127,14 @@ class TFRecordDatasink(Datasink[tuple[list[ShardInfo], Changes]]):  # type: igno
                     shown = display_name(info.path)
                     raise FileExistsError(f"{shown} is there already: choose another path, or overwrite=True")
 
-    async def _write_manifest(self, shards: tuple[ShardInfo, ...]) -> None:
+    async def _put_in_place(self, written: Sequence[tuple[str, ShardInfo]]) -> None:
+        """Puts shards that replace others in place, and the manifest."""
+        shards = tuple(replace(shard, path=path) for path, shard in written)
         manifest = Manifest(self._manifest, self._pattern, self._options.compression_type, shards)  # type: ignore[arg-type]
-        async with Storages(self._storage_options) as storages:
-            storage = await storages.at(self._manifest)
-            async with await storage.upload(self._manifest) as upload:
+        async with Storages(self._storage_options) as storages, Replacement(storages) as objects:
+            for path, shard in written:
+                await objects.adopt(path, shard.path)
+            async with await objects.upload(self._manifest, describes=True) as upload:
                 await upload.write(manifest.to_json())
 
 
@@ -131,7 +158,7 @@ def write_tfrecords(
         options: Compression; None for none.
         shard_bytes: How many bytes of columns a shard holds at least, as far as there are so many.
         manifest: Its URL; None for `manifest.json` beside the shards.
-        overwrite: Whether shards of these names may be there already, and be replaced.
+        overwrite: Whether shards of these names may be there already, and be replaced: when all new ones are complete.
         storage_options: Passed to the fsspec filesystem; sent to the workers.
         concurrency: How many tasks run at the same time; None: as Ray decides.
         ray_remote_args: Passed to `ray.remote` of the tasks.

@@ -12,15 +12,17 @@ per kind of store below it.
 from streamrec.storage.backend import ObjectInfo, ShortObject
 from streamrec.storage.backends.chained_urls import is_url, protocol_of, split_chain
 from streamrec.storage.backends.local.backend import local_path
-from streamrec.storage.backends.urls import directory_advice
+from streamrec.storage.backends.urls import directory_advice, hidden_name, is_temporary, secured_of
 from streamrec.storage.base import ByteStream, Storage
 from streamrec.storage.globs import MAGIC, Glob
+from streamrec.storage.identity import Identity
 from streamrec.storage.reading.adaptive_concurrency import MAX_CONNECTIONS
 from streamrec.storage.reading.connections import BUFFER_BYTES
 from streamrec.storage.reading.stream import ResumingStream
 from streamrec.storage.registry import Storages, check_source, located
 from streamrec.storage.resilience.retry import RetryPolicy
 from streamrec.storage.telemetry.statistics import Counts, Distribution, Snapshot, Statistics, Tally, collecting
+from streamrec.storage.uploads.replacement import Replacement
 from streamrec.storage.uploads.upload import Upload
 
 __all__ = [
@@ -31,7 +33,9 @@ __all__ = [
     "Counts",
     "Distribution",
     "Glob",
+    "Identity",
     "ObjectInfo",
+    "Replacement",
     "ResumingStream",
     "RetryPolicy",
     "ShortObject",
@@ -44,9 +48,12 @@ __all__ = [
     "check_source",
     "collecting",
     "directory_advice",
+    "hidden_name",
+    "is_temporary",
     "is_url",
     "local_path",
     "located",
     "protocol_of",
+    "secured_of",
     "split_chain",
 ]

@@ -26,6 +26,7 @@ __all__ = [
     "Backend",
     "Body",
     "EmptyBody",
+    "FollowsLinks",
     "ObjectInfo",
     "PartSink",
     "ReadsShort",
@@ -153,10 +154,12 @@ class Backend(Protocol):
     Attributes:
         block_bytes: How much is best read at a time: what each read costs beside its bytes decides.
         remote: Whether it answers over a network, so that a late answer is worth asking again for.
+        compares_first: Whether an upload is compared with what was sent before its object is visible.
     """
 
     block_bytes: int
     remote: bool
+    compares_first: bool
 
     async def list_page(
         self, prefix: str, token: str | None, glob: Glob | None
@@ -195,8 +198,22 @@ class Backend(Protocol):
                 UnsupportedOperationError here.
         """
 
+    async def copy(self, source: str, target: str) -> None:
+        """Puts an object under another name, too, within the store: whole, in place of what is there."""
+
+    async def remove(self, path: str) -> None:
+        """Removes one object."""
+
     async def aclose(self) -> None:
         """Closes the client, in the loop that made it."""
+
+
+@runtime_checkable
+class FollowsLinks(Protocol):
+    """A backend whose names may lead to others."""
+
+    async def followed(self, path: str) -> str | None:
+        """The name of what a symbolic link leads to, else the same; None for what is no plain file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 from typing import Protocol, TypeVar
 
-from streamrec.errors import ClosedError
-from streamrec.storage.backend import Backend, ObjectInfo, ReadsShort, ShortObject
+from streamrec.errors import ClosedError, NotFoundError, PermissionDeniedError
+from streamrec.storage.backend import Backend, FollowsLinks, ObjectInfo, ReadsShort, ShortObject
+from streamrec.storage.backends.urls import hidden_name, is_temporary
 from streamrec.storage.globs import Glob
 from streamrec.storage.reading.connections import Connections
 from streamrec.storage.reading.parallel_stream import open_parallel
@@ -28,6 +30,7 @@ from streamrec.storage.reading.stream import ResumingStream
 from streamrec.storage.resilience.retry import RetryPolicy, attempt
 from streamrec.storage.resilience.traffic import Traffic
 from streamrec.storage.telemetry.statistics import Tally
+from streamrec.storage.uploads.staged_sink import StagedSink
 from streamrec.storage.uploads.upload import PARALLEL, PART_SIZE, Upload
 
 __all__ = ["ByteStream", "ObjectInfo", "ShortObject", "Storage", "Upload"]
@@ -114,7 +117,7 @@ class Storage:
                 self._traffic.tally.block(len(short.data), seconds, 0.0)
         return found
 
-    async def list(self, prefix: str, glob: Glob | None = None) -> AsyncIterator[ObjectInfo]:
+    async def list(self, prefix: str, glob: Glob | None = None, hidden: bool = False) -> AsyncIterator[ObjectInfo]:
         """All objects whose URL begins with `prefix`, in the order of their paths.
 
         A prefix is a string, as object stores understand it: "s3://b/train-" finds "s3://b/train-1" and
@@ -128,6 +131,7 @@ class Storage:
             prefix: A URL prefix.
             glob: Which of these objects are wanted: what this prefix is of. Directories that can hold none of them
                 are not listed, where the store has directories. None: all.
+            hidden: Whether hidden names of uploads (`.NAME.streamrec-*`) are among them.
 
         Raises:
             PermissionDeniedError: A directory, or the bucket, must not be listed.
@@ -137,7 +141,8 @@ class Storage:
         token: str | None = None
         while True:
             page, token = await self._attempt(prefix, partial(self._backend.list_page, prefix, token, glob), "listing")
-            found += page if glob is None else (info for info in page if glob.wants(info.path))
+            shown = (info for info in page if hidden or not is_temporary(info.path))
+            found += shown if glob is None else (info for info in shown if glob.wants(info.path))
             if token is None:
                 break
         for info in sorted(found, key=attrgetter("path")):
@@ -210,7 +215,13 @@ class Storage:
             await stream.aclose()
 
     async def upload(
-        self, path: str, *, part_size: int = PART_SIZE, parallel: int = PARALLEL, overwrite: bool = True
+        self,
+        path: str,
+        *,
+        part_size: int = PART_SIZE,
+        parallel: int = PARALLEL,
+        overwrite: bool = True,
+        free: bool = False,
     ) -> Upload:
         """Starts an upload; nothing is visible under `path` until `Upload.complete`.
 
@@ -221,6 +232,7 @@ class Storage:
             part_size: Bytes of a part: a multiple of 256 KiB, and at least 5 MiB on S3.
             parallel: Parts under way at the same time, at the most.
             overwrite: Whether an object that is there already is replaced.
+            free: Whether the caller knows that none is there.
 
         Raises:
             AlreadyExistsError: `overwrite` is False, and there is one. It may also come from `complete`.
@@ -229,8 +241,53 @@ class Storage:
         """
         if part_size < 1 << 18 or part_size % (1 << 18):
             raise ValueError(f"part_size is {part_size:,}; stores want a multiple of 256 KiB (262,144)")
-        sink = await self._attempt(path, lambda: self._backend.begin_upload(path, overwrite), "starting an upload")
+        looks = overwrite and not free and not self._backend.compares_first and not is_temporary(path)
+        taken = looks and await self.replaced(path) is not None
+        written = hidden_name(path) if taken else path
+        sink = await self._attempt(path, lambda: self._backend.begin_upload(written, overwrite), "starting an upload")
+        if taken:
+            sink = StagedSink(self._backend, path, written, sink)
         return Upload(sink, self._retry, path, part_size, parallel, self._traffic)
+
+    async def replaced(self, path: str) -> str | None:
+        """The URL of the object that an upload to `path` would replace: that which a symbolic link leads to.
+
+        Returns:
+            None where there is none for certain, and where an upload writes straight through (a pipe, /dev/stdout).
+
+        Raises:
+            StorageError: The store failed for good.
+        """
+        try:
+            await self.stat(path)
+        except NotFoundError:
+            return None
+        except PermissionDeniedError:  # S3 does not say that there is none to whoever may not list
+            return path
+        return await self._backend.followed(path) if isinstance(self._backend, FollowsLinks) else path
+
+    @property
+    def endpoint(self) -> str:
+        """The URL of its server; "" where the URLs of objects say it, or it is the usual one."""
+        return str(getattr(self._backend, "endpoint", ""))
+
+    async def copy(self, source: str, target: str) -> None:
+        """Puts an object under another name, too, within the store; what is there is replaced.
+
+        Raises:
+            UnsupportedOperationError: This store cannot.
+            StorageError: The store failed for good.
+        """
+        await self._attempt(target, lambda: self._backend.copy(source, target), "copying")
+
+    async def remove(self, path: str) -> None:
+        """Removes one object; that there is none is fine.
+
+        Raises:
+            StorageError: The store failed for good.
+        """
+        with suppress(NotFoundError):
+            await self._attempt(path, lambda: self._backend.remove(path), "removing")
 
     async def aclose(self) -> None:
         """Closes the client, or ends its use. Streams and uploads must be closed before; later calls: ClosedError."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import astuple
 from functools import partial
+from itertools import starmap
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,6 +28,7 @@ from streamrec.storage.backends.clients import borrow, key_of
 from streamrec.storage.backends.fsspec.protocols import ASYNC, SYNC, generic_backend, place_of
 from streamrec.storage.backends.options import Source
 from streamrec.storage.base import Storage
+from streamrec.storage.identity import Identity, identities
 from streamrec.storage.reading.adaptive_concurrency import MAX_CONNECTIONS, AdaptiveConcurrency
 from streamrec.storage.reading.connections import BUFFER_BYTES, Connections
 from streamrec.storage.resilience.hedging import Hedging
@@ -129,6 +131,25 @@ class Storages:
             if place not in self._made:
                 self._made[place] = await self._make(place, url)
             return self._made[place]
+
+    async def identities(self, urls: Iterable[str]) -> list[frozenset[Identity]]:
+        """What tells each object from all others: two URLs are of one object where they share an identity.
+
+        Raises:
+            StorageError: As for `at`.
+        """
+        places = [(url, (await self.at(url)).endpoint) for url in urls]
+        return await asyncio.to_thread(lambda: list(starmap(identities, places)))
+
+    async def check_spared(self, url: str, read: Iterable[str]) -> None:
+        """Lets an object not be written over one that is read, however both are spelled.
+
+        Raises:
+            StorageError: It would be; or as for `at`.
+        """
+        [own] = await self.identities([url])
+        if any(own & other for other in await self.identities(read)):
+            raise StorageError("this object is read, and would be written over: choose another name", url)
 
     async def __aenter__(self) -> Self:
         self._reporter.start()

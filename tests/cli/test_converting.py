@@ -350,7 +350,7 @@ def test_a_foreign_tar(tmp_path: Path, called: Call) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["SHARD", "SHARD"], "choose another TARGET"),
+        (["SHARD", "SHARD"], "choose another name for"),
         (["SHARD", "out/"], "say with --to what is written there"),
         (["--shard-records", "3", "SHARD", "out.parquet"], "write out.parquet-{shard:05d}"),
         (["SHARD", "there.jsonl"], "there.jsonl is there already"),

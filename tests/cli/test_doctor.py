@@ -27,7 +27,7 @@ def check_writable(store: Store, call: Call, unchecked: set[str], failed: frozen
     assert done.code == (3 if failed else 0), done.out
     found = rows(done)
     assert {name for name, ok in found.items() if ok is False} == failed
-    assert list(found) == [*SERVER, *READING, "leftovers", *WRITING]
+    assert list(found) == [*SERVER, *READING, "leftovers", "replaced", *WRITING]
     assert {name for name, ok in found.items() if ok is None} == unchecked
     assert done.err == ""
     assert call("ls", *options, "--json", url).json == before
@@ -58,7 +58,7 @@ def test_http_is_read_only(http_store: Store, called: Call) -> None:
     done = called("doctor", "--json", "--write", f"{http_store.url}/{name}")
     found = rows(done)
     assert done.code == 0, done.out
-    assert {name for name, ok in found.items() if ok is None} == {"checksum", "leftovers", "write"}
+    assert {name for name, ok in found.items() if ok is None} == {"checksum", "leftovers", "replaced", "write"}
 
 
 def test_local_directory(tmp_path: Path, called: Call) -> None:
@@ -82,3 +82,15 @@ def test_an_unfinished_upload_is_seen(s3_store: Store, called: Call) -> None:
 def test_without_a_terminal_nothing_is_written(tmp_path: Path, called: Call) -> None:
     (tmp_path / "a").write_bytes(bytes(100))
     assert "write" not in rows(called("doctor", "--json", str(tmp_path)))
+
+
+def test_what_a_killed_run_was_to_replace(tmp_path: Path, called: Call) -> None:
+    kept = tmp_path / ".x.streamrec-old-0123456789abcdef"
+    kept.write_bytes(b"old")
+    (tmp_path / "x").write_bytes(b"new")
+    (tmp_path / ".y.streamrec-new-0123456789abcdef").write_bytes(b"never in place")
+    done = called("doctor", "--json", f"{tmp_path}/")
+    assert done.code != 0
+    [row] = [row for row in done.json["checks"] if row["name"] == "replaced"]
+    assert row["found"].startswith(f"{kept} is what {tmp_path}/x was before a run that replaced it ended half way")
+    assert "copy each over its name" in row["found"]

@@ -1,7 +1,9 @@
 """Writing shards: roll-over, whole or not at all, and TensorFlow's synchronous writer."""
 
+import subprocess
+import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import anyio
@@ -203,3 +205,70 @@ def test_the_synchronous_writer_leaves_no_partial_shard(
         writer.write(b"x" * 3_000_000)
         leave()
     assert names(place) == []
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda writer: writer.write(b"x"),
+        lambda writer: writer.write_batch([b"x"]),
+        lambda writer: writer.flush(),
+        lambda writer: writer.close(),
+    ],
+)
+async def test_a_writer_that_was_not_entered_takes_nothing(
+    tmp_path: Path, use: Callable[[ShardWriter], Awaitable[None]]
+) -> None:
+    writer = ShardWriter(f"{tmp_path}/x-{{shard}}", max_shard_records=10)
+    with pytest.raises(streamrec.ClosedError, match="is not open yet: write within its own `async with` block"):
+        await use(writer)
+    assert names(str(tmp_path)) == []
+    async with writer:
+        await writer.write(b"y")
+    with pytest.raises(streamrec.ClosedError, match="was closed"):
+        await writer.__aenter__()
+    assert await read(f"{tmp_path}/x-0") == [b"y"]
+
+
+IN_A_FORK = """
+import os, sys, anyio, streamrec
+
+def child(use):
+    number = os.fork()
+    if number:
+        return os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
+    try:
+        use()
+    except streamrec.ClosedError as error:
+        os._exit(3 if "forked this one" in str(error) else 4)
+    os._exit(0)
+
+async def asynchronous(folder):
+    async with streamrec.ShardWriter(f"{folder}/a") as writer:
+        await writer.write(b"first")
+        await writer.flush()
+        coroutines = [writer.write(b"x"), writer.close(), writer.abort()]
+        codes = [child(lambda: coroutine.send(None)) for coroutine in coroutines[:2]]
+        def abort():
+            try:
+                coroutines[2].send(None)
+            except StopIteration:
+                pass
+        print(*codes, child(abort))
+        [coroutine.close() for coroutine in coroutines]
+
+anyio.run(asynchronous, sys.argv[1])
+with streamrec.TFRecordWriter(f"{sys.argv[1]}/b") as writer:
+    writer.write(b"first")
+    writer.flush()
+    codes = [child(lambda: use()) for use in (lambda: writer.write(b"x"), writer.close)]
+    print(*codes, child(lambda: writer.__exit__(ValueError, ValueError(), None)))
+"""
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_process_cannot_write_to_its_parents_shard(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", IN_A_FORK, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.stdout.split(), done.stderr) == (["3", "3", "0"] * 2, "")
+    assert [anyio.run(read, f"{tmp_path}/{name}") for name in names(str(tmp_path))] == [[b"first"]] * 2

@@ -15,9 +15,9 @@ from streamrec.cli.progress import Meter
 from streamrec.cli.reading import run
 from streamrec.cli.resharding import Target, check_numbered, write_limited, write_manifest
 from streamrec.cli.sources import Found, storages_for
-from streamrec.cli.writing import Rollback
 from streamrec.interchange import Changes, Column, Format
 from streamrec.shards import shard_path
+from streamrec.storage import Replacement
 
 __all__ = ["Work", "convert_on"]
 
@@ -41,7 +41,7 @@ class Work:
     text: Sequence[str]
 
 
-async def convert_on(found: Sequence[Found], work: Work, manifest: str | None, rollback: Rollback) -> list[Written]:
+async def convert_on(found: Sequence[Found], work: Work, manifest: str | None, objects: Replacement) -> list[Written]:
     """Converts all files, and notes what changes; returns the new ones, and writes the manifest if one is wanted."""
     changes = work.how.reading.changes
     if len(found) > 1:
@@ -49,15 +49,15 @@ async def convert_on(found: Sequence[Found], work: Work, manifest: str | None, r
     if look := needed_look(work.form, work.columns):
         seen = await map_on(partial(look_at_one, work), found)
         work = replace(work, columns=as_text(look.columns(reduce(look.join, seen), changes), work.text))
-    numbered = list(enumerate(found))
-    results = await map_on(partial(convert_one, work), numbered, lambda result: rollback.add(result[0].path))
-    made = [item for item, _ in results]
+    paths = [shard_path(work.target.pattern, number) for number in range(len(found))]
+    places = [await objects.name(path) for path in paths]
+    results = await map_on(partial(convert_one, work), list(zip(places, found, strict=True)))
+    made = [replace(item, path=path) for (item, _), path in zip(results, paths, strict=True)]
     for _, changed in results:
         changes.update(changed)
     if manifest is not None:
         shards = [item for item in made if isinstance(item, ShardInfo)]
-        async with storages_for(work.target.storage_options) as storages:
-            await write_manifest(storages, manifest, work.target, shards, rollback)
+        await write_manifest(manifest, work.target, shards, objects)
     return [Written(item.path, item.records, item.bytes) for item in made]
 
 
@@ -73,23 +73,24 @@ def look_at_one(work: Work, item: Found) -> Any:
     return run(look())
 
 
-def convert_one(work: Work, numbered: tuple[int, Found]) -> tuple[Written | ShardInfo, Changes]:
+def convert_one(work: Work, placed: tuple[str, Found]) -> tuple[Written | ShardInfo, Changes]:
     """Converts one file; returns it and what changes in it; runs on a worker."""
     changes = work.how.reading.changes
-    number, item = numbered
-    target = replace(work.target, pattern=shard_path(work.target.pattern, number))
+    place, item = placed
+    target = replace(work.target, pattern=place)
 
     async def convert() -> Written | ShardInfo:
         async with (
             placing([item], work.how),
-            Rollback(target.storage_options) as rollback,
+            storages_for(target.storage_options) as storages,
+            Replacement(storages, stages=False, keeps=False) as objects,
             aclosing(read([item], work.how, Meter())) as records,
         ):
             if work.form.name == "tfrecord":
-                [shard] = await write_limited(records, target, rollback, None, None)
+                [shard] = await write_limited(records, target, objects, None, None)
                 return shard
             limits = None, None, changes
-            [written] = await write_files(records, target, work.form, work.columns or (), rollback, *limits)
+            [written] = await write_files(records, target, work.form, work.columns or (), objects, *limits)
             return written
 
     return run(convert()), changes

@@ -19,9 +19,9 @@ from streamrec.cli.progress import Meter
 from streamrec.cli.reading import run, total_bytes
 from streamrec.cli.resharding import SHARD_BYTES, Target
 from streamrec.cli.sources import Found
-from streamrec.cli.writing import Rollback
 from streamrec.pipeline import read_portions
 from streamrec.shards import Expected, assign_records, shard_path
+from streamrec.storage import Replacement
 
 __all__ = ["write_on"]
 
@@ -35,7 +35,7 @@ Limits = tuple[int | None, int | None, int | None]
 async def write_on(
     found: Sequence[Found],
     target: Target,
-    rollback: Rollback,
+    objects: Replacement,
     limits: Limits,
     storage_options: Mapping[str, Any],
 ) -> list[ShardInfo]:
@@ -46,8 +46,11 @@ async def write_on(
     shards = [ShardInfo(item.path, item.records or 0, item.size or 0, None) for item in known]
     expected = {item.path: replace(item.expected, records=item.records) for item in known}
     count = how_many(limits, sum(shard.records for shard in shards), total_bytes(found) or 0, target)
+    paths = [shard_path(target.pattern, number) for number in range(count)]
+    places = [await objects.name(path) for path in paths]
     work = partial(write_one, shards, expected, target, count, storage_options)
-    return await map_on(work, range(count), lambda shard: rollback.add(shard.path))
+    written = await map_on(work, list(enumerate(places)))
+    return [replace(shard, path=path) for shard, path in zip(written, paths, strict=True)]
 
 
 def how_many(limits: Limits, records: int, nbytes: int, target: Target) -> int:
@@ -74,12 +77,12 @@ def write_one(
     target: Target,
     count: int,
     storage_options: Mapping[str, Any],
-    number: int,
+    numbered: tuple[int, str],
 ) -> ShardInfo:
     """Writes one of the new shards; runs on a worker."""
 
     async def write() -> ShardInfo:
-        path = shard_path(target.pattern, number)
+        number, path = numbered
         async with ShardWriter(path, target.compression, storage_options=target.storage_options) as writer:
             portions = [replace(own, expected=expected[own.path]) for own in assign_records(shards, count, number)]
             records = read_portions(portions, storage_options=storage_options)

@@ -100,7 +100,8 @@ def command(
     work = sweep_written if write else sweep_store
     sweep = run(work(sources, seconds, storage_options))
     if html is not None:
-        run(write_text(html, as_page(", ".join(sources), sweep), storage_options))
+        page = as_page(", ".join(sources), sweep)
+        run(write_text(html, page, [item.path for item in sweep.objects], storage_options))
     if as_json:
         print_json(to_json(sweep))
         return

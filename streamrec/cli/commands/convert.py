@@ -27,9 +27,10 @@ from streamrec.cli.resharding import (
     write_manifest,
 )
 from streamrec.cli.sources import Found, directory_of, find_records, storages_for
-from streamrec.cli.writing import Rollback, compression_of
+from streamrec.cli.writing import compression_of
 from streamrec.interchange import FORMATS, Changes, Column, Format, Look, Reading, format_of
 from streamrec.shards import is_numbered
+from streamrec.storage import Replacement
 
 __all__ = ["command"]
 
@@ -168,25 +169,27 @@ async def convert(
     """Reads and writes; returns the new files, and what they hold otherwise than the SOURCEs."""
     async with storages_for(storage_options) as storages, storages_for(plan.target.storage_options) as goal:
         found = await find_records(storages, sources)
+        files = [*found, *(() if schema is None else [Found(schema, None)])]
+        spared = await check_target(storages, sources, files, goal, plan.target, plan.manifest, plan.overwrite)
         columns = None if schema is None else await read_schema(storages, schema, features)
-        await check_target(goal, found, plan.target, plan.manifest, plan.overwrite)
         kinds = {column.name: column.kind for column in columns or () if column.kind is not None}
         if columns is not None:
             columns = as_text(columns, plan.text)
         reading = Reading(None if features is None else frozenset(features), kinds)
         how = Conversion(source, reading, storage_options)
-        async with placing(found, how), Rollback(plan.target.storage_options) as rollback:
+        objects = Replacement(goal, stages=plan.overwrite, keeps=False, spared=spared)
+        async with placing(found, how), objects:
             if plan.ray_address is not None:
                 work = Work(how, plan.target, plan.form, columns, plan.text)
-                return await convert_on(found, work, plan.manifest, rollback), reading.changes
+                return await convert_on(found, work, plan.manifest, objects), reading.changes
             if plan.form.name == "tfrecord":
-                return await write_tfrecords(found, how, plan, rollback), reading.changes
+                return await write_tfrecords(found, how, plan, objects), reading.changes
             if look := needed_look(plan.form, columns):
                 columns = as_text(await infer(found, how, look), plan.text)
             with progress("writing", total_bytes(found)) as meter:
                 async with aclosing(read(found, how, meter)) as records:
                     limits = plan.shard_bytes, plan.shard_records, reading.changes
-                    written = await write_files(records, plan.target, plan.form, columns or (), rollback, *limits)
+                    written = await write_files(records, plan.target, plan.form, columns or (), objects, *limits)
                     return written, reading.changes
 
 
@@ -197,13 +200,12 @@ async def infer(found: Sequence[Found], how: Conversion, look: Look) -> tuple[Co
             return look.columns(await look_at(records, look), how.reading.changes)
 
 
-async def write_tfrecords(found: Sequence[Found], how: Conversion, plan: Plan, rollback: Rollback) -> list[Written]:
+async def write_tfrecords(found: Sequence[Found], how: Conversion, plan: Plan, objects: Replacement) -> list[Written]:
     """Writes shards, and their manifest."""
     with progress("writing", total_bytes(found)) as meter:
         async with aclosing(read(found, how, meter)) as records:
-            shards = await write_limited(records, plan.target, rollback, plan.shard_bytes, plan.shard_records)
-    async with storages_for(plan.target.storage_options) as storages:
-        await write_manifest(storages, plan.target.manifest, plan.target, shards, rollback)
+            shards = await write_limited(records, plan.target, objects, plan.shard_bytes, plan.shard_records)
+    await write_manifest(plan.target.manifest, plan.target, shards, objects)
     return [Written(shard.path, shard.records, shard.bytes) for shard in shards]
 
 

@@ -17,7 +17,8 @@ from streamrec.cli import options
 from streamrec.cli.output import format_bytes, plural, print_json, print_line
 from streamrec.cli.reading import run
 from streamrec.cli.sources import directory_of, storages_for
-from streamrec.cli.writing import Rollback, refuse_existing, refuse_matching
+from streamrec.cli.writing import refuse_existing, refuse_matching
+from streamrec.storage import Replacement
 
 __all__ = ["command"]
 
@@ -55,21 +56,16 @@ def command(target: str, overwrite: bool, as_json: bool, storage_options: Mappin
 
 async def write_demo(folder: str, overwrite: bool, storage_options: Mapping[str, Any]) -> list[streamrec.ShardInfo]:
     pattern, manifest = f"{folder}train-{{shard:05d}}.tfrecord", f"{folder}manifest.json"
-    if not overwrite:
-        async with storages_for(storage_options) as storages:
-            await refuse_matching(storages, pattern)
-            await refuse_existing(storages, [manifest])
     writer = streamrec.ShardWriter(
         pattern, max_shard_records=SHARD_EXAMPLES, manifest=manifest, storage_options=storage_options
     )
-    async with Rollback(storage_options) as finished:
-        try:
-            async with writer:
-                for example in examples():
-                    await writer.write(example)
-        finally:
-            for shard in writer.shards:
-                finished.add(shard.path)
+    async with storages_for(storage_options) as storages:
+        if not overwrite:
+            await refuse_matching(storages, pattern)
+            await refuse_existing(storages, [manifest])
+        async with Replacement(storages, stages=overwrite, keeps=False) as writer.objects, writer:
+            for example in examples():
+                await writer.write(example)
     return writer.shards
 
 

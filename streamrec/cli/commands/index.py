@@ -157,9 +157,12 @@ async def build(wanted: Wanted, ray_address: str | None, storage_options: Mappin
 async def build_on(paths: Sequence[str], wanted: Wanted, storage_options: Mapping[str, Any]) -> streamrec.Index:
     """Writes an index in parts, on a cluster, and joins them."""
     count = min(len(paths), PARTS)
+    names = [streamrec.shards.part_of(wanted.index, number, count) for number in range(count)]
+    async with storages_for(storage_options) as storages:
+        await refuse_existing(storages, names, "move it away")
     async with Rollback(storage_options) as parts:
-        for number in range(count):
-            parts.expect(streamrec.shards.part_of(wanted.index, number, count))
+        for name in names:
+            parts.expect(name)
         written = await map_on(partial(write_part, paths, wanted, count, storage_options), range(count))
         found = await streamrec.join_index(written, wanted.index, storage_options=storage_options)
         await parts.remove()

@@ -29,10 +29,10 @@ from streamrec.cli.resharding import (
 from streamrec.cli.sampling import take_sample
 from streamrec.cli.shuffling import Shuffle
 from streamrec.cli.sources import Found, find_records, storages_for
-from streamrec.cli.writing import COMPRESSIONS, Rollback, compression_of
+from streamrec.cli.writing import COMPRESSIONS, compression_of
 from streamrec.display import display_name
 from streamrec.shards import Manifest
-from streamrec.storage import Storages
+from streamrec.storage import Replacement, Storages
 
 __all__ = ["command"]
 
@@ -154,19 +154,19 @@ async def reshard(
         storages = await stack.enter_async_context(storages_for(storage_options))
         goal = await stack.enter_async_context(storages_for(target.storage_options))
         found = await find_records(storages, sources)
-        await check_target(goal, found, target, manifest, plan.overwrite)
-        rollback = await stack.enter_async_context(Rollback(target.storage_options))
+        spared = await check_target(storages, sources, found, goal, target, manifest, plan.overwrite)
+        objects = Replacement(goal, stages=plan.overwrite, keeps=False, spared=spared)
+        await stack.enter_async_context(objects)
         if plan.ray_address is not None:
             limits = plan.shards, plan.shard_bytes, plan.shard_records
-            shards = await write_on(found, target, rollback, limits, storage_options)
-            await write_manifest(goal, manifest, target, shards, rollback)
-            return shards, manifest
-        records, total = await open_records(stack, found, plan, storage_options)
-        if plan.shards is None:
-            shards = await write_limited(records, target, rollback, plan.shard_bytes, plan.shard_records)
+            shards = await write_on(found, target, objects, limits, storage_options)
         else:
-            shards = await write_even(records, target, rollback, plan.shards, total)
-        await write_manifest(goal, manifest, target, shards, rollback)
+            records, total = await open_records(stack, found, plan, storage_options)
+            if plan.shards is None:
+                shards = await write_limited(records, target, objects, plan.shard_bytes, plan.shard_records)
+            else:
+                shards = await write_even(records, target, objects, plan.shards, total)
+        await write_manifest(manifest, target, shards, objects)
         await warn_leftovers(goal, target, shards)
     return shards, manifest
 

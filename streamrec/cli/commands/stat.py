@@ -81,7 +81,7 @@ async def collect(
                     await anyio.to_thread.run_sync(stats.add, frames)
         if html is not None:
             text = page(", ".join(sources), summary(shards, stats), stats)
-            await write_text(html, text, storage_options)
+            await write_text(html, text, [shard.path for shard in shards], storage_options)
     return shards, stats
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,9 +19,9 @@ from streamrec.cli.progress import progress
 from streamrec.cli.reading import map_concurrently, run, total_bytes
 from streamrec.cli.scanning import Scan, scan, scan_alone
 from streamrec.cli.sources import MANIFESTS, Found, find_records, storages_for
-from streamrec.cli.writing import Rollback, refuse_existing
+from streamrec.cli.writing import refuse_existing, refuse_read
 from streamrec.shards import is_below, location_of
-from streamrec.storage import is_url
+from streamrec.storage import Replacement, is_url
 
 __all__ = ["command"]
 
@@ -127,24 +127,21 @@ async def verify_sources(
         ]
         shards = list({shard.path: shard for shard in [*wanted, *others]}.values())
         copies = copy_paths(shards, repair)
-        if repair is not None and not overwrite:
-            await refuse_existing(storages, [copy for copy in copies if copy is not None])
-    async with Rollback(storage_options) as rollback:
-        with progress("verifying", total_bytes(shards)) as meter:
-            pairs = list(zip(shards, copies, strict=True))
-            if ray_address is None:
-                check = partial(scan_pair, rollback=rollback, storage_options=storage_options, meter=meter)
-                scans = await map_concurrently(check, pairs)
-            else:
-                far = partial(scan_alone, storage_options=storage_options)
-                scans = await map_on(far, pairs, partial(note_scan, rollback=rollback))
+        written = [copy for copy in copies if copy is not None]
+        spared = await refuse_read(storages, [*(shard.path for shard in shards), *manifests], storages, written)
+        if not overwrite:
+            await refuse_existing(storages, written)
+        async with Replacement(storages, stages=overwrite, keeps=False, spared=spared) as objects:
+            with progress("verifying", total_bytes(shards)) as meter:
+                if ray_address is None:
+                    check = partial(scan_pair, objects=objects, storage_options=storage_options, meter=meter)
+                    scans = await map_concurrently(check, list(zip(shards, copies, strict=True)))
+                else:
+                    places = [copy and await objects.name(copy) for copy in copies]
+                    far = partial(scan_alone, storage_options=storage_options)
+                    found = await map_on(far, list(zip(shards, places, strict=True)))
+                    scans = [replace(scan, copy=copy) for scan, copy in zip(found, copies, strict=True)]
     return Verdict(tuple(reports), tuple(scans))
-
-
-def note_scan(scan: Scan, rollback: Rollback) -> None:
-    """A copy that a worker has finished is there."""
-    if scan.copy is not None:
-        rollback.add(scan.copy)
 
 
 async def scan_pair(work: tuple[Found, str | None], **how: Any) -> Scan:
@@ -155,8 +152,8 @@ def copy_paths(shards: Sequence[Found], repair: str | None) -> list[str | None]:
     """Where the good records of each shard go: below the directory `repair`, as the shards are placed to each other.
 
     Raises:
-        UsageError: It is no directory and there are several shards; or a copy would be outside `repair`, over a shard,
-            or over another copy.
+        UsageError: It is no directory and there are several shards; or a copy would be outside `repair`, or over
+            another copy.
     """
     paths = [shard.path for shard in shards]
     if repair is None:
@@ -174,8 +171,6 @@ def copy_paths(shards: Sequence[Found], repair: str | None) -> list[str | None]:
     else:
         copies = [repair]
     places = [location_of(copy) for copy in copies]
-    if over := set(places) & {location_of(path) for path in paths}:
-        raise click.UsageError(f"--repair would write {min(over)[1]} over itself: name another directory")
     if len(set(places)) < len(places):
         twice = next(copy for copy, place in zip(copies, places, strict=True) if places.count(place) > 1)
         raise click.UsageError(f"--repair would write {twice} twice: name fewer shards at a time")

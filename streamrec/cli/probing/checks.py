@@ -13,7 +13,7 @@ import anyio
 from streamrec import ObjectChangedError
 from streamrec.cli.output import format_bytes, plural
 from streamrec.cli.probing.endpoint import Endpoint, clock_skew, connect, endpoint_of, handshake, resolve
-from streamrec.cli.probing.leftovers import check_checksum, check_leftovers
+from streamrec.cli.probing.leftovers import check_checksum, check_leftovers, check_replaced
 from streamrec.cli.probing.measuring import measure
 from streamrec.cli.probing.rows import CheckError, CheckResult, Target, run_check
 from streamrec.cli.probing.writing_checks import examine_writing
@@ -55,6 +55,7 @@ async def examine(url: str, write: bool, storage_options: Mapping[str, Any]) -> 
                 "get", None, 0.0, "nothing to read: name a directory that has objects, to look at reading too"
             )
         yield await run_check("leftovers", lambda: check_leftovers(target))
+        yield await run_check("replaced", lambda: check_replaced(target))
         if write:
             async with aclosing(examine_writing(target)) as rows:
                 async for row in rows:

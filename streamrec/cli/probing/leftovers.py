@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from streamrec import UnsupportedOperationError
 from streamrec.cli.output import plural
 from streamrec.cli.probing.rows import CheckError, NotCheckedError, Target, ask_client, scheme_of
 from streamrec.cli.sources import Found
+from streamrec.storage import is_temporary, secured_of
 
-__all__ = ["check_checksum", "check_leftovers", "unfinished_uploads"]
+__all__ = ["check_checksum", "check_leftovers", "check_replaced", "unfinished_uploads"]
 
 OLD: Final = timedelta(days=1)
 """A younger upload may be a writer's that is at work."""
@@ -56,6 +58,24 @@ async def check_leftovers(target: Target) -> str:
             "parts; set a lifecycle rule AbortIncompleteMultipartUpload"
         )
     return f"{plural(len(found), 'upload')} under way, none older than a day" if found else "no unfinished upload"
+
+
+async def check_replaced(target: Target) -> str:
+    """Looks for what objects were before a run that was to replace them was killed."""
+    storage = await target.storages.at(target.folder)
+    try:
+        hidden = [info.path async for info in storage.list(target.folder, hidden=True) if is_temporary(info.path)]
+    except UnsupportedOperationError as error:
+        raise NotCheckedError(str(error)) from error
+    old = [(path, name) for path in hidden if (name := secured_of(path)) is not None]
+    if old:
+        path, name = old[0]
+        raise CheckError(
+            f"{path} is what {name} was before a run that replaced it ended half way, or is at work; there are "
+            f"{len(old):,} such objects: copy each over its name to have the old data back, or remove them all"
+        )
+    others = f"; {plural(len(hidden), 'hidden object')} of writers, at work or killed" if hidden else ""
+    return f"no object was replaced half way{others}"
 
 
 async def check_checksum(target: Target, item: Found) -> str:

@@ -9,8 +9,8 @@ import anyio
 from streamrec import kernels
 from streamrec.shards.index.encoder import IndexedShard, IndexEncoder
 from streamrec.shards.index.index import Index, damaged
-from streamrec.shards.side_by_side import side_by_side
 from streamrec.storage import Storage, Upload
+from streamrec.storage.side_by_side import side_by_side
 from streamrec.tfrecord import PackedLengths
 
 __all__ = ["Job", "assemble", "read_indexed_shard"]

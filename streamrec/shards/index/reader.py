@@ -18,8 +18,8 @@ from streamrec import kernels
 from streamrec.display import display_name
 from streamrec.errors import ManifestError
 from streamrec.shards.index.index import Index, Numbers, damaged, read_end, read_foot
-from streamrec.shards.side_by_side import side_by_side
 from streamrec.storage import Storage
+from streamrec.storage.side_by_side import side_by_side
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, unpack
 
 __all__ = ["IndexReader", "Places", "open_index"]

@@ -84,6 +84,7 @@ async def write_index(
     integer("parallel", parallel, 1)
     async with Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy()) as storages:
         paths = await find_shards(storages, names)
+        await storages.check_spared(target, paths)
         idx = [None] * len(paths) if idx_files is None else await idx_of(storages, paths, idx_files, filesystem)
         own = (
             slice(None)

@@ -15,8 +15,8 @@ from streamrec.shards.listing.listing import find_shards
 from streamrec.shards.listing.patterns import Filenames, listed
 from streamrec.shards.manifests.manifest import Manifest, ShardInfo
 from streamrec.shards.manifests.verify import ShardTally
-from streamrec.shards.side_by_side import side_by_side
 from streamrec.storage import RetryPolicy, Storage, Storages, located
+from streamrec.storage.side_by_side import side_by_side
 from streamrec.tfrecord import DETECT_BYTES, CompressionType, detect_compression
 
 __all__ = ["write_manifest", "write_manifest_sync"]
@@ -57,6 +57,7 @@ async def write_manifest(
     manifest, filenames = located(manifest, filesystem), [located(name, filesystem) for name in listed(filenames)]
     async with Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy()) as storages:
         paths = await find_shards(storages, filenames)
+        await storages.check_spared(manifest, paths)
         counted: dict[str, tuple[ShardInfo, CompressionType]] = {}
         left = iter(dict.fromkeys(paths))
 

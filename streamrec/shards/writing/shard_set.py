@@ -4,7 +4,8 @@ Rules:
 - What ShardWriter promises of a shard holds for each: whole or not at all, verified, ended where it fails.
 - `write` returns when all that it was given is on its way: memory is bounded by what the uploads hold, and that by
   `memory`. Parts of the records go to their shards at the same time, `at_once` of them.
-- The manifest is written last, when all shards are there.
+- The manifest is written last, when all shards are there. What they replace stays until all are complete
+  (`storage/uploads/replacement.py`).
 - One task uses it.
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Final, Self
@@ -21,13 +22,13 @@ import anyio
 import numpy as np
 
 from streamrec.display import display_name, display_text
-from streamrec.errors import StreamrecError
+from streamrec.errors import ClosedError, StreamrecError
 from streamrec.shards.listing.patterns import is_numbered, shard_path
 from streamrec.shards.manifests.manifest import Manifest, ShardInfo
-from streamrec.shards.side_by_side import side_by_side
 from streamrec.shards.writing.layout import Contiguous, Dealt, Layout, Part
 from streamrec.shards.writing.shard_upload import BLOCK_BYTES, FRAME_BYTES, ShardUpload
-from streamrec.storage import Storages
+from streamrec.storage import Replacement, Storages
+from streamrec.storage.side_by_side import side_by_side
 from streamrec.tfrecord import Deflater, Frames, TFRecordOptions, check_compression_type
 
 __all__ = ["ShardSet", "ShardTarget", "UploadPlan"]
@@ -163,11 +164,14 @@ class ShardSet:
     def __init__(self, target: ShardTarget, storages: Storages, memory: int) -> None:
         self.finished: dict[int, ShardInfo] = {}
         self.records = self.bytes = 0
+        self._entered = False
         self._target = target
         self._storages = storages
         self._plan = UploadPlan.of(memory, target.num_shards if target.numbered else 1)
         self._layout = target.layout()
         self._open: dict[int, ShardUpload] = {}
+        several = target.numbered or target.manifest is not None
+        self._objects = Replacement(storages, stages=target.overwrite and several)
         self._stack = AsyncExitStack()
 
     @property
@@ -179,8 +183,11 @@ class ShardSet:
         """Writes records, each to its shard.
 
         Raises:
+            ClosedError: It was not entered.
             StorageError: A store failed, and retrying did not help.
         """
+        if not self._entered:
+            raise ClosedError(f"{self._target.pattern}: these shards are not open yet: write within `async with`")
         by_shard: dict[int, list[Part]] = {}
         for part in self._layout.parts(frames.lengths):
             by_shard.setdefault(part.shard, []).append(part)
@@ -189,6 +196,7 @@ class ShardSet:
         self.bytes += int(frames.lengths.sum()) + FRAME_BYTES * len(frames)
 
     async def __aenter__(self) -> Self:
+        self._entered = True
         await self._stack.enter_async_context(self._storages)
         try:
             await self._side_by_side(partial(self._opened, shard) for shard in self._target.first)
@@ -206,9 +214,13 @@ class ShardSet:
         try:
             await self._side_by_side([partial(self._finish, shard) for shard in self._open])
             await self._write_manifest()
+            found = await self._objects.commit()
         except BaseException as cause:
             await self._abort(cause)
             raise
+        for number, shard in self.finished.items():
+            if shard.path in found:
+                self.finished[number] = replace(shard, version=found[shard.path].version)
         await self._stack.aclose()
 
     async def _take(self, shard: int, frames: Frames, parts: Iterable[Part]) -> None:
@@ -223,9 +235,8 @@ class ShardSet:
     async def _opened(self, shard: int) -> ShardUpload:
         path = self._target.path(shard)
         deflater = Deflater(self._target.options)
-        storage = await self._storages.at(path)
         plan = self._plan
-        begun = await storage.upload(
+        begun = await self._objects.upload(
             path, part_size=plan.part_size, parallel=plan.parallel, overwrite=self._target.overwrite
         )
         self._open[shard] = upload = ShardUpload(path, begun, deflater)
@@ -244,6 +255,7 @@ class ShardSet:
             except StreamrecError as error:
                 cause.add_note(display_text(f"A shard under way could not be ended either: {error}"))
             finally:
+                await self._objects.abort(cause)
                 await self._stack.aclose()
 
     async def _write_manifest(self) -> None:
@@ -252,8 +264,8 @@ class ShardSet:
             return
         compression = check_compression_type(target.options.compression_type) or ""
         manifest = Manifest(target.manifest, target.pattern, compression, self.shards)
-        storage = await self._storages.at(manifest.path)
-        async with await storage.upload(manifest.path, overwrite=target.overwrite) as upload:
+        uploading = self._objects.upload(manifest.path, describes=True, overwrite=target.overwrite)
+        async with await uploading as upload:
             await upload.write(manifest.to_json())
 
     async def _side_by_side(self, calls: Iterable[Callable[[], Awaitable[object]]]) -> None:

@@ -90,13 +90,14 @@ class ShardUpload:
         """Completes the upload: the shard appears under its name."""
         await self.send_block()
         await self._pass_on(self._deflater.close())
-        version = (await self._upload.complete()).version
+        info = await self._upload.complete()
+        version = info.version if info.path == self.path else None  # a copy of what is staged has another
         return ShardInfo(self.path, self.records, self._sent, self._upload.sent.crc32c, self._marks.all(), version)
 
     @property
     def in_doubt(self) -> bool:
         """Whether `finish` was cut off where the shard may have appeared, whole."""
-        return self._upload.in_doubt
+        return self._upload.in_doubt and self._upload.path == self.path  # what is staged is removed
 
     async def abort(self) -> None:
         """Drops the shard: nothing of it stays in the store."""

@@ -72,6 +72,7 @@ class TFRecordWriter:
         self._block: list[bytes] = []
         self._block_bytes = 0
         self._closed = self._failed = False
+        self._process = os.getpid()
         self._lock = threading.RLock()  # re-entrant: a signal handler may close the writer
         self._writer = ShardWriter(
             self._path,
@@ -91,11 +92,11 @@ class TFRecordWriter:
         Raises:
             TypeError: It is not bytes-like; the message says what to write instead.
             StorageError: The store failed, and retrying did not help.
-            ClosedError: The writer was closed.
+            ClosedError: The writer was closed, or is used in a process that was forked since it was made.
         """
         kept = record if type(record) is bytes else as_record(record)
         with self._lock:
-            if self._closed:
+            if self._closed or self._process != os.getpid():
                 self._check_open()
             self._block.append(kept)
             self._block_bytes += len(kept) + FRAME_BYTES
@@ -121,6 +122,7 @@ class TFRecordWriter:
                 self._check_open()
             if self._closed:
                 return
+            self._check_open()
             try:
                 self._send()
                 self._closed = True
@@ -138,7 +140,7 @@ class TFRecordWriter:
     ) -> None:
         if error is None:
             self.close()
-        elif not self._closed:
+        elif not self._closed and self._process == os.getpid():
             self._abort()
 
     def _send(self) -> None:
@@ -162,6 +164,8 @@ class TFRecordWriter:
             raise ClosedError(f"{self._path}: a write failed or was interrupted, so nothing of this shard is kept")
         if self._closed:
             raise ClosedError(f"{self._path}: this writer was closed; nothing more can be written")
+        if self._process != os.getpid():
+            raise ClosedError(f"{self._path}: this writer belongs to the process that forked this one: make another")
 
 
 def dropped(path: str, abort: Callable[[], bool]) -> None:

@@ -3,7 +3,8 @@
 Rules:
 - A shard appears under its name when it is whole, and not before: an exception, a cancellation or a killed
   process leaves no partial object there, and (but for the killed process) no unfinished upload either.
-- Shards that were finished before the exception stay: each is whole in itself.
+- Shards that were finished before the exception stay: each is whole in itself. Where names are taken, the shards that
+  replace others appear together, when all is complete (`storage/uploads/replacement.py`).
 - Each shard is verified when it is complete: the store has what was sent (see `storage/uploads/upload.py`).
 - A writer that was killed can be run again with the same names: what it left unfinished is ended.
 - The manifest is written last, when all shards are there, and appears whole or not at all, too.
@@ -36,7 +37,7 @@ from streamrec.shards.manifests.manifest import Manifest, ShardInfo
 from streamrec.shards.manifests.places import portable
 from streamrec.shards.serial_calls import Serial
 from streamrec.shards.writing.shard_upload import BLOCK_BYTES, FRAME_BYTES, ShardUpload
-from streamrec.storage import RetryPolicy, Storages, located
+from streamrec.storage import Replacement, RetryPolicy, Storages, Upload, located
 from streamrec.tfrecord import (
     Deflater,
     Frames,
@@ -80,9 +81,11 @@ class ShardWriter:
             has a shard to itself; where shards are compressed, the block that is not compressed yet counts in full;
             what `compression_threads` hold, about 2 MiB each, does not count yet). None for one shard.
         max_shard_records: Likewise, a limit to the number of records.
-        overwrite: Whether a shard replaces an object of its name. If not, and there is one, writing the shard is an
-            AlreadyExistsError: at its beginning where the object is there by then, else at its end. S3, GCS,
-            local files and memory keep this; for any other filesystem it is refused (UnsupportedOperationError).
+        overwrite: Whether a shard replaces an object of its name. Of several shards, and of one with a manifest or an
+            index, those that replace objects appear together when all is complete; on any failure the old ones are as
+            they were, and nothing new stays. If not, and there is one, writing the shard is an AlreadyExistsError: at
+            its beginning where the object is there by then, else at its end. S3, GCS, local files and memory keep this;
+            for any other filesystem it is refused (UnsupportedOperationError).
         manifest: The URL to write a manifest to, on a clean close: records, bytes and CRC32C of each shard, as JSON;
             see `verify`. None for none. `overwrite` holds for it, too.
         index: The URL to write an index to, on a clean close: what a manifest says, and the length of each record, so
@@ -94,6 +97,8 @@ class ShardWriter:
 
     Attributes:
         shards: The finished shards, a ShardInfo each, in order.
+        objects: The set that its objects join, and that somebody else commits; None for a set of its own. Set before it
+            is entered.
         in_doubt: The URL of a shard that a cancellation met while it was completed: it may be there, whole. Else None.
         tells: Whether the log says so where nobody closes the writer; set before it is entered.
 
@@ -135,18 +140,25 @@ class ShardWriter:
         self._indexed: list[IndexedShard] = []
         self._storages = Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy())
         self._stack = AsyncExitStack()
+        self._several = self._numbered or manifest is not None or index is not None
+        self._own = Replacement(self._storages, stages=self._overwrite and self._several)
+        self.objects: Replacement | None = None
         self._shard: ShardUpload | None = None
         self.tells = True
         self._dropped: weakref.finalize[..., Any] | None = None
         self._serial = Serial(f"{pattern}: this writer was closed; nothing more can be written")
+        self._process: int | None = None  # the one that entered it
         self._closing = self._closed = False
         self.shards: list[ShardInfo] = []
         self.in_doubt: str | None = None
 
     async def __aenter__(self) -> Self:
+        if self._closing:
+            self._check_open()
         await self._stack.enter_async_context(self._storages)
+        self._process = os.getpid()
         if self.tells:
-            self._dropped = weakref.finalize(self, dropped, self._pattern, os.getpid())
+            self._dropped = weakref.finalize(self, dropped, self._pattern, self._process)
         return self
 
     async def __aexit__(
@@ -160,7 +172,7 @@ class ShardWriter:
         Raises:
             TypeError: It is not bytes-like; the message says what to write instead.
             StorageError: The store failed, and retrying did not help. The shard under way is lost.
-            ClosedError: The writer was closed.
+            ClosedError: The writer was closed, or not entered (`async with`) in this process.
         """
         self._check_open()
         kept = as_record(record)
@@ -193,7 +205,12 @@ class ShardWriter:
         """Finishes the last shard and closes the connections. Closing twice is fine.
 
         A writer whose URL has no `{shard}` and that was given no record leaves a shard without a record.
+
+        Raises:
+            ClosedError: It was never entered, or another process entered it.
         """
+        if not self._closing:
+            self._check_open()
         self._closing = True
         try:
             await self._serial.run(self._close)
@@ -203,6 +220,8 @@ class ShardWriter:
 
     async def abort(self) -> None:
         """Drops the shard under way and closes the connections; finished shards stay."""
+        if self._process not in (None, os.getpid()):
+            return  # the shard under way is another process's
         self._closing = self._closed = True
         with anyio.CancelScope(shield=True):
             await self._serial.last(self._abort)
@@ -245,6 +264,7 @@ class ShardWriter:
             self._shard = await self._open()
         await self._roll()
         await self._write_tables()
+        await self._commit()
         self._closed = True
         self._ended()
         await self._stack.aclose()
@@ -257,7 +277,15 @@ class ShardWriter:
                 self.in_doubt = shard.path if shard.in_doubt else None
                 await shard.abort()
         finally:
+            await self._own.abort()
             await self._stack.aclose()
+
+    async def _commit(self) -> None:
+        """Shards that were staged are in place when this returns; what replaces a shard has a version of its own."""
+        found = await self._own.commit()
+        self.shards = [
+            replace(shard, version=found[shard.path].version) if shard.path in found else shard for shard in self.shards
+        ]
 
     def _ended(self) -> None:
         if self._dropped is not None:
@@ -266,6 +294,9 @@ class ShardWriter:
     def _check_open(self) -> None:
         if self._closing:
             raise ClosedError(f"{self._pattern}: this writer was closed; nothing more can be written")
+        if self._process != os.getpid():
+            why = "is not open yet" if self._process is None else "belongs to the process that forked this one"
+            raise ClosedError(f"{self._pattern}: this writer {why}: write within its own `async with` block")
 
     async def _fitting(self, spans: np.ndarray[Any, np.dtype[np.int64]], first: int) -> int:
         """Makes room for at least one record; returns how far the records from `first` on go into this shard."""
@@ -298,9 +329,11 @@ class ShardWriter:
     async def _open(self) -> ShardUpload:
         path = shard_path(self._pattern, len(self.shards))
         deflater = Deflater(self._options)
-        storage = await self._storages.at(path)
         lengths = None if self._index is None else LengthPacker()
-        return ShardUpload(path, await storage.upload(path, overwrite=self._overwrite), deflater, lengths)
+        return ShardUpload(path, await self._upload(path), deflater, lengths)
+
+    async def _upload(self, path: str, describes: bool = False) -> Upload:
+        return await (self.objects or self._own).upload(path, describes=describes, overwrite=self._overwrite)
 
     async def _roll(self) -> None:
         if self._shard is not None:
@@ -325,8 +358,7 @@ class ShardWriter:
             )
 
     async def _write_object(self, path: str, data: bytes) -> None:
-        storage = await self._storages.at(path)
-        async with await storage.upload(path, overwrite=self._overwrite) as upload:
+        async with await self._upload(path, describes=True) as upload:
             await upload.write(data)
 
 

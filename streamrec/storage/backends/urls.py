@@ -9,14 +9,25 @@ import hashlib
 import os
 import re
 import secrets
-from typing import Final
+from typing import Final, Literal
 
 from streamrec.errors import StorageError
 from streamrec.storage.backends.chained_urls import split_chain
 
-__all__ = ["directory_advice", "is_temporary", "split_object", "split_prefix", "temporary_name", "temporary_prefix"]
+__all__ = [
+    "directory_advice",
+    "hidden_name",
+    "is_temporary",
+    "secured_of",
+    "split_object",
+    "split_prefix",
+    "staged_for",
+    "temporary_name",
+    "temporary_prefix",
+]
 
-_TEMPORARY: Final = re.compile(r"\..*\.streamrec-([0-9a-f]{8}-)?[0-9a-f]{16}", re.DOTALL)
+_TEMPORARY: Final = re.compile(r"\..*\.streamrec-([0-9a-f]{8}-|new-|old-)?[0-9a-f]{16}", re.DOTALL)
+_BESIDE: Final = re.compile(r"\.(.*)\.streamrec-(new|old)-[0-9a-f]{16}", re.DOTALL)
 
 
 def split_prefix(url: str) -> tuple[str, str, str]:
@@ -63,8 +74,43 @@ def directory_advice(url: str) -> str:
 
 def temporary_name(path: str) -> str:
     """A name in the same directory that nobody else uses and that no listing shows."""
+    return hidden_name(path, "", secrets.token_hex(8))
+
+
+def hidden_name(path: str, kind: Literal["", "new-", "old-"] = "", number: str = "0" * 16) -> str:
+    """A name beside an object's that no listing shows: for what is to replace it, for what it replaced, or for a while.
+
+    Args:
+        path: The object's URL.
+        kind: What lies there.
+        number: 16 hexadecimal digits, where several writers must not meet.
+
+    >>> hidden_name("s3://b/dir/shard", "old-", "0123456789abcdef")
+    's3://b/dir/.shard.streamrec-old-0123456789abcdef'
+    """
+    before, url, after = split_chain(path)
+    directory, slash, name = url.rpartition("/")
+    return f"{before}{directory}{slash}{temporary_prefix(name, writer=kind)}{number}{after}"
+
+
+def secured_of(path: str) -> str | None:
+    """The URL of the object whose former content has this name; None where it is no such name.
+
+    >>> secured_of("dir/.shard.streamrec-old-0123456789abcdef"), secured_of("dir/shard")
+    ('dir/shard', None)
+    """
+    return _beside(path, "old")
+
+
+def staged_for(path: str) -> str | None:
+    """The URL of the object that is to have this content, likewise."""
+    return _beside(path, "new")
+
+
+def _beside(path: str, kind: str) -> str | None:
     directory, slash, name = path.rpartition("/")
-    return f"{directory}{slash}{temporary_prefix(name)}{secrets.token_hex(8)}"
+    found = _BESIDE.fullmatch(name)
+    return f"{directory}{slash}{found[1]}" if found is not None and found[2] == kind else None
 
 
 def temporary_prefix(name: str, most: int = 255, writer: str = "") -> str:
@@ -89,7 +135,7 @@ def temporary_prefix(name: str, most: int = 255, writer: str = "") -> str:
 
 
 def is_temporary(path: str) -> bool:
-    """Whether a path is one of `temporary_name`: the remains of a killed upload.
+    """Whether a path is one of `hidden_name`: of an upload that is under way, or was killed.
 
     >>> is_temporary(temporary_name("dir/shard")), is_temporary("dir/shard")
     (True, False)

@@ -10,7 +10,8 @@ The contract:
 * Where the store takes so many parts only (S3), they grow with their number: see `part_bytes`.
 * Each part is retried by itself, under the one retry policy.
 * The object is complete when the store has all of it: its size is compared with what was sent, and its CRC32C
-  or etag where the store gives one. What differs is removed again, and is an IntegrityError.
+  or etag where the store gives one. What differs is removed again, and is an IntegrityError. An object that is replaced
+  stays until then: on S3 and GCS the new one has a hidden name until it is compared (`staged_sink.py`).
 * `async with` completes on a clean exit, and aborts on any exception, cancellation included. The abort is
   shielded: it runs to its end (or to its time limit) before the exception goes on.
 * The first error of a part is raised by the next `write` or by `complete`; after it only `abort` is left.
@@ -19,13 +20,14 @@ The contract:
 from __future__ import annotations
 
 import asyncio
+import logging
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from streamrec import kernels
-from streamrec.display import display_text
-from streamrec.errors import ClosedError, StreamrecError
+from streamrec.display import display_name, display_text
+from streamrec.errors import AlreadyExistsError, ClosedError, ObjectChangedError, StreamrecError
 from streamrec.storage.backend import ObjectInfo, PartSink, Sent
 from streamrec.storage.resilience.retry import RetryPolicy, attempt
 from streamrec.storage.resilience.shield import finish
@@ -34,6 +36,8 @@ from streamrec.storage.uploads.part import Part
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+logger = logging.getLogger("streamrec")
 
 __all__ = ["PARALLEL", "PART_SIZE", "Upload"]
 
@@ -77,6 +81,7 @@ class Upload:
 
     Attributes:
         in_doubt: Whether a cancellation cut `complete` off where the object may have appeared, whole.
+        may_be_there: Whether the object has appeared, or may have: not where the name turned out to be somebody else's.
     """
 
     def __init__(
@@ -103,7 +108,7 @@ class Upload:
         self._crc32c = 0  # of all that was written, the part under way included
         self._error: Exception | None = None
         self._closed = False
-        self.in_doubt = False
+        self.in_doubt = self.may_be_there = False
 
     @property
     def sent(self) -> Sent:
@@ -151,13 +156,15 @@ class Upload:
         self._check()
         complete = partial(self._sink.complete, self._sent)
         limit = self._policy.complete_timeout
-        self.in_doubt = True
+        self.in_doubt = self.may_be_there = True
         try:
             info = await attempt(self._policy, self.path, complete, "completing", traffic=self._traffic, limit=limit)
-        except Exception:
+        except Exception as error:
             self.in_doubt = False
+            self.may_be_there = not isinstance(error, AlreadyExistsError | ObjectChangedError)
             raise
         self._closed, self.in_doubt = True, False
+        logger.info("%s is written", display_name(self.path))
         return info
 
     async def abort(self) -> None:

@@ -13,12 +13,14 @@ from streamrec import (
     ManifestError,
     NotFoundError,
     RecordSource,
+    StorageError,
     TruncatedShardError,
     encode_records,
     join_index,
     join_index_sync,
     write_index,
     write_index_sync,
+    write_manifest_sync,
 )
 from streamrec.shards import part_of
 
@@ -212,3 +214,16 @@ async def test_overwrite(tmp_path: Path) -> None:
     await write_index(names, f"{tmp_path}/x.index")
     with pytest.raises(FileExistsError):
         await write_index(names, f"{tmp_path}/x.index", overwrite=False)
+
+
+def test_no_index_or_manifest_is_written_over_a_shard(tmp_path: Path) -> None:
+    names = write(tmp_path)
+    shard, link = tmp_path / "s-0", tmp_path / "link"
+    link.symlink_to(shard)
+    before = shard.read_bytes()
+    for name in (str(shard), f"{tmp_path}/./s-0", f"file://{shard}", str(link)):
+        with pytest.raises(StorageError, match="is read, and would be written over: choose another name"):
+            write_index_sync(names, name)
+        with pytest.raises(StorageError, match="is read, and would be written over: choose another name"):
+            write_manifest_sync(names, name)
+    assert shard.read_bytes() == before

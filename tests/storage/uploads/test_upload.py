@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -187,6 +188,27 @@ async def test_s3_another_object_than_was_sent_is_removed(s3: Through) -> None:
     assert await s3.unfinished() == []
 
 
+@pytest.mark.parametrize("size", [1000, len(DATA)], ids=["one part", "parts"])
+@pytest.mark.parametrize("kind", ["s3", "gcs"])
+async def test_damage_does_not_cost_the_object_that_was_to_be_replaced(
+    request: pytest.FixtureRequest, kind: str, size: int
+) -> None:
+    lie = partial(re.sub, rb"(?i)(x-amz-checksum-crc32c: )[^\r]*", rb"\1AAAAAA==")
+    damage = Fault(body=flip if size > PART else lambda body: body.replace(DATA[100:110], DATA[110:120]))
+    async with through(request.getfixturevalue(f"{kind}_store")) as store:
+        await store.write(b"old")
+        if kind == "s3":
+            store.always(Fault(head=lie), is_head)
+        else:
+            store.always(damage, lambda asked: is_last_chunk(asked) or "uploadType=multipart" in asked.path)
+        with pytest.raises(IntegrityError, match="CRC32C is"):
+            await store.write(DATA[:size])
+        store.proxy.choose = lambda asked: None
+        assert await store.stored() == b"old"
+        await store.write(DATA[:size])
+        assert await store.stored() == DATA[:size]
+
+
 async def test_s3_a_wrong_size_is_removed(s3: Through) -> None:
     s3.always(Fault(head=lambda head: re.sub(rb"(?i)(content-length: )\d+", rb"\g<1>5", head)), is_head)
     with pytest.raises(IntegrityError, match="5 bytes where 10,485,837 were sent"):
@@ -294,13 +316,15 @@ async def test_gcs_an_end_whose_answer_is_lost_is_no_conflict_with_itself(gcs: T
 async def test_gcs_an_upload_that_the_store_forgot_is_not_taken_for_what_lies_there(gcs: Through) -> None:
     """An answer is lost, the session is gone, and an older object of the same size is there: it must stay."""
     older = DATA[::-1]
-    await gcs.write(older)
+    upload = await gcs.storage.upload(gcs.path, part_size=PART, free=True)
+    await gcs.write(older)  # it was not there when this upload began
     faults = iter([status("503 Busy"), status("404 Gone"), status("404 Gone")])
     gcs.proxy.choose = lambda request: (
         next(faults, None) if is_last_chunk(request) or request.headers.get("content-range") == "bytes */*" else None
     )
     with pytest.raises(ObjectChangedError, match="write again"):
-        await gcs.write()
+        async with upload:
+            await upload.write(DATA)
     assert await gcs.stored() == older
 
 

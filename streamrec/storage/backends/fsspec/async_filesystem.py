@@ -71,6 +71,7 @@ class AsyncFsBackend:
 
     block_bytes = BLOCK_BYTES
     remote = True
+    compares_first = True
 
     def __init__(self, filesystem: AsyncFileSystem) -> None:
         self._fs = filesystem
@@ -139,6 +140,16 @@ class AsyncFsBackend:
                 await self._fs._rm_file(temporary)
 
         return await SpooledUpload.start(deliver, discard)
+
+    async def copy(self, source: str, target: str) -> None:
+        """The filesystem's own copy."""
+        with common.seam(target):
+            await self._fs._cp_file(self._name(source), self._name(target))
+
+    async def remove(self, path: str) -> None:
+        """Removes one object."""
+        with common.seam(path):
+            await self._fs._rm_file(self._name(path))
 
     async def aclose(self) -> None:
         """Closes the clients that the filesystem has, as far as they are known: fsspec has no way to do so."""

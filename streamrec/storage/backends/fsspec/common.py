@@ -29,7 +29,7 @@ from streamrec.errors import (
 from streamrec.storage.backend import ObjectInfo
 from streamrec.storage.backends.chained_urls import is_url, split_chain
 from streamrec.storage.backends.options import full_url, version_of
-from streamrec.storage.backends.urls import directory_advice, is_temporary
+from streamrec.storage.backends.urls import directory_advice
 from streamrec.storage.globs import Glob
 from streamrec.storage.resilience.faults import Cause, TransientError, changed, from_status, seam_of
 
@@ -81,9 +81,7 @@ def infos_of(prefix: str, found: Mapping[str, Mapping[str, Any]]) -> list[Object
     """The objects of a listing whose URL begins with the prefix."""
     before, url, after = split_chain(prefix)
     files = [(full_url(url, name), item) for name, item in found.items() if item.get("type") != "directory"]
-    return [
-        info_of(before + path + after, item) for path, item in files if path.startswith(url) and not is_temporary(path)
-    ]
+    return [info_of(before + path + after, item) for path, item in files if path.startswith(url)]
 
 
 def lists_directories(filesystem: Any) -> bool:

@@ -9,6 +9,7 @@ a cache opens is opened by one thread at a time: another one would read what the
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -72,6 +73,7 @@ class SyncFsBackend:
 
     block_bytes = BLOCK_BYTES
     remote = False
+    compares_first = True
 
     def __init__(self, filesystem: fsspec.AbstractFileSystem, ours: bool = False) -> None:
         self._fs = filesystem
@@ -127,6 +129,27 @@ class SyncFsBackend:
                 await self.call(lambda: self._fs.rm_file(temporary))
 
         return await SpooledUpload.start(deliver, discard)
+
+    async def copy(self, source: str, target: str) -> None:
+        """A copy under a temporary name, which is moved; by way of a local file where the filesystem cannot copy."""
+        name, temporary = self._name(target), temporary_name(self._name(target))
+
+        def copy() -> None:
+            try:
+                self._fs.cp_file(self._name(source), temporary)
+            except NotImplementedError:
+                with tempfile.TemporaryDirectory(prefix="streamrec-") as folder:
+                    self._fs.get_file(self._name(source), f"{folder}/copy")
+                    self._fs.put_file(f"{folder}/copy", temporary)
+            self._fs.mv(temporary, name)
+
+        with common.seam(target):
+            await self.call(copy)
+
+    async def remove(self, path: str) -> None:
+        """Removes one file."""
+        with common.seam(path):
+            await self.call(lambda: self._fs.rm_file(self._name(path)))
 
     async def call(self, function: Callable[[], T]) -> T:
         """Calls in a thread, and at the same time as others where the filesystem bears that."""

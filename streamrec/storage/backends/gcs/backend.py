@@ -75,6 +75,7 @@ class GcsBackend:
 
     block_bytes = BLOCK_BYTES
     remote = True
+    compares_first = False
 
     def __init__(self, filesystem: GCSFileSystem, timeout: aiohttp.ClientTimeout) -> None:
         self._fs = filesystem
@@ -128,6 +129,24 @@ class GcsBackend:
         upload = GcsUpload(self, path, overwrite)
         await upload.prepare()
         return upload
+
+    @property
+    def endpoint(self) -> str:
+        """The URL of the store."""
+        return str(self._fs._location)
+
+    async def copy(self, source: str, target: str) -> None:
+        """A rewrite; several requests for a large object that goes to another kind of storage."""
+        place = "/storage/v1" + resource(source) + "/rewriteTo" + resource(target)
+        answer: dict[str, Any] = {}
+        while not answer.get("done"):
+            answer = await self._json(target, "POST", place, {"rewriteToken": answer.get("rewriteToken")})
+
+    async def remove(self, path: str) -> None:
+        """A DELETE."""
+        with seam(path):
+            async with await self.send("DELETE", "/storage/v1" + resource(path)) as answer:
+                await check(answer, path)
 
     async def aclose(self) -> None:
         """Closes the session."""

@@ -64,6 +64,7 @@ class HttpBackend:
 
     block_bytes = BLOCK_BYTES
     remote = True
+    compares_first = True
 
     def __init__(self, filesystem: HTTPFileSystem) -> None:
         self._fs = filesystem
@@ -80,6 +81,14 @@ class HttpBackend:
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
         """Not over HTTP."""
         _unsupported("write", path)
+
+    async def copy(self, source: str, target: str) -> None:
+        """Not over HTTP."""
+        _unsupported("write", target)
+
+    async def remove(self, path: str) -> None:
+        """Not over HTTP."""
+        _unsupported("remove", path)
 
     async def stat(self, path: str) -> ObjectInfo:
         """A HEAD."""

@@ -41,13 +41,15 @@ from streamrec.storage.backends.local.fair_scheduling import FairScheduler
 from streamrec.storage.backends.local.short_files import ShortFile, read_all, read_if_short
 from streamrec.storage.backends.local.special_files import DirectUpload, SpecialBody, is_special, is_unsized
 from streamrec.storage.backends.local.temporary_files import (
+    copy_file,
     create_temporary,
     make_directories,
+    put_in_place,
     remove_abandoned,
     sync_directory,
 )
 from streamrec.storage.backends.options import Source
-from streamrec.storage.backends.urls import directory_advice, is_temporary
+from streamrec.storage.backends.urls import directory_advice
 from streamrec.storage.globs import Glob
 from streamrec.storage.resilience.faults import changed, exists, seam_of, too_many_files
 from streamrec.storage.resilience.retry import RetryPolicy
@@ -69,6 +71,7 @@ class LocalBackend:
 
     block_bytes = BLOCK_BYTES
     remote = False
+    compares_first = True
 
     def __init__(self) -> None:
         self._turns = FairScheduler()
@@ -133,6 +136,20 @@ class LocalBackend:
             if not overwrite and await asyncio.to_thread(os.path.lexists, final):
                 raise exists(path)
             return await finish(_begin(path, final, overwrite), undo=_LocalUpload.abort)
+
+    async def followed(self, path: str) -> str | None:
+        """Where a symbolic link leads; None for what is no plain file."""
+        return await asyncio.to_thread(_followed, path)
+
+    async def copy(self, source: str, target: str) -> None:
+        """A second name for the same file; a copy where there are no hard links."""
+        with _seam(target):
+            await finish(asyncio.to_thread(copy_file, *map(_resolved, (source, target))))
+
+    async def remove(self, path: str) -> None:
+        """Removes a file."""
+        with _seam(path):
+            await finish(asyncio.to_thread(os.unlink, _resolved(path)))
 
     async def aclose(self) -> None:
         """Nothing to close."""
@@ -236,10 +253,10 @@ class _LocalUpload:
         if stat.st_size != sent.size:
             raise IntegrityError(f"the file has {stat.st_size:,} bytes of the {sent.size:,} that were sent", self._path)
         if self._overwrite:
-            os.replace(self._temporary, self._final)
+            put_in_place(self._temporary, self._final)
         else:
             self._link()
-        sync_directory(self._final.parent)
+            sync_directory(self._final.parent)
         return stat
 
     def _link(self) -> None:
@@ -305,6 +322,17 @@ def _named(url: str) -> str:
     """A path as it was written, without the scheme."""
     scheme = _SCHEME.match(url)
     return url if scheme is None else url[scheme.end() :]
+
+
+def _resolved(url: str) -> Path:
+    return Path(os.path.realpath(local_path(url)))
+
+
+def _followed(url: str) -> str | None:
+    local = local_path(url)
+    if is_special(local):
+        return None
+    return os.path.realpath(local) if os.path.islink(local) else url
 
 
 def _open(path: Path, start: int, end: int | None) -> io.FileIO | ShortFile | None:
@@ -388,7 +416,7 @@ def _list(prefix: str, glob: Glob | None) -> list[ObjectInfo]:
         return wanted.startswith(directory)
 
     def wants(path: str) -> bool:
-        return path.startswith(wanted) and not is_temporary(path) and (glob is None or glob.wants(url(path)))
+        return path.startswith(wanted) and (glob is None or glob.wants(url(path)))
 
     files = _walk(wanted[: wanted.rfind("/") + 1], enters, wants)
     return [_info(url(path), status) for path, status in files]

@@ -12,14 +12,23 @@ import errno
 import fcntl
 import os
 import secrets
+import shutil
 import socket
+import stat
 import zlib
 from contextlib import suppress
 from pathlib import Path
 
-from streamrec.storage.backends.urls import temporary_prefix
+from streamrec.storage.backends.urls import staged_for, temporary_name, temporary_prefix
 
-__all__ = ["create_temporary", "make_directories", "remove_abandoned", "sync_directory"]
+__all__ = [
+    "copy_file",
+    "create_temporary",
+    "make_directories",
+    "put_in_place",
+    "remove_abandoned",
+    "sync_directory",
+]
 
 
 def create_temporary(final: Path) -> tuple[Path, int]:
@@ -51,6 +60,34 @@ def make_directories(path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
     for each in missing:
         sync_directory(each.parent)
+
+
+def put_in_place(temporary: Path, final: Path) -> None:
+    """Gives a complete file its name, and the mode and owner of the one that it replaces, or is to replace."""
+    with suppress(OSError):  # nothing is replaced, or that is not allowed
+        old, new = os.stat(staged_for(str(final)) or final), os.stat(temporary)
+        if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
+            with suppress(OSError):
+                os.chown(temporary, old.st_uid, old.st_gid)
+        os.chmod(temporary, stat.S_IMODE(old.st_mode))
+    os.replace(temporary, final)
+    sync_directory(final.parent)
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Gives a file a second name, in place of what has it; a copy where the filesystem has no hard links."""
+    temporary = Path(temporary_name(str(target)))
+    try:
+        try:
+            os.link(source, temporary)
+        except OSError:
+            shutil.copy2(source, temporary)
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
+        os.replace(temporary, target)
+        sync_directory(target.parent)
+    finally:
+        temporary.unlink(missing_ok=True)  # also where both names are of one file already: rename(2) leaves it then
 
 
 def sync_directory(path: Path) -> None:

@@ -139,6 +139,7 @@ class S3Backend:
 
     block_bytes = BLOCK_BYTES
     remote = True
+    compares_first = False
 
     def __init__(self, filesystem: S3FileSystem, renewal: Renewal | None = None) -> None:
         self._fs = filesystem
@@ -208,6 +209,24 @@ class S3Backend:
         upload = S3Upload(self._fs, self._sending, self._unfinished, path, overwrite)
         await upload.prepare()
         return upload
+
+    @property
+    def endpoint(self) -> str:
+        """The URL of the store."""
+        return str(self._fs._s3.meta.endpoint_url)
+
+    async def copy(self, source: str, target: str) -> None:
+        """A CopyObject; one of a part for each of the parts of an object above 5 GB."""
+        theirs = self._fs.s3_additional_kwargs.items()
+        keys = {f"CopySource{name}": value for name, value in theirs if name.startswith("SSECustomer")}
+        with seam(target):
+            await self._fs._cp_file("/".join(split_object(source)), "/".join(split_object(target)), **keys)
+
+    async def remove(self, path: str) -> None:
+        """A DELETE."""
+        bucket, key = split_object(path)
+        with seam(path):
+            await self._fs._call_s3("delete_object", Bucket=bucket, Key=key)
 
     async def aclose(self) -> None:
         """Closes the client's connections."""

@@ -5,7 +5,8 @@
   refuses before anything is visible. Afterwards a HEAD is compared with what was sent: size, and the best that
   the store tells of CRC32C (whole, or composed of the parts') and etag (`difference`).
   That is a HEAD for each object, beside the listing that the last rule but one needs.
-* What differs is deleted, under its etag, so that nothing else is; then it is an IntegrityError.
+* What differs is deleted, under its etag, so that nothing else is; then it is an IntegrityError. An object that is to
+  be replaced stays until then: see `uploads/staged_sink.py`.
 * An answer that is lost leaves a doubt. The request is made again, and where it fails because the first one had
   succeeded, the object tells: if it is what was sent, it is ours. In doubt nothing is deleted.
 * **The last to begin wins.** S3 tells nothing of a multipart upload but its key, so nobody can see whether its
@@ -116,7 +117,12 @@ class S3Upload:
     grows = True
 
     def __init__(
-        self, filesystem: S3FileSystem, bodies: Bodies, unfinished: UnfinishedUploads, path: str, overwrite: bool
+        self,
+        filesystem: S3FileSystem,
+        bodies: Bodies,
+        unfinished: UnfinishedUploads,
+        path: str,
+        overwrite: bool,
     ) -> None:
         bucket, key = split_object(path)
         self._fs = filesystem

@@ -1,0 +1,90 @@
+"""Which URLs are one object, however they are spelled.
+
+A local file is the same where device and inode are, or the path without symbolic links. An object in a store is the
+same where endpoint, bucket and key are; keys that differ in doubled slashes, `.` and `..` count as one, because some
+stores take them so. What a chain of URLs leads to counts as well: the archive, or what is cached.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from contextlib import suppress
+from typing import Final
+from urllib.parse import urlsplit
+
+import fsspec
+
+from streamrec.storage.backends.chained_urls import CACHES, protocol_of, split_chain
+from streamrec.storage.backends.local.backend import local_path
+from streamrec.storage.backends.local.special_files import is_special
+
+__all__ = ["Identity", "identities"]
+
+Identity = tuple[str | int, ...]
+"""The kind of place, and what it calls the object."""
+
+SAME: Final = {"s3a": "s3", "gcs": "gs", "local": "file", "abfs": "az", "abfss": "az", "adl": "az", "ssh": "sftp"}
+PORTS: Final = {"http": 80, "https": 443}
+HERE: Final = {"localhost": "127.0.0.1", "::1": "127.0.0.1", "0.0.0.0": "127.0.0.1"}
+
+
+def identities(url: str, endpoint: str = "") -> frozenset[Identity]:
+    """What tells an object from all others: two URLs are of one object where they share an identity.
+
+    Args:
+        url: Its URL, or path.
+        endpoint: The URL of the server that it lies on, where the object's own URL does not say that.
+
+    Returns:
+        Nothing for what is no plain file: a device or a pipe may be written to by many.
+
+    Examples:
+        >>> bool(identities("s3a://b//k") & identities("s3://b/x/../k")), bool(identities("s3://b/k") & identities("k"))
+        (True, False)
+        >>> identities("memory://a/b") == identities("memory:///a//b")
+        True
+    """
+    _, url, after = split_chain(url)
+    found = identities(after.removeprefix("::"), endpoint) if after else frozenset()
+    protocol = protocol_of(url)
+    if protocol in CACHES:
+        return found
+    protocol = SAME.get(protocol, protocol)
+    if protocol == "file":
+        return found if after else _of_file(url)
+    return found | {(protocol, server(endpoint), after, _name(protocol, url))}
+
+
+def server(endpoint: str) -> str:
+    """An endpoint, so that two spellings of one server are alike; "" for the usual one.
+
+    >>> server("http://LocalHost:80/") == server("http://127.0.0.1")
+    True
+    """
+    if not endpoint:
+        return ""
+    parts = urlsplit(endpoint)
+    scheme, host, port, path = parts.scheme, parts.hostname or "", parts.port, parts.path
+    if host.endswith((".amazonaws.com", ".googleapis.com")):
+        return ""  # a bucket's name is one for all of these
+    return f"{HERE.get(host, host)}:{port or PORTS.get(scheme, '')}{path.rstrip('/')}"
+
+
+def _of_file(url: str) -> frozenset[Identity]:
+    local = local_path(url)
+    if is_special(local):
+        return frozenset()
+    found: set[Identity] = {("file", os.path.realpath(local))}
+    with suppress(OSError):  # there is none yet
+        stat = os.stat(local)
+        found.add(("file", stat.st_dev, stat.st_ino))
+    return frozenset(found)
+
+
+def _name(protocol: str, url: str) -> str:
+    """Bucket and key, or host and path."""
+    if protocol not in ("s3", "gs", "memory"):
+        with suppress(ImportError, ValueError):  # then it cannot be read or written either
+            url = str(fsspec.get_filesystem_class(protocol)._strip_protocol(url))
+    return posixpath.normpath("/" + url.partition("://")[2] if "://" in url else "/" + url).lstrip("/")

@@ -1,0 +1,335 @@
+"""Replacement: objects that are written together. What they replace stays until all of them are complete.
+
+The rules:
+
+* A name that is free is written at once: its object appears when it is complete.
+* From the first name on that is taken, objects are staged: each goes, complete and verified, to a hidden name beside
+  its own, `.NAME.streamrec-new-0000000000000000`. That name is always the same, so the next writer replaces what a
+  killed one left.
+* `commit` secures each object that is to be replaced under `.NAME.streamrec-old-ID`, and compares the size. Then it
+  takes those away that describe others (manifests, indexes), puts the staged objects in place, those that describe
+  others last, and removes the hidden names. To put in place is a rename on local disks, a copy within the store
+  elsewhere.
+* Where `commit` fails or is cancelled, it puts back what it secured. What it cannot put back stays secured, and the
+  error names it.
+* A process that is killed leaves all old objects: under their names, or secured. Nobody removes what is secured but
+  the Replacement that made it; the log tells whoever writes over such a name later.
+* Several tasks may use it, of one event loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from secrets import token_hex
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import anyio
+
+from streamrec.display import display_name, display_text
+from streamrec.errors import (
+    IntegrityError,
+    NotFoundError,
+    PermissionDeniedError,
+    StorageError,
+    StorageTimeoutError,
+    StreamrecError,
+)
+from streamrec.storage.backend import ObjectInfo
+from streamrec.storage.backends.urls import hidden_name, secured_of
+from streamrec.storage.base import Storage
+from streamrec.storage.identity import Identity
+from streamrec.storage.registry import Storages
+from streamrec.storage.resilience.shield import finish
+from streamrec.storage.side_by_side import side_by_side
+from streamrec.storage.uploads.upload import Upload
+
+__all__ = ["Replacement"]
+
+logger = logging.getLogger("streamrec")
+
+T = TypeVar("T")
+
+AT_ONCE: Final = 8
+"""Objects that are secured, put in place or removed at the same time."""
+
+
+@dataclass(slots=True)
+class Member:
+    """One object of the set.
+
+    Attributes:
+        asked: The URL that was asked for.
+        storage: Where it lies.
+        path: The URL that it is to have: where a symbolic link leads.
+        written: The URL under which it is written: the same, or a hidden one.
+        describes: Whether it describes others.
+        upload: What writes it; None where somebody else does.
+        old: Where what it replaces is secured; None for nowhere.
+        touched: Whether `commit` has begun to change what lies at `path`.
+    """
+
+    asked: str
+    storage: Storage
+    path: str
+    written: str
+    describes: bool
+    upload: Upload | None = None
+    old: str | None = None
+    touched: bool = False
+
+    @property
+    def staged(self) -> bool:
+        """Whether it waits for `commit`."""
+        return self.written != self.path
+
+    @property
+    def may_be_there(self) -> bool:
+        """Whether something may lie where it was written."""
+        return self.upload is None or self.upload.may_be_there
+
+
+class Replacement:
+    """Objects that are written together: `async with Replacement(storages) as objects`; a clean exit commits.
+
+    Args:
+        storages: Their stores.
+        stages: Whether it looks for objects that have these names already. If not, uploads go straight to their names.
+        keeps: Whether complete objects stay where the block fails and none of the names was taken.
+        spared: Identities (`Storages.identities`) of objects that must not be written over.
+    """
+
+    def __init__(
+        self, storages: Storages, *, stages: bool = True, keeps: bool = True, spared: Collection[Identity] = ()
+    ) -> None:
+        self._number = token_hex(8)
+        self._storages = storages
+        self._stages = stages
+        self._keeps = keeps
+        self._spared = frozenset(spared)
+        self._names: dict[Identity, str] = {}
+        self._members: list[Member] = []
+        self._staging = False
+        self._lock = anyio.Lock()
+
+    async def upload(self, path: str, *, describes: bool = False, **how: Any) -> Upload:
+        """Starts the upload of one object.
+
+        Args:
+            path: Its URL. That of the upload is another one where the object is staged.
+            describes: Whether it describes others, as a manifest does, and so is put in place after them.
+            how: As for `Storage.upload`.
+
+        Raises:
+            StorageError: As for `Storage.upload`; or the object is spared, or is one of the set already.
+        """
+        member = await self._joined(path, describes)
+        try:
+            member.upload = await member.storage.upload(member.written, free=self._stages, **how)
+        except BaseException:
+            self._members.remove(member)  # nothing was written
+            raise
+        return member.upload
+
+    async def name(self, path: str) -> str:
+        """The URL under which somebody else is to write one of the objects before `commit`, as a worker of a cluster.
+
+        Raises:
+            StorageError: As for `upload`.
+        """
+        return (await self._joined(path, False)).written
+
+    async def adopt(self, path: str, written: str) -> None:
+        """Takes in an object that somebody else has written: under its own URL, or a hidden one beside it.
+
+        Raises:
+            StorageError: The store failed for good.
+        """
+        storage = await self._storages.at(path)
+        self._staging = self._staging or written != path
+        self._members.append(Member(path, storage, await storage.replaced(path) or path, written, False))
+
+    async def commit(self) -> dict[str, ObjectInfo]:
+        """Puts all staged objects in place.
+
+        Returns:
+            What the stores say of these objects, by the URLs that were asked for.
+
+        Raises:
+            StorageError: A store failed for good. All is as it was before, save for what the error names.
+        """
+        staged = [member for member in self._members if member.staged]
+        try:
+            found = await self._replace(staged)
+        except BaseException as cause:
+            await finish(self._put_back(staged, cause))
+            raise
+        self._members.clear()
+        await finish(self._tidy_up(staged))
+        return found
+
+    async def abort(self, cause: BaseException | None = None) -> None:
+        """Removes what was written; complete objects are kept where that was wanted, and no name was taken.
+
+        Args:
+            cause: What went wrong; it gets a note of each object that cannot be removed.
+        """
+        members, self._members = self._members, []
+        keeps = self._keeps and not self._staging  # new objects among old ones would be neither data set
+        left = [member for member in members if member.may_be_there and not keeps]
+        await finish(self._remove([(member.storage, member.written) for member in left], cause))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            await self.abort(error)
+            return
+        try:
+            await self.commit()
+        except BaseException as cause:
+            await self.abort(cause)
+            raise
+
+    async def _joined(self, path: str, describes: bool) -> Member:
+        """One more object; where it is to be written is known from now on."""
+        storage = await self._storages.at(path)
+        [identities] = await self._storages.identities([path])
+        final = await storage.replaced(path) if self._stages else None
+        async with self._lock:
+            if identities & self._spared:
+                raise StorageError("this object is read, and would be written over: choose another name", path)
+            if other := next((self._names[each] for each in identities if each in self._names), None):
+                raise StorageError(f"this would be written over {other}, which is written as well: rename one", path)
+            self._names |= dict.fromkeys(identities, path)
+            if final is not None and not self._staging:
+                self._staging = True
+                await self._warn(storage, final)
+            hidden = hidden_name(final or path, "new-")
+            member = Member(path, storage, final or path, hidden if self._staging and identities else path, describes)
+            self._members.append(member)
+        return member
+
+    async def _warn(self, storage: Storage, path: str) -> None:
+        """Tells of objects that were secured here when another Replacement was killed."""
+        directory = path[: path.rfind("/") + 1]
+        try:
+            found = [info.path async for info in storage.list(f"{directory}.", hidden=True) if secured_of(info.path)]
+        except StreamrecError:
+            return  # whoever may not list cannot be told
+        if found:
+            logger.warning(
+                "%s is what %s was before a run that was to replace it ended half way, or is at work; %d such objects "
+                "are in this directory: streamrec doctor tells what to do",
+                display_name(found[0]),
+                display_name(secured_of(found[0]) or ""),
+                len(found),
+            )
+
+    async def _replace(self, staged: list[Member]) -> dict[str, ObjectInfo]:
+        found: dict[str, ObjectInfo] = {}
+
+        async def put(member: Member) -> None:
+            member.touched = True
+            await member.storage.copy(member.written, member.path)
+            found[member.asked] = info = await member.storage.stat(member.path)
+            if member.upload is not None and info.size not in (None, member.upload.sent.size):
+                raise IntegrityError(f"{info.size:,} bytes arrived of {member.upload.sent.size:,}", member.path)
+
+        await each(staged, self._secure)
+        describing = [member for member in staged if member.describes]
+        await each(describing, take_away)
+        await each([member for member in staged if not member.describes], put)
+        await each(describing, put)
+        return found
+
+    async def _secure(self, member: Member) -> None:
+        """Keeps a copy of what is to be replaced."""
+        size: int | None = None
+        with suppress(PermissionDeniedError):  # there is none, or the copy tells
+            try:
+                size = (await member.storage.stat(member.path)).size
+            except NotFoundError:
+                return
+        member.old = hidden_name(member.path, "old-", self._number)
+        try:
+            await member.storage.copy(member.path, member.old)
+        except PermissionDeniedError:
+            if size is not None:
+                raise
+            member.old = None
+            return
+        if size is not None and (await member.storage.stat(member.old)).size != size:
+            raise IntegrityError("the copy that was to secure this object has another size", member.path)
+
+    async def _put_back(self, staged: list[Member], cause: BaseException) -> None:
+        """All as it was before `commit`."""
+
+        async def restore(member: Member) -> None:
+            try:
+                if member.old is None:
+                    await member.storage.remove(member.path)
+                else:
+                    await member.storage.copy(member.old, member.path)
+            except StreamrecError as error:
+                kept = "it is new" if member.old is None else f"what was there before is kept as {member.old}"
+                cause.add_note(display_text(f"{member.path} could not be put back ({error}): {kept}"))
+                member.old = None
+
+        touched = [member for member in staged if member.touched]
+        for describes in (False, True):
+            await each([member for member in touched if member.describes == describes], restore)
+        if touched and isinstance(cause, StorageTimeoutError):
+            kept = ", ".join(member.old for member in staged if member.old)
+            cause.add_note(
+                f"A request without an answer may still be carried out, so the old objects are kept as {kept}"
+            )
+        else:
+            await self._remove([(member.storage, member.old) for member in staged if member.old], cause)
+
+    async def _tidy_up(self, staged: list[Member]) -> None:
+        """All is in place: nobody needs the hidden names any more."""
+        names = [(member.storage, name) for member in staged for name in (member.old, member.written) if name]
+        await self._remove(names, None)
+
+    async def _remove(self, names: list[tuple[Storage, str]], cause: BaseException | None) -> None:
+        async def remove(place: tuple[Storage, str]) -> None:
+            storage, name = place
+            try:
+                await storage.remove(name)
+            except StreamrecError as error:
+                said = display_text(f"{name} could not be removed ({error}): remove it yourself")
+                if cause is None:
+                    logger.warning("%s", said)
+                else:
+                    cause.add_note(said)
+
+        await each(names, remove)
+
+
+async def take_away(member: Member) -> None:
+    """Nothing describes what is about to change."""
+    if member.old is not None:
+        member.touched = True
+        await member.storage.remove(member.path)
+
+
+async def each(items: Iterable[T], call: Callable[[T], Coroutine[Any, Any, None]]) -> None:
+    """Calls for each item, several at the same time. After the first error, or a cancellation, no call begins.
+
+    Calls that have begun are waited for: a store may still do what it was asked to do when nobody waits for the answer.
+    """
+    limiter = anyio.CapacityLimiter(AT_ONCE)
+
+    async def limited(item: T) -> None:
+        async with limiter:
+            await finish(call(item))
+
+    await side_by_side(*(partial(limited, item) for item in items))

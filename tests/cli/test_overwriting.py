@@ -1,0 +1,196 @@
+"""`--overwrite`: what is replaced stays until all of the new is complete, and what is read is not replaced."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import streamrec
+from tests.cli.conftest import Bucket, Done, examples, interrupted
+from tests.steps import HOOKS, Steps, hidden, refuse
+
+Call = Callable[..., Done]
+
+
+def tree(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """All files below a directory, with their modes."""
+    return {
+        str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mode)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def shown(files: dict[str, tuple[bytes, int]]) -> dict[str, tuple[bytes, int]]:
+    return {name: found for name, found in files.items() if not hidden(name)}
+
+
+SPELLINGS = {
+    "as it is": "{d}",
+    "dot": "{d}/.",
+    "relative": "./d",
+    "dots": "{d}/../d",
+    "slashes": "{parent}//d",
+    "file": "file://{d}",
+    "local": "local://{d}",
+    "link to the directory": "{parent}/link",
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS.values(), ids=SPELLINGS)
+def test_what_is_read_is_not_replaced_however_it_is_spelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, called: Call, spelling: str
+) -> None:
+    folder = tmp_path / "d"
+    folder.mkdir()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(folder)
+    for number in range(3):
+        (folder / f"train-{number:05d}").write_bytes(streamrec.encode_records(examples(4)))
+    (folder / "train-00000.jsonl").write_text("{}\n")
+    (folder / "schema.json").write_text("{}")
+    before = tree(folder)
+    there = spelling.format(d=folder, parent=tmp_path)
+    for command in (
+        ["reshard", "--overwrite", "--shard-records", "2", "d/train-0000?", f"{there}/train-{{shard:05d}}"],
+        ["reshard", "--overwrite", "d/train-00001", f"{there}/train-00001"],
+        ["reshard", "--overwrite", "--manifest", f"{there}/train-00001", "d/train-0000?", "new/x-{shard}"],
+        ["convert", "--overwrite", "d/train-0000?", f"{there}/train-{{shard:05d}}"],
+        [
+            "convert",
+            "--overwrite",
+            "--to",
+            "jsonl",
+            "--schema",
+            "d/schema.json",
+            "d/train-00001",
+            f"{there}/schema.json",
+        ],
+        ["verify", "--overwrite", "--repair", f"{there}/", "d/train-0000?"],
+        ["verify", "--overwrite", "--repair", f"{there}/train-00001", "d/train-00001"],
+        ["stat", "--html", f"{there}/train-00001", "d/train-0000?"],
+    ):
+        done = called(*command)
+        assert done.code == 2, (command, done.err)
+        assert "choose another name" in done.err, command
+        assert tree(folder) == before, command
+
+
+@pytest.mark.parametrize("linked", ["hard", "symbolic"])
+def test_a_link_to_what_is_read_is_not_replaced(tmp_path: Path, called: Call, linked: str) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(streamrec.encode_records(examples(240)))
+    target = tmp_path / "new" / "x-7"
+    target.parent.mkdir()
+    target.hardlink_to(source) if linked == "hard" else target.symlink_to(source)
+    before = tree(tmp_path)
+    done = called("reshard", "--overwrite", "--shards", "20", source, f"{target.parent}/x-{{shard}}")
+    assert done.code in (2, 3)
+    assert "is read, and would be written over: choose another name" in done.err
+    assert tree(tmp_path) == before
+
+
+def test_one_object_is_not_written_twice(tmp_path: Path, called: Call) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(streamrec.encode_records(examples(10)))
+    done = called("reshard", "--shards", "2", "--manifest", f"{tmp_path}/./x-1", source, f"{tmp_path}/x-{{shard}}")
+    assert (done.code, [path.name for path in tmp_path.iterdir()]) == (2, ["source"])
+    assert "would be written over a shard" in done.err
+
+
+COMMANDS = {
+    "reshard limited": ["reshard", "--shard-records", "90", "SOURCE", "old/"],
+    "reshard even": ["reshard", "--shards", "4", "SOURCE", "old/"],
+    "convert": ["convert", "--to", "jsonl", "--shard-records", "90", "SOURCE", "old/"],
+    "convert to shards": ["convert", "--to", "tfrecord", "--shard-records", "90", "SOURCE", "old/"],
+    "repair": ["verify", "--repair", "old/", "SOURCE", "source-2"],
+    "demo": ["demo", "old"],
+}
+
+
+@pytest.fixture
+def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory to write over, beside sources."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("source", "source-2"):
+        (tmp_path / name).write_bytes(streamrec.encode_records(examples(240)))
+    folder = tmp_path / "old"
+    folder.mkdir()
+    names = [f"shard-{number:05d}.{kind}" for number in range(2) for kind in ("tfrecord", "jsonl")]
+    names += ["source", "train-00000.tfrecord", "train-00001.tfrecord", "manifest.json"]
+    for number, name in enumerate(names):
+        (folder / name).write_bytes(b"old %d" % number)
+        (folder / name).chmod(0o604)
+    return folder
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_that_fails_at_any_step_leaves_what_was_there(old: Path, called: Call, name: str) -> None:
+    command = [COMMANDS[name][0], "--overwrite", *COMMANDS[name][1:]]
+    command = [word.replace("SOURCE", "source") for word in command]
+    before = tree(old)
+    number = failed = 0
+    while True:
+        HOOKS.append(steps := Steps(number, refuse))
+        try:
+            done = called(*command)
+        finally:
+            HOOKS.pop()
+        found = tree(old)
+        if steps.seen <= number:
+            break
+        if done.code:
+            failed += 1
+            assert shown(found) == before, number
+        assert steps.removal or found.keys() == shown(found).keys(), number
+        if not done.code:
+            for path in old.iterdir():
+                path.unlink()
+            for there, (data, mode) in before.items():
+                (old / there).write_bytes(data)
+                (old / there).chmod(mode)
+        number += 1
+    assert done.code == 0
+    assert failed > 5
+    assert shown(found) == found
+    assert {found[there][1] for there in before} == {before["manifest.json"][1]}
+    assert any(found[there] != before[there] for there in before)
+
+
+@pytest.mark.parametrize("name", ["reshard limited", "reshard even", "convert to shards"])
+def test_damage_in_the_last_record_leaves_what_was_there(old: Path, called: Call, name: str) -> None:
+    source = old.parent / "source"
+    data = bytearray(source.read_bytes())
+    data[-10] ^= 1
+    source.write_bytes(data)
+    before = tree(old)
+    command = [word.replace("SOURCE", "source") for word in COMMANDS[name]]
+    assert called(command[0], "--overwrite", *command[1:]).code == 1
+    assert tree(old) == before
+
+
+def test_an_interrupted_command_leaves_what_was_there(old: Path) -> None:
+    before = tree(old)
+    interrupted("reshard", "--overwrite", "--shards", "240", "source", "old/")
+    assert tree(old) == before
+
+
+def test_an_interrupted_command_leaves_what_was_in_the_store(
+    tmp_path: Path, shard: Path, bucket: Bucket, called: Call
+) -> None:
+    assert called("reshard", *bucket.options, "--shards", "8", shard, bucket.url).code == 0
+    before = called("cat", *bucket.options, "--raw", bucket.url).out
+    listed = called("ls", *bucket.options, "--json", bucket.url).out
+    interrupted("reshard", *bucket.options, "--overwrite", "--shards", "240", shard, bucket.url)
+    assert called("ls", *bucket.options, "--json", bucket.url).out == listed
+    assert called("cat", *bucket.options, "--raw", bucket.url).out == before
+    assert called("verify", *bucket.options, f"{bucket.url}manifest.json").code == 0
+
+
+def test_a_page_does_not_replace_a_spelling_in_a_store(shard: Path, bucket: Bucket, called: Call) -> None:
+    source = f"{bucket.url}x"
+    assert called("reshard", *bucket.options, shard, source).code == 0
+    inner = source.removeprefix("s3://")
+    for name in (f"s3a://{inner}", f"s3://{inner.replace('/', '//')}", f"s3://{inner[:-1]}y/../x"):
+        done = called("reshard", *bucket.options, "--overwrite", source, name)
+        assert (done.code, "choose another name" in done.err) == (2, True), name
