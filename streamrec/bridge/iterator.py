@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
@@ -46,7 +46,9 @@ T = TypeVar("T")
 CLOSED = "this iterator was closed, by close(), by leaving its `with` block, or by an interrupt; make a new one"
 
 
-def iterate(produce: Callable[[Put[T]], Awaitable[None]], limit: int) -> SyncIterator[T]:
+def iterate(
+    produce: Callable[[Put[T]], Awaitable[None]], limit: int, failures: Sequence[BaseException] = ()
+) -> SyncIterator[T]:
     """Iterate in this thread over what `produce` puts on the loop thread.
 
     The producer starts at once, before the first `next`. It should end the tasks that it starts (a task
@@ -57,6 +59,7 @@ def iterate(produce: Callable[[Put[T]], Awaitable[None]], limit: int) -> SyncIte
             while the item does not fit.
         limit: Weight that may be queued, above 0, in the unit of the weights. An item that is heavier
             passes when the queue is empty.
+        failures: Where `produce` notes errors of its own while it runs. One that no consumer came to is not logged.
 
     Returns:
         The iterator; use it in a `with` block where its end should be waited for.
@@ -70,7 +73,7 @@ def iterate(produce: Callable[[Put[T]], Awaitable[None]], limit: int) -> SyncIte
         raise ValueError(f"limit is {limit}; it must be above 0")
     thread = loop_thread()
     channel: Channel[T] = Channel(thread, limit)
-    job = Job(thread, produce, (channel.put,), channel)
+    job = Job(thread, produce, (channel.put,), channel, failures=failures)
     iterator = SyncIterator(job, channel)  # before the start: from here on an interrupt drops and so cancels it
     job.start()
     return iterator

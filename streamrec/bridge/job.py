@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context, copy_context
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -60,6 +60,10 @@ class Listener(Protocol):
 class Job(Generic[T]):
     """`await function(*args)` on a loop thread; an orphan's errors are logged, because nobody waits for it.
 
+    Args:
+        failures: Errors of the work itself, which it adds to while it runs: these are not errors of its cleanup, and
+            are not logged.
+
     Attributes:
         thread: The loop thread.
         maker: Process that made the job.
@@ -73,6 +77,7 @@ class Job(Generic[T]):
         listener: Listener | None = None,
         *,
         orphan: bool = False,
+        failures: Sequence[BaseException] = (),
     ) -> None:
         self.thread = thread
         self.maker = os.getpid()
@@ -84,6 +89,7 @@ class Job(Generic[T]):
         self._task: asyncio.Task[T] | None = None
         self._cancelled = False
         self._orphan = orphan
+        self._failures = failures
         self._result: T | None = None
         self._error: BaseException | None = None
 
@@ -181,7 +187,7 @@ class Job(Generic[T]):
             error = None  # a put said that nobody is there, before the cancellation reached the work
         elif error is None:
             self._result = task.result()
-        elif self._orphan or self.thread.epitaph is EXITING:
+        elif (self._orphan or self.thread.epitaph is EXITING) and error not in self._failures:
             self._log(error)
         self._finish(error)
 

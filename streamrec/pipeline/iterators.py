@@ -60,7 +60,7 @@ class DatasetIterator(Iteration, Generic[T]):
         self._failures: list[Exception] = []
         work = partial(produce, run.chain, run.position, run.options, telemetry.root, self._failures)
         fetch = partial(counted, telemetry, work)
-        self._chunks: bridge.SyncIterator[Chunk] = bridge.iterate(fetch, run.queue_bytes)
+        self._chunks: bridge.SyncIterator[Chunk] = bridge.iterate(fetch, run.queue_bytes, self._failures)
         telemetry.queued = fill_of(self._chunks)
         self._refilling = threading.RLock()  # re-entrant: a signal handler may call `next`
         self._over: str | None = None

@@ -157,6 +157,28 @@ def test_close_frees_what_is_queued() -> None:
     assert [chunk() for chunk in chunks] == [None] * 3
 
 
+@pytest.mark.parametrize("noted", [True, False])
+def test_of_a_dropped_iterator_only_errors_of_cleanup_are_logged(noted: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Not the work's own, which lie ahead of what was taken."""
+    error, begun, ended = LookupError("ahead"), threading.Event(), threading.Event()
+
+    async def produce(put: Put[str]) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+            raise error
+
+    iterator = iterate(produce, 1, [error] if noted else [])
+    begun.wait()
+    del iterator
+    gc.collect()
+    ended.wait()
+    run(asyncio.sleep, 0)  # what follows on the loop has run, too
+    assert ("cleanup failed" in caplog.text) is not noted
+
+
 def test_a_limit_or_a_weight_out_of_range_is_refused() -> None:
     async def produce(put: Put[int]) -> None:
         await put(0, -1)

@@ -32,10 +32,12 @@ class ElementBuffer:
 
     Attributes:
         closed: Whether the taker wants no more.
+        failed: The error of an element that was made in a thread; None for none.
     """
 
     def __init__(self, limit: int) -> None:
         self.closed = False
+        self.failed: Exception | None = None
         self._limit = max(1, limit)
         self._loop = asyncio.get_running_loop()
         self._made: deque[Made] = deque()
@@ -123,8 +125,8 @@ class ElementBuffer:
         return taken
 
     def close(self) -> None:
-        """No more are wanted: the maker ends as soon as it can."""
-        self.closed = True
+        """No more are wanted: the maker ends as soon as it can. An error that was not taken is of no element taken."""
+        self.closed, self._error = True, None
         self._made.clear()
         self._wake()
         if self._maker is not None:

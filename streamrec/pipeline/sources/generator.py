@@ -90,8 +90,8 @@ class Generated:
                 await run_async(made, place, ahead)
             ahead.end(None)
         except BaseException as error:
-            left = ahead.closed and isinstance(error, asyncio.CancelledError)
-            ahead.end(None if left else error)
+            unwanted = ahead.closed and (isinstance(error, asyncio.CancelledError) or error is ahead.failed)
+            ahead.end(None if unwanted else error)
 
     async def _ended(self, task: asyncio.Task[None], ahead: ElementBuffer) -> None:
         """Waits until nothing of it runs any more; but not for long where that is a thread."""
@@ -155,13 +155,17 @@ def run(made: Iterable[Any], place: Place, ahead: ElementBuffer) -> None:
     dropped = 0
     iterator = iter(made)
     with closing(iterator) if isinstance(iterator, Generator) else nullcontext():
-        for element in iterator:
-            if ahead.closed:
-                return
-            if dropped < dropping:
-                dropped += 1
-            elif not ahead.add((element, weigh_one(element), tell())):
-                return
+        try:
+            for element in iterator:
+                if ahead.closed:
+                    return
+                if dropped < dropping:
+                    dropped += 1
+                elif not ahead.add((element, weigh_one(element), tell())):
+                    return
+        except Exception as error:
+            ahead.failed = error
+            raise
     place.check(dropped, dropping)
 
 

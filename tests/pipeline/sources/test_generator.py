@@ -1,6 +1,7 @@
 """Generators as a source: order, epochs, resuming, errors, closing; which thread or task they run in."""
 
 import asyncio
+import gc
 import itertools
 import logging
 import pickle
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamrec import ClosedError, Dataset, Frames, PositionMismatchError
+from streamrec import ClosedError, Dataset, Frames, PositionMismatchError, bridge
 from streamrec.pipeline.engine.run import started
 from streamrec.pipeline.options import Options
 from streamrec.pipeline.telemetry.telemetry import Telemetry
@@ -365,3 +366,32 @@ def test_an_error_in_its_cleanup_is_not_lost() -> None:
     assert next(iterator) == 0
     with pytest.raises(ZeroDivisionError, match="in cleanup"):
         iterator.close()
+
+
+def test_an_error_that_nobody_came_to_is_neither_raised_nor_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """It is the error of an element that comes after the last one taken."""
+    for closes in (True, False):
+        at_work, released, over = threading.Event(), threading.Event(), threading.Event()
+
+        def generator(
+            at_work: threading.Event = at_work, released: threading.Event = released, over: threading.Event = over
+        ) -> Iterator[int]:
+            yield 0
+            at_work.set()
+            try:
+                released.wait()
+                raise LookupError("ahead")
+            finally:
+                over.set()
+
+        elements = Dataset.from_generator(generator).iterate()
+        assert next(elements) == 0
+        at_work.wait()
+        threading.Timer(0.05, released.set).start()  # while it is being closed
+        if closes:
+            elements.close()
+        del elements
+        gc.collect()
+        over.wait()
+        bridge.run(asyncio.sleep, 0)
+    assert "cleanup failed" not in caplog.text
