@@ -6,7 +6,8 @@ puts to a `for` loop in the caller's thread, through a queue that is bounded in 
 The rules stand at the top of the file that keeps them:
 
 - `loop.py`: the thread, fork, the interpreter's exit, a loop that somebody stops;
-- `job.py`: one piece of work: how it starts, is cancelled, cleans up and reports; Ctrl-C; `run`, `detached`;
+- `job.py`: one piece of work: how it starts, is cancelled, cleans up and reports; Ctrl-C; `run`, `synchronous`,
+  `detached`;
 - `channel.py`: the bounded queue between the loop and the consumers;
 - `iterator.py`: what a consumer sees, from the first item to the end, an error, a close.
 
@@ -23,6 +24,6 @@ The rules stand at the top of the file that keeps them:
 
 from streamrec.bridge.channel import Put
 from streamrec.bridge.iterator import SyncIterator, iterate
-from streamrec.bridge.job import detached, run
+from streamrec.bridge.job import detached, run, synchronous
 
-__all__ = ["Put", "SyncIterator", "detached", "iterate", "run"]
+__all__ = ["Put", "SyncIterator", "detached", "iterate", "run", "synchronous"]

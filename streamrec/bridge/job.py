@@ -22,9 +22,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import Context, copy_context
-from typing import Any, Generic, Protocol, TypeVar, cast
+from functools import partial, wraps
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from streamrec.bridge.latch import Latch
 from streamrec.bridge.loop import EXITING, GRACE, LoopThread, is_inherited, loop_thread, park_if_exiting
@@ -37,8 +38,9 @@ try:
 except ModuleNotFoundError:  # then nothing in this process can have set its variable
     sniffio = None
 
-__all__ = ["Job", "Listener", "detached", "run"]
+__all__ = ["Job", "Listener", "detached", "run", "synchronous"]
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 logger = logging.getLogger("streamrec")
@@ -244,6 +246,22 @@ def run(function: Callable[..., Awaitable[T]], *args: Any) -> T:
         job.stop_for(interrupt)
         raise
     return job.outcome()
+
+
+def synchronous(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """An async function for code that is not async: runs it on the background thread and waits; see `run`.
+
+    Args:
+        function: The function. The one made of it has its name with `_sync` behind it, and takes its arguments.
+    """
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        return run(partial(function, *args, **kwargs))
+
+    call.__name__ = call.__qualname__ = f"{function.__name__}_sync"
+    call.__doc__ = f"`{function.__name__}` for code that is not async: runs it on the background thread and waits."
+    return call
 
 
 def detached(function: Callable[..., Awaitable[object]], *args: Any) -> Callable[[], bool]:

@@ -100,24 +100,7 @@ async def write_index(
         return await assemble(storage, target, jobs[own], pattern=None, overwrite=overwrite, parallel=parallel)
 
 
-def write_index_sync(
-    filenames: Filenames,
-    index: str,
-    *,
-    idx_files: Filenames | None = None,
-    part: tuple[int, int] | None = None,
-    update: bool = False,
-    overwrite: bool = True,
-    on_shard: Callable[[ShardInfo], None] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    filesystem: AbstractFileSystem | None = None,
-    retry: RetryPolicy | None = None,
-    parallel: int = PARALLEL,
-) -> Index:
-    """`write_index` for code that is not async: runs it on the background thread and waits. Arguments likewise."""
-    run = partial(write_index, idx_files=idx_files, part=part, update=update, overwrite=overwrite)
-    run = partial(run, on_shard=on_shard, storage_options=storage_options, filesystem=filesystem, retry=retry)
-    return bridge.run(partial(run, parallel=parallel), filenames, index)
+write_index_sync = bridge.synchronous(write_index)
 
 
 async def join_index(
@@ -170,18 +153,7 @@ async def join_parts(storages: Storages, url: str, paths: Sequence[str], overwri
     return await assemble(at, url, jobs, pattern=pattern, overwrite=overwrite, parallel=PARALLEL)
 
 
-def join_index_sync(
-    parts: Filenames,
-    index: str,
-    *,
-    overwrite: bool = True,
-    storage_options: Mapping[str, Any] | None = None,
-    filesystem: AbstractFileSystem | None = None,
-    retry: RetryPolicy | None = None,
-) -> Index:
-    """`join_index` for code that is not async: runs it on the background thread and waits. Arguments likewise."""
-    run = partial(join_index, overwrite=overwrite, storage_options=storage_options, filesystem=filesystem, retry=retry)
-    return bridge.run(run, parts, index)
+join_index_sync = bridge.synchronous(join_index)
 
 
 def part_of(index: str, number: int, parts: int) -> str:

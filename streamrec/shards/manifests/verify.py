@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -161,18 +160,7 @@ async def verify(
     return VerifyReport(manifest, len(found.shards), survey.bytes, tuple(problems))
 
 
-def verify_sync(
-    manifest: str,
-    *,
-    shard_root: str | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    filesystem: AbstractFileSystem | None = None,
-    retry: RetryPolicy | None = None,
-    parallel: int = 8,
-) -> VerifyReport:
-    """`verify` for code that is not async: runs it on the background thread and waits. Arguments as for `verify`."""
-    run = partial(verify, shard_root=shard_root, storage_options=storage_options, filesystem=filesystem)
-    return bridge.run(partial(run, retry=retry, parallel=parallel), manifest)
+verify_sync = bridge.synchronous(verify)
 
 
 class _Survey:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import anyio
@@ -72,19 +71,7 @@ async def write_manifest(
     return found.shards
 
 
-def write_manifest_sync(
-    filenames: Filenames,
-    manifest: str,
-    *,
-    overwrite: bool = True,
-    storage_options: Mapping[str, Any] | None = None,
-    filesystem: AbstractFileSystem | None = None,
-    retry: RetryPolicy | None = None,
-    parallel: int = 8,
-) -> tuple[ShardInfo, ...]:
-    """`write_manifest` for code that is not async: runs it on the background thread and waits. Arguments likewise."""
-    run = partial(write_manifest, overwrite=overwrite, storage_options=storage_options, filesystem=filesystem)
-    return bridge.run(partial(run, retry=retry, parallel=parallel), filenames, manifest)
+write_manifest_sync = bridge.synchronous(write_manifest)
 
 
 async def count(storage: Storage, path: str) -> tuple[ShardInfo, CompressionType]:

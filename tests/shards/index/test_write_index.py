@@ -23,6 +23,7 @@ from streamrec import (
     write_manifest_sync,
 )
 from streamrec.shards import part_of
+from streamrec.shards.index.survey import Survey
 
 COUNTS = [1500, 0, 3, 2048]
 
@@ -131,7 +132,7 @@ def test_an_update_reads_what_changed(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "s-2").write_bytes(encode_records([b"new", b"newer"]))
     write(tmp_path / "more", [[b"more"]])
     read: list[str] = []
-    original = write_index_sync.__globals__["Survey"]._scan
+    original = Survey._scan
 
     async def scan(self: object, path: str, idx: str | None) -> object:
         read.append(Path(path).name)
