@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from streamrec.arguments import check_spans
 from streamrec.errors import FeatureError
-from streamrec.example.columns import BytesColumn, RaggedTensor, SparseTensor, checked_splits, list_splits
+from streamrec.example.columns import BytesColumn, RaggedTensor, SparseTensor, checked_splits, list_splits, with_nulls
 from streamrec.kernels.arrow_buffers import large_binary, load_pyarrow
 
 __all__ = ["ArrowBatch", "arrow_array"]
@@ -132,7 +132,7 @@ def arrow_array(name: str, column: Any, text: bool = False) -> Any:
     if not isinstance(column, Mapping):
         if np.ma.is_masked(column):
             raise FeatureError("a masked array where all values are wanted: fill it first", name)
-        array = np.asarray(column)
+        array = with_nulls(column, np.asarray(column))
         if array.dtype.kind == "S":  # strings of at most so many bytes, of which NumPy drops the zeros at the end
             array = array.astype(object)
         if array.dtype == object:

@@ -26,6 +26,7 @@ __all__ = [
     "checked_splits",
     "list_splits",
     "row_splits",
+    "with_nulls",
 ]
 
 MAX_EMPTY_ROWS: Final = 1 << 25
@@ -347,3 +348,25 @@ def list_splits(sparse: Any, name: str | None = None) -> npt.NDArray[np.int64]:
         reason = f"a sparse value of row {row:,} at place {place:,}, which is not the next one"
         raise FeatureError(f"{reason}: {NO_GAPS}", name, row)
     return splits
+
+
+def with_nulls(value: Any, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The array that NumPy made of an Arrow, Polars or pandas column; of objects if null became NaN: it is None."""
+    na_value = getattr(getattr(value, "dtype", None), "na_value", None)
+    if not (hasattr(value, "null_count") or type(na_value).__name__ == "NAType") or not holds_nan(array):
+        return array
+    if hasattr(value, "isna"):
+        items = array.astype(object)
+        items[np.asarray(value.isna())] = None
+        return items
+    items = value.to_pylist() if hasattr(value, "to_pylist") else value.to_list()
+    restored = np.empty(len(items), object)
+    for row, item in enumerate(items):
+        restored[row] = item
+    return restored
+
+
+def holds_nan(array: npt.NDArray[Any]) -> bool:
+    if array.dtype == object:
+        return any(isinstance(item, np.ndarray) and holds_nan(item) for item in array.flat)
+    return array.dtype.kind == "f" and bool(np.isnan(array).any())

@@ -55,7 +55,7 @@ def from_tensor_slices(tensors: Any) -> Chain:
     They are copied, and arrays among the elements are read-only.
 
     Raises:
-        TypeError: A part has no rows.
+        TypeError: A part has no rows, or a value is masked, null or None.
         ValueError: The parts have different numbers of rows.
 
     Examples:

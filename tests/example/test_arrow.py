@@ -126,6 +126,7 @@ def test_shapes_and_dtypes() -> None:
         ({"a": np.zeros(2, complex)}, "dtype complex128 has no counterpart"),
         ({"a": np.array([1, "x"], object)}, "unless it is of bytes"),
         ({"a": np.ma.array([1, 2], mask=[False, True])}, "a masked array where all values are wanted"),
+        ({"a": pa.array([1, None])}, "unless it is of bytes"),
         ({"a": np.int64(3)}, "batch it first"),
         ({"a": SparseTensor(np.zeros((1, 3), np.int64), np.ones(1), np.array([1, 1, 1]))}, "RaggedFeature"),
     ],

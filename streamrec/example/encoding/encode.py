@@ -19,6 +19,7 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
+from streamrec.arguments import check_spans
 from streamrec.errors import FeatureError
 from streamrec.example.encoding.rows import Column, to_column, to_columns
 from streamrec.example.encoding.values import Kind, declared_kind, to_values
@@ -81,11 +82,11 @@ class EncodedBatch(Sequence[bytes]):
     def __getitem__(self, index: int | slice) -> bytes | EncodedBatch:
         if isinstance(index, slice):
             return EncodedBatch(self.buffer, self.spans[index])
-        start, end = self.spans[index].tolist()
-        return bytes(memoryview(self.buffer)[start:end])
+        return next(iter(EncodedBatch(self.buffer, self.spans[index][None])))
 
     def __iter__(self) -> Iterator[bytes]:
         view = memoryview(self.buffer)
+        check_spans(self.spans, view.nbytes)
         for start, end in self.spans.tolist():
             yield bytes(view[start:end])
 

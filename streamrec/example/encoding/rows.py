@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.errors import FeatureError
-from streamrec.example.columns import RaggedTensor, checked_splits, list_splits
+from streamrec.example.columns import RaggedTensor, checked_splits, list_splits, with_nulls
 from streamrec.example.encoding.values import (
     KIND_NAMES,
     Data,
@@ -27,7 +27,6 @@ from streamrec.example.encoding.values import (
     declared_kind,
     natural_kind,
     to_values,
-    with_nulls,
 )
 
 __all__ = ["Column", "to_column", "to_columns"]

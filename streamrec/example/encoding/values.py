@@ -22,10 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.errors import FeatureError
-from streamrec.example.columns import NO_GAPS, checked_indices
+from streamrec.example.columns import NO_GAPS, checked_indices, with_nulls
 from streamrec.example.features import Dtype, as_dtype
 
-__all__ = ["Kind", "Values", "declared_kind", "is_composite", "natural_kind", "to_values", "with_nulls"]
+__all__ = ["Kind", "Values", "declared_kind", "is_composite", "natural_kind", "to_values"]
 
 
 class Kind(enum.IntEnum):
@@ -197,23 +197,6 @@ def _as_array(value: Any, name: str | None) -> npt.NDArray[Any]:
     except Exception as error:  # whatever a foreign tensor raises when it gives no array
         found = f"a {type(value).__name__} ({getattr(value, 'dtype', 'no dtype')})"
         raise FeatureError(f"{found} gives no NumPy array: {error}", name) from error
-
-
-def with_nulls(value: Any, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The array that NumPy made of an Arrow or Polars column; of objects where null became NaN, so that it is None."""
-    if not hasattr(value, "null_count") or not _holds_nan(array):
-        return array
-    items = value.to_pylist() if hasattr(value, "to_pylist") else value.to_list()
-    restored = np.empty(len(items), object)
-    for row, item in enumerate(items):
-        restored[row] = item
-    return restored
-
-
-def _holds_nan(array: npt.NDArray[Any]) -> bool:
-    if array.dtype == object:
-        return any(isinstance(item, np.ndarray) and _holds_nan(item) for item in array.flat)
-    return array.dtype.kind == "f" and bool(np.isnan(array).any())
 
 
 def _of_array(array: npt.NDArray[Any], declared: Kind | None, name: str | None) -> Values:

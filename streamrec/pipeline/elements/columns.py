@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
+from streamrec.example.columns import with_nulls
 from streamrec.pipeline.elements.nests import is_nest, leaves, map_nest, map_nests, same_nest
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, ragged_rows
 from streamrec.pipeline.elements.sparse_rows import SparseRows
@@ -163,7 +164,7 @@ def as_array(value: Any) -> npt.NDArray[Any]:
     """A value as an array; strings as objects, which keeps trailing NULs.
 
     Raises:
-        TypeError: It is ragged or sparse.
+        TypeError: It is ragged or sparse, or a value is masked, null or None.
     """
     if isinstance(value, RaggedTensor | SparseTensor):
         raise TypeError(f"a {type(value).__name__} is no array: map such elements to arrays first")
@@ -171,9 +172,17 @@ def as_array(value: Any) -> npt.NDArray[Any]:
         return value.to_numpy()
     if isinstance(value, bytes | str):
         return objects([value]).reshape(())
-    if isinstance(value, Frames) or (isinstance(value, list) and any(isinstance(one, bytes | str) for one in value)):
+    if isinstance(value, Frames):
         return strings(list(value))
-    array = np.asarray(value)
+    if isinstance(value, list) and any(isinstance(one, bytes | str) for one in value):
+        array: npt.NDArray[Any] = strings(value)
+    else:
+        array = with_nulls(value, np.asarray(value))
+    if np.ma.is_masked(value):
+        raise TypeError("a masked array where all values are wanted: fill it first")
+    if array.dtype.hasobject and (odd := [one for one in array.flat if not hasattr(one, "__len__")]):
+        found = None if None in odd else odd[0]
+        raise TypeError(f"{found!r} in a {type(value).__name__} where numbers or bytes are wanted: fill or convert it")
     return strings(array.ravel().tolist()).reshape(array.shape) if array.dtype.kind in "US" else array
 
 

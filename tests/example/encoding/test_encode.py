@@ -313,6 +313,14 @@ def test_refusals(columns: dict[str, Any], words: str) -> None:
         encode_examples(columns)
 
 
+@pytest.mark.parametrize("span", [[0, 4], [-1, 2], [2, 1]])
+def test_a_batch_of_spans_that_leave_their_buffer_gives_no_record(span: list[int]) -> None:
+    batch = EncodedBatch(b"abc", np.array([span]))
+    for read in (lambda: batch[0], lambda: list(batch), lambda: encode_records(batch)):
+        with pytest.raises(ValueError, match=r"a span leaves the buffer of 3 bytes|^span 0 is "):
+            read()
+
+
 def test_both_kernels_report_the_place(kernel: Encode) -> None:
     good = (b"g", 3, np.arange(2), None, 1)
     splits = (b"s", 3, np.arange(2), None, np.array([0, 3, 2]))

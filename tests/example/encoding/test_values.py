@@ -12,6 +12,7 @@ import polars
 import pyarrow
 import pytest
 
+from streamrec import Dataset
 from streamrec.errors import FeatureError
 from streamrec.example.encoding.encode import (
     bytes_feature,
@@ -231,6 +232,17 @@ def test_null_is_refused_and_not_written_as_nan(column: Any) -> None:
         encode_examples({"x": column})
     with pytest.raises(FeatureError, match="feature 'x': "):
         encode_example({"x": column})
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("dtype", ["Int64", "Float64", "boolean", "int64[pyarrow]", "string"])
+def test_null_of_pandas_is_refused(dtype: str) -> None:
+    pandas = pytest.importorskip("pandas")
+    column = pandas.Series(["1" if dtype == "string" else 1, None], dtype=dtype)
+    with pytest.raises(FeatureError, match=r"record 1, feature 'x': (None|a NAType) where"):
+        encode_examples({"x": column})
+    with pytest.raises(TypeError, match="fill"):
+        Dataset.from_tensor_slices(column)
 
 
 def test_nan_of_arrow_and_polars_stays() -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars
+import pyarrow
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
@@ -114,6 +116,27 @@ def test_one_after_the_other(one: Dataset[bytes], two: Dataset[bytes]) -> None:
     assert list(one.concatenate(one)) == ONE * 2
     batches = list(one.concatenate(Dataset.from_tensor_slices(TWO)).batch(9))
     assert [record for batch in batches for record in batch] == ONE + TWO
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        np.ma.array([1, 2], mask=[False, True]),
+        pyarrow.array([1, None]),
+        pyarrow.array(["a", None]),
+        polars.Series([1.5, None]),
+        [1, None],
+        ["a", None],
+        np.array([b"a", None]),
+    ],
+    ids=["masked", "arrow", "arrow-text", "polars", "numbers", "text", "objects"],
+)
+def test_what_is_missing_is_refused_and_no_number(column: Any) -> None:
+    for make in (Dataset.from_tensor_slices, Dataset.from_tensors):
+        with pytest.raises(TypeError, match=r"None in a|a masked array"):
+            make({"x": column})
+    with pytest.raises(TypeError, match="a masked array"):
+        list(Dataset.from_generator(lambda: [np.ma.array([1, 2], mask=[0, 1])]).batch(1))
 
 
 def test_side_by_side(one: Dataset[bytes], two: Dataset[bytes]) -> None:
