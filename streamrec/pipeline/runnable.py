@@ -267,14 +267,14 @@ class Runnable(Generic[T]):
             )
         return count
 
-    def __length_hint__(self) -> int:
-        """What `list(dataset)` asks: how many elements to expect.
+    def __length_hint__(self) -> Any:
+        """What `list(dataset)` asks: how many elements to expect, which is not known here.
 
         Raises:
             ValueError: The dataset has no end.
         """
         self._check_ends("list")
-        return 0
+        return NotImplemented
 
     def __bool__(self) -> bool:
         """True, whether it has elements or not, as in tf.data."""
