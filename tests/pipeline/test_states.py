@@ -147,6 +147,20 @@ def test_versions_say_what_to_do() -> None:
         Dataset.range(5).iterate("state")  # type: ignore[arg-type]
 
 
+def test_what_json_does_not_hold_is_no_state() -> None:
+    deep: Any = {}
+    for _ in range(100_000):
+        deep = {"deep": deep}
+    cycle: dict[str, Any] = {}
+    cycle["again"] = cycle
+    state = saved(Dataset.range(5), 1)
+    for part in ({"position": deep}, {"position": cycle}, {1: 2}, {"format": deep}, {"format": 10**400}):
+        with pytest.raises(PositionMismatchError):
+            Dataset.range(5).iterate({**state, **part})  # type: ignore[dict-item]
+    while deep:  # level by level: freeing all at once would need as deep a stack
+        deep = deep.get("deep")
+
+
 def test_states_and_texts_of_many_names_are_small() -> None:
     names = [f"s3://bucket/some/prefix/train-{number:05d}-of-09000.tfrecord" for number in range(9000)]
     dataset = TFRecordDataset(names, num_parallel_reads=16)

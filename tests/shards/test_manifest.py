@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec import TFRecordDataset, encode_records, verify_sync
+from streamrec import TFRecordDataset, encode_records, verify_sync, write_manifest_sync
 from streamrec.errors import ManifestError
 from streamrec.shards import Manifest, ShardInfo
 
@@ -34,6 +34,14 @@ def test_there_and_back(directory: str, entries: dict[str, Entry], kind: str) ->
     shards = tuple(shard_of(directory + name, entry, bool(kind)) for name, entry in entries.items())
     manifest = Manifest(f"{directory}m.json", f"{directory}t-{{shard:05d}}", kind, shards)  # type: ignore[arg-type]
     assert Manifest.from_json(manifest.path, manifest.to_json()) == manifest
+
+
+@pytest.mark.parametrize("names", [["a", "a"], ["a", "./a"], ["?", "a*"]])
+def test_a_shard_that_is_named_twice_is_refused_before_anything_is_written(tmp_path: Path, names: list[str]) -> None:
+    (tmp_path / "a").write_bytes(encode_records([b"x"]))
+    with pytest.raises(ManifestError, match="/a: this shard is named twice"):
+        write_manifest_sync([f"{tmp_path}/{name}" for name in names], f"{tmp_path}/m.json")
+    assert not (tmp_path / "m.json").exists()
 
 
 def test_a_data_set_moves_with_its_manifest() -> None:

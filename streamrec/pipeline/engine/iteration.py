@@ -154,9 +154,10 @@ def check_state(state: Any) -> None:
         raise PositionMismatchError(
             f"a {type(state).__name__} without a 'format' is no state: pass what `state_dict()` gave, as it is"
         )
+    if type(state["format"]) is not int:
+        raise PositionMismatchError("the 'format' of this state is no number: pass what `state_dict()` gave, as it is")
     if state["format"] != FORMAT:
-        newer = isinstance(state["format"], int) and state["format"] > FORMAT
-        advice = "update streamrec" if newer else "start anew without it"
+        advice = "update streamrec" if state["format"] > FORMAT else "start anew without it"
         raise PositionMismatchError(
             f"this state has format {state['format']!r}, and this release of streamrec reads format {FORMAT}: {advice}"
         )
@@ -175,8 +176,17 @@ def start_of_next_epoch(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def digest_of(state: Mapping[str, Any]) -> str:
-    """A digest of a state, the same behind JSON and back."""
-    text = json.dumps(state, sort_keys=True, separators=(",", ":"), default=repr)
+    """A digest of a state, the same behind JSON and back.
+
+    Raises:
+        PositionMismatchError: It is nested too deep, or has keys that JSON has not.
+    """
+    try:
+        text = json.dumps(state, sort_keys=True, separators=(",", ":"), default=repr)
+    except (RecursionError, TypeError, ValueError) as error:
+        raise PositionMismatchError(
+            f"this state is no JSON ({type(error).__name__}): pass what `state_dict()` gave, as it is"
+        ) from error
     return blake2b(text.encode(), digest_size=8).hexdigest()
 
 

@@ -140,7 +140,7 @@ class Listing:
         while len(self.paths) < count and not self.complete:
             if self._joined < len(self._parts):
                 await self._join(self._joined)
-            else:
+            if self._joined == len(self._parts) and not self.complete:
                 self.complete = True
                 if self.paths and self._keep is not None:
                     self._keep(Found(tuple(self.paths), self.known))

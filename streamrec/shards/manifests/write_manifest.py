@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -13,6 +13,7 @@ from streamrec.errors import ManifestError
 from streamrec.shards.listing.listing import find_shards
 from streamrec.shards.listing.patterns import Filenames, listed
 from streamrec.shards.manifests.manifest import Manifest, ShardInfo
+from streamrec.shards.manifests.places import location_of
 from streamrec.shards.manifests.verify import ShardTally
 from streamrec.storage import RetryPolicy, Storage, Storages, located
 from streamrec.storage.side_by_side import side_by_side
@@ -50,13 +51,15 @@ async def write_manifest(
     Raises:
         NotFoundError: There is no such shard.
         CorruptRecordError, TruncatedShardError: A shard is damaged.
-        ManifestError: The shards are compressed in different ways; a manifest has one for all.
+        ManifestError: A shard is named twice; or the shards are compressed in different ways: a manifest has one for
+            all.
         StorageError: The store failed, and retrying did not help.
     """
     manifest, filenames = located(manifest, filesystem), [located(name, filesystem) for name in listed(filenames)]
     async with Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy()) as storages:
         paths = await find_shards(storages, filenames)
         await storages.check_spared(manifest, paths)
+        check_named_once(paths)
         counted: dict[str, tuple[ShardInfo, CompressionType]] = {}
         left = iter(dict.fromkeys(paths))
 
@@ -72,6 +75,15 @@ async def write_manifest(
 
 
 write_manifest_sync = bridge.synchronous(write_manifest)
+
+
+def check_named_once(paths: Sequence[str]) -> None:
+    """Refuses shards of which one comes twice: nobody could read such a manifest."""
+    seen = set[tuple[str, str]]()
+    for path in paths:
+        if (location := location_of(path)) in seen:
+            raise ManifestError(f"{path}: this shard is named twice: a manifest has each shard once")
+        seen.add(location)
 
 
 async def count(storage: Storage, path: str) -> tuple[ShardInfo, CompressionType]:

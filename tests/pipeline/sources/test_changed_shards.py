@@ -1,16 +1,25 @@
 """A shard that is not what the listing, the manifest or the index said is an error, and not other records."""
 
 import gzip
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import fsspec
 import pytest
 
 import streamrec
-from streamrec import ManifestError, ObjectChangedError, StreamrecError, TFRecordDataset, encode_records
+from streamrec import (
+    ManifestError,
+    ObjectChangedError,
+    PositionMismatchError,
+    StreamrecError,
+    TFRecordDataset,
+    encode_records,
+)
 from streamrec.shards import Manifest
 from tests.servers.real import Store
 from tests.shards.test_places import put
@@ -69,6 +78,26 @@ def test_a_shard_that_changed_since_it_was_listed(folder: Folder, size: str, cha
             seen.append(record)
     assert [record[:3] for record in seen] == [b"0-%d" % row for row in range(10)]
     assert len(list(folder.dataset())) == len(CHANGES[change](SIZES[size])) // (len(shard(1, SIZES[size])) // 10) + 20
+
+
+@pytest.mark.parametrize("changed", [(0, b""), (4, None), (4, shard(4, 20, 9)), (2, shard(7, 20)), (9, b"")])
+@pytest.mark.parametrize("reads", [1, 3])
+def test_a_run_does_not_go_on_with_other_shards(folder: Folder, changed: tuple[int, bytes | None], reads: int) -> None:
+    """A shard was added, removed, cut or replaced since the state was saved: its places are others now."""
+    for number in range(1, 5):
+        folder.put(f"x-{number}", shard(number, 20))
+    run = folder.dataset(num_parallel_reads=reads).iterate()
+    taken = [next(run) for _ in range(12)]
+    state = json.loads(json.dumps(run.state_dict()))
+    assert sorted([*taken, *folder.dataset(num_parallel_reads=reads).iterate(state)]) == sorted(folder.dataset())
+    number, data = changed
+    if data is None:
+        filesystem, path = fsspec.url_to_fs(f"{folder.url}/x-{number}", **folder.options)
+        filesystem.rm(path)
+    else:
+        folder.put(f"x-{number}", data)
+    with pytest.raises(PositionMismatchError, match="matched other shards, or shards of other sizes"):
+        list(folder.dataset(num_parallel_reads=reads).iterate(state))
 
 
 @pytest.mark.parametrize("compressed", [False, True])

@@ -9,12 +9,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Position, Positions, Precursor, RecordPlace
+from streamrec.pipeline.engine.session import ListedShards
 from streamrec.pipeline.sources.shuffle.record_locations import RecordLocations, TakenRecords, joined, places_of
 from streamrec.shards import ShardPlace
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES
@@ -29,6 +32,7 @@ __all__ = [
     "ShardMark",
     "SharePositions",
     "SourcePositions",
+    "WholeListing",
 ]
 
 START = ShardPlace()
@@ -179,13 +183,53 @@ class Owner(Protocol):
         """What positions hold of it, as JSON."""
 
 
+class WholeListing:
+    """All that is listed, read by one reader: states hold what it was, as far as it was known.
+
+    Args:
+        listing: The shards, and what the store's listing says of them.
+    """
+
+    def __init__(self, listing: ListedShards) -> None:
+        self._listing = listing
+        self._told: list[Any] = []
+
+    @property
+    def whose(self) -> list[Any]:
+        """How many shards are known, whether that is all, and a digest of their names, sizes and versions."""
+        count = len(self._listing.paths)
+        if self._told[:2] != [count, self._listing.complete]:
+            self._told = self._first(count)
+        return self._told
+
+    async def check(self, whose: Sequence[Any]) -> None:
+        """Refuses a state that was saved when other shards were listed.
+
+        Raises:
+            PositionMismatchError: It was.
+        """
+        count, complete, _ = whose
+        await self._listing.until(count + 1 if complete else count)
+        if self._first(count) != whose:
+            raise PositionMismatchError(
+                "this state was saved when the names matched other shards, or shards of other sizes or versions: "
+                "resume with the same shards, or start anew without the state"
+            )
+
+    def _first(self, count: int) -> list[Any]:
+        known, paths = self._listing.known, self._listing.paths[:count]
+        told = [(path, info.size, info.version) if (info := known.get(path)) else path for path in paths]
+        complete = self._listing.complete and count == len(self._listing.paths)
+        return [count, complete, blake2b(ascii(told).encode(), digest_size=8).hexdigest()]
+
+
 @dataclass(frozen=True, slots=True)
 class SharePositions:
-    """Positions within a share: those of the source, whose share it is, and how many records came before."""
+    """Positions within a share: of the source, whose share it is, and how many came before, where that is counted."""
 
     inner: Positions
     share: Owner
-    given: int
+    given: int | None = None
 
     def places(self) -> RecordLocations | None:
         """The places of the records in their portions, whose numbers stand for the shards'."""
@@ -197,5 +241,7 @@ class SharePositions:
     def at(self, index: int) -> Position:
         position = self.inner.at(index)
         skip = position.get("skip", 0)
-        source = {**position["source"], "share": self.share.whose, "given": self.given + index - skip}
+        source = {**position["source"], "share": self.share.whose}
+        if self.given is not None:
+            source["given"] = self.given + index - skip
         return {"source": source, "skip": skip}

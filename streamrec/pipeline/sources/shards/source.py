@@ -39,7 +39,7 @@ from streamrec.pipeline.engine.file_names import told
 from streamrec.pipeline.engine.queue import run_ahead
 from streamrec.pipeline.engine.session import ListedShards, OpenSource, Session, StoreOptions
 from streamrec.pipeline.sources.shards.interleave import Interleave, Plan
-from streamrec.pipeline.sources.shards.positions import START, InterleaveMark
+from streamrec.pipeline.sources.shards.positions import START, InterleaveMark, SharePositions, WholeListing
 from streamrec.pipeline.sources.shards.shard_queue import ShardQueue
 from streamrec.pipeline.sources.shards.short_pulls import pull
 from streamrec.shards import (
@@ -139,9 +139,13 @@ class Shards:
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         """The records of all shards, a chunk at a time."""
-        async with aclosing(read(self, state, within, await self.opened(within))) as chunks:
+        opened = await self.opened(within)
+        whole = WholeListing(opened.listing)
+        if state is not None:
+            await whole.check(state["share"])
+        async with aclosing(read(self, state, within, opened)) as chunks:
             async for chunk in chunks:
-                yield chunk
+                yield replace(chunk, positions=SharePositions(chunk.positions, whole))
 
 
 async def read(
