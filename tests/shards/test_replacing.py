@@ -79,6 +79,26 @@ async def test_a_failure_at_any_step_leaves_the_old_objects(
         assert failed > 5
 
 
+@pytest.mark.parametrize("kind", ["disk", "s3_store", "gcs_store"])
+async def test_two_writers_at_the_same_time_do_not_mix(request: pytest.FixtureRequest, kind: str) -> None:
+    async with opened(kind, request) as place:
+        await with_writer(place.url, place.options, 0)
+        old = await place.snapshot()
+        first, second = (
+            ShardWriter(f"{place.url}/x-{{shard}}", max_shard_records=1, storage_options=place.options)
+            for _ in range(2)
+        )
+        await first.__aenter__()
+        await second.__aenter__()
+        for writer, records in ((first, b"abc"), (second, b"de")):
+            for record in records:
+                await writer.write(bytes([record]))
+        for writer in (first, second):
+            with pytest.raises(streamrec.ObjectChangedError, match="another writer writes this object"):
+                await writer.close()
+        assert await place.snapshot() == old
+
+
 KILLED = """
 import asyncio, os, signal, sys
 from tests.effort import THOROUGH

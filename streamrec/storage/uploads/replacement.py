@@ -34,6 +34,7 @@ from streamrec.display import display_name, display_text
 from streamrec.errors import (
     IntegrityError,
     NotFoundError,
+    ObjectChangedError,
     PermissionDeniedError,
     StorageError,
     StorageTimeoutError,
@@ -237,6 +238,12 @@ class Replacement:
         found: dict[str, ObjectInfo] = {}
 
         async def put(member: Member) -> None:
+            version: str | None = None
+            with suppress(NotFoundError):
+                version = (await member.storage.stat(member.written)).version
+            if member.upload is not None and version != member.upload.version:
+                reason = "another writer writes this object at the same time: run one of them, and then the other"
+                raise ObjectChangedError(reason, member.path)
             member.touched = True
             await member.storage.copy(member.written, member.path)
             found[member.asked] = info = await member.storage.stat(member.path)

@@ -82,6 +82,7 @@ class Upload:
     Attributes:
         in_doubt: Whether a cancellation cut `complete` off where the object may have appeared, whole.
         may_be_there: Whether the object has appeared, or may have: not where the name turned out to be somebody else's.
+        version: That of the object, once it is complete; None where the store has none.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class Upload:
         self._error: Exception | None = None
         self._closed = False
         self.in_doubt = self.may_be_there = False
+        self.version: str | None = None
 
     @property
     def sent(self) -> Sent:
@@ -163,7 +165,7 @@ class Upload:
             self.in_doubt = False
             self.may_be_there = not isinstance(error, AlreadyExistsError | ObjectChangedError)
             raise
-        self._closed, self.in_doubt = True, False
+        self._closed, self.in_doubt, self.version = True, False, info.version
         logger.info("%s is written", display_name(self.path))
         return info
 

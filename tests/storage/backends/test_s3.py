@@ -201,6 +201,20 @@ def gets_of_the_client(storage: Storage) -> list[str]:
     return sent
 
 
+async def test_a_copy_keeps_what_the_store_knows_of_an_object(s3_store: Store) -> None:
+    bucket, name = s3_store.url.removeprefix("s3://"), f"{uuid4()}?versionId=3"
+    known = {"Metadata": {"who": "me"}, "ContentType": "text/x-ours", "StorageClass": "STANDARD_IA"}
+    async with Storages(s3_store.options) as storages:
+        storage = await storages.at(s3_store.url)
+        call = client(storage)._call_s3
+        await call("put_object", Bucket=bucket, Key=name, Body=b"old", **known)
+        await storage.copy(f"{s3_store.url}/{name}", f"{s3_store.url}/{name}-2")
+        head = await call("head_object", Bucket=bucket, Key=f"{name}-2")
+        assert {each: head[each] for each in known} == known
+        with pytest.raises(NotFoundError):
+            await storage.copy(f"{s3_store.url}/{name}-3", f"{s3_store.url}/{name}")
+
+
 async def test_descriptions_of_services_are_parsed_once_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Storages({"anon": True}) as storages:
         await storages.at("s3://bucket/key")

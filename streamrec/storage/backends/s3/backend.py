@@ -47,6 +47,9 @@ __all__ = ["S3Backend", "connect"]
 
 logger = logging.getLogger("streamrec")
 
+MOST_COPIED: Final = 5 << 30
+"""Bytes that S3 copies with one request."""
+
 UNLIMITED: Final = 1 << 16
 """Connections in a pool; see `http_body.session_settings`."""
 
@@ -216,11 +219,20 @@ class S3Backend:
         return str(self._fs._s3.meta.endpoint_url)
 
     async def copy(self, source: str, target: str) -> None:
-        """A CopyObject; one of a part for each of the parts of an object above 5 GB."""
+        """A CopyObject, which keeps metadata and storage class; of an object above 5 GiB, a copy of each part."""
         theirs = self._fs.s3_additional_kwargs.items()
         keys = {f"CopySource{name}": value for name, value in theirs if name.startswith("SSECustomer")}
+        (bucket, key), (new_bucket, new_key) = split_object(source), split_object(target)
+        with seam(source):
+            head = await self._fs._call_s3("head_object", Bucket=bucket, Key=key)
         with seam(target):
-            await self._fs._cp_file("/".join(split_object(source)), "/".join(split_object(target)), **keys)
+            if head["ContentLength"] > MOST_COPIED:
+                await self._fs._cp_file(f"{bucket}/{key}", f"{new_bucket}/{new_key}", **keys)
+                return
+            if "StorageClass" in head:
+                keys["StorageClass"] = head["StorageClass"]
+            place = {"Bucket": bucket, "Key": key}
+            await self._fs._call_s3("copy_object", keys, Bucket=new_bucket, Key=new_key, CopySource=place)
 
     async def remove(self, path: str) -> None:
         """A DELETE."""
