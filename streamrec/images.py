@@ -37,6 +37,9 @@ Pixels: TypeAlias = npt.NDArray[np.uint8]
 MOST_BYTES: Final = 1 << 29
 """An image of more pixels times channels is refused, as in TensorFlow: a header of a few bytes can claim any size."""
 
+MOST_RATIO: Final = 1000
+"""A JPEG that claims more times its own length must be below `MOST_BYTES` even before it is made smaller."""
+
 ENCODED: Final = (bytes, bytearray, memoryview)
 RATIOS: Final = (1, 2, 4, 8)
 MODES: Final = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
@@ -186,6 +189,8 @@ def from_jpeg(data: bytes, channels: int, ratio: int) -> Pixels:
     simplejpeg = decoder("simplejpeg")
     height, width, space, _ = simplejpeg.decode_jpeg_header(data, strict=False)
     channels = channels or (1 if space == "Gray" else 3)
+    if height * width * channels > MOST_RATIO * len(data):  # some JPEGs are decoded whole before they are made smaller
+        check_size(height, width, channels)
     height, width = -(-height // ratio), -(-width // ratio)
     check_size(height, width, channels)
     wanted = {"colorspace": MODES[channels].replace("L", "GRAY"), "min_factor": ratio}
@@ -206,10 +211,10 @@ def from_pillow(data: bytes, kind: str, channels: int, all_frames: bool = True) 
     with pillow.open(BytesIO(data), formats=[kind]) as image:
         count = image.n_frames if kind == "GIF" and all_frames else 1
         mode = MODES[channels or own_channels(image, data, kind)]
-        check_size(image.height * count, image.width, len(mode))
         frames = []
         for number in range(count):
             image.seek(number)
+            check_size(image.height * count, image.width, len(mode))  # a later frame may be larger than the first
             frames.append(pixels_of(image, mode))
     return np.stack(frames)
 

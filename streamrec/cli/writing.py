@@ -7,13 +7,11 @@ it has finished is removed again where it fails or is interrupted, and what it r
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
 import anyio
 import click
-from fsspec.core import url_to_fs
 
 from streamrec import NotFoundError
 from streamrec.cli.output import print_error
@@ -44,7 +42,7 @@ class Rollback:
     """
 
     def __init__(self, storage_options: Mapping[str, Any]) -> None:
-        self._options = {key: value for key, value in storage_options.items() if key != "backend"}
+        self._options = storage_options
         self._paths: list[str] = []
 
     def expect(self, path: str) -> None:
@@ -69,17 +67,13 @@ class Rollback:
         paths, self._paths = self._paths, []
         if paths:
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(self._remove, paths)
+                async with Storages(self._options) as storages:
+                    for path in paths:
+                        try:
+                            await (await storages.at(path)).remove(path)
+                        except Exception as error:  # the first error is the one that counts
+                            print_error(f"{display_name(path)} was written and could not be removed ({error})")
         return paths
-
-    def _remove(self, paths: Sequence[str]) -> None:
-        for path in paths:
-            filesystem, inner = url_to_fs(path, **self._options)
-            try:
-                with suppress(FileNotFoundError):  # it was expected, and not written
-                    filesystem.rm_file(inner)
-            except Exception as error:  # the first error is the one that counts
-                print_error(f"{display_name(path)} was written and could not be removed ({error})")
 
 
 def compression_of(name: str, wanted: str | None) -> str:

@@ -184,6 +184,16 @@ def test_a_header_that_claims_too_much_allocates_nothing() -> None:
     data[frame + 5 : frame + 9] = b"\xff\xdc\xff\xdc"
     with pytest.raises(FeatureError, match="65,500 x 65,500 pixels: more than 512 MiB are refused"):
         decode_jpeg(bytes(data))
+    data = bytearray(JPEGS["progressive"])  # these are decoded whole before they are made smaller
+    frame = data.index(b"\xff\xc2")
+    data[frame + 5 : frame + 9] = b"\xff\xdc\xff\xdc"
+    with pytest.raises(FeatureError, match="65,500 x 65,500 pixels: more than 512 MiB are refused"):
+        decode_jpeg(bytes(data), ratio=8)
+    data = bytearray(ANIMATED)
+    second = data.index(b"\x21\xf9\x04", data.index(b"\x2c\0\0\0\0")) + 8
+    data[second + 5 : second + 9] = b"\x28\x23\x28\x23"
+    with pytest.raises(FeatureError, match="27,000 x 9,000 pixels: more than 512 MiB are refused"):
+        decode_image(bytes(data))
 
 
 @pytest.fixture

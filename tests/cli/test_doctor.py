@@ -5,6 +5,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import fsspec
+import pytest
 
 from tests.cli.conftest import Done, run, typed
 from tests.servers.real import SECRET, Store, moto, rclone
@@ -61,11 +62,14 @@ def test_http_is_read_only(http_store: Store, called: Call) -> None:
     assert {name for name, ok in found.items() if ok is None} == {"checksum", "leftovers", "replaced", "write"}
 
 
-def test_local_directory(tmp_path: Path, called: Call) -> None:
-    (tmp_path / "a").write_bytes(bytes(100_000))
-    done = called("doctor", "--json", "--write", str(tmp_path))
+@pytest.mark.parametrize("name", ["d", "x::y", "file::file:", "p#q?versionId=3"])
+def test_local_directory(name: str, tmp_path: Path, called: Call) -> None:
+    directory = tmp_path / name
+    directory.mkdir()
+    (directory / "a").write_bytes(bytes(100_000))
+    done = called("doctor", "--json", "--write", str(directory))
     assert done.code == 0, done.out
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert [path.name for path in directory.iterdir()] == ["a"]
 
 
 def test_an_unfinished_upload_is_seen(s3_store: Store, called: Call) -> None:

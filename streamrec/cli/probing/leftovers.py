@@ -85,9 +85,9 @@ async def check_checksum(target: Target, item: Found) -> str:
         raise NotCheckedError("this kind of store gives none; each record has its own CRC32C")
 
     def ask(client: Any, inner: str) -> Any:
-        if scheme == "gs":
-            return client.info(inner)
         bucket, _, key = inner.partition("/")
+        if scheme == "gs":
+            return client.call("GET", "b/{}/o/{}", bucket, key, json_out=True)
         return client.call_s3("head_object", Bucket=bucket, Key=key, ChecksumMode="ENABLED")
 
     head: Mapping[str, Any] = await ask_client(item.path, target.options, ask)

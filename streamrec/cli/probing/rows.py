@@ -99,12 +99,12 @@ async def ask_client(path: str, options: Mapping[str, Any], ask: Callable[[Any, 
 
     def call() -> Any:
         try:
-            client, inner = url_to_fs(path, **plain)
+            client, _ = url_to_fs(f"{path.partition('://')[0]}://", **plain)  # a key may look like a chain or a version
         except (ImportError, TypeError, ValueError) as error:
             said = mask_values(str(error), plain)
             raise NotCheckedError(f"not looked at: fsspec has no client for this ({said})") from error
         try:
-            return ask(client, inner)
+            return ask(client, path.partition("://")[2])
         except Exception as error:  # clients raise errors of many packages
             raise CheckError(mask_values(str(error), plain) or type(error).__name__) from error
 
