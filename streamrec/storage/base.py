@@ -20,13 +20,14 @@ from functools import partial
 from operator import attrgetter
 from typing import Protocol, TypeVar
 
-from streamrec.errors import ClosedError, NotFoundError, PermissionDeniedError
+from streamrec.errors import ClosedError, NotFoundError, PermissionDeniedError, StreamrecError
 from streamrec.storage.backend import Backend, FollowsLinks, ObjectInfo, ReadsShort, ShortObject
 from streamrec.storage.backends.urls import hidden_name, is_temporary
 from streamrec.storage.globs import Glob
 from streamrec.storage.reading.connections import Connections
 from streamrec.storage.reading.parallel_stream import open_parallel
 from streamrec.storage.reading.stream import ResumingStream
+from streamrec.storage.resilience.faults import Cause, TransientError
 from streamrec.storage.resilience.retry import RetryPolicy, attempt
 from streamrec.storage.resilience.traffic import Traffic
 from streamrec.storage.telemetry.statistics import Tally
@@ -139,8 +140,9 @@ class Storage:
         """
         found: list[ObjectInfo] = []
         token: str | None = None
+        seen: set[str] = set()
         while True:
-            page, token = await self._attempt(prefix, partial(self._backend.list_page, prefix, token, glob), "listing")
+            page, token = await self._attempt(prefix, partial(self._page, prefix, token, glob, seen), "listing")
             shown = (info for info in page if hidden or not is_temporary(info.path))
             found += shown if glob is None else (info for info in shown if glob.wants(info.path))
             if token is None:
@@ -155,7 +157,7 @@ class Storage:
             NotFoundError: There is none.
             StorageError: The store failed for good.
         """
-        return await self._attempt(path, lambda: self._backend.stat(path), "stat")
+        return await self._attempt(path, lambda: _read(self._backend.stat(path)), "stat")
 
     async def stream(
         self,
@@ -302,9 +304,35 @@ class Storage:
         if self._closed:
             raise ClosedError(f"{path}: the storage is closed; ask new Storages for it")
 
+    async def _page(
+        self, prefix: str, token: str | None, glob: Glob | None, seen: set[str]
+    ) -> tuple[Sequence[ObjectInfo], str | None]:
+        """One page of a listing. One that is gone, or that was given before, is no end of it."""
+        try:
+            page, after = await _read(self._backend.list_page(prefix, token, glob))
+        except NotFoundError as error:
+            if token is None:
+                raise
+            raise TransientError(Cause.SERVER, "a further page of the listing is not found") from error
+        if after in seen:
+            raise TransientError(Cause.SERVER, "the listing comes back to a page that it gave")
+        if after is not None:
+            seen.add(after)
+        return page, after
+
     async def _attempt(self, path: str, call: Callable[[], Awaitable[T]], doing: str) -> T:
         self._check_open(path)
         return await attempt(self._retry, path, call, doing, traffic=self._traffic)
+
+
+async def _read(answer: Awaitable[T]) -> T:
+    """An answer; a TransientError where the backend cannot make sense of it."""
+    try:
+        return await answer
+    except StreamrecError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise TransientError(Cause.SERVER, f"its answer makes no sense: {type(error).__name__}: {error}") from error
 
 
 def _check_range(start: int, end: int | None) -> None:

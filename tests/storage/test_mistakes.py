@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 
 import streamrec
+from streamrec import RetryPolicy
 from streamrec.errors import NotFoundError, PermissionDeniedError, StorageError
 from streamrec.storage import Storages
 from tests.servers.real import Store
@@ -169,3 +170,60 @@ async def test_a_missing_shard_is_still_missing(s3_store: Store) -> None:
 async def test_a_bucket_says_which_pattern_to_write(s3_store: Store) -> None:
     with pytest.raises(StorageError, match=r"write s3://streamrec/key, or s3://streamrec/\*.tfrecord\*"):
         [_ async for _ in streamrec.TFRecordDataset("s3://streamrec", storage_options=s3_store.options)]
+
+
+class Pages(BaseHTTPRequestHandler):
+    """A store whose answer to every listing is the second of two pages; the first of them has one object."""
+
+    second: bytes
+    status = 200
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        """One page."""
+        gcs = "/storage/v1/" in self.path
+        first = (
+            b'{"items": [{"name": "d/a", "size": "1", "generation": "1"}], "nextPageToken": "t"}'
+            if gcs
+            else b"<ListBucketResult><Name>b</Name><IsTruncated>true</IsTruncated><NextContinuationToken>t"
+            b"</NextContinuationToken><Contents><Key>d/a</Key><Size>1</Size></Contents></ListBucketResult>"
+        )
+        further = "Token=" in self.path or "-token=" in self.path
+        self.send_response(self.status if further else 200)
+        data = (self.second or first) if further else first
+        self.send_header("Content-Type", "application/json" if gcs else "application/xml")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *of: Any) -> None:
+        """Says nothing."""
+
+
+PAGES = {
+    "the first one again": (200, b""),
+    "not found": (404, b"{}"),
+    "a login page": (200, b"<html>sign in</html>"),
+    "no object": (200, b"[]"),
+    "deep": (200, b"[" * 100_000),
+    "no name": (200, b'{"items": [{}]}'),
+    "no key": (200, b"<R><Name>b</Name><Contents><Size>1</Size></Contents></R>"),
+    "no token": (200, b"<R><Name>b</Name><IsTruncated>true</IsTruncated></R>"),
+    "no size": (200, b"<R><Name>b</Name><Contents><Key>d/b</Key><Size>1e3</Size></Contents></R>"),
+}
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs"])
+@pytest.mark.parametrize("page", PAGES)
+def test_a_listing_is_whole_or_an_error(scheme: str, page: str) -> None:
+    status, second = PAGES[page]
+    handler = type("Handler", (Pages,), {"status": status, "second": second})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        options = {"endpoint_url": f"http://127.0.0.1:{server.server_port}"}
+        options |= {"token": "anon"} if scheme == "gs" else {"key": "k", "secret": "s"}
+        with pytest.raises(StorageError, match=rf"{scheme}://b/d/: the server failed .*in 2 attempts"):
+            streamrec.matching_files(
+                f"{scheme}://b/d/*", storage_options=options, retry=RetryPolicy(attempts=2, backoff_base=0.01)
+            )
+        server.shutdown()

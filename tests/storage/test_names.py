@@ -44,7 +44,7 @@ NAMES = sorted(
         *("a*b", "axb", "a?b", "a#b?c", "a?b#c", "[1]", "1", "x[1]y", "x1y", "x[!1]y", "{a}", "{a,b}", "{1..3}", "{0}"),
         *("{}", "{shard", "%s", "a&b", "a;b", "a=b", "a,b", "a:b", "a@b", "user:pw@host", "~x", "$HOME", "a'b", 'a"b'),
         *("<a>", "a|b", "a^b", "a`b", "(a)", "a!", "trailing ", " leading", "é-日本-🎉", "e\u0301", "-x", "x.", "..x"),
-        *(".hidden", "_x", "http:", "part.streamrec-1", "x" * 120),
+        *(".hidden", "_x", "http:", "part.streamrec-1", ".q", "x" * 120),
     ]
 )
 """Of many of these, one is what another one becomes where a name is decoded, cut or taken for a pattern."""
@@ -164,6 +164,17 @@ def test_a_name_comes_back_as_it_went_out(place: Place) -> None:
     for name, url in zip(place.names, urls, strict=True):
         if set(name) & set("*?[{#%"):
             assert names_in(TFRecordDataset(url, **place.stores)) == [name]
+
+
+def test_what_is_replaced_is_the_object_of_that_name(place: Place) -> None:
+    names = [name for name in ("q", ".q", "q?x=1", "q?versionId=3", "run", "run#1") if name in place.names]
+    asyncio.run(write(place, names))
+    urls = place.urls(names)
+    for name, url in zip(names, urls, strict=True):
+        again = Dataset.from_tensor_slices([example(f"new {name}")])
+        assert [shard.path for shard in again.write_sync(url, **place.stores)] == [url]
+    assert place.stored("d") == set(names)
+    assert names_in(TFRecordDataset(urls, **place.stores)) == [f"new {name}" for name in names]
 
 
 def test_patterns_find_each_name_and_what_they_find_is_read(place: Place) -> None:

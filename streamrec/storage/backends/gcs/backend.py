@@ -95,7 +95,8 @@ class GcsBackend:
             for item in page.get("items", ())
             if not item["name"].endswith("/")
         ]
-        return infos, page.get("nextPageToken") or None
+        after = page.get("nextPageToken")
+        return infos, str(after) if after else None
 
     async def stat(self, path: str) -> ObjectInfo:
         """The object's metadata."""

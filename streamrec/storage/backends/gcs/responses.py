@@ -28,9 +28,12 @@ async def read_json(answer: aiohttp.ClientResponse) -> dict[str, Any]:
     """The answer's JSON object; a TransientError where it is none."""
     body = await answer.read()
     try:
-        return dict(json.loads(body))
-    except ValueError as error:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
         raise TransientError(Cause.SERVER, f"no JSON in {body[:100]!r}") from error
+    if not isinstance(found, dict) or "error" in found:
+        raise TransientError(Cause.SERVER, f"no answer in {body[:100]!r}")
+    return found
 
 
 def info_in(path: str, item: Mapping[str, Any]) -> ObjectInfo:

@@ -25,7 +25,7 @@ from botocore.exceptions import BotoCoreError, ProfileNotFound
 from botocore.loaders import Loader, create_loader
 from s3fs import S3FileSystem
 
-from streamrec.errors import StorageError
+from streamrec.errors import StorageError, UnsupportedOperationError
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
 from streamrec.storage.backends.fast_path import FastPath
 from streamrec.storage.backends.http import responses as http_body
@@ -161,6 +161,8 @@ class S3Backend:
         more = {"ContinuationToken": token} if token else {}
         with seam(prefix):
             page = await self._fs._call_s3("list_objects_v2", Bucket=bucket, Prefix=key, **more)
+        if not {"Name", "IsTruncated"} & page.keys():  # botocore takes a login page for an empty listing
+            raise TransientError(Cause.SERVER, "its answer is no listing")
         infos = [
             ObjectInfo(f"{scheme}://{bucket}/{item['Key']}", item["Size"], item.get("ETag"))
             for item in page.get("Contents", ())
@@ -227,6 +229,8 @@ class S3Backend:
             head = await self._fs._call_s3("head_object", Bucket=bucket, Key=key)
         with seam(target):
             if head["ContentLength"] > MOST_COPIED:
+                if "?versionId=" in key + new_key:  # s3fs would cut the name there
+                    raise UnsupportedOperationError("objects above 5 GiB of such a name cannot be copied", target)
                 await self._fs._cp_file(f"{bucket}/{key}", f"{new_bucket}/{new_key}", **keys)
                 return
             if "StorageClass" in head:
