@@ -12,6 +12,7 @@ from streamrec.display import display_name
 from streamrec.errors import FeatureError
 from streamrec.example import FeatureSummary, infer_features
 from streamrec.interchange import combined
+from streamrec.interchange.features import kind_of
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.shards import Portion, ShardInfo, ShardReader, assign_records, deal, list_shards, sizes_of, told_by
 from streamrec.shards.listing.assignment import ShardSize
@@ -112,6 +113,10 @@ def inferred(sample: Mapping[str, list[bytes]]) -> tuple[FeatureSummary, ...]:
     schema = combined(())
     for path, records in sample.items():
         try:
+            for number, record in enumerate(records):
+                if kind_of(record) == "sequence_example":
+                    reason = "a SequenceExample, of which only the context has columns: give features"
+                    raise FeatureError(reason, None, number)
             schema = combined((schema, infer_features(records)))
         except FeatureError as error:
             raise FeatureError(f"{error.reason} (in {display_name(path)})", error.feature, error.record) from error

@@ -214,6 +214,13 @@ def test_a_record_unlike_the_sample_is_null_or_named(tmp_path: Path, bad: dict[s
     assert f"{tmp_path}/1.tfrecord, record 567" in str(caught.value)
 
 
+def test_a_sequence_example_is_refused_and_loses_no_feature_list(tmp_path: Path) -> None:
+    record = streamrec.encode_sequence_example({"id": 1}, {"steps": [[1], [2]]})
+    (tmp_path / "0.tfrecord").write_bytes(streamrec.encode_records([record]))
+    with pytest.raises(streamrec.FeatureError, match=r"record 0: a SequenceExample.*: give features \(in "):
+        streamrec.ray.read_tfrecords(str(tmp_path / "0.tfrecord"))
+
+
 def test_a_feature_of_two_kinds_is_named_with_its_shard(tmp_path: Path) -> None:
     for shard, value in enumerate([1, "one"]):
         (tmp_path / f"{shard}.tfrecord").write_bytes(

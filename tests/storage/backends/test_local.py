@@ -208,3 +208,9 @@ async def test_a_written_buffer_may_be_used_again(tmp_path: Path) -> None:
                 expected += buffer[:size] + data
                 buffer[:size] = bytes(size)
     assert (tmp_path / "x").read_bytes() == expected
+
+
+def test_the_tilde_of_a_pattern_is_the_beginning_of_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "~.tfrecord").touch()
+    assert streamrec.matching_files("~*") == ["~.tfrecord"]

@@ -404,7 +404,7 @@ def _info(path: str, stat: os.stat_result | None) -> ObjectInfo:
 def _list(prefix: str, glob: Glob | None) -> list[ObjectInfo]:
     """All files whose path begins with the prefix; of these, the ones that a glob wants."""
     named = _named(prefix)
-    wanted = os.path.expanduser(named)
+    wanted = os.path.expanduser(named) if "/" in named else named  # the "~" of "~*" is the beginning of a name
     head = prefix.removesuffix(named) + named
 
     def url(path: str) -> str:
