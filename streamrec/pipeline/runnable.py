@@ -73,7 +73,7 @@ class Runnable(Generic[T]):
         Raises:
             PositionMismatchError: The state was saved by another pipeline.
             MissingExtraError: Progress is to be shown in a terminal, and the package rich is not installed.
-            OSError: The trace cannot be written.
+            OSError: The trace cannot be written, or there is another file of its name.
         """
         return DatasetIterator(self._begun(state, trace, progress))
 

@@ -272,3 +272,14 @@ def test_a_forked_process_cannot_write_to_its_parents_shard(tmp_path: Path) -> N
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.stdout.split(), done.stderr) == (["3", "3", "0"] * 2, "")
     assert [anyio.run(read, f"{tmp_path}/{name}") for name in names(str(tmp_path))] == [[b"first"]] * 2
+
+
+async def test_a_writer_is_entered_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with streamrec.ShardWriter(tmp_path / "x") as writer:
+        await writer.write(b"1")
+        with pytest.raises(streamrec.ClosedError, match="is open already: enter it once"):
+            async with writer:
+                pass
+    del writer
+    assert not caplog.messages
+    assert await read(str(tmp_path / "x")) == [b"1"]

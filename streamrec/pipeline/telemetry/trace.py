@@ -19,29 +19,38 @@ import threading
 from time import perf_counter
 from typing import Any, Final
 
+from streamrec.display import display_name
+
 __all__ = ["LIMIT", "Trace"]
 
 LIMIT: Final = 2_000_000
+BEGINNING: Final = '[{"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "streamrec"}}'
 
 
 class Trace:
     """A trace file that is being written.
 
     Args:
-        path: Where; what is there is overwritten.
+        path: Where; an older trace is overwritten.
         limit: How many events at the most.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: It cannot be written, or there is a file that is no trace.
     """
 
     def __init__(self, path: str | os.PathLike[str], limit: int = LIMIT) -> None:
+        if os.path.isfile(path):
+            with open(path, "rb") as old:
+                if old.read(len(BEGINNING)) not in (b"", BEGINNING.encode()):
+                    raise FileExistsError(
+                        f"{display_name(os.fspath(path))} is there already, and no trace: give another name"
+                    )
         self._file = open(path, "w", encoding="ascii")  # noqa: SIM115 - closed by `close`
         self._lock = threading.RLock()
         self._began = perf_counter()
         self._left = limit
         self._tracks = 0
-        self._file.write('[{"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "streamrec"}}')
+        self._file.write(BEGINNING)
 
     def track(self, name: str) -> int:
         """A track more, in order from above; returns its number."""

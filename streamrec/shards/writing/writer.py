@@ -155,6 +155,8 @@ class ShardWriter:
     async def __aenter__(self) -> Self:
         if self._closing:
             self._check_open()
+        if self._process is not None:
+            raise ClosedError(f"{self._pattern}: this writer is open already: enter it once")
         await self._stack.enter_async_context(self._storages)
         self._process = os.getpid()
         if self.tells:

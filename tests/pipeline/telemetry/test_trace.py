@@ -53,6 +53,16 @@ def checked(path: Path) -> list[Event]:
     return events
 
 
+def test_a_trace_replaces_a_trace_and_nothing_else(dataset: Dataset[Any], tmp_path: Path) -> None:
+    data = (tmp_path / "s-0").read_bytes()
+    for _ in range(2):
+        with dataset.iterate(trace=tmp_path / "run.json") as batches:
+            next(batches)
+        with pytest.raises(FileExistsError, match="s-0 is there already, and no trace: give another name"):
+            next(dataset.iterate(trace=tmp_path / "s-0"))
+    assert (tmp_path / "s-0").read_bytes() == data
+
+
 def test_a_run_is_written_as_it_went(dataset: Dataset[Any], tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     with dataset.iterate(trace=path) as batches:
