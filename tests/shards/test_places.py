@@ -10,9 +10,19 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from google.oauth2.credentials import Credentials
 
 import streamrec
-from streamrec import ManifestError, RecordSource, ShardWriter, TFRecordDataset, bridge, encode_records, verify_sync
+from streamrec import (
+    ManifestError,
+    RecordSource,
+    ShardWriter,
+    StorageError,
+    TFRecordDataset,
+    bridge,
+    encode_records,
+    verify_sync,
+)
 from streamrec.shards.manifests.places import absolute, portable, relative
 from streamrec.storage import Storages
 from tests.servers.real import Store
@@ -59,9 +69,10 @@ def servers() -> Iterator[list[Server]]:
 
             def do_GET(self) -> None:
                 own = self.of
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 own.asked.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
                 if self.path in own.redirects:
-                    self.send_response(302)
+                    self.send_response(200 if self.command == "POST" else 302)
                     self.send_header("Location", own.redirects[self.path])
                     self.send_header("Content-Length", "0")
                     self.end_headers()
@@ -73,7 +84,7 @@ def servers() -> Iterator[list[Server]]:
                 if self.command == "GET":
                     self.wfile.write(data or b"")
 
-            do_HEAD = do_GET  # noqa: N815 - the name that HTTP gives it
+            do_HEAD = do_POST = do_DELETE = do_GET  # noqa: N815 - the names that HTTP gives them
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -119,6 +130,35 @@ def test_a_redirect_carries_no_credentials_to_another_host(servers: list[Server]
     for _, headers in other.asked:
         assert "abc" not in str(headers)
         assert headers["range"]
+
+
+def test_s3_credentials_go_to_no_other_host(servers: list[Server]) -> None:
+    ours, other = servers
+    ours.redirects = {"/b/x": f"{other.url}/b/x"}
+    other.files["/b/x"] = DATA
+    options = {"key": "abc", "secret": "abc", "token": "abc", "endpoint_url": ours.url}
+    with pytest.raises(StorageError, match=rf"redirects to {other.url}/b/x.*pass the endpoint_url"):
+        list(TFRecordDataset("s3://b/x", storage_options=options))
+    assert ours.asked
+    assert not other.asked
+
+
+def test_an_upload_to_gcs_that_goes_on_at_another_host_gets_no_token(servers: list[Server]) -> None:
+    ours, other = servers
+    ours.redirects = {"/upload/storage/v1/b/b/o?uploadType=resumable&name=x": f"{other.url}/session"}
+    token = Credentials("abc")  # type: ignore[no-untyped-call]
+
+    async def write() -> None:
+        options = {"token": token, "endpoint_url": ours.url}
+        async with ShardWriter("gs://b/x", storage_options=options) as writer:
+            for _ in range(20):
+                await writer.write(b"x" * 2_000_000)
+
+    with pytest.raises(StorageError, match="gs://b/x"):
+        bridge.run(write)
+    assert ours.asked[-1][1]["authorization"] == "Bearer abc"
+    assert other.asked
+    assert not any("authorization" in headers for _, headers in other.asked)
 
 
 def test_shards_of_a_web_server_by_a_local_manifest(servers: list[Server], tmp_path: Path) -> None:

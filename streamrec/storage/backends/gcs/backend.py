@@ -187,10 +187,13 @@ class GcsBackend:
     async def _send(
         self, method: str, url: str, headers: Mapping[str, str] | None, body: Sequence[memoryview] | None
     ) -> aiohttp.ClientResponse:
+        target = URL(url, encoded=True)
+        ours = target.origin() == URL(self._fs._location).origin()  # an upload's session may be on another host
+        own = await self._credentials.headers() if ours else {}
         return await self._fs._session.request(  # type: ignore[no-any-return]
             method,
-            URL(url, encoded=True),
-            headers={"Accept-Encoding": "gzip", **await self._credentials.headers(), **(headers or {})},
+            target,
+            headers={"Accept-Encoding": "gzip", **own, **(headers or {})},
             data=None if body is None else PiecesBody(body),
             timeout=self._timeout,
             allow_redirects=False,  # 308 means something else here

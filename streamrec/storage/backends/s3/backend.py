@@ -13,11 +13,12 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 import aiohttp
 from aiobotocore.config import AioConfig
+from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import AioSession
 from botocore.awsrequest import HeadersDict
 from botocore.config import Config
@@ -25,6 +26,7 @@ from botocore.exceptions import BotoCoreError, ProfileNotFound
 from botocore.loaders import Loader, create_loader
 from s3fs import S3FileSystem
 
+from streamrec.display import display_name
 from streamrec.errors import StorageError, UnsupportedOperationError
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
 from streamrec.storage.backends.fast_path import FastPath
@@ -103,6 +105,27 @@ def _check_options(source: Source) -> None:
     check_endpoint(source.url, "client_kwargs['endpoint_url']", client.get("endpoint_url"))
 
 
+class OwnHostSession(AIOHTTPSession):  # type: ignore[misc]
+    """Follows no redirect, as botocore's own session: aiohttp would take the session token to another host."""
+
+    async def _get_session(self, proxy_url: str | None) -> aiohttp.ClientSession:
+        session: aiohttp.ClientSession = await super()._get_session(proxy_url)
+        object.__setattr__(session, "request", partial(aiohttp.ClientSession.request, session, allow_redirects=False))
+        return session
+
+    async def send(self, request: Any) -> Any:
+        """Sends a request. A redirect without a region is final: botocore would ask for the region without end."""
+        answer = await super().send(request)
+        place = answer.headers.get("location")
+        if answer.status_code in (301, 302, 307) and place and "x-amz-bucket-region" not in answer.headers:
+            raise StorageError(
+                f"the store redirects to {display_name(place)}, and credentials are not sent there: pass the "
+                "endpoint_url that serves the objects",
+                request.url.partition("?")[0],
+            )
+        return answer
+
+
 def _session(options: Mapping[str, Any]) -> AioSession:
     """A session that shares botocore's descriptions of services with all others: parsing them costs 60 ms a client."""
     session = AioSession(**options)
@@ -124,6 +147,7 @@ def _loader(data_path: str | None) -> Loader:
 def _client_config(policy: RetryPolicy) -> dict[str, Any]:
     """Settings of botocore below the user's own: one attempt, lean checksums."""
     return {
+        "http_session_cls": OwnHostSession,
         "retries": {"total_max_attempts": 1, "mode": "standard"},
         "connect_timeout": policy.connect_timeout,
         "read_timeout": policy.stall_timeout,  # of a body; heads have ours, around each request
