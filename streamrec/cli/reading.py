@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from importlib import import_module
 from typing import Any, Final, TypeVar
 
 import anyio
@@ -12,7 +13,6 @@ import anyio
 import streamrec
 from streamrec.cli.progress import Meter
 from streamrec.cli.sources import Found, storages_for
-from streamrec.pipeline import read_portions
 from streamrec.shards import Expected, Portion, ReadOptions
 from streamrec.tfrecord import LONG_BYTES
 
@@ -154,7 +154,7 @@ async def batches(
         reading: Passed to `TFRecordDataset`.
     """
     portions = [Portion(shard.path, expected=shard.expected) for shard in shards]
-    dataset = read_portions(portions, storage_options=options, **reading)
+    dataset = import_module("streamrec.pipeline").read_portions(portions, storage_options=options, **reading)
     size = int(max(1, min(1 << 16, BATCH_BYTES / max(record_bytes, 1))))
     async with aclosing(dataset.batch(size).with_options(memory_budget=16 * BATCH_BYTES).aiterate()) as taken:
         async for frames in taken:

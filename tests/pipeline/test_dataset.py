@@ -75,7 +75,7 @@ def test_map_take_repeat_and_batch_of_what_map_made(files: list[str]) -> None:
     assert list(TFRecordDataset(files).repeat(3)) == ALL * 3
     assert list(TFRecordDataset(files).repeat(0)) == []
     assert list(TFRecordDataset(files).repeat().take(120)) == (ALL * 3)[:120]
-    assert list(TFRecordDataset(files[1]).repeat()) == []
+    assert next(iter(TFRecordDataset(files[1]).repeat()), None) is None
     assert list(TFRecordDataset(files).take(3).repeat(2).prefetch(1)) == ALL[:3] * 2
 
 

@@ -240,7 +240,7 @@ def test_all_may_fail() -> None:
         dataset = Dataset.range(5000).map(fails, num_parallel_calls=calls)
         assert events(dataset.iterate(), 5001) == [repr(OddError(n)) for n in range(5000)]
         assert list(dataset.ignore_errors()) == []
-    assert list(Dataset.range(3).map(fails).ignore_errors().repeat()) == []
+    assert next(iter(Dataset.range(3).map(fails).ignore_errors().repeat()), None) is None
 
 
 # What is told of errors that are left out.
