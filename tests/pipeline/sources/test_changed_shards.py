@@ -100,6 +100,20 @@ def test_a_run_does_not_go_on_with_other_shards(folder: Folder, changed: tuple[i
         list(folder.dataset(num_parallel_reads=reads).iterate(state))
 
 
+@pytest.mark.parametrize("count", [12, 20, 30])
+def test_a_share_does_not_go_on_with_other_shards(folder: Folder, count: int) -> None:
+    """Where the one reader has all of them, no cut between shards moves."""
+    for number in range(3):
+        folder.put(f"x-{number}", shard(number, 20))
+    run = folder.dataset().distribute(0, 1).iterate()
+    taken = [next(run) for _ in range(12)]
+    state = json.loads(json.dumps(run.state_dict()))
+    assert [*taken, *folder.dataset().distribute(0, 1).iterate(state)] == list(folder.dataset())
+    folder.put("x-1", shard(1, 20, count))
+    with pytest.raises(PositionMismatchError, match="other names, sizes or numbers of records"):
+        list(folder.dataset().distribute(0, 1).iterate(state))
+
+
 @pytest.mark.parametrize("compressed", [False, True])
 def test_it_is_compared_however_work_is_dealt(folder: Folder, compressed: bool) -> None:
     pack = gzip.compress if compressed else bytes

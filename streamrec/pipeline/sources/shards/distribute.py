@@ -210,7 +210,9 @@ class Share:
     @property
     def whose(self) -> list[Any]:
         """What positions hold of it, as JSON."""
-        digest = hashlib.blake2b(repr((self.portions, self.total)).encode(), digest_size=8).hexdigest()
+        listed = [(part.expected.size, part.expected.version) for part in self.portions if part.expected is not None]
+        told = repr((self.portions, self.total, *listed))
+        digest = hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
         return [self.reader.number, self.reader.readers, digest]
 
     def check(self, state: Mapping[str, Any] | None) -> int:
