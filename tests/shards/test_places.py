@@ -16,6 +16,7 @@ import streamrec
 from streamrec import (
     ManifestError,
     RecordSource,
+    RetryPolicy,
     ShardWriter,
     StorageError,
     TFRecordDataset,
@@ -115,6 +116,14 @@ def test_no_other_host_is_asked(servers: list[Server]) -> None:
         verify_sync(f"{ours.url}/d/m.json", shard_root=other.url, storage_options=SECRETS)
     assert other.asked == []
     assert [path for path, _ in ours.asked if path != "/d/m.json"] == []
+
+
+@pytest.mark.parametrize("location", ["http://[bad", "file:///etc/passwd", "gopher://x/", "http://a:b:c/"])
+def test_a_redirect_to_what_is_no_web_url_is_one_error(servers: list[Server], location: str) -> None:
+    ours, _ = servers
+    ours.redirects = {"/x": location}
+    with pytest.raises(StorageError, match=f"{ours.url}/x"):
+        list(TFRecordDataset(f"{ours.url}/x", retry=RetryPolicy(attempts=1)))
 
 
 def test_a_redirect_carries_no_credentials_to_another_host(servers: list[Server]) -> None:

@@ -154,7 +154,10 @@ class HttpBackend:
             answer.release()
             if (redirects := redirects + 1) > MAX_REDIRECTS:
                 raise StorageError(f"the server redirects more than {MAX_REDIRECTS} times: check the URL", path)
-            url = answer.url.join(URL(location))
+            try:
+                url = answer.url.join(URL(location))
+            except ValueError as error:
+                raise StorageError(f"the server redirects to {location!r}, which is not a URL", path) from error
             if session is self._session and not _is_same_server(answer.url, url):
                 session, options = self._bare(), {key: options[key] for key in options.keys() - FOR_ONE_SERVER}
                 options["headers"] = self._own(headers)
