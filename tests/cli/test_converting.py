@@ -83,7 +83,7 @@ def test_webdataset_decodes_a_tar(shard: Path, tmp_path: Path, called: Call) -> 
     samples = list(webdataset.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False).decode())
     assert len(samples) == 240
     np.testing.assert_array_equal(samples[4]["label.npy"], [0])
-    assert (samples[4]["score.npy"].tolist(), samples[4]["words.txt"], samples[4]["image.png"]) == ([0.5], "a", PNG)
+    assert (samples[4]["score.npy"].tolist(), samples[4]["words.json"], samples[4]["image.png"]) == ([0.5], ["a"], PNG)
     assert samples[5]["words.json"] == ["a", "a"]
     assert "score.npy" not in samples[3]
 
