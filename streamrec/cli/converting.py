@@ -180,7 +180,7 @@ async def look_at(records: AsyncIterator[Frames], look: Look) -> Any:
     """What all records say of their columns.
 
     Raises:
-        FeatureError: A record is no Example, or does not fit the others.
+        FeatureError: A record is not an Example, or does not fit the others.
     """
     seen, count = look.see(()), 0
     async for frames in records:

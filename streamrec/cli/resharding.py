@@ -77,7 +77,7 @@ def pattern_of(name: str, compression: str, shards: int | None) -> str:
         'train-{shard:03d}-of-008'
 
     Raises:
-        UsageError: A format in it is none of a number, another word is in braces, or it has `{shards}` where nobody
+        UsageError: A format in it is not that of a number, another word is in braces, or it has `{shards}` where nobody
             knows how many there will be.
     """
     directory = directory_of(name)

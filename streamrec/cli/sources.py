@@ -90,7 +90,8 @@ async def find_records(storages: Storages, names: Sequence[str], shard_root: str
 
     Raises:
         NotFoundError, StorageError: As `find`.
-        ManifestError: A name that ends in `.json` or `.index` is no manifest and no index, or it leads elsewhere.
+        ManifestError: A name that ends in `.json` or `.index` is neither a manifest nor an index, or it leads
+            elsewhere.
     """
     if isinstance(names, Sources):
         shard_root = names.shard_root

@@ -80,6 +80,13 @@ class ArrowBatch:
         return capsules
 
 
+def names_of_text(text: Iterable[str]) -> tuple[str, ...]:
+    """The names of the columns that become text, as `text=` gives them; one name alone is a TypeError."""
+    if isinstance(text, str):
+        raise TypeError(f"text is {text!r}: give a list of names")
+    return tuple(text)
+
+
 def check_names(text: Iterable[str], columns: Iterable[str]) -> None:
     """Raises FeatureError for the first name in `text` that is not among `columns`."""
     known = list(columns)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from streamrec import html, kernels
 from streamrec.arguments import check_spans
 from streamrec.errors import FeatureError
-from streamrec.kernels.arrow_buffers import large_binary
+from streamrec.kernels.arrow_buffers import export_binary
 
 __all__ = [
     "MAX_EMPTY_ROWS",
@@ -211,8 +211,7 @@ class BytesColumn:
         if len(self.shape) != 1:
             raise ValueError(f"Arrow arrays have one dimension, this column has {len(self.shape)}; reshape it")
         packed = self.compact()
-        capsules: tuple[object, object] = large_binary(packed.buffer, packed.spans).__arrow_c_array__(requested_schema)
-        return capsules
+        return export_binary(packed.buffer, packed.spans, requested_schema)
 
 
 Values: TypeAlias = "npt.NDArray[Any] | BytesColumn"

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from streamrec.errors import MissingExtraError
 
-__all__ = ["large_binary", "load_pyarrow"]
+__all__ = ["export_binary", "large_binary", "load_pyarrow"]
 
 
 def load_pyarrow() -> Any:
@@ -37,3 +37,9 @@ def large_binary(buffer: Any, spans: npt.NDArray[np.int64], text: bool = False) 
     offsets = np.append(spans[:, 0], spans[-1:, 1] if len(spans) else 0)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(buffer)]
     return pa.Array.from_buffers(pa.large_string() if text else pa.large_binary(), len(spans), buffers)
+
+
+def export_binary(buffer: Any, spans: npt.NDArray[np.int64], requested_schema: object = None) -> tuple[object, object]:
+    """The capsules `arrow_schema` and `arrow_array` of byte strings that lie back to back, as for `large_binary`."""
+    capsules: tuple[object, object] = large_binary(buffer, spans).__arrow_c_array__(requested_schema)
+    return capsules

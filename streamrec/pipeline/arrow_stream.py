@@ -10,6 +10,7 @@ import numpy as np
 
 from streamrec.errors import FeatureError, StreamrecError
 from streamrec.example import ArrowBatch, FixedLenSequenceFeature, RaggedFeature, RaggedTensor
+from streamrec.example.arrow import names_of_text
 from streamrec.example.features import Feature
 from streamrec.kernels.arrow_buffers import load_pyarrow
 from streamrec.pipeline import stages
@@ -57,8 +58,7 @@ def arrow_chain(chain: Chain, text: Iterable[str] = ()) -> Chain:
 
     Where its last stage parses, a FixedLenSequenceFeature is not padded: padding would be values that nobody wrote.
     """
-    if isinstance(text, str):
-        raise TypeError(f"text is {text!r}: give a list of names")
+    names = names_of_text(text)
     parallel = chain.source if isinstance(chain.source, stages.ParallelMap) and not chain.stages else None
     parse = parallel.function if parallel else chain.stages[-1] if chain.stages else None
     padded: dict[str, tuple[int, ...]] = {}
@@ -66,7 +66,7 @@ def arrow_chain(chain: Chain, text: Iterable[str] = ()) -> Chain:
         padded, parse = unpadded(parse)
         source = replace(parallel, function=parse) if parallel else chain.source
         chain = Chain(source, () if parallel else (*chain.stages[:-1], parse))
-    return replace(chain, stages=(*chain.stages, ToArrow(tuple(text), padded)))
+    return replace(chain, stages=(*chain.stages, ToArrow(names, padded)))
 
 
 def unpadded(parse: stages.Parse) -> tuple[dict[str, tuple[int, ...]], stages.Parse]:

@@ -21,7 +21,7 @@ from ray.data.block import BlockMetadata
 from ray.util.metrics import Counter
 
 from streamrec import TFRecordDataset, bridge
-from streamrec.example.arrow import check_names
+from streamrec.example.arrow import check_names, names_of_text
 from streamrec.interchange.arrow import NullableParser
 from streamrec.pipeline.arrow_stream import arrow_chain
 from streamrec.pipeline.dataset import Dataset
@@ -62,9 +62,7 @@ class TFRecordDatasource(Datasource):  # type: ignore[misc, unused-ignore]
         assert isinstance(source, Shards)
         self._shards = source
         self._survey = bridge.run(look, self._shards, manifest and understood(manifest), features)
-        if isinstance(text, str):
-            raise TypeError(f"text is {text!r}: give a list of names")
-        self._text = tuple(text)
+        self._text = names_of_text(text)
         check_names(self._text, features or [item.name for item in self._survey.inferred])
 
     def get_name(self) -> str:

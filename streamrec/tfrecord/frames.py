@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec import html, kernels
-from streamrec.kernels.arrow_buffers import large_binary
+from streamrec.kernels.arrow_buffers import export_binary
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -202,8 +202,7 @@ class Frames(Sequence[bytes]):
             MissingExtraError: pyarrow is not installed.
         """
         packed = self.compact()
-        capsules: tuple[object, object] = large_binary(packed.buffer, packed.spans).__arrow_c_array__(requested_schema)
-        return capsules
+        return export_binary(packed.buffer, packed.spans, requested_schema)
 
     def _slice(self, index: slice) -> Frames:
         first, last, step = index.indices(len(self))

@@ -69,7 +69,7 @@ class Loader:
         """The next epoch; or the rest of one, once, where `load_state_dict` said.
 
         Leaving the loop ends the reading. An error of the data comes behind all batches before it. An iterator that is
-        never asked for a batch is no epoch.
+        never asked for a batch does not count as one.
 
         Raises:
             ValueError: Other ranks iterate beside this one, and the data is not dealt to them.

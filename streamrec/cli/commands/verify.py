@@ -152,7 +152,7 @@ def copy_paths(shards: Sequence[Found], repair: str | None) -> list[str | None]:
     """Where the good records of each shard go: below the directory `repair`, as the shards are placed to each other.
 
     Raises:
-        UsageError: It is no directory and there are several shards; or a copy would be outside `repair`, or over
+        UsageError: It is not a directory and there are several shards; or a copy would be outside `repair`, or over
             another copy.
     """
     paths = [shard.path for shard in shards]
