@@ -26,8 +26,9 @@ from streamrec.example import (
     encode_examples,
     parse_example,
 )
+from streamrec.example.parsing.parse import count_other_features
 from streamrec.interchange.columns import Changes
-from streamrec.interchange.features import BYTES, FLOAT, INT64, NO_KIND, Values, example_of
+from streamrec.interchange.features import BYTES, FLOAT, INT64, NO_KIND, Values, example_of, features_of
 
 __all__ = ["Kinds", "NullableParser", "examples_of", "kind_of"]
 
@@ -179,7 +180,7 @@ class NullableParser:
     empty list.
 
     Attributes:
-        summaries: What is known of the features; others are not parsed.
+        summaries: What is known of the features; a record with another one is an error.
         text: Names of those that are text.
     """
 
@@ -189,15 +190,28 @@ class NullableParser:
     def __call__(self, records: Any) -> Any:
         if not self.summaries:
             raise FeatureError("no record that was looked at has a feature: give features")
+        features = {item.name: RaggedFeature(item.dtype or bytes) for item in self.summaries}
         try:  # an array is parsed faster, where no record lacks the feature
             columns = parse_example(records, {item.name: item.proposal for item in self.summaries}, string_columns=True)
         except FeatureError:
-            features = {item.name: RaggedFeature(item.dtype or bytes) for item in self.summaries}
             columns = parse_example(records, features, string_columns=True)
+        check_known(records, features)
         batch = pa.record_batch(ArrowBatch(columns, text=self.text))
         present = Present(records)
         arrays = [nullable(batch.column(item.name), item, present) for item in self.summaries]
         return pa.record_batch(arrays, [item.name for item in self.summaries])
+
+
+def check_known(records: Any, features: dict[str, RaggedFeature]) -> None:
+    """Refuses records with a feature of which nothing is known, since its column would begin too late.
+
+    Raises:
+        FeatureError: A record has one; says which.
+    """
+    if count_other_features(records, {**features}):
+        for number, record in enumerate(records):
+            for name in features_of(record, number).keys() - features.keys():
+                raise FeatureError("no record that was looked at has it: give features", name, number)
 
 
 class Present:

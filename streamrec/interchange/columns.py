@@ -44,11 +44,13 @@ class Changes:
         values: The largest change of a value, by the column's name and what becomes of it; 0 where no value changes.
         text: Columns of bytes that hold text, but are written as binary.
         binary: Columns that hold bytes that are not text.
+        features: All features that records hold, also those that were not asked for.
     """
 
     values: dict[tuple[str, str], float] = field(default_factory=dict)
     text: set[str] = field(default_factory=set)
     binary: set[str] = field(default_factory=set)
+    features: set[str] = field(default_factory=set)
 
     def add(self, name: str, what: str, largest: float = 0.0) -> None:
         """Notes what becomes of a column."""
@@ -70,6 +72,7 @@ class Changes:
             self.add(name, what, largest)
         self.text |= other.text
         self.binary |= other.binary
+        self.features |= other.features
 
     def __str__(self) -> str:
         """One line; empty where nothing changes."""

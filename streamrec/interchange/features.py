@@ -105,7 +105,8 @@ class Reading:
     changes: Changes = field(default_factory=Changes)
 
     def wants(self, name: str) -> bool:
-        """Whether a feature is read."""
+        """Whether to read a feature that the file holds; `changes` takes note of it."""
+        self.changes.features.add(name)
         return self.features is None or name in self.features
 
 

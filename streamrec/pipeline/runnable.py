@@ -16,7 +16,6 @@ from streamrec.display import display_text
 from streamrec.errors import LoopThreadError
 from streamrec.pipeline import sink
 from streamrec.pipeline.cardinality import INFINITE_CARDINALITY, cardinality_of, is_endless
-from streamrec.pipeline.chain_html import dataset_html
 from streamrec.pipeline.element_spec import element_spec_of
 from streamrec.pipeline.engine.description import Chain, derived
 from streamrec.pipeline.engine.epochs import Epochs
@@ -29,6 +28,7 @@ from streamrec.pipeline.iterators import (
     in_this_loop,
 )
 from streamrec.pipeline.options import Options
+from streamrec.pipeline.telemetry.rendering import dataset_html
 from streamrec.shards import ShardInfo
 from streamrec.storage import RetryPolicy, Storages, check_source
 from streamrec.tfrecord import TFRecordOptions

@@ -193,8 +193,9 @@ def test_what_is_missing_is_null(tmp_path: Path) -> None:
         ({"id": [1, 2], "pair": [1, 2]}, "feature 'id': found 2 values where 1 is wanted"),
         ({"id": 1, "pair": [1]}, "feature 'pair': found 1 values where 2 are wanted"),
         ({"id": "one", "pair": [1, 2]}, "feature 'id': "),
+        ({"id": 1, "pair": [1, 2], "new": 3}, "feature 'new': no record that was looked at has it: give features"),
     ],
-    ids=["two", "one", "kind"],
+    ids=["two", "one", "kind", "unknown"],
 )
 def test_a_record_unlike_the_sample_is_null_or_named(tmp_path: Path, bad: dict[str, Any], said: str) -> None:
     for shard in range(2):

@@ -125,6 +125,20 @@ def test_foreign_parquet(tmp_path: Path, called: Call) -> None:
     ]
 
 
+@pytest.mark.parametrize("source", ["tfrecord", "parquet", "jsonl", "tar"])
+@pytest.mark.parametrize("target", ["tfrecord", "parquet", "jsonl", "tar"])
+def test_a_feature_that_no_record_has_is_not_left_out_silently(
+    shard: Path, tmp_path: Path, called: Call, source: str, target: str
+) -> None:
+    made, wanted = tmp_path / f"a.{source}", tmp_path / f"b.{target}"
+    assert called("convert", shard, made).code == 0
+    done = called("convert", "--features", "label,lable,score", made, wanted)
+    assert (done.code, wanted.exists()) == (2, False)
+    assert "--features: no record has lable: they have " in done.err
+    assert "image, label, score, words" in done.err
+    assert called("convert", "--features", "label,score", made, wanted).code == 0  # score is in some records only
+
+
 def there_and_back(table: pyarrow.Table, folder: Path, called: Call, *words: str) -> tuple[pyarrow.Table, str]:
     """A Parquet file as TFRecord and back, and what was said of it on standard error."""
     for path in folder.glob("*"):

@@ -179,18 +179,38 @@ async def convert(
         how = Conversion(source, reading, storage_options)
         objects = Replacement(goal, stages=plan.overwrite, keeps=False, spared=spared)
         async with placing(found, how), objects:
-            if plan.ray_address is not None:
-                work = Work(how, plan.target, plan.form, columns, plan.text)
-                return await convert_on(found, work, plan.manifest, objects), reading.changes
-            if plan.form.name == "tfrecord":
-                return await write_tfrecords(found, how, plan, objects), reading.changes
-            if look := needed_look(plan.form, columns):
-                columns = as_text(await infer(found, how, look), plan.text)
-            with progress("writing", total_bytes(found)) as meter:
-                async with aclosing(read(found, how, meter)) as records:
-                    limits = plan.shard_bytes, plan.shard_records, reading.changes
-                    written = await write_files(records, plan.target, plan.form, columns or (), objects, *limits)
-                    return written, reading.changes
+            written = await write(found, how, columns, plan, objects)
+            check_features(features or (), reading.changes, sum(file.records for file in written))
+        return written, reading.changes
+
+
+async def write(
+    found: Sequence[Found], how: Conversion, columns: tuple[Column, ...] | None, plan: Plan, objects: Replacement
+) -> list[Written]:
+    """Writes all files: here, or on a cluster."""
+    if plan.ray_address is not None:
+        work = Work(how, plan.target, plan.form, columns, plan.text)
+        return await convert_on(found, work, plan.manifest, objects)
+    if plan.form.name == "tfrecord":
+        return await write_tfrecords(found, how, plan, objects)
+    if look := needed_look(plan.form, columns):
+        columns = as_text(await infer(found, how, look), plan.text)
+    with progress("writing", total_bytes(found)) as meter:
+        async with aclosing(read(found, how, meter)) as records:
+            limits = plan.shard_bytes, plan.shard_records, how.reading.changes
+            return await write_files(records, plan.target, plan.form, columns or (), objects, *limits)
+
+
+def check_features(wanted: Sequence[str], changes: Changes, records: int) -> None:
+    """Refuses a result that lacks a feature that was asked for, before anything is put in its place.
+
+    Raises:
+        UsageError: There are records, and none of them has it.
+    """
+    missing = [name for name in wanted if name not in changes.features]
+    if missing and records:
+        known = ", ".join(sorted(changes.features)) or "no features"
+        raise click.UsageError(f"--features: no record has {', '.join(missing)}: they have {known}")
 
 
 async def infer(found: Sequence[Found], how: Conversion, look: Look) -> tuple[Column, ...]:

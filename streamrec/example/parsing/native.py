@@ -21,12 +21,12 @@ class NativeWalker:
 
     def examples(self, records: Records, slots: tuple[Slot, ...], spans: bool) -> list[Found]:
         """See walk.Walker."""
-        plan, layout = _planned(slots)
-        arrays = _arrays(layout, len(records))
-        found = _native.decode_examples(plan, *records, arrays)
-        if isinstance(found, tuple):
-            raise _failure(found, slots, ())
-        return _gathered(slots, arrays, found, records if spans else None)
+        arrays, blocks, _ = _walked(records, slots)
+        return _gathered(slots, arrays, blocks, records if spans else None)
+
+    def count_others(self, records: Records, slots: tuple[Slot, ...]) -> int:
+        """How many features Examples hold that have no slot."""
+        return _walked(records, slots)[2]
 
     def sequences(
         self, records: Records, context: tuple[Slot, ...], lists: tuple[Slot, ...], spans: bool
@@ -56,6 +56,16 @@ _SPLITS = 1, 1, np.dtype(np.int64)
 def _planned(slots: tuple[Slot, ...]) -> tuple[object, _Layout]:
     """The compiled plan; slots are compared by identity, and plan.py makes them once for each description."""
     return _native.decode_plan(tuple(map(_compiled, slots))), list(map(_filled, slots))
+
+
+def _walked(records: Records, slots: tuple[Slot, ...]) -> tuple[tuple[Any, ...], list[Any], int]:
+    """The arrays and the blocks of Examples, and how many of their features have no slot."""
+    plan, layout = _planned(slots)
+    arrays = _arrays(layout, len(records))
+    found = _native.decode_examples(plan, *records, arrays)
+    if isinstance(found, tuple):
+        raise _failure(found, slots, ())
+    return arrays, found[0], found[1]
 
 
 def _filled(slot: Slot) -> tuple[int, int, np.dtype[Any]] | None:

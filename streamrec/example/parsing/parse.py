@@ -31,7 +31,7 @@ from streamrec.example.parsing.native import NATIVE
 from streamrec.example.parsing.plan import Plan, plan_examples
 from streamrec.example.parsing.walk import Records, Walker, WalkError
 
-__all__ = ["ExampleParser", "parse_example", "parse_single_example"]
+__all__ = ["ExampleParser", "count_other_features", "parse_example", "parse_single_example"]
 
 
 def parse_example(
@@ -96,6 +96,12 @@ def parse_single_example(
         TypeError: `serialized` is not bytes.
     """
     return parse_single_with(NATIVE, serialized, features, example_names, string_columns)
+
+
+def count_other_features(serialized: Any, features: Mapping[str, Feature]) -> int:
+    """How many features a batch holds that are not described; none of it is damaged or of another kind."""
+    records = as_records(serialized, spanned=False)
+    return NATIVE.count_others(records, plan_examples(features, single=False).slots)
 
 
 def parse_examples_with(

@@ -20,12 +20,14 @@ from typing import Any, Final, Protocol, TextIO
 from streamrec.errors import MissingExtraError
 from streamrec.pipeline.telemetry.stats import Stats
 
-__all__ = ["Display", "PlainDisplay", "RateLine", "chosen", "told"]
+__all__ = ["Display", "PlainDisplay", "RateLine", "choose_display", "told"]
 
 RECENT_SECONDS: Final = 5.0
 """What the speed and the bottleneck are of."""
 
 PLAIN_SECONDS: Final = 10.0
+NOTEBOOK_SECONDS: Final = 0.5
+"""Between two updates, at least."""
 
 
 class Display(Protocol):
@@ -41,27 +43,16 @@ class Display(Protocol):
         """Nothing more happens."""
 
 
-def chosen(stats: Callable[[], Stats]) -> Display:
+def choose_display(stats: Callable[[], Stats]) -> Display:
     """The display that fits where the program runs.
 
     Raises:
         MissingExtraError: It runs in a terminal, and the package rich is not installed.
     """
-    pulse = RateLine(stats)
+    rate = RateLine(stats)
     if is_notebook():
-        return _made("notebook", pulse)
-    if not sys.stderr.isatty():
-        return PlainDisplay(pulse, sys.stderr)
-    try:
-        return _made("terminal", pulse)
-    except ImportError as error:
-        raise MissingExtraError("progress=True in a terminal needs rich: pip install 'streamrec[cli]'") from error
-
-
-def _made(name: str, pulse: RateLine) -> Display:
-    """A display whose package is loaded only now."""
-    display: Display = import_module(f"streamrec.pipeline.telemetry.progress_{name}").Shown(pulse)
-    return display
+        return NotebookDisplay(rate)
+    return TerminalDisplay(rate) if sys.stderr.isatty() else PlainDisplay(rate, sys.stderr)
 
 
 def is_notebook() -> bool:
@@ -114,8 +105,8 @@ def told(stats: Stats, earlier: Stats | None, seconds: float) -> str:
 class PlainDisplay:
     """A line on a stream that is no terminal, now and then and at the end."""
 
-    def __init__(self, pulse: RateLine, stream: TextIO, clock: Callable[[], float] = perf_counter) -> None:
-        self._pulse = pulse
+    def __init__(self, rate: RateLine, stream: TextIO, clock: Callable[[], float] = perf_counter) -> None:
+        self._rate = rate
         self._stream = stream
         self._clock = clock
         self._next = 0.0
@@ -128,9 +119,58 @@ class PlainDisplay:
     def tick(self) -> None:
         if self._clock() >= self._next:
             self._next = self._clock() + PLAIN_SECONDS
-            print(self._pulse.line(), file=self._stream, flush=True)
+            print(self._rate.line(), file=self._stream, flush=True)
 
     def close(self) -> None:
         if self._running:
             self._running = False
-            print(self._pulse.line(), file=self._stream, flush=True)
+            print(self._rate.line(), file=self._stream, flush=True)
+
+
+class TerminalDisplay:
+    """A line on standard error that rich keeps below what the program prints, and refreshes by its own thread."""
+
+    def __init__(self, rate: RateLine) -> None:
+        try:
+            console, live, text = (import_module(f"rich.{name}") for name in ("console", "live", "text"))
+        except ImportError as error:
+            raise MissingExtraError("progress=True in a terminal needs rich: pip install 'streamrec[cli]'") from error
+        self._live = live.Live(console=console.Console(stderr=True), get_renderable=lambda: text.Text(rate.line()))
+
+    def start(self) -> None:
+        self._live.start()
+
+    def tick(self) -> None:
+        """Nothing to do: rich looks by itself."""
+
+    def close(self) -> None:
+        self._live.stop()
+
+
+class NotebookDisplay:
+    """An output of the cell that the consumer runs in, rewritten by IPython's own messages.
+
+    Every front end understands these (Jupyter, VS Code, Colab), and they need no package for widgets.
+    """
+
+    def __init__(self, rate: RateLine) -> None:
+        self._rate = rate
+        self._handle: Any = None
+        self._next = 0.0
+
+    def start(self) -> None:
+        display = import_module("IPython.display").display
+        self._handle = display(self._data(), raw=True, display_id=True)
+
+    def tick(self) -> None:
+        if self._handle is not None and perf_counter() >= self._next:
+            self._next = perf_counter() + NOTEBOOK_SECONDS
+            self._handle.update(self._data(), raw=True)
+
+    def close(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.update(self._data(), raw=True)
+
+    def _data(self) -> dict[str, str]:
+        return {"text/plain": self._rate.line()}

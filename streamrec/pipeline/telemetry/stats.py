@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from streamrec.pipeline.telemetry.bottleneck import bottleneck
-from streamrec.pipeline.telemetry.chart import chart
+from streamrec.pipeline.telemetry.rendering import chart, table
 from streamrec.pipeline.telemetry.snapshots import ChainStats, StageStats
-from streamrec.pipeline.telemetry.table import table
 from streamrec.storage import Snapshot
 
 __all__ = ["Stats"]

@@ -12,7 +12,7 @@ from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.engine.description import Chain
 from streamrec.pipeline.telemetry.clocks import StateClock
 from streamrec.pipeline.telemetry.meters import SourceMeter
-from streamrec.pipeline.telemetry.progress import chosen
+from streamrec.pipeline.telemetry.progress import choose_display
 from streamrec.pipeline.telemetry.stats import Stats
 from streamrec.pipeline.telemetry.trace import Trace
 from streamrec.storage import Statistics
@@ -56,7 +56,7 @@ class Telemetry:
         self._elements = self._nbytes = self._nbytes_before = 0
         self._counted = perf_counter()
         self._current: Iterator[Any] = iter(())
-        self._display = chosen(self._glance) if progress else None
+        self._display = choose_display(self._glance) if progress else None
         self._is_shown = False
         self._glanced = self.stats()
 

@@ -1,10 +1,11 @@
-"""Part: what goes to a store in one request, as the pieces that were written."""
+"""Part: what goes to a store in one request, as the pieces that were written; and its checksum, as stores write it."""
 
 from __future__ import annotations
 
+import base64
 from typing import Final
 
-__all__ = ["Part"]
+__all__ = ["Part", "encoded"]
 
 SHORT_BYTES: Final = 64 << 10
 """Shorter pieces are copied together."""
@@ -42,3 +43,12 @@ class Part:
         if self._short:
             self._pieces.append(memoryview(self._short))
             self._short = bytearray()
+
+
+def encoded(crc32c: int) -> str:
+    """A CRC32C as S3 and GCS write it: base64 of its four bytes, the highest first.
+
+    >>> encoded(0xE3069283)
+    '4waSgw=='
+    """
+    return base64.b64encode(crc32c.to_bytes(4, "big")).decode()

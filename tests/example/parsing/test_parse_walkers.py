@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given
+from google.protobuf.message import DecodeError
+from hypothesis import HealthCheck, assume, given, reject
 from hypothesis import strategies as st
 
 from streamrec.errors import FeatureError
@@ -19,7 +20,8 @@ from streamrec.example.features import (
     RaggedFeature,
     VarLenFeature,
 )
-from streamrec.example.parsing.parse import parse_examples_with
+from streamrec.example.messages import Example
+from streamrec.example.parsing.parse import count_other_features, parse_example, parse_examples_with
 from streamrec.example.parsing.plan import plan_context, plan_examples, plan_lists
 from streamrec.example.parsing.sequence import parse_sequences_with
 from streamrec.example.parsing.walk import Records, Walker
@@ -309,3 +311,20 @@ def test_lists_of_very_different_lengths(sizes: list[int]) -> None:
     found = parse_examples_with(WALKERS["native"], records, features, None, False)
     assert found["i"].flat_values.tolist() == [n for size in sizes for n in range(size)]  # type: ignore[union-attr]
     assert np.diff(found["s"].nested_row_splits[0]).tolist() == sizes  # type: ignore[union-attr]
+
+
+@many
+@given(st.data())
+def test_features_that_are_not_described_are_counted(data: st.DataObject) -> None:
+    features = data.draw(example_descriptions)
+    assume(makes_sense(lambda: plan_examples(features, single=False)))
+    records = data.draw(st.lists(examples(features), max_size=5))
+    batch = serialized(records, data.draw(st.sampled_from(LAYOUTS)))
+    try:
+        names = [name for record in records for name in Example.FromString(record).features.feature]
+        parse_example(batch, features)
+    except (DecodeError, FeatureError):  # field numbers of 0, which TensorFlow takes, or values that do not fit
+        reject()
+    found = count_other_features(batch, features)
+    described = {slot.name for slot in plan_examples(features, single=False).slots}
+    assert bool(found) == bool(set(names) - described)

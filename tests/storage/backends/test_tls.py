@@ -17,7 +17,7 @@ from streamrec.kernels import crc32c
 from streamrec.storage import Storage, Storages
 from streamrec.storage.backends.fast_path import FastPath
 from streamrec.storage.backends.http import openssl, take_over, tls_body
-from streamrec.storage.uploads.checksums import encoded
+from streamrec.storage.uploads.part import encoded
 from tests.servers.real import Store, seaweedfs
 from tests.storage.contract import QUICK, read_all
 

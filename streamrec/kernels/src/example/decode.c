@@ -367,8 +367,8 @@ failure_result(const decode_failure *failure)
 
 PyDoc_STRVAR(examples_doc,
              "decode_examples(plan, records, buffer, spans, arrays, /)\n--\n\n"
-             "Decodes Examples: a tuple of bytes, spans over a buffer, or rows over a tuple of buffers. Returns a list with\n"
-             "one entry for each slot, or the tuple (code, record, slot, found, list) of the first failure.");
+             "Decodes Examples: a tuple of bytes, spans over a buffer, or rows over a tuple of buffers. Returns [a list\n"
+             "with an entry for each slot, how many features have none]; or (code, record, slot, found, list) of a failure.");
 
 static PyObject *
 examples(PyObject *Py_UNUSED(module), PyObject *args)
@@ -388,7 +388,8 @@ examples(PyObject *Py_UNUSED(module), PyObject *args)
         Py_BEGIN_ALLOW_THREADS
         code = decode_examples(set.plan, records.slices, records.count, set.columns, &failure);
         Py_END_ALLOW_THREADS
-        result = code == DECODE_OK ? columns_result(&set) : failure_result(&failure);
+        result = code == DECODE_OK ? Py_BuildValue("[NL]", columns_result(&set), (long long)failure.found)
+                                   : failure_result(&failure);
     }
     columns_close(&set);
     records_close(&records);

@@ -119,6 +119,7 @@ decode_examples(const decode_plan *plan, const decode_slice *records, int64_t co
         all.seen += records[record].size;
     }
     end_columns(plan, columns, code == DECODE_OK ? count : 0);
+    failure->found = code == DECODE_OK ? match.others : failure->found;
     matcher_close(&match);
     return code;
 }

@@ -86,7 +86,7 @@ typedef struct {
     int code;
     int64_t record;
     int64_t slot;  /* -1 where no feature is to blame */
-    int64_t found; /* DECODE_KIND: the kind found, 0 if none; DECODE_COUNT: the number of values */
+    int64_t found; /* DECODE_KIND: the kind found, 0 if none; DECODE_COUNT: of values; DECODE_OK: of keys without a slot */
     int list;      /* whether `slot` is one of the feature lists */
 } decode_failure;
 

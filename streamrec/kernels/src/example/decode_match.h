@@ -24,7 +24,8 @@ typedef struct {
     known *keys;          /* of the slots, of STRANGERS other keys, and of the start, which has none */
     int32_t last;
     int64_t record;
-    int64_t left; /* slots whose value was not taken yet */
+    int64_t left;   /* slots whose value was not taken yet */
+    int64_t others; /* keys without a slot, in all records so far */
 } matcher;
 
 static int
@@ -63,7 +64,6 @@ matcher_close(matcher *match)
     free(match->keys);
 }
 
-/* Begins the next record. */
 static void
 matcher_start(matcher *match)
 {
@@ -127,6 +127,7 @@ match_key(matcher *match, const uint8_t *data, int64_t size)
         match->keys[match->last].next = guess;
     }
     match->last = guess;
+    match->others += guess >= match->plan->count;
     return guess < match->plan->count ? guess : -1;
 }
 

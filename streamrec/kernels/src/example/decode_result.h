@@ -3,7 +3,6 @@
 #define STREAMREC_DECODE_RESULT_H
 
 #include "native.h"
-
 #include "example/decode_core.h"
 
 /* A Result that takes over the buffer's memory, or NULL with an exception; then the buffer keeps it. */

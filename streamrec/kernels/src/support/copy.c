@@ -1,5 +1,4 @@
 #include "support/copy.h"
-
 #include "support/block.h"
 
 int

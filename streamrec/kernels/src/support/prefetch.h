@@ -16,9 +16,8 @@ prefetch_bytes(const uint8_t *bytes, size_t length, size_t most)
     }
 }
 
-/* Asks for so many bytes that lie `ahead` bytes further on than here. An address outside the buffer is only a hint, and
- * nothing is read. FAR_BYTES is for who goes straight on: what the processor sees coming by itself ends with a page, and
- * short records that left the caches were checked at half the speed. */
+/* Asks for `bytes` that are `ahead` bytes further on, within the buffer or not. FAR_BYTES is for callers that go straight
+ * on: what the processor foresees ends with a page, and short records were checked at half the speed. */
 static inline void
 prefetch_ahead(const uint8_t *here, size_t ahead, size_t bytes)
 {

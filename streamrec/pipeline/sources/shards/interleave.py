@@ -29,7 +29,6 @@ from streamrec.pipeline.sources.shards.positions import (
     BlockPositions,
     InterleaveMark,
     InterleaveSnapshot,
-    ShardMark,
     SourcePositions,
 )
 from streamrec.pipeline.sources.shards.shard_queue import (
@@ -120,7 +119,7 @@ class Interleave:
         most_bytes: int = 0,
         paths: Sequence[str] = (),
     ) -> None:
-        turn = turn or InterleaveMark((None,) * plan.cycle_length)
+        self._start = turn = turn or InterleaveMark((None,) * plan.cycle_length)
         self._plan = plan
         self._shards = shards
         self._cycle = turn.cycle
@@ -142,7 +141,7 @@ class Interleave:
         """The queues that should be fed, most urgent first: those in slots, and `ahead` of the shards after them."""
         for shard in range(self._next, min(self._next + ahead, self._shards)):
             if shard not in self.queues:
-                self.queues[shard] = ShardQueue(ShardMark(shard))
+                self.queues[shard] = ShardQueue(self._start.start_of(shard))
         return list(self.queues.values())
 
     def extend(self, shards: int) -> None:
@@ -297,7 +296,7 @@ class Interleave:
 
     def _enter(self, index: int) -> None:
         shard, self._next = self._next, self._next + 1
-        queue = self._slots[index] = self.queues.setdefault(shard, ShardQueue(ShardMark(shard)))
+        queue = self._slots[index] = self.queues.setdefault(shard, ShardQueue(self._start.start_of(shard)))
         self._marks[index] = queue.mark()
 
     def _leave(self, index: int) -> None:

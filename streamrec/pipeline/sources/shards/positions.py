@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, NamedTuple, Protocol
 
@@ -57,21 +57,42 @@ class ShardMark:
 
 @dataclass(frozen=True, slots=True)
 class InterleaveMark:
-    """The whole interleave: who sits in the slots, whose turn it is, and which shard comes next."""
+    """The whole interleave: which shards are in the slots, whose turn it is, and which shard comes next.
+
+    `versions` holds those of shards, by their numbers, of which records are skipped that the state counts.
+    """
 
     slots: tuple[ShardMark | None, ...]
     cycle: int = 0
     block: int = 0
     next_shard: int = 0
+    versions: Mapping[int, str] = field(default_factory=dict)
+
+    def start_of(self, shard: int) -> ShardMark:
+        """Where a shard begins that is in no slot."""
+        return ShardMark(shard, ShardPlace(version=self.versions.get(shard)))
+
+    def with_versions(self, versions: Mapping[int, str]) -> InterleaveMark:
+        """The same with versions of shards of which it knows none yet."""
+        rest, slots = dict(versions), list[ShardMark | None]()
+        for slot in self.slots:
+            if slot is not None and (version := rest.pop(slot.shard, None)) and slot.place.version is None:
+                slot = replace(slot, place=replace(slot.place, version=version))
+            slots.append(slot)
+        return replace(self, slots=tuple(slots), versions=rest)
 
     def to_json(self) -> dict[str, Any]:
         slots = [slot and slot.to_json() for slot in self.slots]
-        return {"slots": slots, "cycle": self.cycle, "block": self.block, "next": self.next_shard}
+        state: dict[str, Any] = {"slots": slots, "cycle": self.cycle, "block": self.block, "next": self.next_shard}
+        if self.versions:
+            state["versions"] = {str(shard): version for shard, version in self.versions.items()}
+        return state
 
     @classmethod
     def from_json(cls, state: Mapping[str, Any]) -> InterleaveMark:
+        versions = {int(shard): version for shard, version in state.get("versions", {}).items()}
         slots = tuple(slot and ShardMark.from_json(slot) for slot in state["slots"])
-        return cls(slots, state["cycle"], state["block"], state["next"])
+        return cls(slots, state["cycle"], state["block"], state["next"], versions)
 
 
 class QueueMark(NamedTuple):
@@ -132,7 +153,10 @@ class SourcePositions(NamedTuple):
     def at(self, index: int) -> Position:
         if index == self.size:
             return {"source": self.after.turn().to_json(), "skip": 0}
-        return {"source": self.before.turn().to_json(), "skip": index}
+        before = self.before.turn()
+        if index and self.taken:
+            before = before.with_versions(self.taken.versions())
+        return {"source": before.to_json(), "skip": index}
 
 
 class BlockPositions(NamedTuple):

@@ -118,6 +118,10 @@ class TakenRecords(NamedTuple):
         told = {queue.shard: (queue.version, queue.compression) for queue in self.queues}
         return RecordLocations(references, sizes, told, self.paths)
 
+    def versions(self) -> dict[int, str]:
+        """The versions of the shards that they are of, as far as stores have any."""
+        return {queue.shard: queue.version for queue in self.queues if queue.version is not None}
+
     def record(self, index: int) -> Sequence[RecordPlace]:
         """Record `index` of those that were taken; nothing where no URLs are known."""
         if not self.paths:

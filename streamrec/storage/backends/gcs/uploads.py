@@ -33,7 +33,7 @@ from streamrec.storage.backends.http.responses import seam
 from streamrec.storage.backends.urls import split_object
 from streamrec.storage.resilience.faults import exists
 from streamrec.storage.resilience.shield import finish
-from streamrec.storage.uploads.checksums import encoded
+from streamrec.storage.uploads.part import encoded
 
 __all__ = ["Client", "GcsUpload"]
 

@@ -19,7 +19,7 @@ from typing import Any
 import google_crc32c
 
 from streamrec.storage.backend import Sent
-from streamrec.storage.uploads.checksums import encoded
+from streamrec.storage.uploads.part import encoded
 
 __all__ = ["StoredPart", "difference", "is_md5"]
 

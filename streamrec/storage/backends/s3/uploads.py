@@ -47,7 +47,7 @@ from streamrec.storage.backends.s3.errors import BadDigestError, NoSuchUploadErr
 from streamrec.storage.backends.urls import split_object
 from streamrec.storage.resilience.faults import Cause, TransientError, exists
 from streamrec.storage.resilience.shield import finish
-from streamrec.storage.uploads.checksums import encoded
+from streamrec.storage.uploads.part import encoded
 
 __all__ = ["S3Upload", "UnfinishedUploads"]
 
