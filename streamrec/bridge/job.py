@@ -165,7 +165,7 @@ class Job(Generic[T]):
             self.fail(ClosedError(self.thread.epitaph))
             return
         function, args = self._call
-        name = f"streamrec: {getattr(function, '__qualname__', function)}"
+        name = f"streamrec: {getattr(function, '__qualname__', type(function).__qualname__)}"
         self._task = self.thread.loop.create_task(_await(function, args), name=name, context=self._context)
         self._task.add_done_callback(self._done)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import astuple
 from functools import partial
@@ -131,6 +131,13 @@ class Storages:
             if place not in self._made:
                 self._made[place] = await self._make(place, url)
             return self._made[place]
+
+    async def shared_by(self, urls: Sequence[str]) -> Storage | None:
+        """The Storage that serves all of these URLs; None where there is none, or more than one."""
+        for url in urls:
+            _check_name(url)
+        places = {place_of(url) for url in urls} if self._filesystem is None else {""}
+        return await self.at(urls[0]) if urls and len(places) == 1 else None
 
     async def identities(self, urls: Iterable[str]) -> list[frozenset[Identity]]:
         """What tells each object from all others: two URLs are of one object where they share an identity.

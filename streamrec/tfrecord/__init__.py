@@ -1,7 +1,6 @@
 """TFRecord framing and compression, sans-I/O: knows bytes, not files."""
 
-from streamrec.tfrecord.compression import Deflater, Inflater
-from streamrec.tfrecord.decompress import decode_compressed
+from streamrec.tfrecord.compression import Deflater, Inflater, decode_compressed
 from streamrec.tfrecord.encoder import RecordBatch, as_record, encode_record, encode_records
 from streamrec.tfrecord.framer import Framer
 from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, Frames, as_spans

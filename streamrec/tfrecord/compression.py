@@ -22,8 +22,11 @@ from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import numpy as np
+
+from streamrec.arguments import described
 from streamrec.errors import CorruptRecordError, MissingExtraError, TruncatedShardError
-from streamrec.tfrecord.options import CompressionType, TFRecordOptions
+from streamrec.tfrecord.options import CompressionType, TFRecordOptions, check_compression_type
 from streamrec.tfrecord.sniffing import DETECT_BYTES, detect_compression, is_record_header, looks_like
 
 if TYPE_CHECKING:
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
 ZSTD_PACKAGE = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 """Python's own since 3.14; its backport is the `zstd` extra."""
 
-__all__ = ["Deflater", "Inflater"]
+__all__ = ["Deflater", "Inflater", "decode_compressed"]
 
 ZSTD_WINDOW_LOG_MAX = 27
 
@@ -398,3 +401,44 @@ class Deflater:
     def close(self) -> bytes:
         """The stream's last bytes."""
         return b"" if self._compressor is None else self._compressor.finish()
+
+
+def decode_compressed(bytes: Any, compression_type: str = "") -> Any:
+    """Inflates byte strings, each by itself.
+
+    Args:
+        bytes: One byte string, or an array or nested list of them.
+        compression_type: "GZIP", "ZLIB" or "ZSTD"; "" for none: then they are returned as they are.
+
+    Returns:
+        `bytes` of one; of others an object array of their shape.
+
+    Raises:
+        TypeError: Something else than bytes.
+        CorruptRecordError: A string is damaged, or of another compression.
+        TruncatedShardError: A string ends before its compressed stream does.
+
+    Example:
+        >>> import gzip
+        >>> decode_compressed([gzip.compress(b"a"), gzip.compress(b"b")], "GZIP").tolist()
+        [b'a', b'b']
+    """
+    kind = check_compression_type(compression_type) or ""
+    array = np.array(bytes, object)
+    found = np.empty(array.size, object)
+    found[:] = [inflated(string, kind) for string in array.ravel().tolist()]
+    return found.reshape(array.shape) if array.ndim else found[0]
+
+
+def inflated(string: Any, compression_type: CompressionType) -> bytes:
+    """One byte string, inflated."""
+    if not isinstance(string, bytes):
+        raise TypeError(f"bytes holds {described(string)}: compressed bytes are wanted")
+    if not compression_type:
+        return string
+    inflater, parts = Inflater(compression_type), []
+    inflater.feed(string)
+    while part := inflater.read(OUTPUT_BYTES):
+        parts.append(part)
+    inflater.close()
+    return b"".join(parts)

@@ -31,13 +31,13 @@ from streamrec.tfrecord.loss import Loss, check_on_error
 from streamrec.tfrecord.recovery import (
     MAX_RECORD_BYTES,
     TRUNCATED,
+    WINDOW,
     Rules,
     Search,
     Walk,
     describe_bad_payload,
     describe_end,
 )
-from streamrec.tfrecord.resync import WINDOW
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

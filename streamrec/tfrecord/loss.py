@@ -6,7 +6,7 @@ The policies of `on_error`:
 - "skip_record": a payload with a wrong CRC32C under a good length is left out: exactly that record is lost. All else
   raises, because what is lost then is not known to be one record: a damaged length, an end within a record.
 - "resync": that too; and behind a length that cannot be believed, the next record is searched for: the first place from
-  the next byte on whose length and payload both have a right CRC32C. See `resync` for what that can and cannot tell.
+  the next byte on whose length and payload both have a right CRC32C. See `recovery` for what that can and cannot tell.
 - "skip_shard": the first damage ends the shard. The records before it come; all behind it are lost.
 """
 

@@ -1,21 +1,29 @@
-"""The way through a stretch of bytes that holds damage, or the end of a piece. No state of its own, no I/O.
+"""The walk through bytes that hold damage, or the end of a byte range. No state of its own, no I/O.
 
-The framer comes here with what its quick way could not finish, and takes back the records, the losses, and what to
-hold. The rules of each policy stand in `loss`; those of the search in `resync`. Besides:
+The framer calls it for what its quick path cannot finish, and takes back the records, the losses, and the bytes to
+hold. `loss` describes the policies. The rules of the search:
 
+- Twelve bytes that are a header by chance pass once in 2^66 places, and a payload's CRC is 32 bits more. So what the
+  search finds was written as a record, though not always as a record of this shard. Where the damaged record holds a
+  TFRecord file in its payload, the search finds the records of that file first, and then the shard's own: nothing in
+  the format tells one from the other.
+- The search waits up to WINDOW bytes for the payload of a header. Where a header claims more, the search prefers a
+  whole record within the bytes that are there. So a stale length does not hold it up for a gigabyte; and it finds a
+  record of more than WINDOW bytes after damage only if that record does not hold whole records itself.
+- The search allocates nothing for a length. Searching again while bytes arrive costs twice the work of one search.
 - A payload with a wrong CRC whose end does not lead to another header (or to the end of the shard) may have lost bytes
-  or gained some: then its length is no guide to the next record, and "resync" searches from behind its first byte.
-  So it does where whole records lie in it up to its very end: as many bytes were lost as those have. (Records that
-  it holds by right end before its own CRC.)
-- A piece ends before the first record whose header begins at or after its `end`. Whether that header is good is still
-  this piece's to say: a reader that starts there by searching would pass a damaged one over, and nobody would know.
-  The piece counts a loss up to its end.
+  or gained some: then its length does not tell where the next record begins, and "resync" searches from its second
+  byte on. It also does so where whole records fill the payload up to its very end: as many bytes were lost as those
+  have. (Records that belong in a payload end before its own CRC.)
+- A piece ends before the first record whose header begins at or after its `end`. The piece still checks that header:
+  a reader that starts there by searching would pass a damaged one over silently. The piece counts a loss up to its end.
 """
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -24,16 +32,22 @@ from streamrec import kernels
 from streamrec.errors import CorruptRecordError, StreamrecError, TruncatedShardError
 from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, as_spans
 from streamrec.tfrecord.loss import Loss, OnError
-from streamrec.tfrecord.resync import search
 from streamrec.tfrecord.sniffing import is_record_header, looks_like
 
-__all__ = ["MAX_RECORD_BYTES", "TRUNCATED", "Rules", "Search", "Walk", "describe_bad_payload", "describe_end"]
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["MAX_RECORD_BYTES", "TRUNCATED", "WINDOW", "Rules", "Search", "Walk", "describe_bad_payload", "describe_end"]
 
 TRUNCATED = -1
 """Beside the codes of `scan_frames`: the bytes end within a record, or its length leads beyond their end."""
 
 MAX_RECORD_BYTES = 1 << 46
 """Default limit of a record's length: 64 TiB, more than an object of any store holds. A shard's size limits it too."""
+
+
+WINDOW = 16 << 20
+"""Bytes that a search waits for a record before it looks for another one within it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +253,32 @@ class Walk:
         stored = rest[HEADER_BYTES + length : HEADER_BYTES + length + FOOTER_BYTES]
         actual = kernels.masked_crc32c(rest[HEADER_BYTES : HEADER_BYTES + length])
         return describe_bad_payload(length, actual, int.from_bytes(stored, "little"))
+
+
+def search(data: Buffer, start: int, max_record_bytes: int, final: bool) -> tuple[int, int]:
+    """The next record at or after `start`.
+
+    Args:
+        data: All bytes that are there.
+        start: The first place that is looked at.
+        max_record_bytes: A longer length is none.
+        final: No more bytes come: a record that is not whole is none.
+
+    Returns:
+        position: Of the record, or of the first byte that must be kept until more come.
+        wants: How many bytes from there on must be there. If they are, `position` is a whole good record; else this is
+            when to search again. At the end of all bytes with `final`, where there is none.
+    """
+    size = memoryview(data).nbytes
+    position, wants = kernels.find_header(data, start, True, max_record_bytes)
+    waiting = position, min(wants, max(WINDOW, 2 * (size - position)))
+    if position + wants <= size or not (final or wants > WINDOW):
+        return position, wants
+    while wants != HEADER_BYTES and position + wants > size:
+        position, wants = kernels.find_header(data, position + 1, True, max_record_bytes)
+    if wants != HEADER_BYTES:
+        return position, wants
+    return (size, HEADER_BYTES) if final else waiting
 
 
 def describe_end(left: int, wants: int) -> str:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from streamrec import CorruptRecordError, Framer, TruncatedShardError, encode_record, encode_records
 from streamrec.tfrecord import Loss
-from streamrec.tfrecord.resync import WINDOW
+from streamrec.tfrecord.recovery import WINDOW
 from tests.effort import few
 from tests.tfrecord.damage import Case, Edit, damaged, random_case, records_of, starts_of
 

@@ -79,6 +79,11 @@ class Portion:
     place: ShardPlace = ShardPlace()
     expected: Expected | None = field(default=None, compare=False, repr=False)
 
+    @property
+    def is_all(self) -> bool:
+        """Whether it is the whole shard."""
+        return self.piece is None and self.first == 0 and self.last is None and not self.place.offset
+
     def within(self, number: int, count: int) -> tuple[int, int]:
         """Which of `count` records, of which the first has this number, belong to the portion: from, and up to."""
         known = self.expected.records if self.last is None and self.expected is not None else self.last

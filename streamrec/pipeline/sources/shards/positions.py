@@ -70,7 +70,7 @@ class InterleaveMark:
 
     def start_of(self, shard: int) -> ShardMark:
         """Where a shard begins that is in no slot."""
-        return ShardMark(shard, ShardPlace(version=self.versions.get(shard)))
+        return ShardMark(shard, ShardPlace(version=self.versions[shard]) if shard in self.versions else START)
 
     def with_versions(self, versions: Mapping[int, str]) -> InterleaveMark:
         """The same with versions of shards of which it knows none yet."""

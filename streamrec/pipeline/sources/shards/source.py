@@ -326,59 +326,40 @@ class Fetchers:
 
     async def _feed_short(self, queues: list[ShardQueue]) -> None:
         """Fetches short shards whole, local ones in one step; each other one by a task of its own."""
-        whole = [queue for queue in queues if self._is_whole(queue)]
+        portions = {queue: self._listing.portion(queue.shard) for queue in queues}
+        whole = {queue: portion for queue, portion in portions.items() if self._is_whole(queue, portion)}
         try:
             found = await self._read_short(whole)
-        except StreamrecError:  # it is told by who reads a shard alone
+        except StreamrecError:  # the reader of a single shard reports it
             found = {}
         self._opened(short.info.size or 0 for short in found.values())
+        limit = min(self._share, LANE_BYTES)
         for queue, short in found.items():
-            self._came_whole(queue, short)
+            finish_whole(queue, portions[queue], short, limit)
             self._arrived(queue)
         async with asyncio.TaskGroup() as tasks:  # one scope for all of them: its own would cost each a tenth
             for queue in queues:
                 if queue not in found:
                     tasks.create_task(self._feed(queue, maybe_short=queue in whole))
 
-    def _came_whole(self, queue: ShardQueue, short: ShortShard) -> None:
-        """All of a shard has arrived."""
-        queue.opened(short.info.version, "", min(self._share, LANE_BYTES))
-        count = len(short.frames)
-        _, last = self._listing.portion(queue.shard).within(0, count)
-        if last:
-            queue.push(short.frames if last == count else short.frames.window(0, last))
-        queue.ended = True
-
-    async def _read_short(self, queues: list[ShardQueue]) -> dict[ShardQueue, ShortShard]:
+    async def _read_short(self, portions: Mapping[ShardQueue, Portion]) -> dict[ShardQueue, ShortShard]:
         """Those of them that a store reads many at a time."""
-        if not queues:
-            return {}
-        paths = [self._listing.portion(queue.shard).path for queue in queues]
-        storage = await self._storages.at(paths[0])
-        if not storage.reads_short or not all([await self._storages.at(path) is storage for path in paths]):
+        paths = [portion.path for portion in portions.values()]
+        storage = await self._storages.shared_by(paths)
+        if storage is None or not storage.reads_short:
             return {}
         shorts = await read_short_shards(storage, paths, self._options)
-        found = {queue: short for queue, short in zip(queues, shorts, strict=True) if short is not None}
+        found = {queue: short for queue, short in zip(portions, shorts, strict=True) if short is not None}
         for queue, short in list(found.items()):
             try:
-                self._check_whole(queue, short)
-            except StreamrecError:  # the reader of that shard alone says it, after its records
+                check_whole(portions[queue], short)
+            except StreamrecError:  # the reader of that shard alone reports it, after its records
                 del found[queue]
         return found
 
-    def _check_whole(self, queue: ShardQueue, short: ShortShard) -> None:
-        """Compares a shard that came whole with what is known of it."""
-        expected = self._listing.portion(queue.shard).expected
-        if expected is not None:
-            expected.check(short.info)
-            expected.check_records(short.info.path, len(short.frames))
-
-    def _is_whole(self, queue: ShardQueue) -> bool:
+    def _is_whole(self, queue: ShardQueue, portion: Portion) -> bool:
         """Whether a shard is read from its first record to its last."""
-        if not may_be_short(self._options):
-            return False
-        portion = self._listing.portion(queue.shard)
-        return queue.start.place == START and portion == Portion(portion.path)
+        return may_be_short(self._options) and queue.start.place == START and portion.is_all
 
     def _opened(self, sizes: Iterable[int]) -> None:
         """Shards of these sizes were opened."""
@@ -406,8 +387,8 @@ class Fetchers:
                 self._opened([found.info.size or 0])
                 if portion.expected is not None:
                     portion.expected.check(found.info)
-                self._came_whole(queue, found)
-                self._check_whole(queue, found)
+                finish_whole(queue, portion, found, min(self._share, LANE_BYTES))
+                check_whole(portion, found)
                 return
             stream = found
         place, options = queue.start.place, self._options_for(queue, storage)
@@ -452,6 +433,23 @@ class Fetchers:
         """As many as were asked for, or so many of the usual blocks, as far as its share goes."""
         wanted = self._options.block_bytes or storage.block_bytes * blocks
         return min(wanted, max(self._share // (2 * blocks), LEAST_BLOCK_BYTES))
+
+
+def finish_whole(queue: ShardQueue, portion: Portion, short: ShortShard, limit_bytes: int) -> None:
+    """All of a shard has arrived."""
+    queue.opened(short.info.version, "", limit_bytes)
+    count = len(short.frames)
+    _, last = portion.within(0, count)
+    if last:
+        queue.push(short.frames if last == count else short.frames.window(0, last))
+    queue.ended = True
+
+
+def check_whole(portion: Portion, short: ShortShard) -> None:
+    """Compares a shard that came whole with what is known of it."""
+    if portion.expected is not None:
+        portion.expected.check(short.info)
+        portion.expected.check_records(short.info.path, len(short.frames))
 
 
 def answer(waiter: asyncio.Future[None]) -> None:

@@ -56,6 +56,8 @@ def place_of(url: str) -> str:
     >>> place_of("s3://b/k"), place_of("ftp://host/dir/x"), place_of("zip://dir/x::s3://b/c.zip")
     ('s3://', 'ftp://host', 'zip://::s3://b/c.zip')
     """
+    if ":" not in url:
+        return "file://"
     chain = split_chain(url)
     scheme, colon, rest = chain.url.partition("://")
     if not is_url(chain.url):
