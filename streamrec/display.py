@@ -59,6 +59,8 @@ _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://((?:[^\s\"'<>]|['\"<>](?=
 
 _QUOTED_URL: Final = re.compile(r"([\"'])([A-Za-z][A-Za-z0-9+.-]*://(?:\\.|(?!\1)[^\\\n])*)\1")
 _CHAIN: Final = re.compile(r"(::(?=[A-Za-z][A-Za-z0-9+.-]*(?:::|://)))")
+_SEPARATORS: Final = re.compile("[@?#;]")
+"""A URL without any of these holds no secret."""
 _QUERY: Final = re.compile(r"\?([\w.%~$+\[\]-]+=(?:[^\s\"'<>]|['\"<>](?=[\w%]))*)")
 _HEADER: Final = re.compile(
     r"(?i)\b((?:proxy-)?authorization|(?:set-)?cookie|x-[\w-]*(?:token|key|signature|secret|auth)[\w-]*)"
@@ -171,7 +173,9 @@ def mask_secrets(text: str, *, unknown: bool = True) -> str:
 
 def mask_name(name: str, *, unknown: bool = True) -> str:
     """A path or URL without secrets; see `mask_secrets`."""
-    return "".join(_masked_link(link, unknown) for link in _CHAIN.split(name)) if "://" in name else name
+    if "://" not in name or not _SEPARATORS.search(name):
+        return name
+    return "".join(_masked_link(link, unknown) for link in _CHAIN.split(name))
 
 
 def _masked_link(link: str, unknown: bool) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import astuple
 from functools import partial
@@ -132,12 +132,15 @@ class Storages:
                 self._made[place] = await self._make(place, url)
             return self._made[place]
 
-    async def shared_by(self, urls: Sequence[str]) -> Storage | None:
-        """The Storage that serves all of these URLs; None where there is none, or more than one."""
+    def serves_together(self, urls: Collection[str]) -> bool:
+        """Whether one client serves all of these URLs.
+
+        Raises:
+            StorageError: No store can have one of these names.
+        """
         for url in urls:
             _check_name(url)
-        places = {place_of(url) for url in urls} if self._filesystem is None else {""}
-        return await self.at(urls[0]) if urls and len(places) == 1 else None
+        return self._filesystem is not None or len({place_of(url) for url in urls}) == 1
 
     async def identities(self, urls: Iterable[str]) -> list[frozenset[Identity]]:
         """What tells each object from all others: two URLs are of one object where they share an identity.

@@ -294,7 +294,7 @@ class Statistics:
 
     def opened(self, path: str, tally: Tally) -> None:
         """A stream with this tally is listed until `closed`; several may share one, as ranges of one object do."""
-        self._streams[tally] = mask_name(path)
+        self._streams[tally] = path
         tally.open_streams += 1
 
     def closed(self, tally: Tally) -> None:
@@ -308,7 +308,7 @@ class Statistics:
         backends, streams = self._backends.copy(), self._streams.copy()  # each in one step of the interpreter
         return Snapshot(
             {scheme: tally.counts() for scheme, tally in backends.items()},
-            tuple((path, tally.counts()) for tally, path in streams.items()),
+            tuple((mask_name(path), tally.counts()) for tally, path in streams.items()),
         )
 
 

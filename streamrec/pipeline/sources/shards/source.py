@@ -345,8 +345,8 @@ class Fetchers:
     async def _read_short(self, portions: Mapping[ShardQueue, Portion]) -> dict[ShardQueue, ShortShard]:
         """Those of them that a store reads many at a time."""
         paths = [portion.path for portion in portions.values()]
-        storage = await self._storages.shared_by(paths)
-        if storage is None or not storage.reads_short:
+        storage = await self._storages.at(paths[0]) if paths else None
+        if storage is None or not storage.reads_short or not self._storages.serves_together(paths):
             return {}
         shorts = await read_short_shards(storage, paths, self._options)
         found = {queue: short for queue, short in zip(portions, shorts, strict=True) if short is not None}
