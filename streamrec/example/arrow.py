@@ -131,9 +131,9 @@ def arrow_array(name: str, column: Any, text: bool = False) -> Any:
         FeatureError: It has no counterpart in Arrow; or it is to be text, and is not, with the row.
     """
     if isinstance(column, RaggedTensor):
-        return _ragged(name, column, text)
+        return _ragged_array(name, column, text)
     if isinstance(column, SparseTensor):
-        return _ragged(name, RaggedTensor(column.values, (list_splits(column, name),)), text)
+        return _ragged_array(name, RaggedTensor(column.values, (list_splits(column, name),)), text)
     if hasattr(column, "spans"):  # Frames, or a BytesColumn
         return _strings(name, column.shape if isinstance(column, BytesColumn) else (len(column),), column, text)
     if not isinstance(column, Mapping):
@@ -143,7 +143,7 @@ def arrow_array(name: str, column: Any, text: bool = False) -> Any:
         if array.dtype.kind == "S":  # strings of at most so many bytes, of which NumPy drops the zeros at the end
             array = array.astype(object)
         if array.dtype == object:
-            return _strings(name, array.shape, _column_of(name, array), text)
+            return _strings(name, array.shape, _bytes_column(name, array), text)
     if text:
         raise FeatureError("this column has no byte strings, and only these can be text: leave it out of text=", name)
     return _struct(name, column) if isinstance(column, Mapping) else _numbers(name, array)
@@ -171,14 +171,14 @@ def _check_lengths(name: str | None, arrays: Mapping[str, Any]) -> None:
 def _numbers(name: str, array: npt.NDArray[Any]) -> Any:
     pa = load_pyarrow()
     if array.dtype == bool:
-        return _nested(name, array.shape, pa.array(array.reshape(-1)))
+        return _nest(name, array.shape, pa.array(array.reshape(-1)))
     if array.dtype.name not in NUMBERS:
         raise FeatureError(
             f"a column of dtype {array.dtype} has no counterpart in Arrow: leave it out, or cast it", name
         )
     native = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False))
     buffers = [None, pa.py_buffer(native)]
-    return _nested(name, array.shape, pa.Array.from_buffers(pa.from_numpy_dtype(native.dtype), native.size, buffers))
+    return _nest(name, array.shape, pa.Array.from_buffers(pa.from_numpy_dtype(native.dtype), native.size, buffers))
 
 
 def _strings(name: str, shape: tuple[int, ...], strings: Any, text: bool) -> Any:
@@ -189,10 +189,10 @@ def _strings(name: str, shape: tuple[int, ...], strings: Any, text: bool) -> Any
     check_spans(spans, memoryview(strings.buffer).nbytes)
     if text:
         _check_utf8(name, spans, strings.buffer, max(1, len(spans) // max(1, shape[0] if shape else 1)))
-    return _nested(name, shape, large_binary(strings.buffer, spans, text))
+    return _nest(name, shape, large_binary(strings.buffer, spans, text))
 
 
-def _nested(name: str, shape: tuple[int, ...], flat: Any) -> Any:
+def _nest(name: str, shape: tuple[int, ...], flat: Any) -> Any:
     """Fixed-size lists for all dimensions after the first."""
     if not shape:
         raise FeatureError("a single value is no column: batch it first", name)
@@ -203,7 +203,7 @@ def _nested(name: str, shape: tuple[int, ...], flat: Any) -> Any:
     return flat
 
 
-def _ragged(name: str, column: RaggedTensor, text: bool) -> Any:
+def _ragged_array(name: str, column: RaggedTensor, text: bool) -> Any:
     pa = load_pyarrow()
     all_splits = checked_splits(column, name)
     try:
@@ -222,7 +222,7 @@ def _ragged(name: str, column: RaggedTensor, text: bool) -> Any:
     return inner
 
 
-def _column_of(name: str, array: npt.NDArray[Any]) -> BytesColumn:
+def _bytes_column(name: str, array: npt.NDArray[Any]) -> BytesColumn:
     """An object array of bytes as a column."""
     strings = array.reshape(-1).tolist()
     if not all(isinstance(string, bytes) for string in strings):

@@ -82,7 +82,7 @@ def _as_shape(shape: int | Iterable[Any], why: str) -> tuple[int, ...]:
     return sizes
 
 
-def _frozen(value: Any, dtype: Dtype) -> Any:
+def _freeze(value: Any, dtype: Dtype) -> Any:
     """Arrays and lists as nested tuples of Python scalars, so that a configuration holds nothing mutable.
 
     Numbers of NumPy are cast to the feature's kind, as TensorFlow does: np.float64(1.0) is a default for
@@ -94,7 +94,7 @@ def _frozen(value: Any, dtype: Dtype) -> Any:
         numeric = value.dtype.kind in "biuf" and dtype is not bytes
         with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, as in TensorFlow
             value = value.astype(cast(Any, dtype)).tolist() if numeric else value.tolist()
-    return tuple(_frozen(item, dtype) for item in value) if isinstance(value, list | tuple) else value
+    return tuple(_freeze(item, dtype) for item in value) if isinstance(value, list | tuple) else value
 
 
 def default_array(value: Any, dtype: Dtype, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -179,7 +179,7 @@ class FixedLenFeature:
     def __init__(self, shape: int | Iterable[Any], dtype: object, default_value: Any = None) -> None:
         sizes = _as_shape(shape, "use FixedLenSequenceFeature for a first dimension that varies")
         kind = as_dtype(dtype)
-        _set(self, shape=sizes, dtype=kind, default_value=_frozen(default_value, kind))
+        _set(self, shape=sizes, dtype=kind, default_value=_freeze(default_value, kind))
         if default_value is not None:
             default_array(self.default_value, self.dtype, self.shape)
 
@@ -230,7 +230,7 @@ class FixedLenSequenceFeature:
             raise FeatureError(f"shape {list(sizes)} of one step holds no value; leave the zero out")
         kind = as_dtype(dtype)
         _set(self, shape=sizes, dtype=kind, allow_missing=bool(allow_missing))
-        _set(self, default_value=_frozen(default_value, kind))
+        _set(self, default_value=_freeze(default_value, kind))
         if default_value is not None:
             default_array(self.default_value, self.dtype, ())
 

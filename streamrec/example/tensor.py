@@ -137,7 +137,7 @@ def parse_tensor(serialized: Any, out_type: object, *, max_fill_bytes: int = 2**
     shape = _shape(message)
     values = _strings(message, shape) if wanted == _STRING else _numbers(message, dtype, shape)
     try:
-        return _filled(values, math.prod(shape), max_fill_bytes).reshape(shape)
+        return _fill(values, math.prod(shape), max_fill_bytes).reshape(shape)
     except (ValueError, MemoryError) as error:  # NumPy's own bounds: 64 dimensions, 2^63 bytes
         raise FeatureError(f"the shape {_short(shape)} is beyond what an array can have: {error}") from error
 
@@ -157,7 +157,7 @@ def _numbers(message: TensorProto, dtype: np.dtype[Any], shape: tuple[int, ...])
     """The values that the message holds, flat; exactly as many as elements if they are in tensor_content."""
     content = message.tensor_content
     if not content:
-        return _typed(message, dtype)
+        return _typed_values(message, dtype)
     if not math.prod(shape):  # TensorFlow does not look at the content of an empty tensor
         return np.empty(0, dtype)
     if len(content) != math.prod(shape) * dtype.itemsize:
@@ -170,7 +170,7 @@ def _numbers(message: TensorProto, dtype: np.dtype[Any], shape: tuple[int, ...])
     return np.frombuffer(content, dtype.newbyteorder("<")).astype(dtype)
 
 
-def _typed(message: TensorProto, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def _typed_values(message: TensorProto, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     if dtype.name.startswith("float8"):
         return np.frombuffer(message.float8_val, dtype)
     field = getattr(message, _FIELDS.get(dtype.name, "int_val"))
@@ -211,7 +211,7 @@ def _string_list(content: bytes, count: int) -> list[bytes]:
     return [content[start:end] for start, end in pairwise(ends)]
 
 
-def _filled(values: npt.NDArray[Any], count: int, max_fill_bytes: int) -> npt.NDArray[Any]:
+def _fill(values: npt.NDArray[Any], count: int, max_fill_bytes: int) -> npt.NDArray[Any]:
     """Exactly `count` values: the last one repeats, zero or `b""` where there is none, as in TensorFlow."""
     if count <= len(values):
         return values[:count].copy()

@@ -119,7 +119,7 @@ class _IsalMember:
         return bool(self._stream.needs_input) and not self._has_more
 
 
-def _deflated(kind: str, window_bits: int) -> _Member:
+def _zlib_member(kind: str, window_bits: int) -> _Member:
     """By ISA-L, which calls this format `kind`, where it is installed; else by zlib, which has `window_bits` for it."""
     module = isal_module("igzip_lib")
     return _IsalMember(module, getattr(module, kind)) if module else _ZlibMember(window_bits)
@@ -211,8 +211,8 @@ class _ZstdCompressor:
 
 
 _CODECS: Final[dict[str, tuple[Callable[[], _Member], Callable[[TFRecordOptions], _Compressor]]]] = {
-    "GZIP": (partial(_deflated, "DECOMP_GZIP", zlib.MAX_WBITS + 16), _ZlibCompressor),
-    "ZLIB": (partial(_deflated, "DECOMP_ZLIB", zlib.MAX_WBITS), _ZlibCompressor),
+    "GZIP": (partial(_zlib_member, "DECOMP_GZIP", zlib.MAX_WBITS + 16), _ZlibCompressor),
+    "ZLIB": (partial(_zlib_member, "DECOMP_ZLIB", zlib.MAX_WBITS), _ZlibCompressor),
     "ZSTD": (_ZstdMember, _ZstdCompressor),
 }
 """How each compression is read and written. A new one stands here, and by its name and magic bytes in `options.py`."""
@@ -426,11 +426,11 @@ def decode_compressed(bytes: Any, compression_type: str = "") -> Any:
     kind = check_compression_type(compression_type) or ""
     array = np.array(bytes, object)
     found = np.empty(array.size, object)
-    found[:] = [inflated(string, kind) for string in array.ravel().tolist()]
+    found[:] = [inflate(string, kind) for string in array.ravel().tolist()]
     return found.reshape(array.shape) if array.ndim else found[0]
 
 
-def inflated(string: Any, compression_type: CompressionType) -> bytes:
+def inflate(string: Any, compression_type: CompressionType) -> bytes:
     """One byte string, inflated."""
     if not isinstance(string, bytes):
         raise TypeError(f"bytes holds {described(string)}: compressed bytes are wanted")

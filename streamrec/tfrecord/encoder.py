@@ -41,13 +41,13 @@ def as_record(value: Buffer) -> bytes:
     try:
         view = memoryview(value)
     except TypeError:
-        raise TypeError(f"a record is bytes, not {_described(value)}") from None
+        raise TypeError(f"a record is bytes, not {_describe(value)}") from None
     if view.format == "O":
         raise TypeError("a record is bytes, not an array of objects: write its elements one by one")
     return view.tobytes()
 
 
-def _described(value: object) -> str:
+def _describe(value: object) -> str:
     """What came in place of a record, and what to write."""
     kind = type(value).__name__
     if isinstance(value, str):

@@ -154,7 +154,7 @@ def encode_example(
         >>> encode_example({"label": 3, "name": "a"})
         b'\n\x1f\n\x0e\n\x05label\x12\x05\x1a\x03\n\x01\x03\n\r\n\x04name\x12\x05\n\x03\n\x01a'
     """
-    declared = _declared(kinds)
+    declared = _declared_kinds(kinds)
     packed: list[_Packed] = []
     for name, value in features.items():
         kind, data = to_values(value, declared.get(name), name)
@@ -218,7 +218,7 @@ def encode_sequence_example(
     Raises:
         FeatureError: As in `encode_examples`; a step's number stands where the record's does there.
     """
-    declared = _declared(sequence_kinds)
+    declared = _declared_kinds(sequence_kinds)
     columns = [to_column(name, value, declared.get(name)) for name, value in feature_lists.items()]
     if deterministic:
         columns.sort(key=lambda column: _key(column.name))
@@ -242,7 +242,7 @@ def _steps(column: Column) -> Iterator[Feature]:
         yield feature_of(column.kind, values[first:last])
 
 
-def _declared(kinds: Mapping[str, Any] | None) -> dict[str, Kind]:
+def _declared_kinds(kinds: Mapping[str, Any] | None) -> dict[str, Kind]:
     return {name: declared_kind(dtype, name) for name, dtype in kinds.items()} if kinds else {}
 
 

@@ -152,7 +152,7 @@ def _of_list(name: str, value: Sequence[Any], declared: Kind | None) -> Column:
     lengths = np.fromiter((len(row.data) for row in rows), dtype=np.int64, count=len(rows))
     splits = np.zeros(len(rows) + 1, dtype="<i8")
     np.cumsum(lengths, out=splits[1:])
-    return Column(name, kind, _joined(kind, rows), None, splits, len(rows))
+    return Column(name, kind, _join(kind, rows), None, splits, len(rows))
 
 
 def _row(name: str, index: int, value: Any, declared: Kind | None) -> Values:
@@ -174,7 +174,7 @@ def _common_kind(name: str, rows: list[Values]) -> Kind:
     return kind
 
 
-def _joined(kind: Kind, rows: list[Values]) -> Data:
+def _join(kind: Kind, rows: list[Values]) -> Data:
     if kind in (Kind.NONE, Kind.BYTES):
         return tuple(item for row in rows for item in row.data)
     return np.concatenate([np.asarray(row.data) for row in rows if row.kind is kind])

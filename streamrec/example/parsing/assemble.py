@@ -26,7 +26,7 @@ from streamrec.example.parsing.plan import Plan, padding_of
 from streamrec.example.parsing.ragged import Rows, partition_batch, partition_one
 from streamrec.example.parsing.walk import Array, Found, Offsets, Raw, Records, Slot
 
-__all__ = ["Part", "batch_columns", "combined", "padded", "positions", "single_columns", "sparse_tensor", "wrapper"]
+__all__ = ["Part", "batch_columns", "combine", "pad_rows_of", "positions", "single_columns", "sparse_tensor", "wrapper"]
 
 WASTE = 2
 """Strings of records that lie in many buffers stay there, unless these records are so many times as long."""
@@ -90,7 +90,7 @@ def single_sparse(values: Values) -> SparseTensor:
     return sparse_tensor(values, (np.arange(len(values)),), (len(values),))
 
 
-def padded(values: Array, splits: Offsets, shape: tuple[int, ...], size: int, pad: Any) -> Array:
+def pad_rows_of(values: Array, splits: Offsets, shape: tuple[int, ...], size: int, pad: Any) -> Array:
     """Rows of different lengths as one array.
 
     Args:
@@ -117,7 +117,7 @@ def padded(values: Array, splits: Offsets, shape: tuple[int, ...], size: int, pa
 
 def _padded_strings(slot: Slot, form: FixedLenSequenceFeature, raw: Raw, wrap: Wrap) -> Part:
     pad, spans = padding_of(form), raw.values.ndim == 2
-    full = padded(raw.values, raw.splits, form.shape, slot.size, -1 if spans else pad)
+    full = pad_rows_of(raw.values, raw.splits, form.shape, slot.size, -1 if spans else pad)
     return wrap(full, slot.dtype, np.array(pad, dtype=object) if spans else None)
 
 
@@ -167,17 +167,17 @@ def batch_columns(plan: Plan, found: list[Found], count: int, spanned: Records |
         slot.name: each if as_found and not isinstance(each, Raw) else _batch_part(slot, form, each, count, wrap)
         for slot, form, as_found, each in zip(plan.slots, plan.forms, plan.as_found, found, strict=True)
     }
-    return combined(plan, parts)
+    return combine(plan, parts)
 
 
 def single_columns(plan: Plan, found: list[Found], spanned: Records | None) -> dict[str, Column]:
     """The columns of one example or context, without a batch dimension; see `batch_columns`."""
     wrap = wrapper(spanned)
     triples = zip(plan.slots, plan.forms, found, strict=True)
-    return combined(plan, {slot.name: _single_part(slot, form, each, wrap) for slot, form, each in triples})
+    return combine(plan, {slot.name: _single_part(slot, form, each, wrap) for slot, form, each in triples})
 
 
-def combined(plan: Plan, parts: dict[str, Part]) -> dict[str, Column]:
+def combine(plan: Plan, parts: dict[str, Part]) -> dict[str, Column]:
     """The columns of the features: sparse and ragged ones put together, helper keys left out.
 
     The order is TensorFlow's: features that bear the name of a key stand where the key stood, others follow.
@@ -188,16 +188,16 @@ def combined(plan: Plan, parts: dict[str, Part]) -> dict[str, Column]:
     for name, feature in plan.features.items():
         try:
             if isinstance(feature, SparseFeature):
-                updates[name] = _merged(feature, parts)
+                updates[name] = _merge_sparse(feature, parts)
             elif isinstance(feature, RaggedFeature):
-                updates[name] = _partitioned(feature, parts[feature.value_key or name], parts)
+                updates[name] = _partition(feature, parts[feature.value_key or name], parts)
         except FeatureError as error:
             raise FeatureError(error.reason, name, error.record) from None
     columns = {**parts, **updates}
     return {name: column for name, column in columns.items() if name in plan.features}  # type: ignore[misc]
 
 
-def _partitioned(feature: RaggedFeature, part: Part, parts: dict[str, Part]) -> Column:
+def _partition(feature: RaggedFeature, part: Part, parts: dict[str, Part]) -> Column:
     if isinstance(part, Rows):
         rows = {name: other for name, other in parts.items() if isinstance(other, Rows)}
         return partition_batch(part, feature, rows).tensor(feature.row_splits_dtype)
@@ -207,7 +207,7 @@ def _partitioned(feature: RaggedFeature, part: Part, parts: dict[str, Part]) -> 
     return column.tensor(feature.row_splits_dtype) if isinstance(column, Rows) else column
 
 
-def _merged(feature: SparseFeature, parts: dict[str, Part]) -> SparseTensor:
+def _merge_sparse(feature: SparseFeature, parts: dict[str, Part]) -> SparseTensor:
     """One SparseTensor of positions and values.
 
     As in TensorFlow, positions outside `size` stay as they are. Each example needs as many positions as values;

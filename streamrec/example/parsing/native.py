@@ -21,18 +21,18 @@ class NativeWalker:
 
     def examples(self, records: Records, slots: tuple[Slot, ...], spans: bool) -> list[Found]:
         """See walk.Walker."""
-        arrays, blocks, _ = _walked(records, slots)
-        return _gathered(slots, arrays, blocks, records if spans else None)
+        arrays, blocks, _ = _walk(records, slots)
+        return _gather(slots, arrays, blocks, records if spans else None)
 
     def count_others(self, records: Records, slots: tuple[Slot, ...]) -> int:
         """How many features Examples hold that have no slot."""
-        return _walked(records, slots)[2]
+        return _walk(records, slots)[2]
 
     def sequences(
         self, records: Records, context: tuple[Slot, ...], lists: tuple[Slot, ...], spans: bool
     ) -> tuple[list[Found], list[Raw]]:
         """See walk.Walker."""
-        (features, layout), (steps, _) = _planned(context), _planned(lists)
+        (features, layout), (steps, _) = _compile_plan(context), _compile_plan(lists)
         arrays = _arrays(layout, len(records))
         splits = tuple(np.empty(len(records) + 1, dtype=np.int64) for _ in lists)
         found = _native.decode_sequences(features, steps, *records, arrays, splits)
@@ -40,7 +40,7 @@ class NativeWalker:
             raise _failure(found, context, lists)
         spanned = records if spans else None
         raws = [_steps(*column, spanned) for column in zip(lists, splits, found[1], strict=True)]
-        return _gathered(context, arrays, found[0], spanned), raws
+        return _gather(context, arrays, found[0], spanned), raws
 
 
 NATIVE: Final = NativeWalker()
@@ -53,14 +53,14 @@ _SPLITS = 1, 1, np.dtype(np.int64)
 
 
 @functools.lru_cache(maxsize=256)
-def _planned(slots: tuple[Slot, ...]) -> tuple[object, _Layout]:
+def _compile_plan(slots: tuple[Slot, ...]) -> tuple[object, _Layout]:
     """The compiled plan; slots are compared by identity, and plan.py makes them once for each description."""
-    return _native.decode_plan(tuple(map(_compiled, slots))), list(map(_filled, slots))
+    return _native.decode_plan(tuple(map(_compile_slot, slots))), list(map(_array_layout, slots))
 
 
-def _walked(records: Records, slots: tuple[Slot, ...]) -> tuple[tuple[Any, ...], list[Any], int]:
+def _walk(records: Records, slots: tuple[Slot, ...]) -> tuple[tuple[Any, ...], list[Any], int]:
     """The arrays and the blocks of Examples, and how many of their features have no slot."""
-    plan, layout = _planned(slots)
+    plan, layout = _compile_plan(slots)
     arrays = _arrays(layout, len(records))
     found = _native.decode_examples(plan, *records, arrays)
     if isinstance(found, tuple):
@@ -68,14 +68,14 @@ def _walked(records: Records, slots: tuple[Slot, ...]) -> tuple[tuple[Any, ...],
     return arrays, found[0], found[1]
 
 
-def _filled(slot: Slot) -> tuple[int, int, np.dtype[Any]] | None:
+def _array_layout(slot: Slot) -> tuple[int, int, np.dtype[Any]] | None:
     """One slot's part of the layout."""
     if slot.pad is not None or (slot.dense and slot.dtype is bytes):
         return None
     return (slot.size, 0, np.dtype(slot.dtype)) if slot.dense else _SPLITS
 
 
-def _compiled(slot: Slot) -> tuple[bytes, int, bool, bool, int, bytes | None, bool, bool]:
+def _compile_slot(slot: Slot) -> tuple[bytes, int, bool, bool, int, bytes | None, bool, bool]:
     padded = slot.pad is not None
     fills = slot.pad if padded else slot.default
     fill = None if fills is None or slot.dtype is bytes else np.ascontiguousarray(fills).tobytes()
@@ -87,17 +87,17 @@ def _arrays(layout: _Layout, count: int) -> tuple[Any, ...]:
     return tuple([each and np.empty(count * each[0] + each[1], each[2]) for each in layout])
 
 
-def _gathered(
+def _gather(
     slots: tuple[Slot, ...], arrays: tuple[Any, ...], blocks: list[Any], spanned: Records | None
 ) -> list[Found]:
     """What was found for each slot; dense numbers have no block, they lie in their array."""
     return [
-        array if block is None else _found(slot, array, block, spanned)
+        array if block is None else _result(slot, array, block, spanned)
         for slot, array, block in zip(slots, arrays, blocks, strict=True)
     ]
 
 
-def _found(slot: Slot, array: Any, block: Any, spanned: Records | None) -> Found:
+def _result(slot: Slot, array: Any, block: Any, spanned: Records | None) -> Found:
     if slot.pad is not None:
         return np.frombuffer(memoryview(block), slot.dtype)
     if slot.dense:

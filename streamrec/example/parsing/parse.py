@@ -110,10 +110,10 @@ def parse_examples_with(
     """`parse_example` on a walker of choice: the tests run both."""
     if is_scalar(serialized):
         return parse_single_with(walker, serialized, features, names, string_columns)
-    return parse_planned(walker, plan_examples(features, single=False), serialized, names, string_columns)
+    return parse_by_plan(walker, plan_examples(features, single=False), serialized, names, string_columns)
 
 
-def parse_planned(walker: Walker, plan: Plan, serialized: Any, names: Any, string_columns: bool) -> dict[str, Column]:
+def parse_by_plan(walker: Walker, plan: Plan, serialized: Any, names: Any, string_columns: bool) -> dict[str, Column]:
     """A batch by a plan that was made before."""
     records = as_records(serialized, string_columns)
     count = len(records)
@@ -142,7 +142,7 @@ class ExampleParser:
         if is_scalar(serialized):
             return parse_single_with(NATIVE, serialized, self._features, None, self._string_columns)
         self._plan = plan = self._plan or plan_examples(self._features, single=False)
-        return parse_planned(NATIVE, plan, serialized, None, self._string_columns)
+        return parse_by_plan(NATIVE, plan, serialized, None, self._string_columns)
 
 
 def parse_single_with(
@@ -184,7 +184,7 @@ def as_records(serialized: Any, spanned: bool) -> Records:
     if spans is not None:
         return Records(None, serialized.buffer, np.ascontiguousarray(spans, dtype=np.int64))
     if hasattr(serialized, "dtype"):
-        serialized = _listed(np.asarray(serialized))
+        serialized = _to_list(np.asarray(serialized))
     if not isinstance(serialized, Iterable) or isinstance(serialized, str):
         raise TypeError(f"serialized is a {type(serialized).__name__} where messages are wanted, as a list of bytes")
     items = tuple(serialized)
@@ -197,7 +197,7 @@ def as_records(serialized: Any, spanned: bool) -> Records:
     return Records(None, b"".join(items), np.stack([ends[:-1], ends[1:]], axis=1))
 
 
-def _listed(array: npt.NDArray[Any]) -> list[Any]:
+def _to_list(array: npt.NDArray[Any]) -> list[Any]:
     if array.ndim != 1:
         raise FeatureError(f"serialized has the shape {list(array.shape)}; it must be a vector of messages")
     if array.dtype.kind != "O" and len(array):

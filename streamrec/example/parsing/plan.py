@@ -71,20 +71,20 @@ def plan_examples(features: Mapping[str, Feature], single: bool) -> Plan:
     """
     if not features:
         raise FeatureError("features is empty; describe at least one feature")
-    return _kept(_plan_examples, checked(features), single)
+    return _cached(_plan_examples, check_features(features), single)
 
 
 def plan_context(features: Mapping[str, Feature] | None) -> Plan:
     """The plan for a SequenceExample's context: FixedLen-, VarLen- and RaggedFeature."""
-    return _kept(_plan_context, checked(features or {}))
+    return _cached(_plan_context, check_features(features or {}))
 
 
 def plan_lists(features: Mapping[str, Feature] | None) -> Plan:
     """The plan for a SequenceExample's feature lists: FixedLenSequence-, VarLen- and RaggedFeature."""
-    return _kept(_plan_lists, checked(features or {}))
+    return _cached(_plan_lists, check_features(features or {}))
 
 
-def checked(features: Any) -> tuple[tuple[str, Feature], ...]:
+def check_features(features: Any) -> tuple[tuple[str, Feature], ...]:
     """A description's features by their keys.
 
     Raises:
@@ -98,7 +98,7 @@ def checked(features: Any) -> tuple[tuple[str, Feature], ...]:
     return tuple(features.items())
 
 
-def _kept(make: functools._lru_cache_wrapper[Plan], *arguments: Any) -> Plan:
+def _cached(make: functools._lru_cache_wrapper[Plan], *arguments: Any) -> Plan:
     """The plan of a description that was seen before, or a new one."""
     try:
         return make(*arguments)

@@ -74,7 +74,7 @@ def partition_one(values: Values, feature: RaggedFeature, partitions: dict[str, 
         FeatureError: A partition does not fit the values.
     """
     splits: dict[str, Rows] = {}
-    for partition in keyed(feature):
+    for partition in keyed_partitions(feature):
         numbers = partitions[partition.key]
         if isinstance(partition, RaggedFeature.RowSplits) and not len(numbers):  # in a batch these are no rows
             raise FeatureError(f"{partition.key!r} holds nothing, and row splits start with 0")
@@ -85,7 +85,7 @@ def partition_one(values: Values, feature: RaggedFeature, partitions: dict[str, 
         raise FeatureError(error.reason) from None
 
 
-def keyed(feature: RaggedFeature) -> list[Any]:
+def keyed_partitions(feature: RaggedFeature) -> list[Any]:
     """The partitions that are features of their own."""
     return [each for each in feature.partitions if not isinstance(each, RaggedFeature.UniformRowLength)]
 
@@ -110,7 +110,7 @@ def partition_batch(rows: Rows, feature: RaggedFeature, partitions: dict[str, Ro
     if not isinstance(rows.values, Rows):
         return split_rows(rows, feature, partitions)
     steps: dict[str, Rows] = {}
-    for key in [partition.key for partition in keyed(feature)]:
+    for key in [partition.key for partition in keyed_partitions(feature)]:
         split = partitions[key]
         other = np.flatnonzero(rows.lengths != split.lengths)
         if len(other):

@@ -20,8 +20,8 @@ from streamrec.example.features import Feature, FixedLenSequenceFeature, RaggedF
 from streamrec.example.parsing.assemble import (
     Part,
     batch_columns,
-    combined,
-    padded,
+    combine,
+    pad_rows_of,
     positions,
     single_columns,
     sparse_tensor,
@@ -111,11 +111,11 @@ def parse_sequences_with(
     plans = _plans(context, lists)
     records = as_records(serialized, string_columns)
     check_names(names, len(records))
-    features, steps = _walked(walker, records, plans, names, string_columns)
+    features, steps = _walk(walker, records, plans, names, string_columns)
     spanned = records if string_columns else None
     columns = batch_columns(plans[0], features, len(records), spanned)
     parts = {slot.name: _batch_part(slot, form, raw, spanned) for slot, form, raw in _triples(plans[1], steps)}
-    return columns, combined(plans[1], parts), _lengths(plans[1], steps)
+    return columns, combine(plans[1], parts), _lengths(plans[1], steps)
 
 
 def parse_single_sequence_with(
@@ -124,13 +124,13 @@ def parse_single_sequence_with(
     """`parse_single_sequence_example` on a walker of choice: the tests run both."""
     plans = _plans(context, lists)
     records, names = single_record(serialized, name, string_columns)
-    features, steps = _walked(walker, records, plans, names, string_columns, single=True)
+    features, steps = _walk(walker, records, plans, names, string_columns, single=True)
     spanned = records if string_columns else None
     parts = {slot.name: _single_part(slot, form, raw, spanned) for slot, form, raw in _triples(plans[1], steps)}
     lengths = {name: length.reshape(()) for name, length in _lengths(plans[1], steps).items()}
     columns = single_columns(plans[0], features, spanned)
     try:
-        return columns, combined(plans[1], parts), lengths
+        return columns, combine(plans[1], parts), lengths
     except FeatureError as error:  # its record is a step
         raise FeatureError(error.reason, error.feature) from None
 
@@ -141,7 +141,7 @@ def _plans(context: Features, lists: Features) -> tuple[Plan, Plan]:
     return plan_context(context), plan_lists(lists)
 
 
-def _walked(
+def _walk(
     walker: Walker, records: Records, plans: tuple[Plan, Plan], names: Any, spans: bool, single: bool = False
 ) -> tuple[list[Found], list[Raw]]:
     """What a walk finds; TensorFlow refuses required context features also for a batch of nothing."""
@@ -180,7 +180,7 @@ def _batch_part(slot: Slot, form: Feature, raw: Raw, spanned: Records | None) ->
     wrap = wrapper(spanned)
     if isinstance(form, FixedLenSequenceFeature):
         pad = _padding(slot, raw.values)
-        return wrap(padded(raw.values, outer * slot.size, form.shape, slot.size, pad), slot.dtype, None)
+        return wrap(pad_rows_of(raw.values, outer * slot.size, form.shape, slot.size, pad), slot.dtype, None)
     values = wrap(raw.values, slot.dtype, None)
     if isinstance(form, RaggedFeature):
         return Rows(Rows(values, inner), outer)

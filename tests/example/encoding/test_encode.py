@@ -210,14 +210,14 @@ def described_batches(draw: st.DrawFn) -> tuple[dict[str, Any], list[bytes]]:
     rows, features, columns = draw(st.integers(0, 5)), {}, {}
     for name in draw(st.lists(names, min_size=1, max_size=4, unique=True)):
         dtype, items = draw(st.sampled_from([(np.int64, int64s), (np.float32, floats), (bytes, st.binary(max_size=3))]))
-        kind = draw(st.sampled_from(["fixed", "padded", "sparse", "ragged", "wide"]))
+        kind = draw(st.sampled_from(["fixed", "pad_rows_of", "sparse", "ragged", "wide"]))
         count = st.just(2) if kind == "fixed" else st.integers(0, 3)
         columns[name] = [
             draw(count.flatmap(lambda n, items=items: st.lists(items, min_size=n, max_size=n))) for _ in range(rows)
         ]
         features[name] = {
             "fixed": FixedLenFeature([2], dtype),
-            "padded": FixedLenSequenceFeature([], dtype, allow_missing=True),
+            "pad_rows_of": FixedLenSequenceFeature([], dtype, allow_missing=True),
             "sparse": VarLenFeature(dtype),
             "ragged": RaggedFeature(dtype),
             "wide": RaggedFeature(dtype, row_splits_dtype=np.int64),
