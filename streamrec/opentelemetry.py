@@ -18,7 +18,7 @@ from opentelemetry.metrics import CallbackOptions, Meter, Observation, get_meter
 from streamrec.pipeline import Stats
 from streamrec.pipeline.telemetry.snapshots import COUNTERS as STAGE_COUNTERS
 from streamrec.storage import Counts, Snapshot
-from streamrec.storage.telemetry.report import COUNTERS
+from streamrec.storage.statistics import COUNTERS
 
 __all__ = ["observe"]
 

@@ -22,8 +22,7 @@ from prometheus_client.registry import Collector
 from streamrec.pipeline import Stats
 from streamrec.pipeline.telemetry.snapshots import COUNTERS as STAGE_COUNTERS
 from streamrec.storage import Distribution, Snapshot
-from streamrec.storage.telemetry.report import COUNTERS
-from streamrec.storage.telemetry.statistics import BOUNDS
+from streamrec.storage.statistics import BOUNDS, COUNTERS
 
 __all__ = ["StatisticsCollector"]
 

@@ -16,10 +16,9 @@ from streamrec.pipeline import ChainStats
 from streamrec.pipeline.telemetry.snapshots import COUNTERS as STAGE_COUNTERS
 from streamrec.prometheus import StatisticsCollector
 from streamrec.storage import Counts, Statistics
-from streamrec.storage.backends.fast_path import FastPath
-from streamrec.storage.resilience.faults import Cause
-from streamrec.storage.telemetry.report import COUNTERS
-from streamrec.storage.telemetry.statistics import Tally
+from streamrec.storage.backend import FastPath
+from streamrec.storage.faults import Cause
+from streamrec.storage.statistics import COUNTERS, Tally
 
 
 @pytest.fixture

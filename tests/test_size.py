@@ -46,16 +46,6 @@ CYCLES: list[set[str]] = [
         "streamrec.shards.listing",
         "streamrec.shards.manifests",
     },
-    {
-        "streamrec.storage",
-        "streamrec.storage.backends",
-        "streamrec.storage.backends.fsspec",
-        "streamrec.storage.backends.local",
-        "streamrec.storage.reading",
-        "streamrec.storage.resilience",
-        "streamrec.storage.telemetry",
-        "streamrec.storage.uploads",
-    },
 ]
 """Folders that import each other today, a set for each group. The list shrinks to none."""
 

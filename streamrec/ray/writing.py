@@ -5,7 +5,7 @@ Rules:
 - A shard's number is its task's. Ray hands a task at least `shard_bytes` of rows, as far as there are so many.
 - The manifest comes last: without it, a run did not end well.
 - What is replaced stays until all is complete: a task whose name is taken writes beside it, and the driver puts all in
-  place (`storage/uploads/replacement.py`).
+  place (`storage/replacement.py`).
 """
 
 from __future__ import annotations

@@ -1,31 +1,37 @@
-"""The seam below: what one kind of store must be able to do, one attempt at a time.
+"""Backends: what one kind of store must be able to do, one attempt at a time.
 
 Rules that every backend keeps:
 
 * A verb makes **one** attempt. It never retries, and it has the retries of its client switched off.
 * A verb waits as long as the client waits. Time limits are kept above, once for all backends, by cancelling
-  the attempt (but see `Body.keeps_time`). A cancelled verb lets go of its connection and never touches the
+  the attempt (but see `Body.keeps_time`). A cancelled verb frees its connection and never touches the
   caller's buffer again.
 * Foreign exceptions stop here: what may succeed if tried again is `faults.TransientError`, all else is one of
   the final errors of `streamrec.errors`, raised `from` the original, with the path and the byte range.
 * Bytes that were not asked for never reach the caller: a range that the server got wrong is a fault.
 * Paths are full URLs, in and out.
+* A `FastPath` over a client's private details, which change with each of its releases, never fails a request that the
+  client itself would get answered. An error in it that is neither an answer of the store nor a failure of the network
+  sends what it was for (a bucket, a session) to the client's own way permanently; the log says so once a process, and
+  the statistics count it (`Counts.fallbacks`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from streamrec.display import display_repr
-from streamrec.storage.globs import Glob
+from streamrec.storage.urls import Glob
 
 __all__ = [
     "BLOCK_BYTES",
     "Backend",
     "Body",
     "EmptyBody",
+    "FastPath",
     "FollowsLinks",
     "ObjectInfo",
     "PartSink",
@@ -230,3 +236,44 @@ class EmptyBody:
 
     async def aclose(self) -> None:
         """Holds nothing."""
+
+
+logger = logging.getLogger("streamrec")
+
+_said: set[tuple[str, Hashable]] = set()
+
+
+class FastPath:
+    """One kind of fast path, and what it is not taken for any more.
+
+    Args:
+        what: What it does, for the log: "repeating the client's GET".
+
+    Attributes:
+        fallbacks: How often it was left for the client's own way.
+    """
+
+    def __init__(self, what: str) -> None:
+        self.fallbacks = 0
+        self._what = what
+        self._left: set[Hashable] = set()
+
+    def is_open(self, key: Hashable) -> bool:
+        """Whether it may be taken for this."""
+        return key not in self._left
+
+    def leave(self, key: Hashable, reason: BaseException | str) -> None:
+        """It is not taken for this any more."""
+        if key not in self._left:
+            self._left.add(key)
+            self.fallbacks += 1
+            if (self._what, key) in _said:
+                return
+            _said.add((self._what, key))
+            told = reason if isinstance(reason, str) else f"{type(reason).__name__}: {reason}"
+            logger.warning(
+                "%s does not work here (%s: %s): from now on the client's own way is taken, which is slower",
+                self._what,
+                key,
+                told,
+            )

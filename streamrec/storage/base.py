@@ -22,17 +22,15 @@ from typing import Protocol, TypeVar
 
 from streamrec.errors import ClosedError, NotFoundError, PermissionDeniedError, StreamrecError
 from streamrec.storage.backend import Backend, FollowsLinks, ObjectInfo, ReadsShort, ShortObject
-from streamrec.storage.backends.urls import hidden_name, is_temporary
-from streamrec.storage.globs import Glob
-from streamrec.storage.reading.connections import Connections
-from streamrec.storage.reading.parallel_stream import open_parallel
-from streamrec.storage.reading.stream import ResumingStream
-from streamrec.storage.resilience.faults import Cause, TransientError
-from streamrec.storage.resilience.retry import RetryPolicy, attempt
-from streamrec.storage.resilience.traffic import Traffic
-from streamrec.storage.telemetry.statistics import Tally
-from streamrec.storage.uploads.staged_sink import StagedSink
-from streamrec.storage.uploads.upload import PARALLEL, PART_SIZE, Upload
+from streamrec.storage.connections import Connections
+from streamrec.storage.faults import Cause, TransientError
+from streamrec.storage.parallel_stream import open_parallel
+from streamrec.storage.retry import RetryPolicy, attempt
+from streamrec.storage.statistics import Tally
+from streamrec.storage.stream import ResumingStream
+from streamrec.storage.traffic import Traffic
+from streamrec.storage.upload import PARALLEL, PART_SIZE, StagedSink, Upload
+from streamrec.storage.urls import Glob, hidden_name, is_temporary
 
 __all__ = ["ByteStream", "ObjectInfo", "ShortObject", "Storage", "Upload"]
 

@@ -9,22 +9,21 @@ from __future__ import annotations
 
 import os
 import posixpath
+import stat
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 import fsspec
 
-from streamrec.storage.backends.chained_urls import CACHES, protocol_of, split_chain
-from streamrec.storage.backends.local.backend import local_path
-from streamrec.storage.backends.local.special_files import is_special
+from streamrec.storage.urls import ALIASES, CACHES, local_path, protocol_of, split_chain
 
-__all__ = ["Identity", "identities"]
+__all__ = ["PORTS", "Identity", "identities", "is_special"]
 
 Identity = tuple[str | int, ...]
 """The kind of place, and what it calls the object."""
 
-SAME: Final = {"s3a": "s3", "gcs": "gs", "local": "file", "abfs": "az", "abfss": "az", "adl": "az", "ssh": "sftp"}
 PORTS: Final = {"http": 80, "https": 443}
 HERE: Final = {"localhost": "127.0.0.1", "::1": "127.0.0.1", "0.0.0.0": "127.0.0.1"}
 
@@ -50,7 +49,7 @@ def identities(url: str, endpoint: str = "") -> frozenset[Identity]:
     protocol = protocol_of(url)
     if protocol in CACHES:
         return found
-    protocol = SAME.get(protocol, protocol)
+    protocol = ALIASES.get(protocol, protocol)
     if protocol == "file":
         return found if after else _of_file(url)
     return found | {(protocol, server(endpoint), after, _name(protocol, url))}
@@ -71,14 +70,25 @@ def server(endpoint: str) -> str:
     return f"{HERE.get(host, host)}:{port or PORTS.get(scheme, '')}{path.rstrip('/')}"
 
 
+def is_special(path: Path) -> bool:
+    """Whether a path leads to something that is no plain file and no directory, or to an open file by its number."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    if stat.S_ISREG(mode):
+        return str(path).startswith(("/dev/std", "/dev/fd/", "/proc/"))
+    return not stat.S_ISDIR(mode)
+
+
 def _of_file(url: str) -> frozenset[Identity]:
     local = local_path(url)
     if is_special(local):
         return frozenset()
     found: set[Identity] = {("file", os.path.realpath(local))}
     with suppress(OSError):  # there is none yet
-        stat = os.stat(local)
-        found.add(("file", stat.st_dev, stat.st_ino))
+        status = os.stat(local)
+        found.add(("file", status.st_dev, status.st_ino))
     return frozenset(found)
 
 

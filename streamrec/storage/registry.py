@@ -1,15 +1,13 @@
 """Storages: one Storage per protocol, made when first asked for, in the loop that asks.
 
-A backend is a module of `backends/` with a function `connect`. It is imported only then, with the client package that
-it needs. What is not in the table goes to one of the two backends in `backends/fsspec/`.
+`protocols.py` says which backend serves a URL.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import astuple
 from functools import partial
@@ -21,54 +19,22 @@ import fsspec
 
 from streamrec.arguments import described
 from streamrec.display import masked_cause
-from streamrec.errors import ClosedError, MissingExtraError, StorageError, StreamrecError
+from streamrec.errors import ClosedError, StorageError, StreamrecError
 from streamrec.storage.backend import Backend
-from streamrec.storage.backends.chained_urls import is_url, protocol_of
-from streamrec.storage.backends.clients import borrow, key_of
-from streamrec.storage.backends.fsspec.protocols import ASYNC, SYNC, generic_backend, place_of
-from streamrec.storage.backends.options import Source
 from streamrec.storage.base import Storage
+from streamrec.storage.clients import borrow, key_of
+from streamrec.storage.connections import BUFFER_BYTES, MAX_CONNECTIONS, AdaptiveConcurrency, Connections
+from streamrec.storage.hedging import Hedging
 from streamrec.storage.identity import Identity, identities
-from streamrec.storage.reading.adaptive_concurrency import MAX_CONNECTIONS, AdaptiveConcurrency
-from streamrec.storage.reading.connections import BUFFER_BYTES, Connections
-from streamrec.storage.resilience.hedging import Hedging
-from streamrec.storage.resilience.retry import RetryPolicy, attempt
-from streamrec.storage.resilience.shield import finish
-from streamrec.storage.resilience.traffic import Traffic
-from streamrec.storage.telemetry.report import Reporter
-from streamrec.storage.telemetry.statistics import Statistics, current
+from streamrec.storage.options import Source
+from streamrec.storage.protocols import load_backend, place_of
+from streamrec.storage.retry import RetryPolicy, attempt
+from streamrec.storage.statistics import Reporter, Statistics, current
+from streamrec.storage.tasks import finish
+from streamrec.storage.traffic import Traffic
+from streamrec.storage.urls import protocol_of
 
-__all__ = ["Storages", "check_source", "located"]
-
-Connect = Callable[[Source, RetryPolicy], Awaitable[Backend]]
-
-_BACKENDS = {
-    "s3": "s3",
-    "s3a": "s3",
-    "gs": "gcs",
-    "gcs": "gcs",
-    "http": "http",
-    "https": "http",
-    "file": "local",
-    "local": "local",
-    "memory": "memory",
-}
-
-_LOCAL = frozenset({"file", "local"})
-
-_FAMILIES = {
-    "s3fs.core": "s3",
-    "gcsfs.core": "gcs",
-    "fsspec.implementations.http": "http",
-    "fsspec.implementations.local": "local",
-    "fsspec.implementations.memory": "memory",
-}
-"""Which backend a user's own filesystem goes to, by the module of its class or of a class above."""
-
-_SCHEMES = {"s3": "s3", "gcs": "gs", "memory": "memory"}
-"""Families whose backends take URLs only."""
-
-_EXTRAS = {"s3": "s3", "gcs": "gcs", "http": "http"}
+__all__ = ["Storages", "check_source"]
 
 
 class Storages:
@@ -175,7 +141,7 @@ class Storages:
     async def _make(self, place: str, url: str) -> Storage:
         protocol = protocol_of(url)
         source = Source(protocol, self._options, self._filesystem, url)
-        connect = await asyncio.to_thread(_load, source)  # an import takes up to a second
+        connect = await asyncio.to_thread(load_backend, source)  # an import takes up to a second
         key, kept = key_of(connect.__module__, place, self._options, self._filesystem, astuple(self._retry))
         try:
             making = partial(borrow, key, kept, partial(connect, source, self._retry))
@@ -207,7 +173,7 @@ def _check_name(url: str) -> None:
     if url.isascii() and "\0" not in url:
         return
     try:
-        data = os.fsencode(url) if protocol_of(url) in _LOCAL else url.encode()
+        data = os.fsencode(url) if protocol_of(url) in ("file", "local") else url.encode()
     except UnicodeEncodeError as error:
         raise StorageError(f"this name cannot be written as UTF-8 ({error.reason}): choose another one", url) from error
     if b"\0" in data:
@@ -221,40 +187,6 @@ def _hedging(backend: Backend, policy: RetryPolicy) -> Hedging | None:
     guesses = policy.first_byte_timeout / 10, policy.stall_timeout / 10
     floors = policy.first_byte_floor, policy.stall_floor
     return Hedging(policy.hedge_share, *guesses, policy.hedge_allowance, *floors)
-
-
-def _load(source: Source) -> Connect:
-    """Imports the backend, and with it the client package."""
-    protocol = source.protocol
-    if source.filesystem is not None:
-        name = _family(source.filesystem)
-    else:
-        name = _BACKENDS.get(protocol) or generic_backend(source.url, source.options)
-    try:
-        module = importlib.import_module(f"streamrec.storage.backends.{name}")
-    except ImportError as error:
-        extra = _EXTRAS.get(name)
-        if extra is None:
-            raise
-        raise MissingExtraError(
-            f"{protocol}:// URLs need a package: pip install 'streamrec[{extra}]' ({error})"
-        ) from error
-    connect: Connect = module.connect
-    return connect
-
-
-def _family(filesystem: fsspec.AbstractFileSystem) -> str:
-    """Which backend serves a user's own filesystem.
-
-    A sync instance of an async class that wraps another is used through its sync face, because what it wraps
-    is bound to fsspec's own loop.
-    """
-    for cls in type(filesystem).__mro__:
-        if cls.__module__ in _FAMILIES:
-            return _FAMILIES[cls.__module__]
-    arguments = (*filesystem.storage_args, *filesystem.storage_options.values())
-    wraps = any(isinstance(value, fsspec.AbstractFileSystem) for value in arguments)
-    return ASYNC if filesystem.async_impl and (filesystem.asynchronous or not wraps) else SYNC
 
 
 def check_source(storage_options: object, filesystem: object) -> None:
@@ -276,11 +208,3 @@ def check_source(storage_options: object, filesystem: object) -> None:
         raise ValueError(
             "filesystem= and storage_options= exclude each other: give the options to the filesystem when you make it"
         )
-
-
-def located(path: str, filesystem: fsspec.AbstractFileSystem | None) -> str:
-    """A path as its backend takes it: one without a scheme is a path of the user's own filesystem, if there is one."""
-    if filesystem is None or is_url(path):
-        return path
-    scheme = _SCHEMES.get(_family(filesystem))
-    return path if scheme is None else f"{scheme}://{path.lstrip('/')}"

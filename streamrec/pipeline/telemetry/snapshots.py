@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from streamrec.storage.telemetry.report import Counter
+from streamrec.storage.statistics import Counter
 
 __all__ = ["COUNTERS", "ChainStats", "StageStats"]
 

@@ -10,7 +10,7 @@ from streamrec import kernels
 from streamrec.shards.index.encoder import IndexedShard, IndexEncoder
 from streamrec.shards.index.index import Index, damaged
 from streamrec.storage import Storage, Upload
-from streamrec.storage.side_by_side import side_by_side
+from streamrec.storage.tasks import side_by_side
 from streamrec.tfrecord import PackedLengths
 
 __all__ = ["Job", "assemble", "read_indexed_shard"]

@@ -19,7 +19,7 @@ from streamrec.display import display_name
 from streamrec.errors import ManifestError
 from streamrec.shards.index.index import Index, Numbers, damaged, read_end, read_foot
 from streamrec.storage import Storage
-from streamrec.storage.side_by_side import side_by_side
+from streamrec.storage.tasks import side_by_side
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, unpack
 
 __all__ = ["IndexReader", "Places", "open_index"]

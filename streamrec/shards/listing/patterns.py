@@ -1,7 +1,7 @@
 """Which shards a name means: lists, braces and globs, pure until the one listing.
 
 - `train-{00000..00127}.tfrecord`, `{train,test}.tfrecord`: braces as in a shell.
-- `gs://bucket/train-*.tfrecord`: a glob (`storage/globs.py`), answered by one listing.
+- `gs://bucket/train-*.tfrecord`: a glob (`storage/urls.py`), answered by one listing.
 - An object that has the very name wins over what braces and wildcards stand for.
 - A glob's matches come sorted by name; what a list names keeps the list's order. The same call gives the same
   order wherever and whenever it runs.

@@ -13,7 +13,7 @@ from streamrec.shards.manifests.places import location_of
 from streamrec.shards.manifests.verify import read_manifest
 from streamrec.shards.options import Expected, rewrite_advice
 from streamrec.storage import ObjectInfo, Storages
-from streamrec.storage.side_by_side import side_by_side
+from streamrec.storage.tasks import side_by_side
 from streamrec.tfrecord import DETECT_BYTES, check_compression_type, detect_compression
 
 __all__ = ["deal", "sizes_of", "told_by"]

@@ -19,10 +19,10 @@ from urllib.parse import unquote, urlsplit
 from streamrec.errors import ManifestError
 from streamrec.storage import is_url, local_path, split_chain
 from streamrec.storage.identity import PORTS
+from streamrec.storage.urls import ALIASES
 
 __all__ = ["absolute", "check_places", "is_below", "location_of", "portable", "relative", "text_of_name"]
 
-ALIASES: Final = {"s3a": "s3", "gcs": "gs", "local": "file"}
 ONE_STORE: Final = {"s3", "gs", "memory"}
 """Protocols whose client serves all buckets with the same credentials."""
 

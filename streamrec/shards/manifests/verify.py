@@ -27,7 +27,7 @@ from streamrec.shards.index.index import MAGIC
 from streamrec.shards.index.reader import END_BYTES, open_index
 from streamrec.shards.manifests.manifest import Manifest, Marks, ShardInfo
 from streamrec.storage import ByteStream, RetryPolicy, Storage, Storages, located
-from streamrec.storage.side_by_side import side_by_side
+from streamrec.storage.tasks import side_by_side
 from streamrec.tfrecord import LONG_BYTES, Framer, Inflater, LengthPacker, check_compression_type
 
 __all__ = ["ShardTally", "VerifyProblem", "VerifyReport", "read_manifest", "verify", "verify_sync"]

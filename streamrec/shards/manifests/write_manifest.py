@@ -16,7 +16,7 @@ from streamrec.shards.manifests.manifest import Manifest, ShardInfo
 from streamrec.shards.manifests.places import location_of
 from streamrec.shards.manifests.verify import ShardTally
 from streamrec.storage import RetryPolicy, Storage, Storages, located
-from streamrec.storage.side_by_side import side_by_side
+from streamrec.storage.tasks import side_by_side
 from streamrec.tfrecord import DETECT_BYTES, CompressionType, detect_compression
 
 __all__ = ["write_manifest", "write_manifest_sync"]

@@ -20,7 +20,7 @@ from streamrec.shards.index.reader import IndexReader, Places
 from streamrec.shards.manifests.manifest import ShardInfo
 from streamrec.shards.random_access.byte_runs import OFFSET_BITS, ByteRun, byte_runs, first_difference
 from streamrec.storage import ByteStream, Storages
-from streamrec.storage.side_by_side import side_by_side
+from streamrec.storage.tasks import side_by_side
 from streamrec.tfrecord import BUFFER_BITS, FOOTER_BYTES, HEADER_BYTES, Frames, Scattered, are_long, as_spans
 
 __all__ = ["RecordFetcher"]

@@ -6,7 +6,7 @@ import asyncio
 
 from streamrec import kernels
 from streamrec.storage import ByteStream
-from streamrec.storage.resilience.shield import finish
+from streamrec.storage.tasks import finish
 from streamrec.tfrecord import Inflater
 
 __all__ = ["InflatedStream"]

@@ -5,7 +5,7 @@ Rules:
 - `write` returns when all that it was given is on its way: memory is bounded by what the uploads hold, and that by
   `memory`. Parts of the records go to their shards at the same time, `at_once` of them.
 - The manifest is written last, when all shards are there. What they replace stays until all are complete
-  (`storage/uploads/replacement.py`).
+  (`storage/replacement.py`).
 - One task uses it.
 """
 
@@ -28,7 +28,7 @@ from streamrec.shards.manifests.manifest import Manifest, ShardInfo
 from streamrec.shards.writing.layout import Contiguous, Dealt, Layout, Part
 from streamrec.shards.writing.shard_upload import BLOCK_BYTES, FRAME_BYTES, ShardUpload
 from streamrec.storage import Replacement, Storages
-from streamrec.storage.side_by_side import side_by_side
+from streamrec.storage.tasks import side_by_side
 from streamrec.tfrecord import Deflater, Frames, TFRecordOptions, check_compression_type
 
 __all__ = ["ShardSet", "ShardTarget", "UploadPlan"]

@@ -4,8 +4,8 @@ Rules:
 - A shard appears under its name when it is whole, and not before: an exception, a cancellation or a killed
   process leaves no partial object there, and (but for the killed process) no unfinished upload either.
 - Shards that were finished before the exception stay: each is whole in itself. Where names are taken, the shards that
-  replace others appear together, when all is complete (`storage/uploads/replacement.py`).
-- Each shard is verified when it is complete: the store has what was sent (see `storage/uploads/upload.py`).
+  replace others appear together, when all is complete (`storage/replacement.py`).
+- Each shard is verified when it is complete: the store has what was sent (see `storage/upload.py`).
 - A writer that was killed can be run again with the same names: what it left unfinished is ended.
 - The manifest is written last, when all shards are there, and appears whole or not at all, too.
 - Memory is bounded: one block of records, and what the upload holds in flight.

@@ -14,10 +14,10 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from streamrec.errors import NotFoundError
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink, Sent
-from streamrec.storage.backends.options import Source
-from streamrec.storage.globs import Glob
-from streamrec.storage.resilience.faults import changed, exists
-from streamrec.storage.resilience.retry import RetryPolicy
+from streamrec.storage.faults import changed, exists
+from streamrec.storage.options import Source
+from streamrec.storage.retry import RetryPolicy
+from streamrec.storage.urls import Glob
 
 __all__ = ["MemoryBackend", "connect"]
 

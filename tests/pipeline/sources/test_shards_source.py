@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from streamrec import Dataset, NotFoundError, TFRecordDataset, encode_records
 from streamrec.pipeline.sources.shards.interleave import Plan
 from streamrec.storage import RetryPolicy
-from streamrec.storage.reading.buffer_pool import ByteBudget
-from streamrec.storage.reading.connections import MOST_OPEN
+from streamrec.storage.connections import MOST_OPEN, ByteBudget
 from tests.pipeline.sources.test_shards_interleave import LENGTHS, PLANS, Arriving, specification
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.objectstore import ObjectStore

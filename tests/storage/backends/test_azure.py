@@ -10,7 +10,7 @@ import pytest
 
 import streamrec
 from streamrec.storage.backends.fsspec import common
-from streamrec.storage.resilience.faults import Cause, TransientError
+from streamrec.storage.faults import Cause, TransientError
 from tests.servers.real import Store
 from tests.storage.contract import QUICK, NotExclusiveTests, Place
 

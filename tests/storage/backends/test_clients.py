@@ -11,9 +11,9 @@ import pytest
 
 import streamrec
 from streamrec import TFRecordDataset, TFRecordWriter
-from streamrec.storage import Storages
-from streamrec.storage.backends import clients, s3
-from streamrec.storage.backends.clients import key_of
+from streamrec.storage import Storages, clients
+from streamrec.storage.backends import s3
+from streamrec.storage.clients import key_of
 from tests.servers.real import Store
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from streamrec.storage.backends.local.fair_scheduling import FairScheduler
+from streamrec.storage.backends.local.backend import FairScheduler
 
 
 def turn_of_the_loop() -> Callable[[], int]:

@@ -18,7 +18,7 @@ from streamrec.errors import (
     UnsupportedOperationError,
 )
 from streamrec.storage import Storage, Storages
-from streamrec.storage.backends.local.short_files import SHORT_BYTES
+from streamrec.storage.backends.local.backend import SHORT_BYTES
 from tests.storage.contract import DATA, PART, Place, StorageTests, kill_while_writing, read_all
 
 

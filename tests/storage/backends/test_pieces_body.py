@@ -14,8 +14,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec.storage import Storages
-from streamrec.storage.backends import fast_path
+from streamrec.storage import Storages, backend
 from streamrec.storage.backends.http import pieces_body
 from streamrec.storage.backends.http.pieces_body import CHUNK_BYTES, PiecesBody
 from tests.effort import draws
@@ -108,7 +107,7 @@ async def test_a_client_that_does_not_take_it_gets_a_file(
 ) -> None:
     """No upload fails; it is said once, counted once, and not tried again."""
     monkeypatch.setattr(*BREAKS[case])
-    monkeypatch.setattr(fast_path, "_said", set())
+    monkeypatch.setattr(backend, "_said", set())
     data = os.urandom(size)
     async with Storages(s3_store.options, retry=QUICK) as storages:
         storage = await storages.at(s3_store.url)

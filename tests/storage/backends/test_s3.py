@@ -13,7 +13,7 @@ from streamrec.errors import NotFoundError, ObjectChangedError, PermissionDenied
 from streamrec.kernels import crc32c
 from streamrec.storage import Storage, Storages
 from streamrec.storage.backends.s3 import backend as s3
-from streamrec.storage.uploads.part import encoded
+from streamrec.storage.upload import encoded
 from tests.effort import newest, thorough
 from tests.servers.real import Store
 from tests.storage.contract import DATA, QUICK, Place, ReadingTests, StorageTests, kill_while_writing, read_all

@@ -18,8 +18,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 import streamrec
-from streamrec.storage import Storages
-from streamrec.storage.backends import fast_path
+from streamrec.storage import Storages, backend
 from streamrec.storage.backends.s3.repeated_gets import RepeatedGets
 from tests.effort import OTHER_CLIENT, newest
 from tests.servers.real import Store, moto, nginx
@@ -125,7 +124,7 @@ def test_a_fast_path_that_breaks_is_left_for_good(
 ) -> None:
     """No request fails; it is said once, and counted."""
     monkeypatch.setattr(RepeatedGets, "_sent_as", broken)
-    monkeypatch.setattr(fast_path, "_said", set())
+    monkeypatch.setattr(backend, "_said", set())
     assert check(f"{store.url}/{uuid4().hex}", store.options) == 1
     warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(["the client's own way" in record.message for record in warnings]) == 1
@@ -137,7 +136,7 @@ def test_a_body_of_another_kind_is_read_as_the_clients_users_do(
 ) -> None:
     """Where neither the GET can be repeated nor aiohttp's response be had."""
     monkeypatch.setattr(RepeatedGets, "_sent_as", broken)
-    monkeypatch.setattr(fast_path, "_said", set())
+    monkeypatch.setattr(backend, "_said", set())
     monkeypatch.setattr("streamrec.storage.backends.s3.backend.aiohttp.ClientResponse", PrivateDetailError)
     assert check(f"{store.url}/{uuid4().hex}", store.options) >= 1
     assert "no aiohttp.ClientResponse" in caplog.text

@@ -12,7 +12,7 @@ import pytest
 import streamrec
 from streamrec import ShardWriter, StorageError, TFRecordDataset, TFRecordWriter, encode_records
 from streamrec.storage import Storages
-from streamrec.storage.uploads import upload as uploads
+from streamrec.storage import upload as uploads
 from tests.servers.real import Store
 from tests.storage.contract import read_all
 

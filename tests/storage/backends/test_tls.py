@@ -15,9 +15,9 @@ import pytest
 from streamrec import ShardWriter, StorageError, TFRecordDataset
 from streamrec.kernels import crc32c
 from streamrec.storage import Storage, Storages
-from streamrec.storage.backends.fast_path import FastPath
-from streamrec.storage.backends.http import openssl, take_over, tls_body
-from streamrec.storage.uploads.part import encoded
+from streamrec.storage.backend import FastPath
+from streamrec.storage.backends.http import openssl, responses, tls_body
+from streamrec.storage.upload import encoded
 from tests.servers.real import Store, seaweedfs
 from tests.storage.contract import QUICK, read_all
 
@@ -85,7 +85,7 @@ def _said(headers: dict[str, str | bytes]) -> str:
 def decryption(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bodies are decrypted by one call of OpenSSL, or by Python's ssl module where OpenSSL is built in."""
     if request.param == "record by record":
-        monkeypatch.setattr(take_over, "BUFFERED_BODIES", FastPath("receiving bodies with OpenSSL built in"))
+        monkeypatch.setattr(responses, "BUFFERED_BODIES", FastPath("receiving bodies with OpenSSL built in"))
         monkeypatch.delattr("_ssl.__file__")
         openssl.library.cache_clear()
 
@@ -219,7 +219,7 @@ async def test_damage_on_the_way_is_a_broken_body_that_is_gone_on_with(store: St
         assert await read_all(stream, 1 << 20) == data
         assert harmed
         assert stream.tally.counts().retries["broken"] >= 1
-        assert take_over.BUFFERED_BODIES.is_open(tls_body.ALL), "what came is at fault, and not the way"
+        assert responses.BUFFERED_BODIES.is_open(tls_body.ALL), "what came is at fault, and not the way"
 
 
 def test_a_storm_and_a_resume_in_it(store: Store, path: str) -> None:
@@ -263,7 +263,7 @@ async def test_where_asyncio_is_not_as_expected_the_client_reads(
 ) -> None:
     """For good, said once, and counted; every byte comes."""
     way = FastPath(f"receiving bodies, {broken}")
-    monkeypatch.setattr(take_over, "BUFFERED_BODIES", way)
+    monkeypatch.setattr(responses, "BUFFERED_BODIES", way)
 
     def other(*_: object) -> NoReturn:
         raise AttributeError("something of asyncio's is gone")

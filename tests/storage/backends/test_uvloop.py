@@ -7,8 +7,8 @@ from uuid import uuid4
 import pytest
 
 from streamrec.storage import Storages
-from streamrec.storage.backends.fast_path import FastPath
-from streamrec.storage.backends.http import take_over
+from streamrec.storage.backend import FastPath
+from streamrec.storage.backends.http import responses
 from tests.servers.real import Store
 from tests.storage.backends.test_tls import store
 from tests.storage.contract import QUICK, read_all
@@ -22,7 +22,7 @@ def test_the_client_reads_over_tls(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     way = FastPath("receiving bodies under uvloop")
-    monkeypatch.setattr(take_over, "BUFFERED_BODIES", way)
+    monkeypatch.setattr(responses, "BUFFERED_BODIES", way)
     data, path = os.urandom(6 << 20), f"{store.url}/{uuid4().hex}"
 
     async def read() -> None:

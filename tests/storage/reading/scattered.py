@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from streamrec.storage import RetryPolicy
 from streamrec.storage.backend import Body, ObjectInfo
 from streamrec.storage.backends.memory import MemoryBackend
-from streamrec.storage.reading.stream import ResumingStream
-from streamrec.storage.resilience.faults import Cause, TransientError, changed
-from streamrec.storage.resilience.traffic import Traffic
+from streamrec.storage.faults import Cause, TransientError, changed
+from streamrec.storage.stream import ResumingStream
+from streamrec.storage.traffic import Traffic
 
 AT_ONCE = RetryPolicy(attempts=60, backoff_base=0.0)
 Watch = Callable[[], None]

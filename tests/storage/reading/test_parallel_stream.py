@@ -14,14 +14,12 @@ from streamrec.errors import ClosedError, ObjectChangedError, PermissionDeniedEr
 from streamrec.shards import ShardReader
 from streamrec.storage import RetryPolicy, Storages
 from streamrec.storage.backend import BLOCK_BYTES, Body
-from streamrec.storage.reading.adaptive_concurrency import AdaptiveConcurrency
-from streamrec.storage.reading.connections import Connections
-from streamrec.storage.reading.parallel_stream import SLOW_REST, ParallelStream, open_parallel
-from streamrec.storage.reading.range_buffer import RangeBuffer
-from streamrec.storage.reading.range_plan import FIRST_RANGE
-from streamrec.storage.reading.stream import ResumingStream
-from streamrec.storage.resilience.hedging import FIRST_BYTE_FLOOR, Hedging
-from streamrec.storage.resilience.traffic import Traffic
+from streamrec.storage.connections import AdaptiveConcurrency, Connections
+from streamrec.storage.hedging import FIRST_BYTE_FLOOR, Hedging
+from streamrec.storage.parallel_stream import SLOW_REST, ParallelStream, RangeBuffer, open_parallel
+from streamrec.storage.range_plan import FIRST_RANGE
+from streamrec.storage.stream import ResumingStream
+from streamrec.storage.traffic import Traffic
 from streamrec.tfrecord import encode_records
 from tests.effort import draws
 from tests.servers.faults import NO_FAULTS, Faults

@@ -7,9 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec.storage.reading.adaptive_concurrency import MAX_CONNECTIONS, START, AdaptiveConcurrency
-from streamrec.storage.reading.connections import MOST_OPEN, PROOF_ALONE, PROOF_BESIDE, Connections, StreamShare
-from streamrec.storage.reading.range_plan import (
+from streamrec.storage.connections import (
+    MAX_CONNECTIONS,
+    MOST_OPEN,
+    PROOF_ALONE,
+    PROOF_BESIDE,
+    START,
+    AdaptiveConcurrency,
+    Connections,
+    StreamShare,
+)
+from streamrec.storage.range_plan import (
     FIRST_RANGE,
     LEAST_RANGE,
     MOST_RANGE,

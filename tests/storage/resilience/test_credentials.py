@@ -16,7 +16,7 @@ from google.auth.exceptions import RefreshError, TransportError
 
 from streamrec import PermissionDeniedError, TFRecordDataset, encode_records
 from streamrec.storage import RetryPolicy, Storages
-from streamrec.storage.resilience.credentials import Renewal
+from streamrec.storage.tasks import Renewal
 from tests.servers.objectstore import ObjectStore
 from tests.storage.contract import read_all
 from tests.storage.faultproxy import Fault, FaultProxy, Request

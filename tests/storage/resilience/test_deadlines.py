@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from streamrec.storage.resilience.deadlines import MovingDeadline, SharedTimer
+from streamrec.storage.hedging import MovingDeadline, SharedTimer
 
 
 @dataclass

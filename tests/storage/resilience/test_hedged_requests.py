@@ -1,4 +1,4 @@
-"""Requests for the same bytes that run against each other: `storage.resilience.hedged_requests`."""
+"""Requests for the same bytes that run against each other: `storage.hedging`."""
 
 import asyncio
 
@@ -7,11 +7,10 @@ import pytest
 from streamrec.errors import PermissionDeniedError, StorageError
 from streamrec.storage import RetryPolicy
 from streamrec.storage.backend import Body, ObjectInfo
-from streamrec.storage.reading.stream import ResumingStream
-from streamrec.storage.resilience.faults import Cause, TransientError
-from streamrec.storage.resilience.hedged_requests import HedgedRequests
-from streamrec.storage.resilience.hedging import FIRST_BYTE_FLOOR, Hedging
-from streamrec.storage.resilience.traffic import Traffic
+from streamrec.storage.faults import Cause, TransientError
+from streamrec.storage.hedging import FIRST_BYTE_FLOOR, HedgedRequests, Hedging
+from streamrec.storage.stream import ResumingStream
+from streamrec.storage.traffic import Traffic
 from tests.storage.reading.scattered import Scattered
 
 DATA = bytes(1000)

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from streamrec import TFRecordDataset, ThrottledError, encode_records
 from streamrec.storage import RetryPolicy, Storages
-from streamrec.storage.resilience.limiter import HOLD_CAP, LEAST_RATE, Limiter, RequestRate
-from streamrec.storage.resilience.traffic import Traffic
+from streamrec.storage.traffic import HOLD_CAP, LEAST_RATE, Limiter, RequestRate, Traffic
 from tests.effort import draws
 from tests.servers.objectstore import ObjectStore
 from tests.storage.contract import read_all

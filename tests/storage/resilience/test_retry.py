@@ -19,8 +19,7 @@ from streamrec.errors import (
 )
 from streamrec.storage import RetryPolicy
 from streamrec.storage.backend import ObjectInfo
-from streamrec.storage.reading.stream import stop_of
-from streamrec.storage.resilience.faults import (
+from streamrec.storage.faults import (
     Cause,
     TransientError,
     from_status,
@@ -28,7 +27,8 @@ from streamrec.storage.resilience.faults import (
     http_body_range,
     retry_after_seconds,
 )
-from streamrec.storage.resilience.retry import next_delay
+from streamrec.storage.retry import next_delay
+from streamrec.storage.stream import stop_of
 
 FAULT = TransientError(Cause.BROKEN, "reset")
 

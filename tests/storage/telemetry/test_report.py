@@ -9,8 +9,8 @@ import pytest
 
 from streamrec import TFRecordDataset, encode_records
 from streamrec.storage import RetryPolicy, Statistics, Storages
-from streamrec.storage.resilience.faults import Cause
-from streamrec.storage.telemetry.report import Reporter, lines
+from streamrec.storage.faults import Cause
+from streamrec.storage.statistics import Reporter, lines
 from tests.servers.faults import NO_FAULTS
 from tests.servers.objectstore import ObjectStore
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from streamrec import TFRecordDataset, encode_records, open_shard
 from streamrec.storage import RetryPolicy, Storages, collecting
-from streamrec.storage.reading.stream import ResumingStream
-from streamrec.storage.resilience.faults import Cause
-from streamrec.storage.telemetry.statistics import BOUNDS, Counts, Histogram, Statistics, Tally
+from streamrec.storage.faults import Cause
+from streamrec.storage.statistics import BOUNDS, Counts, Histogram, Statistics, Tally
+from streamrec.storage.stream import ResumingStream
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.objectstore import ObjectStore
 from tests.servers.real import Store

@@ -18,8 +18,8 @@ from streamrec.errors import IntegrityError, NotFoundError, ObjectChangedError, 
 from streamrec.kernels import crc32c
 from streamrec.storage import RetryPolicy, Storage, Storages
 from streamrec.storage.backend import Sent
-from streamrec.storage.backends.s3.checks import StoredPart, difference
-from streamrec.storage.uploads.part import encoded
+from streamrec.storage.backends.s3.uploads import StoredPart, difference
+from streamrec.storage.upload import encoded
 from tests.servers.real import Store
 from tests.storage.contract import read_all
 from tests.storage.faultproxy import Fault, FaultProxy, Request, status

@@ -10,7 +10,7 @@
   then the queue was too small to bridge a gap. An empty queue that never filled up would not be helped by a larger one.
 
 Source of the rule for `PrefetchDepth`: tf.data's prefetch autotuner (prefetch_autotuner.h); for `CallCount`: the knee
-of Jain and Ramakrishnan, as in storage/reading/adaptive_concurrency.py.
+of Jain and Ramakrishnan, as in storage/connections.py.
 """
 
 from __future__ import annotations

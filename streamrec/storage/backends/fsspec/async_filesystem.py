@@ -18,12 +18,11 @@ from fsspec.asyn import AsyncFileSystem
 
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
 from streamrec.storage.backends.fsspec import common
-from streamrec.storage.backends.fsspec.spooled_upload import SpooledUpload
-from streamrec.storage.backends.options import Source, build
-from streamrec.storage.backends.urls import temporary_name
-from streamrec.storage.globs import Glob
-from streamrec.storage.resilience.faults import Cause, TransientError
-from streamrec.storage.resilience.retry import RetryPolicy
+from streamrec.storage.backends.fsspec.common import SpooledUpload
+from streamrec.storage.faults import Cause, TransientError
+from streamrec.storage.options import Source, build
+from streamrec.storage.retry import RetryPolicy
+from streamrec.storage.urls import Glob, temporary_name
 
 __all__ = ["AsyncFsBackend", "connect"]
 

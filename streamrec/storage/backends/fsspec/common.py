@@ -1,18 +1,26 @@
-"""What the two backends for any other fsspec filesystem share: listings, versions, foreign exceptions.
+"""What the two backends for any other fsspec filesystem share: listings, versions, foreign exceptions, uploads.
 
 fsspec promises little about errors, so the rule is: what Python has a name for is final under that name,
 mistakes in calls (TypeError, ValueError, ...) are final, and the rest may pass and is tried again.
 
 Most filesystems cannot pin a version. It is compared when a body is opened, and again with its last bytes.
+
+These stores only take whole files: the parts of an upload are gathered in a local temporary file. It goes to a
+temporary name in the store; when it has the right size there, it is moved to its final one. Where the store moves in
+one step, so does the object appear. Memory is bounded by the parts, disk space by the object. A process that is
+killed leaves its temporary names: `.NAME.streamrec-*` in the store, which no listing shows, and `streamrec-*` among
+this machine's temporary files. Whether their writer lives is not known, so they are never removed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from ftplib import error_perm
 from tarfile import TarError
-from typing import Any, Final
+from typing import IO, Any, Final
 from zipfile import BadZipFile
 
 from fsspec import AbstractFileSystem
@@ -26,14 +34,14 @@ from streamrec.errors import (
     StorageError,
     UnsupportedOperationError,
 )
-from streamrec.storage.backend import ObjectInfo
-from streamrec.storage.backends.chained_urls import is_url, split_chain
-from streamrec.storage.backends.options import full_url, version_of
-from streamrec.storage.backends.urls import directory_advice
-from streamrec.storage.globs import Glob
-from streamrec.storage.resilience.faults import Cause, TransientError, changed, from_status, seam_of
+from streamrec.storage.backend import ObjectInfo, Sent
+from streamrec.storage.faults import Cause, TransientError, changed, from_status, seam_of
+from streamrec.storage.options import full_url, version_of
+from streamrec.storage.tasks import finish
+from streamrec.storage.urls import Glob, directory_advice, is_url, split_chain
 
 __all__ = [
+    "SpooledUpload",
     "check_size",
     "check_version",
     "check_writable",
@@ -222,3 +230,57 @@ def _status(error: Exception) -> int | None:
 
 
 seam = seam_of((Exception,), _translate)
+
+
+Deliver = Callable[[str, int], Awaitable[ObjectInfo]]
+
+
+class SpooledUpload:
+    """An upload by way of a local file.
+
+    Args:
+        file: A local temporary file, deleted when closed.
+        deliver: Puts the local file of that name and size into the store, under the final name; may be called
+            again.
+        discard: Removes what an unfinished `deliver` may have left in the store.
+    """
+
+    parallel = 1
+
+    def __init__(
+        self,
+        file: IO[bytes],
+        deliver: Deliver,
+        discard: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._file = file
+        self._deliver = deliver
+        self._discard = discard
+        self._delivering = False
+
+    @classmethod
+    async def start(cls, deliver: Deliver, discard: Callable[[], Awaitable[None]]) -> SpooledUpload:
+        """Makes the local file."""
+        return cls(await asyncio.to_thread(tempfile.NamedTemporaryFile, prefix="streamrec-"), deliver, discard)
+
+    async def put_part(self, index: int, offset: int, pieces: Sequence[memoryview], whole: Sent | None) -> None:
+        """Writes to the local file."""
+        await finish(asyncio.to_thread(self._write, offset, pieces))
+
+    async def complete(self, sent: Sent) -> ObjectInfo:
+        """Delivers the file."""
+        self._delivering = True
+        info = await self._deliver(self._file.name, sent.size)
+        await asyncio.to_thread(self._file.close)
+        return info
+
+    async def abort(self) -> None:
+        """Deletes the local file, and what may lie in the store."""
+        await asyncio.to_thread(self._file.close)
+        if self._delivering:
+            await self._discard()
+
+    def _write(self, offset: int, pieces: Sequence[memoryview]) -> None:
+        self._file.seek(offset)
+        self._file.writelines(pieces)
+        self._file.flush()

@@ -21,15 +21,13 @@ import anyio.to_thread
 import fsspec.core
 
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
-from streamrec.storage.backends.chained_urls import CACHES, protocol_of, split_chain
-from streamrec.storage.backends.fsspec import caches, common, ftp, sftp
-from streamrec.storage.backends.fsspec.spooled_upload import SpooledUpload
-from streamrec.storage.backends.options import Source
-from streamrec.storage.backends.urls import temporary_name
-from streamrec.storage.globs import Glob
-from streamrec.storage.resilience.faults import Cause, TransientError
-from streamrec.storage.resilience.retry import RetryPolicy
-from streamrec.storage.resilience.shield import in_thread, surely
+from streamrec.storage.backends.fsspec import common, repairs
+from streamrec.storage.backends.fsspec.common import SpooledUpload
+from streamrec.storage.faults import Cause, TransientError
+from streamrec.storage.options import Source
+from streamrec.storage.retry import RetryPolicy
+from streamrec.storage.tasks import in_thread, surely
+from streamrec.storage.urls import CACHES, Glob, protocol_of, split_chain, temporary_name
 
 __all__ = ["SyncFsBackend", "connect"]
 
@@ -38,7 +36,7 @@ T = TypeVar("T")
 BLOCK: Final = 1 << 20
 """Bytes of one read: below that the hop to the thread shows."""
 
-SHARED: Final = {"ftp", "git", "libarchive", "tar", *sftp.PROTOCOLS}
+SHARED: Final = {"ftp", "git", "libarchive", "tar", *repairs.SFTP}
 """Filesystems that bear one call at a time."""
 
 
@@ -48,7 +46,7 @@ async def connect(source: Source, policy: RetryPolicy) -> SyncFsBackend:
         return SyncFsBackend(source.filesystem)
     options = {name: dict(value) if isinstance(value, dict) else value for name, value in source.options.items()}
     options["skip_instance_cache"] = True
-    if protocol_of(source.url) not in sftp.PROTOCOLS:  # it hands this on to a client that does not know it
+    if protocol_of(source.url) not in repairs.SFTP:  # it hands this on to a client that does not know it
         options["use_listings_cache"] = False
     with common.seam(source.url):
         filesystem, _ = await _in_thread(lambda: fsspec.core.url_to_fs(common.root_of(source.url), **options))
@@ -78,7 +76,7 @@ class SyncFsBackend:
     def __init__(self, filesystem: fsspec.AbstractFileSystem, ours: bool = False) -> None:
         self._fs = filesystem
         self._ours = ours
-        ftp.mend(filesystem)
+        repairs.mend(filesystem)
         self._lock = threading.RLock() if _is_shared(filesystem) else None
         self._opening: WeakValueDictionary[str, _Lock] = WeakValueDictionary()
 
@@ -87,7 +85,7 @@ class SyncFsBackend:
     ) -> tuple[Sequence[ObjectInfo], str | None]:
         """All of them on one page."""
         with common.seam(prefix):
-            root = self._name(common.parent(prefix)) or ("/" if protocol_of(prefix) in sftp.PROTOCOLS else "")
+            root = self._name(common.parent(prefix)) or ("/" if protocol_of(prefix) in repairs.SFTP else "")
             return await self.call(lambda: self._find(prefix, root, glob)), None
 
     async def stat(self, path: str) -> ObjectInfo:
@@ -166,13 +164,11 @@ class SyncFsBackend:
     async def aclose(self) -> None:
         """Most have nothing to close."""
         if self._ours:
-            ftp.close(self._fs)
-            sftp.close(self._fs)
+            repairs.close(self._fs)
 
     def _find(self, prefix: str, root: str, glob: Glob | None) -> list[ObjectInfo]:
-        ftp.wake(self._fs)
-        sftp.wake(self._fs)
-        if not common.lists_directories(caches.below(self._fs)):
+        repairs.connect_again(self._fs)
+        if not common.lists_directories(repairs.below(self._fs)):
             try:
                 return common.infos_of(prefix, self._fs.find(root, detail=True))
             except FileNotFoundError:
@@ -188,15 +184,13 @@ class SyncFsBackend:
         return found
 
     def _info(self, name: str) -> Any:
-        ftp.wake(self._fs)
-        sftp.wake(self._fs)
+        repairs.connect_again(self._fs)
         self._fs.invalidate_cache(self._fs._parent(name))
-        return caches.below(self._fs).info(name)  # a filecache lists the directory, which a web server may refuse
+        return repairs.below(self._fs).info(name)  # a filecache lists the directory, which a web server may refuse
 
     def _open_file(self, name: str, start: int, size: int | None) -> _File:
-        ftp.wake(self._fs)
-        sftp.wake(self._fs)
-        with self._opening.setdefault(name, _Lock()), caches.whole(self._fs, name, size):
+        repairs.connect_again(self._fs)
+        with self._opening.setdefault(name, _Lock()), repairs.whole(self._fs, name, size):
             return _File(self._fs.open(name, "rb"), start, self._lock)
 
     def _name(self, path: str) -> str:

@@ -11,22 +11,20 @@ that is an ObjectChangedError.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 import aiohttp
 from gcsfs import GCSFileSystem as EverySize
 from gcsfs.core import GCSFileSystem
-from yarl import URL
 
 from streamrec.errors import NotFoundError
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
-from streamrec.storage.backends.gcs.credentials import GcsCredentials, check_token
-from streamrec.storage.backends.gcs.responses import check, info_in, read_json, resource
+from streamrec.storage.backends.gcs.api import GcsApi, check, check_token, info_in, resource
 from streamrec.storage.backends.gcs.uploads import GcsUpload
-from streamrec.storage.backends.http.pieces_body import PiecesBody
 from streamrec.storage.backends.http.responses import (
+    BUFFERED_BODIES,
     AiohttpBody,
     client_timeout,
     range_header,
@@ -34,13 +32,10 @@ from streamrec.storage.backends.http.responses import (
     session_settings,
     size_in,
 )
-from streamrec.storage.backends.http.take_over import BUFFERED_BODIES
-from streamrec.storage.backends.option_names import OF_EVERY_FILESYSTEM, check_endpoint, check_names, parameters_of
-from streamrec.storage.backends.options import Source, build
-from streamrec.storage.backends.urls import split_prefix
-from streamrec.storage.globs import Glob
-from streamrec.storage.resilience.faults import Cause, TransientError, changed
-from streamrec.storage.resilience.retry import RetryPolicy
+from streamrec.storage.faults import Cause, TransientError, changed
+from streamrec.storage.options import OF_EVERY_FILESYSTEM, Source, build, check_endpoint, check_names, parameters_of
+from streamrec.storage.retry import RetryPolicy
+from streamrec.storage.urls import Glob, split_prefix
 
 __all__ = ["GcsBackend", "connect"]
 
@@ -78,9 +73,7 @@ class GcsBackend:
     compares_first = False
 
     def __init__(self, filesystem: GCSFileSystem, timeout: aiohttp.ClientTimeout) -> None:
-        self._fs = filesystem
-        self._timeout = timeout
-        self._credentials = GcsCredentials(filesystem)
+        self._api = GcsApi(filesystem, timeout)
         self.fast_paths = (BUFFERED_BODIES,)
 
     async def list_page(
@@ -89,7 +82,7 @@ class GcsBackend:
         """One page of up to 1,000 names; directory markers are left out."""
         scheme, bucket, key = split_prefix(prefix)
         query = {"prefix": key, "fields": _LISTED, "maxResults": "1000", "pageToken": token}
-        page = await self._json(prefix, "GET", f"/storage/v1/b/{quote(bucket, safe='')}/o", query)
+        page = await self._api.json(prefix, "GET", f"/storage/v1/b/{quote(bucket, safe='')}/o", query)
         infos = [
             ObjectInfo(f"{scheme}://{bucket}/{item['name']}", int(item["size"]), str(item["generation"]))
             for item in page.get("items", ())
@@ -100,17 +93,15 @@ class GcsBackend:
 
     async def stat(self, path: str) -> ObjectInfo:
         """The object's metadata."""
-        return info_in(path, await self.metadata(path))
-
-    async def metadata(self, path: str) -> dict[str, Any]:
-        """The object's resource, as the JSON API has it."""
-        return await self._json(path, "GET", "/storage/v1" + resource(path))
+        return info_in(path, await self._api.metadata(path))
 
     async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
         """A streamed GET."""
         query = {"alt": "media", "generation": version}
         with seam(path, start, end):
-            answer = await self.send("GET", "/download/storage/v1" + resource(path), query, range_header(start, end))
+            answer = await self._api.send(
+                "GET", "/download/storage/v1" + resource(path), query, range_header(start, end)
+            )
         try:
             if answer.status == 416:
                 return await self._past_the_end(path, start)
@@ -127,85 +118,31 @@ class GcsBackend:
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
         """Begins nothing yet: an object of one part needs no resumable upload."""
-        upload = GcsUpload(self, path, overwrite)
+        upload = GcsUpload(self._api, path, overwrite)
         await upload.prepare()
         return upload
 
     @property
     def endpoint(self) -> str:
         """The URL of the store."""
-        return str(self._fs._location)
+        return self._api.endpoint
 
     async def copy(self, source: str, target: str) -> None:
         """A rewrite; several requests for a large object that goes to another kind of storage."""
         place = "/storage/v1" + resource(source) + "/rewriteTo" + resource(target)
         answer: dict[str, Any] = {}
         while not answer.get("done"):
-            answer = await self._json(target, "POST", place, {"rewriteToken": answer.get("rewriteToken")})
+            answer = await self._api.json(target, "POST", place, {"rewriteToken": answer.get("rewriteToken")})
 
     async def remove(self, path: str) -> None:
         """A DELETE."""
         with seam(path):
-            async with await self.send("DELETE", "/storage/v1" + resource(path)) as answer:
+            async with await self._api.send("DELETE", "/storage/v1" + resource(path)) as answer:
                 await check(answer, path)
 
     async def aclose(self) -> None:
         """Closes the session."""
-        await self._credentials.renewal.aclose()
-        await self._fs.session.close()
-
-    async def send(
-        self,
-        method: str,
-        place: str,
-        query: Mapping[str, str | None] | None = None,
-        headers: Mapping[str, str] | None = None,
-        body: Sequence[memoryview] | None = None,
-    ) -> aiohttp.ClientResponse:
-        """Sends one request; the head of the answer has arrived when this returns. The caller closes it.
-
-        A token that is refused before its time is renewed once, and the request sent once more.
-
-        Args:
-            method: The HTTP method.
-            place: The path below the endpoint, percent-encoded; or a full URL.
-            query: Parameters; those that are None are left out.
-            headers: Headers besides the usual ones.
-            body: What to send, in pieces, or None.
-        """
-        parameters = urlencode(self._fs._get_params(dict(query or {})), quote_via=quote)
-        url = place if "://" in place else self._fs._location + place
-        url += ("&" if "?" in url else "?") + parameters if parameters else ""
-        generation = self._credentials.renewal.generation
-        answer = await self._send(method, url, headers, body)
-        if answer.status == 401 and self._credentials.renewable:
-            answer.close()
-            await self._credentials.renewal.since(generation)
-            answer = await self._send(method, url, headers, body)
-        return answer
-
-    async def _send(
-        self, method: str, url: str, headers: Mapping[str, str] | None, body: Sequence[memoryview] | None
-    ) -> aiohttp.ClientResponse:
-        target = URL(url, encoded=True)
-        ours = target.origin() == URL(self._fs._location).origin()  # an upload's session may be on another host
-        own = await self._credentials.headers() if ours else {}
-        return await self._fs._session.request(  # type: ignore[no-any-return]
-            method,
-            target,
-            headers={"Accept-Encoding": "gzip", **own, **(headers or {})},
-            data=None if body is None else PiecesBody(body),
-            timeout=self._timeout,
-            allow_redirects=False,  # 308 means something else here
-        )
-
-    async def _json(
-        self, path: str, method: str, place: str, query: Mapping[str, str | None] | None = None
-    ) -> dict[str, Any]:
-        with seam(path):
-            async with await self.send(method, place, query) as answer:
-                await check(answer, path)
-                return await read_json(answer)
+        await self._api.aclose()
 
     async def _past_the_end(self, path: str, start: int) -> Body:
         info = await self.stat(path)

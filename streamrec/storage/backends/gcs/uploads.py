@@ -20,59 +20,40 @@ import json
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import quote
-
-import aiohttp
 
 from streamrec.errors import IntegrityError, NotFoundError, ObjectChangedError, StorageError
 from streamrec.storage.backend import ObjectInfo, Sent
-from streamrec.storage.backends.gcs.responses import check, info_in, read_json, resource
+from streamrec.storage.backends.gcs.api import GcsApi, check, info_in, read_json, resource
 from streamrec.storage.backends.http.pieces_body import between
 from streamrec.storage.backends.http.responses import seam
-from streamrec.storage.backends.urls import split_object
-from streamrec.storage.resilience.faults import exists
-from streamrec.storage.resilience.shield import finish
-from streamrec.storage.uploads.part import encoded
+from streamrec.storage.faults import exists
+from streamrec.storage.tasks import finish
+from streamrec.storage.upload import encoded
+from streamrec.storage.urls import split_object
 
-__all__ = ["Client", "GcsUpload"]
+__all__ = ["GcsUpload"]
 
 MARK: Final = "streamrec-upload"
 Pieces = Sequence[memoryview]
 _RESUME: Final = 308  # "Resume Incomplete": more bytes are wanted
 
 
-class Client(Protocol):
-    """What sends requests: GcsBackend."""
-
-    async def send(
-        self,
-        method: str,
-        place: str,
-        query: Mapping[str, str | None] | None = None,
-        headers: Mapping[str, str] | None = None,
-        body: Pieces | None = None,
-    ) -> aiohttp.ClientResponse:
-        """Sends one request; the caller closes the answer."""
-
-    async def metadata(self, path: str) -> dict[str, Any]:
-        """The object's resource."""
-
-
 class GcsUpload:
     """One upload under way.
 
     Args:
-        client: What sends requests.
+        api: What sends requests.
         path: The object's URL.
         overwrite: Whether an object of this name is replaced.
     """
 
     parallel = 1
 
-    def __init__(self, client: Client, path: str, overwrite: bool) -> None:
+    def __init__(self, api: GcsApi, path: str, overwrite: bool) -> None:
         bucket, self._key = split_object(path)
-        self._client = client
+        self._api = api
         self._path = path
         self._overwrite = overwrite
         self._mark = None if overwrite else secrets.token_hex(16)
@@ -115,7 +96,7 @@ class GcsUpload:
         self._only = None
         if self._session is not None:
             with seam(self._path):
-                async with await self._client.send("DELETE", self._session) as answer:
+                async with await self._api.send("DELETE", self._session) as answer:
                     if answer.status not in (404, 410, 499):  # 499 is the answer to a cancelled upload
                         await check(answer, self._path)
             self._session = None
@@ -129,7 +110,7 @@ class GcsUpload:
         body = _related(boundary, metadata, pieces)
         try:
             with seam(self._path):
-                async with await self._client.send("POST", self._place, query, headers, body) as answer:
+                async with await self._api.send("POST", self._place, query, headers, body) as answer:
                     await check(answer, self._path)
                     self._done = await read_json(answer)
         except ObjectChangedError as error:  # a 412 can only mean ifGenerationMatch=0 here
@@ -143,7 +124,7 @@ class GcsUpload:
         headers = {"X-Upload-Content-Type": "application/octet-stream", "Content-Type": "application/json"}
         body = [memoryview(json.dumps(self._resource()).encode())]
         with self._taken(), seam(self._path):
-            async with await self._client.send("POST", self._place, query, headers, body) as answer:
+            async with await self._api.send("POST", self._place, query, headers, body) as answer:
                 await check(answer, self._path)
                 self._session = answer.headers["Location"]
 
@@ -186,7 +167,7 @@ class GcsUpload:
         """
         assert self._session is not None
         with self._taken(), seam(self._path):
-            async with await self._client.send("POST", self._session, None, headers, pieces) as answer:
+            async with await self._api.send("POST", self._session, None, headers, pieces) as answer:
                 if answer.status == _RESUME:
                     stored = answer.headers.get("Range", "")  # none: nothing yet
                     return int(stored.rpartition("-")[2]) + 1 if stored else 0
@@ -196,7 +177,7 @@ class GcsUpload:
 
     async def _there(self) -> dict[str, Any] | None:
         try:
-            return await self._client.metadata(self._path)
+            return await self._api.metadata(self._path)
         except NotFoundError:
             return None
 
@@ -204,7 +185,7 @@ class GcsUpload:
         """Removes what we made; gone or replaced is fine."""
         place = "/storage/v1" + resource(self._path)
         with suppress(NotFoundError, ObjectChangedError), seam(self._path):
-            async with await self._client.send("DELETE", place, {"ifGenerationMatch": generation}) as answer:
+            async with await self._api.send("DELETE", place, {"ifGenerationMatch": generation}) as answer:
                 await check(answer, self._path)
 
     def _resource(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from yarl import URL
 from streamrec.errors import StorageError, UnsupportedOperationError
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
 from streamrec.storage.backends.http.responses import (
+    BUFFERED_BODIES,
     AiohttpBody,
     check_answer,
     client_timeout,
@@ -27,12 +28,10 @@ from streamrec.storage.backends.http.responses import (
     session_settings,
     size_in,
 )
-from streamrec.storage.backends.http.take_over import BUFFERED_BODIES
-from streamrec.storage.backends.option_names import OF_EVERY_FILESYSTEM, check_names, parameters_of
-from streamrec.storage.backends.options import Source, build
-from streamrec.storage.globs import Glob
-from streamrec.storage.resilience.faults import Cause, TransientError, changed
-from streamrec.storage.resilience.retry import RetryPolicy
+from streamrec.storage.faults import Cause, TransientError, changed
+from streamrec.storage.options import OF_EVERY_FILESYSTEM, Source, build, check_names, parameters_of
+from streamrec.storage.retry import RetryPolicy
+from streamrec.storage.urls import Glob
 
 __all__ = ["HttpBackend", "connect"]
 

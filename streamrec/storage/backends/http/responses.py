@@ -2,21 +2,30 @@
 
 Cost matters here, it is the hot path of all reading: one await per chunk, no joining of chunks, one copy
 into the caller's buffer. What did not fit is kept as a view, not copied again.
+
+The rest of a large body is received past aiohttp (`take_over`):
+- Only a plain body of known length is taken over, when aiohttp holds none of it any more, and when at least
+  `LEAST` bytes are left.
+- After its last byte the connection is aiohttp's again, which keeps it for the next request.
+- It is a `FastPath`: where it fails (under uvloop, say), aiohttp reads on by itself.
 """
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import aiohttp
 
 from streamrec.errors import StorageError
-from streamrec.storage.backend import ObjectInfo
-from streamrec.storage.backends.http.take_over import take_over
-from streamrec.storage.resilience.faults import (
+from streamrec.storage.backend import FastPath, ObjectInfo
+from streamrec.storage.backends.http.buffered_body import BufferedBody
+from streamrec.storage.backends.http.tls_body import ALL, TLSBody, take_over_tls
+from streamrec.storage.faults import (
     Cause,
     TransientError,
     from_status,
@@ -25,9 +34,10 @@ from streamrec.storage.resilience.faults import (
     seam_of,
     too_many_files,
 )
-from streamrec.storage.resilience.retry import RetryPolicy
+from streamrec.storage.retry import RetryPolicy
 
 __all__ = [
+    "BUFFERED_BODIES",
     "AiohttpBody",
     "check_answer",
     "client_timeout",
@@ -35,8 +45,62 @@ __all__ = [
     "seam",
     "session_settings",
     "size_in",
+    "take_over",
     "translate",
 ]
+
+LEAST: Final = 1 << 20
+"""Bytes that must be left for a body to be taken over."""
+
+BUFFERED_BODIES: Final = FastPath("receiving bodies past aiohttp (streamrec.storage.backends.http.responses)")
+
+
+def take_over(response: aiohttp.ClientResponse, remaining: int) -> BufferedBody | TLSBody | None:
+    """Takes a response's connection over, if that is worth it and safe; None where it is not.
+
+    Args:
+        response: A response whose `content` was drained a moment ago.
+        remaining: Bytes of its body that have not come yet.
+    """
+    if remaining < LEAST or not BUFFERED_BODIES.is_open(ALL):
+        return None
+    try:
+        return _taken(response, remaining)
+    except OSError:  # no descriptor is left, or the connection is gone: the next one may be had
+        return None
+    except Exception as error:
+        BUFFERED_BODIES.leave(ALL, error)
+        return None
+
+
+def _taken(response: aiohttp.ClientResponse, remaining: int) -> BufferedBody | TLSBody | None:
+    connection = response.connection
+    if connection is None or connection.transport is None:
+        return None
+    transport, handler = connection.transport, connection.protocol
+    held = getattr(handler, "_tail", b"")
+    if not isinstance(transport, asyncio.Transport):
+        raise AttributeError(f"a {type(transport).__name__} is no transport of asyncio's own: another event loop runs")
+    if handler is None or held or not transport.is_reading():
+        return None
+    finish = partial(_give_to_the_pool, response, transport)
+    if transport.get_extra_info("sslcontext") is not None:
+        return take_over_tls(transport, remaining, finish, BUFFERED_BODIES)
+    buffered = BufferedBody(transport, handler, remaining, finish)
+    transport.pause_reading()
+    transport.set_protocol(buffered)
+    return buffered
+
+
+def _give_to_the_pool(response: aiohttp.ClientResponse, transport: asyncio.Transport) -> None:
+    """Tells aiohttp that the body is whole: it keeps the connection for the next request, if the server does."""
+    try:
+        response.content.feed_eof()
+        if not transport.is_closing() and not transport.is_reading():
+            transport.resume_reading()  # so that a server that ends it is heard
+    except Exception as error:
+        BUFFERED_BODIES.leave(ALL, error)
+
 
 NO_URL = (aiohttp.InvalidURL, getattr(aiohttp, "NonHttpUrlClientError", aiohttp.InvalidURL))
 """What aiohttp says of a URL that it cannot fetch; the second came with 3.10."""

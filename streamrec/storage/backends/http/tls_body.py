@@ -24,7 +24,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from streamrec.storage.backends.fast_path import FastPath
+from streamrec.storage.backend import FastPath
 from streamrec.storage.backends.http.buffered_body import GATHER, LINGER
 from streamrec.storage.backends.http.openssl import RecordReader, SocketReader, decipher
 

@@ -1,16 +1,17 @@
 """Local files, through aiofiles: unbuffered, straight into the caller's buffer.
 
-What lies in the page cache is read at once, on the loop: Linux can be asked not to wait (RWF_NOWAIT), and
-copying a megabyte takes less than the hop to a thread. Many bodies take turns of the loop, so that what else
-is on it goes on between them. What is not in the cache is read in a thread, as much as the caller's buffer
-takes. A thread that reads cannot be stopped, so a cancelled `readinto` waits for it: nobody writes into a
-buffer that its owner believes to be free. What is short is read in the thread that opens the file (`short_files.py`).
+What is in the page cache is read at once, on the loop: Linux can be asked not to wait (RWF_NOWAIT), and
+copying a megabyte takes less than the hop to a thread. Many bodies take turns of the loop (`FairScheduler`), so that
+other work goes on between them. What is not in the cache is read in a thread, as much as the caller's buffer
+takes. A thread that reads cannot be stopped, so a cancelled `readinto` waits for it: no thread writes into a
+buffer that its owner believes to be free. What is short is read in the thread that opens the file, one or many at a
+time: of thousands of small shards, going to a thread and back is most of what each costs.
 
 Uploads go to a temporary name in the same directory (`temporary_files.py`) and are put in place by fsync, rename (or
 a hard link, which never replaces), fsync of the directory. A process that is killed leaves the temporary file,
 which no listing shows; the next upload to the same name removes it.
 
-What is no plain file is read and written by `special_files.py`. Paths are plain, or `file://` or `local://` URLs;
+What is not a plain file is read and written by `special_files.py`. Paths are plain, or `file://` or `local://` URLs;
 listings come in the style that was asked for.
 """
 
@@ -20,9 +21,11 @@ import asyncio
 import errno
 import io
 import os
-import re
+import stat
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -37,9 +40,7 @@ from streamrec.errors import (
     UnsupportedOperationError,
 )
 from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink, Sent, ShortObject
-from streamrec.storage.backends.local.fair_scheduling import FairScheduler
-from streamrec.storage.backends.local.short_files import ShortFile, read_all, read_if_short
-from streamrec.storage.backends.local.special_files import DirectUpload, SpecialBody, is_special, is_unsized
+from streamrec.storage.backends.local.special_files import DirectUpload, SpecialBody, is_unsized
 from streamrec.storage.backends.local.temporary_files import (
     copy_file,
     create_temporary,
@@ -48,17 +49,89 @@ from streamrec.storage.backends.local.temporary_files import (
     remove_abandoned,
     sync_directory,
 )
-from streamrec.storage.backends.options import Source
-from streamrec.storage.backends.urls import directory_advice
-from streamrec.storage.globs import Glob
-from streamrec.storage.resilience.faults import changed, exists, seam_of, too_many_files
-from streamrec.storage.resilience.retry import RetryPolicy
-from streamrec.storage.resilience.shield import finish, in_thread, surely
+from streamrec.storage.faults import changed, exists, seam_of, too_many_files
+from streamrec.storage.identity import is_special
+from streamrec.storage.options import Source
+from streamrec.storage.retry import RetryPolicy
+from streamrec.storage.tasks import finish, in_thread, surely
+from streamrec.storage.urls import Glob, directory_advice, local_name, local_path, strip_scheme
 
-__all__ = ["LocalBackend", "connect"]
+__all__ = ["SHORT_BYTES", "FairScheduler", "LocalBackend", "ShortFile", "connect", "read_all", "read_if_short"]
 
 
-_SCHEME: Final = re.compile(r"(?:file|local)://(?:localhost(?=/))?", re.IGNORECASE)
+class FairScheduler:
+    """A line for one loop; who comes first goes first."""
+
+    def __init__(self) -> None:
+        self._taken = False
+        self._line: deque[asyncio.Future[None]] = deque()
+
+    async def take(self) -> None:
+        """Waits for a turn of the loop that nobody has; at once where that is this one."""
+        loop = asyncio.get_running_loop()
+        if self._taken:
+            place = loop.create_future()
+            self._line.append(place)
+            try:
+                await place
+            except asyncio.CancelledError:
+                if not place.cancelled():
+                    self._next()
+                raise
+        self._taken = True
+        loop.call_soon(self._next)
+
+    def _next(self) -> None:
+        """The turn is over, or not wanted any more: the next in line has it."""
+        while self._line:
+            place = self._line.popleft()
+            if not place.done():
+                place.set_result(None)
+                return
+        self._taken = False
+
+
+SHORT_BYTES: Final = 256 << 10
+"""What is no longer than this is read while the file is opened."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShortFile:
+    """What was asked for of a file, all of it, and what the file was."""
+
+    data: bytes
+    stat: os.stat_result
+
+
+def read_if_short(file: int, start: int, end: int | None) -> ShortFile | None:
+    """What an open file has from `start` to `end`; None where that is long, or nothing, or somebody writes to it."""
+    before = os.fstat(file)
+    count = (before.st_size if end is None else min(end, before.st_size)) - start
+    if not 0 < count <= SHORT_BYTES:
+        return None
+    data = os.pread(file, count, start)
+    after = os.fstat(file)
+    if len(data) < count or (before.st_mtime_ns, before.st_size) != (after.st_mtime_ns, after.st_size):
+        return None
+    return ShortFile(data, before)
+
+
+def read_all(names: Sequence[str]) -> list[ShortFile | None]:
+    """Each file, whole; None for what is not short and plain, or cannot be read."""
+    return [_whole(name) for name in names]
+
+
+def _whole(name: str) -> ShortFile | None:
+    try:
+        if not stat.S_ISREG(os.stat(name).st_mode):  # a pipe's writer would notice that it is opened
+            return None
+        file = os.open(name, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        try:
+            return read_if_short(file, 0, None)
+        finally:
+            os.close(file)
+    except OSError:
+        return None
 
 
 async def connect(source: Source, policy: RetryPolicy) -> LocalBackend:
@@ -302,28 +375,6 @@ async def _close(file: Any) -> None:
     await surely(file._file.close)
 
 
-def local_path(url: str) -> Path:
-    """The path of a plain path, or a file:// or local:// URL; one that begins with `~` lies in a home directory.
-
-    What follows the scheme is the path, byte for byte: nothing in it is decoded or cut.
-
-    >>> str(local_path("file:///data/a%20b#1?")), str(local_path("file://localhost/data/a"))
-    ('/data/a%20b#1?', '/data/a')
-    """
-    return Path(local_name(url))
-
-
-def local_name(url: str) -> str:
-    """The same as a string, as it was written."""
-    return os.path.expanduser(_named(url))
-
-
-def _named(url: str) -> str:
-    """A path as it was written, without the scheme."""
-    scheme = _SCHEME.match(url)
-    return url if scheme is None else url[scheme.end() :]
-
-
 def _resolved(url: str) -> Path:
     return Path(os.path.realpath(local_path(url)))
 
@@ -403,7 +454,7 @@ def _info(path: str, stat: os.stat_result | None) -> ObjectInfo:
 
 def _list(prefix: str, glob: Glob | None) -> list[ObjectInfo]:
     """All files whose path begins with the prefix; of these, the ones that a glob wants."""
-    named = _named(prefix)
+    named = strip_scheme(prefix)
     wanted = os.path.expanduser(named) if "/" in named else named  # the "~" of "~*" is the beginning of a name
     head = prefix.removesuffix(named) + named
 

@@ -17,22 +17,11 @@ from pathlib import Path
 
 from streamrec.errors import StorageError
 from streamrec.storage.backend import ObjectInfo, Sent
-from streamrec.storage.resilience.shield import finish, in_thread, surely
+from streamrec.storage.tasks import finish, in_thread, surely
 
 MOST_BYTES = 1 << 20
 
-__all__ = ["DirectUpload", "SpecialBody", "is_special", "is_unsized"]
-
-
-def is_special(path: Path) -> bool:
-    """Whether a path leads to something that is no plain file and no directory, or to an open file by its number."""
-    try:
-        mode = path.stat().st_mode
-    except OSError:
-        return False
-    if stat.S_ISREG(mode):
-        return str(path).startswith(("/dev/std", "/dev/fd/", "/proc/"))
-    return not stat.S_ISDIR(mode)
+__all__ = ["DirectUpload", "SpecialBody", "is_unsized"]
 
 
 def is_unsized(number: int) -> bool:

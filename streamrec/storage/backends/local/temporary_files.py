@@ -19,7 +19,7 @@ import zlib
 from contextlib import suppress
 from pathlib import Path
 
-from streamrec.storage.backends.urls import staged_for, temporary_name, temporary_prefix
+from streamrec.storage.urls import staged_for, temporary_name, temporary_prefix
 
 __all__ = [
     "copy_file",

@@ -28,22 +28,18 @@ from s3fs import S3FileSystem
 
 from streamrec.display import display_name
 from streamrec.errors import StorageError, UnsupportedOperationError
-from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
-from streamrec.storage.backends.fast_path import FastPath
+from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, FastPath, ObjectInfo, PartSink
 from streamrec.storage.backends.http import responses as http_body
-from streamrec.storage.backends.http.take_over import BUFFERED_BODIES
-from streamrec.storage.backends.option_names import OF_EVERY_FILESYSTEM, check_endpoint, check_names, parameters_of
-from streamrec.storage.backends.options import Source, build
-from streamrec.storage.backends.s3.bodies import Bodies
+from streamrec.storage.backends.http.responses import BUFFERED_BODIES
 from streamrec.storage.backends.s3.credentials import watch_credentials
 from streamrec.storage.backends.s3.errors import PastTheEndError, seam
 from streamrec.storage.backends.s3.repeated_gets import RepeatedGets, Response
-from streamrec.storage.backends.s3.uploads import S3Upload, UnfinishedUploads
-from streamrec.storage.backends.urls import split_object, split_prefix
-from streamrec.storage.globs import Glob
-from streamrec.storage.resilience.credentials import Renewal
-from streamrec.storage.resilience.faults import Cause, TransientError, changed, http_body_range
-from streamrec.storage.resilience.retry import RetryPolicy
+from streamrec.storage.backends.s3.uploads import Bodies, S3Upload, UnfinishedUploads
+from streamrec.storage.faults import Cause, TransientError, changed, http_body_range
+from streamrec.storage.options import OF_EVERY_FILESYSTEM, Source, build, check_endpoint, check_names, parameters_of
+from streamrec.storage.retry import RetryPolicy
+from streamrec.storage.tasks import Renewal
+from streamrec.storage.urls import Glob, split_object, split_prefix
 
 __all__ = ["S3Backend", "connect"]
 

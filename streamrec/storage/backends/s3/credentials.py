@@ -21,7 +21,7 @@ from botocore.credentials import Credentials, RefreshableCredentials
 from botocore.exceptions import BotoCoreError, CredentialRetrievalError
 from s3fs import S3FileSystem
 
-from streamrec.storage.resilience.credentials import Renewal
+from streamrec.storage.tasks import Renewal
 
 __all__ = ["EXPIRED", "renewed", "watch_credentials"]
 

@@ -13,7 +13,7 @@ from botocore.parsers import ResponseParserError
 
 from streamrec.errors import PermissionDeniedError, StorageError, UnsupportedOperationError, UploadEndedError
 from streamrec.storage.backends.http import responses as http_body
-from streamrec.storage.resilience.faults import Cause, TransientError, from_status, retry_after_seconds, seam_of
+from streamrec.storage.faults import Cause, TransientError, from_status, retry_after_seconds, seam_of
 
 __all__ = [
     "BadDigestError",

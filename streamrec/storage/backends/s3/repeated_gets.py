@@ -7,7 +7,7 @@ Small shards and ranges are many requests, so it matters: this way costs a third
 Rules:
 - The client sends the first GET of a bucket. What it sent is noted as it leaves (botocore's `before-send`): URL up to
   the key, headers, where and how it was signed. Further objects are asked for in the same way.
-- It is a fast path (`fast_path.py`): where it fails, or the store refuses what it asked for and then answers the
+- It is a `FastPath`: where it fails, or the store refuses what it asked for and then answers the
   client itself, the bucket is left to the client for good. Before any of these requests was answered well, each error
   may be due to it, unless the store is busy; later only those that are not about the object.
 - The client's own signer signs each further request, and its own HTTP session sends it: credentials that are renewed,
@@ -29,10 +29,10 @@ from botocore.awsrequest import AWSRequest
 from botocore.exceptions import ClientError
 from s3fs import S3FileSystem
 
-from streamrec.storage.backends.fast_path import FastPath
+from streamrec.storage.backend import FastPath
 from streamrec.storage.backends.s3.credentials import EXPIRED, renewed
 from streamrec.storage.backends.s3.errors import is_of_the_network, is_of_the_object, is_of_the_store
-from streamrec.storage.resilience.credentials import Renewal
+from streamrec.storage.tasks import Renewal
 
 __all__ = ["RepeatedGets", "Response"]
 

@@ -3,32 +3,48 @@
 * Each part brings its CRC32C, and the store refuses one that arrives damaged; it is sent again. The whole
   object's size and CRC32C go with the completion, so a store that can (`FULL_OBJECT` checksums: AWS, SeaweedFS)
   refuses before anything is visible. Afterwards a HEAD is compared with what was sent: size, and the best that
-  the store tells of CRC32C (whole, or composed of the parts') and etag (`difference`).
-  That is a HEAD for each object, beside the listing that the last rule but one needs.
+  the store tells of CRC32C and etag (`difference`). That is a HEAD for each object, beside the listing that the last
+  rule but one needs.
+* The checksum of a multipart upload is that of the whole (`FULL_OBJECT`), or that of its parts' checksums
+  (`COMPOSITE`, ends in "-" and the number of parts); its etag is the MD5 of its parts' MD5s where the store's etags
+  are MD5s. They need not be: not where the store encrypts with other keys than its own, and some stores make them up.
+  So etags are believed only where the first part's was seen to be its MD5. Source: "Checking object integrity in
+  Amazon S3", Amazon S3 User Guide.
 * What differs is deleted, under its etag, so that nothing else is; then it is an IntegrityError. An object that is to
-  be replaced stays until then: see `uploads/staged_sink.py`.
+  be replaced stays until then: see `storage/upload.py`.
 * An answer that is lost leaves a doubt. The request is made again, and where it fails because the first one had
   succeeded, the object tells: if it is what was sent, it is ours. In doubt nothing is deleted.
-* **The last to begin wins.** S3 tells nothing of a multipart upload but its key, so nobody can see whether its
-  writer lives. Whoever begins an upload aborts all unfinished ones to *that very key*: those of killed writers,
-  so that they can run again, and that of a writer who still lives, whose next request then fails and says why.
+* **The last to begin wins.** S3 tells nothing of a multipart upload but its key, so a writer cannot see whether another
+  one lives. A writer that begins an upload aborts all unfinished ones to *that very key*: those of killed writers,
+  so that they can run again, and that of a writer that still lives, whose next request then fails and says why.
   Two that begin in the same moment may both go on; the object is that of the last to complete, whole. Uploads
   to other keys are left alone.
 * Only where there is none (`overwrite=False`): `If-None-Match: *` on the last request. AWS and SeaweedFS keep it.
   Such an object carries a mark of its upload (metadata `streamrec-upload`), so that after a lost answer a
   writer knows its own object from an equal one. (aiohttp sends a PUT again by itself where a connection that
   was used before breaks, so a first attempt may be a second one.)
+* Bodies are sent from the pieces that they are made of (`http/pieces_body.py`). That the client hands a body of ours to
+  aiohttp as it is, is a detail of its own, so this is a `FastPath`. The BytesIO that the client's users send replaces
+  it for a body that is sent again, whatever happened to it before; and once more where the first bodies of all are
+  refused, unless it is the network, a busy store or the object. If the store then takes it, and wherever ours fails by
+  itself, all further ones are BytesIO, too.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import io
 import logging
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
+import google_crc32c
+from botocore.exceptions import ClientError
 from s3fs import S3FileSystem
 
 from streamrec import kernels
@@ -40,16 +56,143 @@ from streamrec.errors import (
     StorageError,
     UnsupportedOperationError,
 )
-from streamrec.storage.backend import ObjectInfo, Sent
-from streamrec.storage.backends.s3.bodies import Bodies
-from streamrec.storage.backends.s3.checks import StoredPart, difference, is_md5
-from streamrec.storage.backends.s3.errors import BadDigestError, NoSuchUploadError, seam
-from streamrec.storage.backends.urls import split_object
-from streamrec.storage.resilience.faults import Cause, TransientError, exists
-from streamrec.storage.resilience.shield import finish
-from streamrec.storage.uploads.part import encoded
+from streamrec.storage.backend import FastPath, ObjectInfo, Sent
+from streamrec.storage.backends.http.pieces_body import PiecesBody
+from streamrec.storage.backends.s3.errors import (
+    BadDigestError,
+    NoSuchUploadError,
+    is_of_the_network,
+    is_of_the_object,
+    is_of_the_store,
+    seam,
+)
+from streamrec.storage.faults import Cause, TransientError, exists
+from streamrec.storage.tasks import finish
+from streamrec.storage.upload import encoded
+from streamrec.storage.urls import split_object
 
-__all__ = ["S3Upload", "UnfinishedUploads"]
+__all__ = ["Bodies", "S3Upload", "StoredPart", "UnfinishedUploads", "difference", "is_md5"]
+
+ALL = "all buckets of this client"
+
+
+class Bodies:
+    """The bodies of one client's requests.
+
+    Args:
+        filesystem: An asynchronous S3FileSystem whose session was made.
+    """
+
+    def __init__(self, filesystem: S3FileSystem) -> None:
+        self._fs = filesystem
+        self._proven = False
+        self.fast_path = FastPath("sending bodies from where they lie (streamrec.storage.backends.s3.uploads)")
+
+    async def send(self, verb: str, pieces: Sequence[memoryview], again: bool, **parameters: Any) -> Mapping[str, Any]:
+        """One request.
+
+        Args:
+            verb: The client's name for it.
+            pieces: The body.
+            again: Whether this body was sent before.
+            parameters: As the client takes them.
+
+        Raises:
+            Exception: As the client.
+        """
+        if again or not self.fast_path.is_open(ALL):
+            return await self._joined(verb, pieces, parameters)
+        body = PiecesBody(pieces)
+        try:
+            answer: Mapping[str, Any] = await self._fs._call_s3(verb, Body=body, **parameters)
+        except Exception as error:
+            if body.failure is None and (self._proven or _meets_anybody(error)):
+                raise
+            refused = body.failure or error
+        else:
+            self._proven = True
+            return answer
+        answer = await self._joined(verb, pieces, parameters)
+        self.fast_path.leave(ALL, refused)
+        return answer
+
+    async def _joined(
+        self, verb: str, pieces: Sequence[memoryview], parameters: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        answer: Mapping[str, Any] = await self._fs._call_s3(verb, Body=io.BytesIO(b"".join(pieces)), **parameters)
+        return answer
+
+
+def _meets_anybody(error: Exception) -> bool:
+    """Whether the same request would fail in this way, whatever kind of body it has."""
+    error = error.__cause__ if isinstance(error.__cause__, ClientError) else error  # s3fs makes OSErrors of them
+    if isinstance(error, ClientError):
+        return is_of_the_store(error) or is_of_the_object(error)
+    return is_of_the_network(error)
+
+
+_MD5 = re.compile(r'"?([0-9a-f]{32})"?')
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """What is known of one part.
+
+    Attributes:
+        etag: As the store gave it.
+        crc32c: Of the bytes that were sent.
+        checked: Whether the store compared it.
+        md5: Whether the etag was found to be the MD5 of the bytes; looked at for the first part only.
+    """
+
+    etag: str
+    crc32c: int
+    checked: bool
+    md5: bool = False
+
+
+def difference(sent: Sent, parts: Sequence[StoredPart], head: Mapping[str, Any]) -> str | None:
+    """What tells the object in the store from what was sent; None where nothing does.
+
+    Args:
+        sent: What was sent.
+        parts: Its parts, in order; none where it went in one request.
+        head: The answer to HEAD, with the checksum where the store has one.
+    """
+    if head["ContentLength"] != sent.size:
+        return f"it has {head['ContentLength']:,} bytes where {sent.size:,} were sent"
+    found = head.get("ChecksumCRC32C")
+    if found is not None:
+        wanted = _composed(parts) if "-" in found else encoded(sent.crc32c)
+        return None if found == wanted else f"its CRC32C is {found} where {wanted} was sent"
+    etag, made = str(head.get("ETag", "")).strip('"'), _etag(parts)
+    own = head.get("ServerSideEncryption", "AES256") != "AES256" or "SSECustomerAlgorithm" in head
+    if made is None or own or not re.fullmatch(rf"[0-9a-f]{{32}}-{len(parts)}", etag):
+        return None
+    return None if etag == made else f"its etag is {etag} where the parts make {made}"
+
+
+def _composed(parts: Sequence[StoredPart]) -> str:
+    crc32c = google_crc32c.value(b"".join(part.crc32c.to_bytes(4, "big") for part in parts))
+    return f"{encoded(crc32c)}-{len(parts)}"
+
+
+def _etag(parts: Sequence[StoredPart]) -> str | None:
+    """The etag that the parts make, where they are known to be MD5s."""
+    digests = [_MD5.fullmatch(part.etag) for part in parts]
+    if not digests or not parts[0].md5 or None in digests:
+        return None
+    joined = b"".join(bytes.fromhex(digest[1]) for digest in digests if digest)
+    return f"{hashlib.md5(joined, usedforsecurity=False).hexdigest()}-{len(parts)}"
+
+
+def is_md5(etag: str, pieces: Sequence[memoryview]) -> bool:
+    """Whether an etag is the MD5 of the bytes."""
+    found, made = _MD5.fullmatch(etag), hashlib.md5(usedforsecurity=False)
+    for piece in pieces:
+        made.update(piece)
+    return found is not None and found[1] == made.hexdigest()
+
 
 MAX_PARTS: Final = 10_000
 MARK: Final = "streamrec-upload"

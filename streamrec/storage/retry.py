@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from streamrec.display import display_name
-from streamrec.storage.resilience.faults import Cause, TransientError, give_up
-from streamrec.storage.resilience.hedging import ALLOWANCE, FIRST_BYTE_FLOOR, STALL_FLOOR
-from streamrec.storage.resilience.traffic import Traffic
-from streamrec.storage.telemetry.statistics import Tally
+from streamrec.storage.faults import Cause, TransientError, give_up
+from streamrec.storage.hedging import ALLOWANCE, FIRST_BYTE_FLOOR, STALL_FLOOR
+from streamrec.storage.statistics import Tally
+from streamrec.storage.traffic import Traffic
 
 __all__ = ["Failures", "RetryPolicy", "attempt", "next_delay", "within"]
 

@@ -1,19 +1,20 @@
-"""The limiter: throttling slows all requests to a bucket down together, not each stream by itself.
+"""Traffic: what all requests to one store share: statistics, a timer, what hedging learnt, and a limiter a bucket.
 
-`RequestRate` decides and never waits; `Limiter` only waits as long as it says. Rules:
+The limiter slows all requests to a bucket down together, not each stream by itself. `RequestRate` decides and never
+waits; `Limiter` waits as long as it says. Rules:
 
 * Nothing is limited until the store asks for fewer requests (503 SlowDown, 429). What goes on from there is the
   rate that was sent, and the rule is that of TCP: multiplicative decrease, additive increase. Source: Chiu and
   Jain, "Analysis of the Increase and Decrease Algorithms for Congestion Avoidance", 1989.
-* One decrease a round: an answer to a request that was sent before the last decrease tells nothing new, and one
+* One decrease a round: an answer to a request that was sent before the last decrease says nothing new, and one
   to a request less than `SETTLE` after it only counts; stores count over a second or so.
 * The decrease is half of the share that was refused in the round, so that a store which refuses one request in
   ten at random is not taken for one that can do no more. Source: Alizadeh and others, "Data Center TCP", 2010.
-* A Retry-After holds all requests back, for `HOLD_CAP` at the most: nobody's word stops a run for an hour.
-* First come, first served: whoever waits longest goes next, so no stream starves.
-* When the rate has grown to four times what was too much, the limit is forgotten.
+* A Retry-After holds all requests back, for at most `HOLD_CAP`: no server stops a run for an hour.
+* First come, first served: the request that waits longest goes next, so no stream starves.
+* When the rate has grown to four times what was too much, the limit is dropped.
 
-Requests are limited and not connections: that is what stores throttle by, and a body that streams is no request.
+Requests are limited and not connections: that is what stores throttle by, and a body that streams is not a request.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ import math
 import time
 from typing import Final
 
-__all__ = ["HOLD_CAP", "LEAST_RATE", "Limiter", "RequestRate"]
+from streamrec.storage.hedging import Hedging, SharedTimer
+from streamrec.storage.statistics import Statistics, Tally
+
+__all__ = ["HOLD_CAP", "LEAST_RATE", "Limiter", "RequestRate", "Traffic"]
 
 FIRST_DECREASE: Final = 0.7
 """What is left of the rate after the first decrease."""
@@ -145,3 +149,53 @@ class Limiter:
         """A request was answered well."""
         self.answers += 1
         self.pace.answered()
+
+
+class Traffic:
+    """The requests of one Storage.
+
+    Args:
+        statistics: The run's statistics; None: of its own.
+        scheme: Under which name the store is counted.
+        hedging: When second requests are sent; None: never.
+    """
+
+    def __init__(self, statistics: Statistics | None = None, scheme: str = "", hedging: Hedging | None = None) -> None:
+        self.statistics = statistics or Statistics()
+        self.tally: Tally = self.statistics.backend(scheme)
+        self.hedging = hedging or Hedging(0.0, 0.0, 0.0)
+        self.timer = SharedTimer()
+        self._limiters: dict[str, Limiter] = {}
+
+    def limiter(self, path: str) -> Limiter:
+        """The limiter of the bucket (or host) that a URL lies in."""
+        bucket = path.partition("://")[2].partition("/")[0]
+        limiter = self._limiters.get(bucket)
+        if limiter is None:
+            limiter = self._limiters[bucket] = Limiter()
+        return limiter
+
+    def affords(self, limiter: Limiter, *, beside_siblings: bool = False, stalled: bool = False) -> bool:
+        """Whether a request more than are needed may be made now; if so, it is paid for.
+
+        A store that throttles gets none, but for a body that stands still, and in its turn.
+        """
+        if limiter.pace.rate is not None and not (stalled and limiter.pace.delay(time.monotonic()) == 0.0):
+            return False
+        return self.hedging.spend(beside_siblings=beside_siblings)
+
+    def hedge(self, limiter: Limiter, tally: Tally, *, beside_siblings: bool = False, stalled: bool = False) -> bool:
+        """Whether a second request may be sent now; if so, it is counted and paid for.
+
+        Args:
+            limiter: Of the request's bucket.
+            tally: Where it is counted.
+            beside_siblings: Others are not late.
+            stalled: It is for a body that stands still, and not for a response that has not begun.
+        """
+        if not self.affords(limiter, beside_siblings=beside_siblings, stalled=stalled):
+            return False
+        limiter.pace.sent(time.monotonic())
+        tally.request()
+        tally.hedge()
+        return True

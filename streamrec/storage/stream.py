@@ -24,13 +24,12 @@ from typing import Any, TypeVar
 
 from streamrec.errors import ClosedError
 from streamrec.storage.backend import Backend, Body, EmptyBody, ObjectInfo
-from streamrec.storage.resilience.deadlines import MovingDeadline
-from streamrec.storage.resilience.faults import Cause, TransientError, changed
-from streamrec.storage.resilience.hedged_requests import HedgedRequests
-from streamrec.storage.resilience.retry import Failures, RetryPolicy
-from streamrec.storage.resilience.shield import finish
-from streamrec.storage.resilience.traffic import Traffic
-from streamrec.storage.telemetry.statistics import Tally
+from streamrec.storage.faults import Cause, TransientError, changed
+from streamrec.storage.hedging import HedgedRequests, MovingDeadline
+from streamrec.storage.retry import Failures, RetryPolicy
+from streamrec.storage.statistics import Tally
+from streamrec.storage.tasks import finish
+from streamrec.storage.traffic import Traffic
 
 __all__ = ["ResumingStream", "stop_of"]
 

@@ -1,21 +1,28 @@
 """Connections: how many requests each stream of a run may have under way. Pure but for its clock.
 
-All streams of one run share them. One stream has its one request always; what the wire takes beyond that
-(`AdaptiveConcurrency`) is divided evenly among the streams that move: many shards have one each, a single large one has
-them all, and when one ends the others get its share with their next range.
+All streams of one run share them. Each stream always has its one request; what the wire takes beyond that is divided
+evenly among the streams that move: many shards have one each, a single large one has them all, and when one ends the
+others get its share with their next range.
 
 Rules:
 - A stream counts while it waits for bytes, or took some a moment ago. One that rests, because its consumer has
   enough, does not count, and its share goes to the others.
-- What a stream rests on still has its connections: of ranges ahead of their turn there are no more in all than twice
-  what the wire takes. Each stream's next byte has a connection, whatever the others do: clients' pools have no limit.
+- A stream that rests keeps its connections: ranges ahead of their turn are in all at most twice what the wire takes.
+  Each stream's next byte has a connection, whatever the others do: clients' pools have no limit.
 - A stream proves first that it wants many bytes: reading the head of an object opens no second connection.
-- Bytes that arrive ahead of their turn land in reserved room. What all streams reserve stays within the budget. A
+- Bytes that arrive ahead of their turn need reserved room. What all streams reserve stays within the budget. A
   stream whose next byte was not asked for needs no reservation: nothing can hold it up.
-- Room is reserved a block at a time, while a range lands; for asking for the range, half of its bytes need to be free:
-  of the ranges under way about half has landed. Where that was wrong, a range waits for room, and TCP holds it back.
+- Room is reserved a block at a time, while a range arrives; to ask for the range, half of its bytes must be free:
+  of the ranges under way about half has arrived. Where that was wrong, a range waits for room, and TCP holds it back.
 - What connections give is measured all the time: medians of the last latencies and rates, and what all of them
   give together in each window of time.
+- How many connections fill the wire is not known before, and it changes, so it is searched for
+  (`AdaptiveConcurrency`): one gives 50 to 100 MB/s, however fast the machine. A few more are tried, and kept where all
+  together give at least half of what the new ones would bring if nothing were full. Where they do not, they are taken
+  back, and the search rests before it tries again, longer each time (Jain and Ramakrishnan's "knee", not TCP's
+  "cliff": a store is never pushed until it refuses).
+- A connection is slow by comparison with the others, not by the clock: where the event loop is blocked, none gets
+  anything. Time does not count in which its bytes are not waited for, or have no room.
 """
 
 from __future__ import annotations
@@ -29,12 +36,235 @@ from dataclasses import replace
 from statistics import median
 from typing import Final
 
-from streamrec.storage.reading.adaptive_concurrency import AdaptiveConcurrency
-from streamrec.storage.reading.buffer_pool import BufferPool, ByteBudget
-from streamrec.storage.reading.range_plan import LEAST_RANGE, ConnectionSpeed, RangeLimits, range_bytes
-from streamrec.storage.reading.slow_connections import SlowConnections
+from streamrec import kernels
+from streamrec.storage.backend import BLOCK_BYTES
+from streamrec.storage.range_plan import LEAST_RANGE, ConnectionSpeed, RangeLimits, range_bytes
 
-__all__ = ["BUFFER_BYTES", "MOST_OPEN", "PROOF_ALONE", "Connections", "StreamShare"]
+__all__ = [
+    "BUFFER_BYTES",
+    "MAX_CONNECTIONS",
+    "MOST_OPEN",
+    "PROOF_ALONE",
+    "START",
+    "AdaptiveConcurrency",
+    "BufferPool",
+    "ByteBudget",
+    "ConnectionProgress",
+    "Connections",
+    "SlowConnections",
+    "StreamShare",
+]
+
+START: Final = 16
+"""Connections to begin with: at 60 MB/s each, a 10 Gbit/s wire is nearly full."""
+
+MAX_CONNECTIONS: Final = 32
+"""Never more than this many, unless the user says so. At 60 MB/s each they bring 1.9 GB/s, which is more than one
+process takes over TLS, and as much as over plain HTTP; beyond, stores begin to refuse, and each costs buffers."""
+
+GROWTH: Final = 0.5
+"""Which share of its proportional gain a step must bring, to be kept."""
+
+REST: Final = 8
+"""For how many measurements it rests after a step that was taken back; doubled each time."""
+
+LONGEST_REST: Final = 256
+
+
+class AdaptiveConcurrency:
+    """The running search.
+
+    Args:
+        start: Connections to begin with.
+        most: Never more, from the start.
+
+    Attributes:
+        target: How many connections there should be now.
+        most: As given.
+
+    Examples:
+        >>> concurrency = AdaptiveConcurrency(start=4, most=32)
+        >>> for _ in range(20):  # the wire takes 10 connections of 60 MB/s
+        ...     concurrency.measured(min(concurrency.target * 60e6, 600e6))
+        >>> concurrency.target
+        10
+    """
+
+    def __init__(self, start: int = START, most: int = MAX_CONNECTIONS) -> None:
+        self.target = min(start, most)
+        self.most = most
+        self._before: tuple[int, float] | None = None
+        self._rest = 0
+        self._next_rest = REST
+
+    def measured(self, rate: float, step: int = 0) -> None:
+        """The connections of `target` gave so much together.
+
+        Args:
+            rate: Bytes per second.
+            step: Connections to try more at the least (one for each open shard, or the step changes nothing).
+        """
+        if self._before is not None:
+            count, before = self._before
+            expected = before * (self.target / count - 1)
+            self._before = None
+            if rate - before < GROWTH * expected:
+                self.target = count
+                self._rest, self._next_rest = self._next_rest, min(2 * self._next_rest, LONGEST_REST)
+                return
+        if self._rest:
+            self._rest -= 1
+        elif self.target < self.most:
+            self._before = (self.target, rate)
+            self.target = min(self.target + max(self.target // 4, step, 1), self.most)
+
+
+SLAB_BYTES: Final = 4 * BLOCK_BYTES
+"""Blocks are had by fours: from here on memory comes in huge pages, with hardly a page fault."""
+
+
+class ByteBudget:
+    """Bytes that may be held ahead of their turn, in all.
+
+    Args:
+        limit: So many.
+
+    Attributes:
+        held: Bytes that were taken and not given back.
+        promised: Bytes that were asked for, and for which none were taken yet.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+        self.promised = 0
+
+    def promise(self, nbytes: int) -> bool:
+        """Counts bytes that will be taken little by little; False where even half of them is not to be had."""
+        if self.held + (self.promised + nbytes) // 2 > self.limit:
+            return False
+        self.promised += nbytes
+        return True
+
+    def withdraw(self, nbytes: int) -> None:
+        """So many of the bytes that were promised are taken now, or never."""
+        self.promised -= nbytes
+
+    def take(self, nbytes: int) -> bool:
+        """Takes bytes; False, and none taken, where they are not to be had now."""
+        if self.held + nbytes > self.limit:
+            return False
+        self.held += nbytes
+        return True
+
+    def give(self, nbytes: int) -> None:
+        """Gives bytes back."""
+        self.held -= nbytes
+
+    def widen(self, nbytes: int) -> None:
+        """From now on so many bytes more, or less, may be held: what is held already stays."""
+        self.limit += nbytes
+
+
+class BufferPool:
+    """Memory that ranges land in, used again and again: fresh memory costs more than the copy out of it."""
+
+    def __init__(self) -> None:
+        self._free: list[memoryview] = []
+
+    def get(self) -> memoryview:
+        """A block of BLOCK_BYTES, whose bytes are anything."""
+        if not self._free:
+            slab = memoryview(kernels.allocate(SLAB_BYTES))
+            self._free += [slab[start : start + BLOCK_BYTES] for start in range(0, SLAB_BYTES, BLOCK_BYTES)]
+        return self._free.pop()
+
+    def put(self, block: memoryview) -> None:
+        """A block that nobody looks at any more."""
+        self._free.append(block)
+
+    def clear(self) -> None:
+        """Gives the memory back."""
+        self._free.clear()
+
+
+FLOOR: Final = 0.1
+"""Seconds in which no connection is called slow."""
+
+SLOW: Final = 3
+"""A slow one gives less than one part in so many of what each of the others gives."""
+
+
+class SlowConnections:
+    """The connections of a run whose bytes are waited for.
+
+    Args:
+        clock: Seconds that only grow.
+
+    Attributes:
+        count: How many there are.
+        each: Bytes that came on each of them, on average, since the run began.
+    """
+
+    __slots__ = ("clock", "count", "each")
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.count = 0
+        self.each = 0.0
+
+
+class ConnectionProgress:
+    """One of them: what came of it, and of each of the others meanwhile.
+
+    >>> now = 0.0
+    >>> flows = SlowConnections(lambda: now)
+    >>> one, other = ConnectionProgress(flows), ConnectionProgress(flows)
+    >>> one.begins(), other.begins()
+    (None, None)
+    >>> now = 1.0
+    >>> other.came(6_000_000), one.lags(slack=1_000_000)
+    (None, False)
+    >>> other.came(6_000_000), one.lags(slack=1_000_000)
+    (None, True)
+    """
+
+    __slots__ = ("_begun", "_each", "_nbytes", "_seconds", "_slow_connections")
+
+    def __init__(self, slow_connections: SlowConnections) -> None:
+        self._slow_connections = slow_connections
+        self._nbytes = 0
+        self._seconds = self._each = 0.0
+        self._begun: tuple[float, float] | None = None
+
+    def begins(self) -> None:
+        """Its bytes are waited for from now on."""
+        if self._begun is None:
+            self._slow_connections.count += 1
+            self._begun = self._slow_connections.clock(), self._slow_connections.each
+
+    def came(self, nbytes: int) -> None:
+        """So many of them came."""
+        self._nbytes += nbytes
+        self._slow_connections.each += nbytes / max(self._slow_connections.count, 1)
+
+    def ends(self) -> None:
+        """Nobody waits for them any more. May be called twice."""
+        if self._begun is not None:
+            self._seconds, self._each = self._so_far(*self._begun)
+            self._begun = None
+            self._slow_connections.count -= 1
+
+    def lags(self, slack: int) -> bool:
+        """Whether it is waited for, and has given `slack` bytes less than a part of what each of the others has."""
+        if self._begun is None:
+            return False
+        seconds, each = self._so_far(*self._begun)
+        return seconds > FLOOR and each / SLOW > self._nbytes + slack
+
+    def _so_far(self, since: float, before: float) -> tuple[float, float]:
+        return self._seconds + self._slow_connections.clock() - since, self._each + self._slow_connections.each - before
+
 
 BUFFER_BYTES: Final = 96 << 20
 """Default bytes that ranges may hold ahead of their turn."""

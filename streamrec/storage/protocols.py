@@ -1,17 +1,38 @@
-"""Protocols that only fsspec knows, and chains of them: which backend serves a URL, and what must be installed."""
+"""Protocols: which backend serves a URL or a user's own filesystem, and what must be installed.
+
+A backend is a module of `backends/` with a function `connect`. It is imported when it is first needed, with the client
+package below it. A protocol that is not in the table goes to one of the two backends in `backends/fsspec/`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import fsspec
 
 from streamrec.errors import MissingExtraError, StorageError
-from streamrec.storage.backends.chained_urls import NATIVE, is_url, split_chain
-from streamrec.storage.backends.option_names import OF_EVERY_FILESYSTEM, nearest, parameters_of
+from streamrec.storage.backend import Backend
+from streamrec.storage.options import OF_EVERY_FILESYSTEM, Source, nearest, parameters_of
+from streamrec.storage.retry import RetryPolicy
+from streamrec.storage.urls import NATIVE, is_url, split_chain
 
-__all__ = ["ASYNC", "SYNC", "generic_backend", "place_of"]
+__all__ = ["load_backend", "located", "place_of"]
+
+Connect = Callable[[Source, RetryPolicy], Awaitable[Backend]]
+
+_FAMILIES = {
+    "s3fs.core": "s3",
+    "gcsfs.core": "gcs",
+    "fsspec.implementations.http": "http",
+    "fsspec.implementations.local": "local",
+    "fsspec.implementations.memory": "memory",
+}
+"""Which backend a user's own filesystem goes to, by the module of its class or of a class above."""
+
+_SCHEMES = {"s3": "s3", "gcs": "gs", "memory": "memory"}
+"""Families whose backends take URLs only."""
 
 ASYNC, SYNC = "fsspec.async_filesystem", "fsspec.sync_filesystem"
 """The backends for whatever has none of its own."""
@@ -48,6 +69,26 @@ _WRAPPING: Final = {"fo", "fs", "target_protocol"}
 """Options that make a filesystem one over another, which is used through its sync face."""
 
 
+def load_backend(source: Source) -> Connect:
+    """Imports the backend, and with it the client package."""
+    protocol = source.protocol
+    if source.filesystem is not None:
+        name = _family(source.filesystem)
+    else:
+        name = NATIVE.get(protocol) or _generic_backend(source.url, source.options)
+    try:
+        module = importlib.import_module(f"streamrec.storage.backends.{name}")
+    except ImportError as error:
+        extra = _EXTRAS.get(name)
+        if extra is None:
+            raise
+        raise MissingExtraError(
+            f"{protocol}:// URLs need a package: pip install 'streamrec[{extra}]' ({error})"
+        ) from error
+    connect: Connect = module.connect
+    return connect
+
+
 def place_of(url: str) -> str:
     """What of a URL decides which client serves it.
 
@@ -67,12 +108,12 @@ def place_of(url: str) -> str:
     return f"{chain.before}{scheme.lower() if colon else 'file'}://{rest.partition('/')[0]}{chain.after}"
 
 
-def generic_backend(url: str, options: Mapping[str, Any]) -> str:
+def _generic_backend(url: str, options: Mapping[str, Any]) -> str:
     """Which of the two general backends serves a URL that only fsspec knows.
 
     Raises:
         MissingExtraError: A package is not installed; the message holds what to type.
-        StorageError: A protocol that nobody knows, or an option of another filesystem of a chain.
+        StorageError: A protocol that fsspec does not know, or an option of another filesystem of a chain.
     """
     chain = split_chain(url)
     classes = [_class_of(protocol, url) for protocol in chain.protocols]
@@ -98,7 +139,7 @@ def _class_of(protocol: str, url: str) -> type[fsspec.AbstractFileSystem]:
 def _check_options(
     url: str, protocols: list[str], outermost: type[fsspec.AbstractFileSystem], options: Mapping[str, Any]
 ) -> None:
-    """Options of the inner filesystems of a chain stand under their protocols; else nobody would heed them."""
+    """Options of the inner filesystems of a chain belong under their protocols; else they would be ignored."""
     known = {*parameters_of(outermost), *OF_EVERY_FILESYSTEM, *protocols}
     for name in options:
         if name not in known:
@@ -107,3 +148,25 @@ def _check_options(
                 f"filesystem stand under its protocol: storage_options={{{protocols[-1]!r}: {{{name!r}: ...}}}}",
                 url,
             )
+
+
+def _family(filesystem: fsspec.AbstractFileSystem) -> str:
+    """Which backend serves a user's own filesystem.
+
+    A sync instance of an async class that wraps another is used through its sync face, because what it wraps
+    is bound to fsspec's own loop.
+    """
+    for cls in type(filesystem).__mro__:
+        if cls.__module__ in _FAMILIES:
+            return _FAMILIES[cls.__module__]
+    arguments = (*filesystem.storage_args, *filesystem.storage_options.values())
+    wraps = any(isinstance(value, fsspec.AbstractFileSystem) for value in arguments)
+    return ASYNC if filesystem.async_impl and (filesystem.asynchronous or not wraps) else SYNC
+
+
+def located(path: str, filesystem: fsspec.AbstractFileSystem | None) -> str:
+    """A path as its backend takes it: one without a scheme is a path of the user's own filesystem, if there is one."""
+    if filesystem is None or is_url(path):
+        return path
+    scheme = _SCHEMES.get(_family(filesystem))
+    return path if scheme is None else f"{scheme}://{path.lstrip('/')}"

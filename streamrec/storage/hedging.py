@@ -1,4 +1,4 @@
-"""Hedging: when a second request for the same bytes is worth its price. Pure; `hedged_requests.py` does it.
+"""Hedging: second requests for the same bytes, where the first is late. When they are worth their price, and the race.
 
 A store answers most requests in the usual time and a few very late. A second request, sent when the first is
 late by this run's own measure, is then the faster way. Source: Dean and Barroso, "The Tail at Scale", 2013.
@@ -6,24 +6,132 @@ late by this run's own measure, is then the faster way. Source: Dean and Barroso
 Rules:
 
 * The limits are learnt: twice what three quarters of the responses took to begin, four times what 99 of 100 blocks
-  took to come. Old observations fade, so that a network that becomes slow is soon taken for what it is.
+  took to come. Old observations fade, so that the limits soon follow a network that becomes slow.
 * A request's siblings are a measure from the first second: when three times as many requests were answered as still
   wait, those that wait for four times as long as the slowest answer are late. Where no more than that is known, limits
   are guesses: a tenth of the policy's time limits.
-* Extra traffic is capped: each request, and each `EARNS` bytes of a body, earn `share` of a hedge, and not more than
+* Extra traffic is capped: each request, and each `EARNS` bytes of a body, earn `share` of a hedge, and at most
   `SAVED` are saved up. Beside these a run has an `allowance` of a few hedges before it has earned any, which pays only
   for what is late beside its siblings. So a network that is slow everywhere costs at most that share more.
 * Nothing is late before a floor, which the policy sets.
+* A request that fails leaves the others running; its error counts when it was the last one, or when it is final,
+  because a final error would be the same for all. `settle` leaves nothing behind: requests under way are cancelled,
+  and a response that came after the first is closed, with its connection.
+* All waits of a store share one timer: a timer for each is a tenth of what a small object costs, and hardly any is due.
 """
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
-from streamrec.storage.telemetry.statistics import BOUNDS
+from streamrec.storage.backend import Body
+from streamrec.storage.faults import TransientError
+from streamrec.storage.statistics import BOUNDS
 
-__all__ = ["ALLOWANCE", "EARNS", "FIRST_BYTE_FLOOR", "SAVED", "STALL_FLOOR", "Hedging", "Recent"]
+__all__ = [
+    "ALLOWANCE",
+    "EARNS",
+    "FIRST_BYTE_FLOOR",
+    "SAVED",
+    "STALL_FLOOR",
+    "HedgedRequests",
+    "Hedging",
+    "MovingDeadline",
+    "Recent",
+    "SharedTimer",
+]
+
+
+class SharedTimer:
+    """One timer of the event loop for many deadlines: it is set for the first that is due.
+
+    It outlives the wait that it was set for: waits that are short cost none.
+    """
+
+    __slots__ = ("_due", "_handle", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting: dict[MovingDeadline, None] = {}
+        self._handle: asyncio.TimerHandle | None = None
+        self._due = 0.0
+
+    def add(self, deadline: MovingDeadline) -> None:
+        """Looks at it when it is due."""
+        self._waiting[deadline] = None
+        if self._handle is None or deadline.due < self._due:
+            self._set(deadline.due)
+
+    def remove(self, deadline: MovingDeadline) -> None:
+        """Looks at it no more."""
+        self._waiting.pop(deadline, None)
+
+    def _set(self, due: float) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        self._due = due
+        self._handle = asyncio.get_running_loop().call_at(due, self._look)
+
+    def _look(self) -> None:
+        self._handle, due = None, self._due
+        for deadline in [deadline for deadline in self._waiting if deadline.due <= due]:
+            if deadline in self._waiting:  # what an earlier one called may have ended its wait
+                deadline.look()
+        if self._waiting:
+            self._set(min(deadline.due for deadline in self._waiting))
+
+
+class MovingDeadline:
+    """Calls when a wait takes longer than a limit that may still change: others teach it meanwhile.
+
+    It looks after `floor` seconds and then at doubled times, so at twice the limit at the latest. Time in which
+    the loop itself stood still does not count: what is awaited may have come long ago. One is for many waits, one after
+    the other.
+
+    Args:
+        timer: What it is looked at by.
+        limit: The limit in seconds, as it is known now.
+        floor: The least that it can be.
+        call: Called when it is passed; returns whether to begin anew, since what it did may take too long as well.
+
+    Attributes:
+        due: When to look at it next.
+    """
+
+    __slots__ = ("_began", "_call", "_floor", "_limit", "_loop", "_timer", "due")
+
+    def __init__(self, timer: SharedTimer, limit: Callable[[], float], floor: float, call: Callable[[], bool]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._timer = timer
+        self._limit = limit
+        self._floor = floor
+        self._call = call
+        self._began = self.due = 0.0
+
+    def begin(self) -> None:
+        """A wait begins."""
+        self._began = self._loop.time()
+        self.due = self._began + self._floor
+        self._timer.add(self)
+
+    def end(self) -> None:
+        """It is over."""
+        self._timer.remove(self)
+
+    def look(self) -> None:
+        """It is due."""
+        now = self._loop.time()
+        self._began += now - self.due  # how late the loop is
+        taken, limit = now - self._began, self._limit()
+        if taken < limit - 0.001:
+            self.due = now + min(limit - taken, taken)
+        elif self._call():
+            self._began, self.due = now, now + self._floor
+        else:
+            self.end()
+
 
 FIRST_BYTE_FLOOR: Final = 0.1
 """Seconds that every response may take to begin, where the policy says nothing else."""
@@ -228,3 +336,57 @@ class Hedging:
 
     def _earn(self, amount: float) -> None:
         self._earned = min(SAVED, self._earned + amount)
+
+
+class HedgedRequests:
+    """Requests that run against each other.
+
+    Attributes:
+        answer: The first response, or the error that all came to.
+        taken: Set by who took the answer: `settle` then leaves it open.
+    """
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[Body] = asyncio.get_running_loop().create_future()
+        self.taken = False
+        self._running: set[asyncio.Task[Body]] = set()
+        self._late: list[Body] = []
+
+    def send(self, request: Coroutine[Any, Any, Body]) -> None:
+        """Sends one more request."""
+        task = asyncio.get_running_loop().create_task(request)
+        self._running.add(task)
+        task.add_done_callback(self._done)
+
+    @property
+    def failed(self) -> bool:
+        """Whether all of them failed, in a way that another one may not; nothing is left to settle then."""
+        answer = self.answer
+        failed = answer.done() and not answer.cancelled() and isinstance(answer.exception(), TransientError)
+        return failed and not self._running and not self._late
+
+    async def settle(self) -> None:
+        """Cancels and closes all but an answer that was taken."""
+        answer = self.answer
+        if not answer.cancel() and not answer.cancelled() and answer.exception() is None and not self.taken:
+            self._late.append(answer.result())
+        for task in self._running:
+            task.cancel()
+        while self._running:
+            await asyncio.wait(self._running)
+            await asyncio.sleep(0)  # their callbacks come after
+        while self._late:
+            await self._late.pop().aclose()
+
+    def _done(self, task: asyncio.Task[Body]) -> None:
+        self._running.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled():
+            return
+        if self.answer.done():
+            if error is None:
+                self._late.append(task.result())
+        elif error is None:
+            self.answer.set_result(task.result())
+        elif not self._running or not isinstance(error, TransientError):
+            self.answer.set_exception(error)

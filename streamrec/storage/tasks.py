@@ -1,4 +1,4 @@
-"""Work that must come to its end, whoever is cancelled meanwhile."""
+"""Tasks: work that runs to its end whatever is cancelled, several calls at once, one renewal for all who need it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import anyio
 
-__all__ = ["finish", "in_thread", "surely"]
+__all__ = ["Renewal", "finish", "in_thread", "side_by_side", "surely"]
 
 T = TypeVar("T")
 
@@ -78,3 +78,64 @@ async def in_thread(
 async def surely(function: Callable[[], T]) -> T:
     """Calls a function in a thread of the loop's pool, also where the caller is cancelled before it begins."""
     return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, function))
+
+
+async def side_by_side(*looks: Callable[[], Awaitable[None]]) -> None:
+    """Runs them side by side; the first error ends all, and is raised as it is."""
+    errors: list[Exception] = []
+
+    async def run(look: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await look()
+        except Exception as error:  # a group of exceptions tells nobody anything
+            errors.append(error)
+            group.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        for look in looks:
+            group.start_soon(run, look)
+    if errors:
+        raise errors[0]
+
+
+class Renewal:
+    """One store's credentials.
+
+    Args:
+        renew: Gets new ones. It must not block the loop.
+
+    Attributes:
+        generation: How often they were renewed; a request notes it when it is sent.
+    """
+
+    def __init__(self, renew: Callable[[], Awaitable[None]]) -> None:
+        self.generation = 0
+        self._renew = renew
+        self._task: asyncio.Task[None] | None = None
+
+    async def since(self, generation: int) -> None:
+        """Returns when the credentials are newer than those of a generation.
+
+        Raises:
+            Exception: What `renew` raised.
+        """
+        if generation == self.generation:
+            if self._task is None:
+                self._task = asyncio.get_running_loop().create_task(self._run())
+                self._task.add_done_callback(self._ended)
+            await asyncio.shield(self._task)
+
+    async def aclose(self) -> None:
+        """Waits for nothing any more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        await self._renew()
+        self.generation += 1
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if not task.cancelled():
+            task.exception()  # looked at, so that nothing is logged where all waiters are gone

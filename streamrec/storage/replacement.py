@@ -41,13 +41,12 @@ from streamrec.errors import (
     StreamrecError,
 )
 from streamrec.storage.backend import ObjectInfo
-from streamrec.storage.backends.urls import hidden_name, secured_of
 from streamrec.storage.base import Storage
 from streamrec.storage.identity import Identity
 from streamrec.storage.registry import Storages
-from streamrec.storage.resilience.shield import finish
-from streamrec.storage.side_by_side import side_by_side
-from streamrec.storage.uploads.upload import Upload
+from streamrec.storage.tasks import finish, side_by_side
+from streamrec.storage.upload import Upload
+from streamrec.storage.urls import hidden_name, secured_of
 
 __all__ = ["Replacement"]
 

@@ -3,15 +3,16 @@
 The contract:
 
 * Nothing is visible under the path before `complete` returns; a killed process leaves nothing there either.
-* `write` makes parts of `part_size` of what it is given: `bytes` stay where they are until their part is stored, and
-  so does what its owner gives away; anything else is copied. At most `parallel` parts are on their way (fewer
-  where the store wants them in order, or parts are large); past that `write` waits. So memory stays below
-  `(parallel + 1) * part_size`, whatever is written, where parts do not grow.
-* Where the store takes so many parts only (S3), they grow with their number: see `part_bytes`.
+* `write` makes parts of `part_size`: `bytes` are not copied before their part is stored, and neither is what its owner
+  gives away; anything else is copied. At most `parallel` parts are on their way (fewer where the store wants them in
+  order, or parts are large); beyond that `write` waits. So memory stays below `(parallel + 1) * part_size`, whatever is
+  written, where parts do not grow.
+* Where the store takes a limited number of parts (S3), they grow with their number: see `part_bytes`.
 * Each part is retried by itself, under the one retry policy.
 * The object is complete when the store has all of it: its size is compared with what was sent, and its CRC32C
   or etag where the store gives one. What differs is removed again, and is an IntegrityError. An object that is replaced
-  stays until then: on S3 and GCS the new one has a hidden name until it is compared (`staged_sink.py`).
+  stays until then: where the store compares only what is visible (S3, GCS), the new one has a hidden name until it is
+  compared, and is then copied to its name within the store (`StagedSink`).
 * `async with` completes on a clean exit, and aborts on any exception, cancellation included. The abort is
   shielded: it runs to its end (or to its time limit) before the exception goes on.
 * The first error of a part is raised by the next `write` or by `complete`; after it only `abort` is left.
@@ -20,26 +21,138 @@ The contract:
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from streamrec import kernels
 from streamrec.display import display_name, display_text
-from streamrec.errors import AlreadyExistsError, ClosedError, ObjectChangedError, StreamrecError
-from streamrec.storage.backend import ObjectInfo, PartSink, Sent
-from streamrec.storage.resilience.retry import RetryPolicy, attempt
-from streamrec.storage.resilience.shield import finish
-from streamrec.storage.resilience.traffic import Traffic
-from streamrec.storage.uploads.part import Part
+from streamrec.errors import (
+    AlreadyExistsError,
+    ClosedError,
+    IntegrityError,
+    NotFoundError,
+    ObjectChangedError,
+    StorageError,
+    StreamrecError,
+)
+from streamrec.storage.backend import Backend, ObjectInfo, PartSink, Sent
+from streamrec.storage.retry import RetryPolicy, attempt
+from streamrec.storage.tasks import finish
+from streamrec.storage.traffic import Traffic
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+__all__ = ["PARALLEL", "PART_SIZE", "Part", "StagedSink", "Upload", "encoded"]
+
+SHORT_BYTES: Final = 64 << 10
+"""Shorter pieces are copied together."""
+
+
+class Part:
+    """One part of an upload.
+
+    Attributes:
+        size: Its bytes.
+    """
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._pieces: list[memoryview] = []
+        self._short = bytearray()
+
+    def add(self, piece: memoryview) -> None:
+        """Appends bytes; a long piece stays where it lies, and nobody may write to it any more."""
+        self.size += len(piece)
+        if len(piece) < SHORT_BYTES:
+            self._short += piece
+        else:
+            self._gather()
+            self._pieces.append(piece)
+
+    @property
+    def pieces(self) -> list[memoryview]:
+        """All of it, in order."""
+        self._gather()
+        return self._pieces
+
+    def _gather(self) -> None:
+        """Short pieces become one."""
+        if self._short:
+            self._pieces.append(memoryview(self._short))
+            self._short = bytearray()
+
+
+def encoded(crc32c: int) -> str:
+    """A CRC32C as S3 and GCS write it: base64 of its four bytes, the highest first.
+
+    >>> encoded(0xE3069283)
+    '4waSgw=='
+    """
+    return base64.b64encode(crc32c.to_bytes(4, "big")).decode()
+
+
+class StagedSink:
+    """A PartSink for a name that is taken.
+
+    Args:
+        backend: The store.
+        path: The URL of the object that is replaced.
+        hidden: The URL beside it.
+        sink: The upload to that one.
+    """
+
+    def __init__(self, backend: Backend, path: str, hidden: str, sink: PartSink) -> None:
+        self.parallel = sink.parallel
+        self.grows = bool(getattr(sink, "grows", False))
+        self._backend = backend
+        self._path = path
+        self._hidden = hidden
+        self._sink = sink
+        self._compared = False
+
+    async def put_part(self, index: int, offset: int, pieces: Sequence[memoryview], whole: Sent | None) -> None:
+        """Stores a part."""
+        with self._renamed():
+            await self._sink.put_part(index, offset, pieces, whole)
+
+    async def complete(self, sent: Sent) -> ObjectInfo:
+        """Compares, copies, and removes the hidden object."""
+        if not self._compared:
+            with self._renamed():
+                await self._sink.complete(sent)
+            self._compared = True
+        await self._backend.copy(self._hidden, self._path)
+        info = await self._backend.stat(self._path)
+        if info.size != sent.size:
+            raise IntegrityError(f"the store copied {info.size} bytes of {sent.size:,}: write it again", self._path)
+        with suppress(NotFoundError):
+            await self._backend.remove(self._hidden)
+        return info
+
+    @contextmanager
+    def _renamed(self) -> Iterator[None]:
+        """An error names the object that the caller knows."""
+        try:
+            yield
+        except StorageError as error:
+            raise type(error)(error.reason, self._path, error.start, error.end) from error
+
+    async def abort(self) -> None:
+        """Frees what the store holds of it."""
+        await self._sink.abort()
+        if self._compared:
+            with suppress(NotFoundError):
+                await self._backend.remove(self._hidden)
+
+
 logger = logging.getLogger("streamrec")
 
-__all__ = ["PARALLEL", "PART_SIZE", "Upload"]
 
 PART_SIZE = 8 << 20
 """Bytes of a part: large enough that a request's cost does not show, and a multiple of GCS's 256 KiB."""

@@ -1,0 +1,216 @@
+"""The JSON API of Google Cloud Storage: requests with credentials, names of resources, answers, errors.
+
+google-auth refreshes credentials by a blocking request, so here that is done in a thread. Tokens are renewed when
+google-auth calls them stale (some minutes before they expire), and when the store refuses one before its time. A token
+that is stale as soon as it comes, as short-lived ones are, is used until it expires.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import aiohttp
+import requests
+from gcsfs.core import GCSFileSystem
+from google.auth.credentials import Credentials, TokenState
+from google.auth.exceptions import GoogleAuthError, TransportError
+from google.auth.transport.requests import Request
+from yarl import URL
+
+from streamrec.display import masked_cause
+from streamrec.errors import PermissionDeniedError, StorageError
+from streamrec.storage.backend import ObjectInfo
+from streamrec.storage.backends.http.pieces_body import PiecesBody
+from streamrec.storage.backends.http.responses import check_answer, seam
+from streamrec.storage.faults import Cause, TransientError
+from streamrec.storage.tasks import Renewal
+from streamrec.storage.urls import split_object
+
+__all__ = ["GcsApi", "check", "check_token", "info_in", "read_json", "resource"]
+
+
+async def check(answer: aiohttp.ClientResponse, path: str, start: int | None = None, end: int | None = None) -> None:
+    """Raises what an error stands for, in the store's own words."""
+    if answer.status >= 300:
+        said = " ".join((await answer.text(errors="replace"))[:1000].split())
+        check_answer(answer, path, start, end, said)
+
+
+async def read_json(answer: aiohttp.ClientResponse) -> dict[str, Any]:
+    """The answer's JSON object; a TransientError where it is none."""
+    body = await answer.read()
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise TransientError(Cause.SERVER, f"no JSON in {body[:100]!r}") from error
+    if not isinstance(found, dict) or "error" in found:
+        raise TransientError(Cause.SERVER, f"no answer in {body[:100]!r}")
+    return found
+
+
+def info_in(path: str, item: Mapping[str, Any]) -> ObjectInfo:
+    """What an object's resource says of it."""
+    return ObjectInfo(path, int(item["size"]), str(item["generation"]))
+
+
+def resource(path: str) -> str:
+    """An object's place below the API's root."""
+    bucket, key = split_object(path)
+    return f"/b/{quote(bucket, safe='')}/o/{quote(key, safe='')}"
+
+
+def check_token(url: str, token: Any) -> None:
+    """Refuses a `token` that names a file which is not there: gcsfs would send the name to Google as a token.
+
+    Raises:
+        StorageError: It is.
+    """
+    is_name = isinstance(token, str) and (token.endswith(".json") or token.startswith(("/", "./", "../", "~")))
+    if is_name and not os.path.exists(token):
+        raise StorageError(
+            f"storage option token={token!r} names a file that is not there: give the whole path of a JSON file with "
+            "credentials (~ is not expanded), 'google_default', 'cloud', 'anon', or an access token itself",
+            url,
+        )
+
+
+class GcsCredentials:
+    """The headers that identify us.
+
+    Args:
+        filesystem: Found the credentials; None of them is anonymous.
+    """
+
+    def __init__(self, filesystem: GCSFileSystem) -> None:
+        self._held: Credentials | None = filesystem.credentials.credentials
+        self._agent = dict(filesystem._get_headers(None)) if self._held is None else {}
+        self._renewed: str | None = None
+        self.renewal = Renewal(self._renew)
+
+    @property
+    def renewable(self) -> bool:
+        """Whether a refused token may be replaced by another."""
+        return self._held is not None
+
+    async def headers(self) -> dict[str, str]:
+        """The headers for a request that is sent now.
+
+        Raises:
+            PermissionDeniedError: There is no other token to be had.
+            TransientError: Just now there is none.
+        """
+        headers = dict(self._agent)
+        if self._held is not None:
+            if self._is_stale(self._held):
+                await self.renewal.since(self.renewal.generation)
+            self._held.apply(headers)  # type: ignore[no-untyped-call]
+        return headers
+
+    def _is_stale(self, held: Credentials) -> bool:
+        state = held.token_state
+        return state is TokenState.INVALID or (state is TokenState.STALE and held.token != self._renewed)
+
+    async def _renew(self) -> None:
+        held = self._held
+        assert held is not None, "anonymous credentials never expire"
+        try:
+            await asyncio.to_thread(_refresh, held)
+        except (GoogleAuthError, requests.RequestException) as error:
+            said = f"{type(error).__name__}: {error}"
+            if getattr(error, "retryable", False) or isinstance(error, TransportError | requests.RequestException):
+                raise TransientError(Cause.CREDENTIALS, said) from masked_cause(error)
+            reason = f"the credentials could not be refreshed ({said}): log in again"
+            raise PermissionDeniedError(reason) from masked_cause(error)
+        self._renewed = held.token
+
+
+def _refresh(held: Credentials) -> None:
+    with requests.Session() as session:
+        held.refresh(Request(session))  # type: ignore[no-untyped-call]
+
+
+class GcsApi:
+    """Requests to the API, with the credentials and the session of a filesystem.
+
+    Args:
+        filesystem: An asynchronous GCSFileSystem whose session was made in the running loop.
+        timeout: aiohttp's time limits for each request.
+    """
+
+    def __init__(self, filesystem: GCSFileSystem, timeout: aiohttp.ClientTimeout) -> None:
+        self._fs = filesystem
+        self._timeout = timeout
+        self._credentials = GcsCredentials(filesystem)
+
+    @property
+    def endpoint(self) -> str:
+        """The URL of the store."""
+        return str(self._fs._location)
+
+    async def metadata(self, path: str) -> dict[str, Any]:
+        """The object's resource, as the JSON API has it."""
+        return await self.json(path, "GET", "/storage/v1" + resource(path))
+
+    async def json(
+        self, path: str, method: str, place: str, query: Mapping[str, str | None] | None = None
+    ) -> dict[str, Any]:
+        """Sends a request, and reads the JSON that answers it."""
+        with seam(path):
+            async with await self.send(method, place, query) as answer:
+                await check(answer, path)
+                return await read_json(answer)
+
+    async def send(
+        self,
+        method: str,
+        place: str,
+        query: Mapping[str, str | None] | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: Sequence[memoryview] | None = None,
+    ) -> aiohttp.ClientResponse:
+        """Sends one request; the head of the answer has arrived when this returns. The caller closes it.
+
+        A token that is refused before its time is renewed once, and the request sent once more.
+
+        Args:
+            method: The HTTP method.
+            place: The path below the endpoint, percent-encoded; or a full URL.
+            query: Parameters; those that are None are left out.
+            headers: Headers besides the usual ones.
+            body: What to send, in pieces, or None.
+        """
+        parameters = urlencode(self._fs._get_params(dict(query or {})), quote_via=quote)
+        url = place if "://" in place else self._fs._location + place
+        url += ("&" if "?" in url else "?") + parameters if parameters else ""
+        generation = self._credentials.renewal.generation
+        answer = await self._send(method, url, headers, body)
+        if answer.status == 401 and self._credentials.renewable:
+            answer.close()
+            await self._credentials.renewal.since(generation)
+            answer = await self._send(method, url, headers, body)
+        return answer
+
+    async def _send(
+        self, method: str, url: str, headers: Mapping[str, str] | None, body: Sequence[memoryview] | None
+    ) -> aiohttp.ClientResponse:
+        target = URL(url, encoded=True)
+        ours = target.origin() == URL(self._fs._location).origin()  # an upload's session may be on another host
+        own = await self._credentials.headers() if ours else {}
+        return await self._fs._session.request(  # type: ignore[no-any-return]
+            method,
+            target,
+            headers={"Accept-Encoding": "gzip", **own, **(headers or {})},
+            data=None if body is None else PiecesBody(body),
+            timeout=self._timeout,
+            allow_redirects=False,  # 308 means something else here
+        )
+
+    async def aclose(self) -> None:
+        """Closes the session."""
+        await self._credentials.renewal.aclose()
+        await self._fs.session.close()

@@ -1,1 +1,0 @@
-"""What failures mean, when a request is tried again, raced by a second one, or held back."""

@@ -1,1 +1,0 @@
-"""What is counted of requests and bytes, and how the log tells it."""

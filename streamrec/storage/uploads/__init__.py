@@ -1,1 +1,0 @@
-"""Writing objects: all of an object or nothing, compared with what the store says it has."""

@@ -1,0 +1,363 @@
+"""URLs of objects: chains, buckets and keys, hidden names, and globs. Pure, but for `~` in local paths.
+
+A chain names a filesystem over another one: `zip://dir/x.tfrecord::s3://bucket/c.zip`. Its links go from the outside
+in. Most have a path of their own, and the path of the outermost one that has a path names the shard. Caches have none:
+in `simplecache::s3://bucket/x.tfrecord` the path is that of what they cache. A URL that begins with a protocol of
+a backend of ours is not a chain: `s3://bucket/a::b` is a key.
+
+Keys are used as they are written, as in fsspec: nothing is percent-decoded in s3:// and gs:// URLs.
+
+Globs:
+- `*` and `?` stay within a directory, `**` does not. `[ab]`, `[a-c]` and `[!ab]` are sets; none of them holds `/`.
+- `[*]`, `[?]` and `[[]` stand for these characters themselves, as `glob.escape` writes them.
+- In a chain (`zip://train-*::s3://bucket/c.zip`) the URL that has the path is the pattern.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import os
+import re
+import secrets
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+import fsspec
+
+from streamrec.errors import StorageError
+
+__all__ = [
+    "ALIASES",
+    "CACHES",
+    "MAGIC",
+    "NATIVE",
+    "Chain",
+    "Glob",
+    "directory_advice",
+    "hidden_name",
+    "is_temporary",
+    "is_url",
+    "local_name",
+    "local_path",
+    "protocol_of",
+    "secured_of",
+    "split_chain",
+    "split_object",
+    "split_prefix",
+    "staged_for",
+    "strip_scheme",
+    "temporary_name",
+    "temporary_prefix",
+]
+
+NATIVE: Final = {
+    **dict.fromkeys(("s3", "s3a"), "s3"),
+    **dict.fromkeys(("gs", "gcs"), "gcs"),
+    **dict.fromkeys(("http", "https"), "http"),
+    **dict.fromkeys(("file", "local"), "local"),
+    "memory": "memory",
+}
+"""Protocols that have a backend of their own, and its name."""
+
+ALIASES: Final = {
+    "s3a": "s3",
+    "gcs": "gs",
+    "local": "file",
+    "ssh": "sftp",
+    **dict.fromkeys(("abfs", "abfss", "adl"), "az"),
+}
+"""Protocols that are other names of one kind of store."""
+
+CACHES: Final = frozenset({"simplecache", "filecache", "blockcache", "cached"})
+"""Filesystems whose paths are those of what they cache."""
+
+_LOCAL_SCHEME: Final = re.compile(r"(?:file|local)://(?:localhost(?=/))?", re.IGNORECASE)
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_PROTOCOL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(://)?")
+
+
+class Chain(NamedTuple):
+    """A URL in three pieces, which joined are the URL.
+
+    Attributes:
+        before: Links without a path, each with its `::`.
+        url: The link that has the path, as a URL of its own; of what is no chain, all of it.
+        after: What it lies in, from its `::` on.
+    """
+
+    before: str
+    url: str
+    after: str
+
+    @property
+    def linked(self) -> bool:
+        """Whether it is a chain."""
+        return bool(self.before or self.after)
+
+    @property
+    def protocols(self) -> list[str]:
+        """The protocols of all links, from the outside in; a plain path is a "file"."""
+        links = f"{self.before}{self.url}{self.after}".split("::") if self.linked else [self.url]
+        return [_protocol(link, link != links[-1]) for link in links]
+
+
+def split_chain(url: str) -> Chain:
+    """The pieces of a URL.
+
+    >>> split_chain("filecache://::zip://::s3://bucket/c.zip")
+    Chain(before='filecache://::', url='zip://', after='::s3://bucket/c.zip')
+    >>> split_chain("zip://dir/x::s3://bucket/c.zip")
+    Chain(before='', url='zip://dir/x', after='::s3://bucket/c.zip')
+    >>> split_chain("simplecache::s3://bucket/x")
+    Chain(before='simplecache::', url='s3://bucket/x', after='')
+    >>> split_chain("s3://bucket/a::b").linked, split_chain("/data/a::b").linked
+    (False, False)
+    """
+    links = url.split("::")
+    if len(links) == 1 or not _links(links):
+        return Chain("", url, "")
+    number = next((number for number, link in enumerate(links) if _has_path(link)), len(links) - 1)
+    before, after = links[:number], links[number + 1 :]
+    return Chain("".join(f"{link}::" for link in before), links[number], "".join(f"::{link}" for link in after))
+
+
+def is_url(name: str) -> bool:
+    """Whether a name begins with a protocol; `://` further on belongs to the path.
+
+    >>> is_url("s3://b/k"), is_url("/data/http://x")
+    (True, False)
+    """
+    return _SCHEME.match(name) is not None
+
+
+def protocol_of(url: str) -> str:
+    """The protocol of a URL, or of the outermost link of a chain; a plain path is a "file".
+
+    >>> protocol_of("s3://b/k"), protocol_of("/data/x"), protocol_of("C:/x"), protocol_of("simplecache::s3://b/k")
+    ('s3', 'file', 'file', 'simplecache')
+    """
+    return split_chain(url).protocols[0]
+
+
+def _links(parts: list[str]) -> bool:
+    """Whether the parts of a URL between `::` are links of a chain, and not one name that has `::` in it."""
+    first = _PROTOCOL.match(parts[0])
+    if first is None or first[1].lower() in NATIVE or (not first[2] and first[0] != parts[0]):
+        return False
+    return bool(first[2]) or first[1] in fsspec.available_protocols() or any("://" in part for part in parts)
+
+
+def _protocol(link: str, bare: bool) -> str:
+    """A link's protocol; a bare word is one everywhere but in the last link, where it is a path."""
+    return link.partition("://")[0].lower() if is_url(link) or bare else "file"
+
+
+def _has_path(link: str) -> bool:
+    scheme, colon, path = link.partition("://")
+    return bool(path or (colon and scheme not in CACHES))
+
+
+def local_path(url: str) -> Path:
+    """The path of a plain path, or a file:// or local:// URL; one that begins with `~` lies in a home directory.
+
+    What follows the scheme is the path, byte for byte: nothing in it is decoded or cut.
+
+    >>> str(local_path("file:///data/a%20b#1?")), str(local_path("file://localhost/data/a"))
+    ('/data/a%20b#1?', '/data/a')
+    """
+    return Path(local_name(url))
+
+
+def local_name(url: str) -> str:
+    """The same as a string, as it was written."""
+    return os.path.expanduser(strip_scheme(url))
+
+
+def strip_scheme(url: str) -> str:
+    """A path as it was written, without the scheme."""
+    scheme = _LOCAL_SCHEME.match(url)
+    return url if scheme is None else url[scheme.end() :]
+
+
+_TEMPORARY: Final = re.compile(r"\..*\.streamrec-([0-9a-f]{8}-|new-|old-)?[0-9a-f]{16}", re.DOTALL)
+_BESIDE: Final = re.compile(r"\.(.*)\.streamrec-(new|old)-[0-9a-f]{16}", re.DOTALL)
+
+
+def split_prefix(url: str) -> tuple[str, str, str]:
+    """Scheme, bucket and key prefix, which may be empty.
+
+    Raises:
+        StorageError: There is no bucket in it.
+
+    >>> split_prefix("s3://bucket/train-0")
+    ('s3', 'bucket', 'train-0')
+    """
+    scheme, _, rest = url.partition("://")
+    bucket, _, key = rest.partition("/")
+    if not bucket:
+        raise StorageError(f"this URL names no bucket: write {scheme}://bucket/key", url)
+    return scheme, bucket, key
+
+
+def split_object(url: str) -> tuple[str, str]:
+    """Bucket and key.
+
+    Raises:
+        StorageError: One of them is empty.
+    """
+    scheme, bucket, key = split_prefix(url)
+    if not key:
+        raise StorageError(
+            f"this URL names a bucket where an object is wanted: write {scheme}://{bucket}/key, or "
+            f"{scheme}://{bucket}/*.tfrecord* for the shards in it",
+            url,
+        )
+    return bucket, key
+
+
+def directory_advice(url: str) -> str:
+    """What to write in place of a directory's URL.
+
+    >>> directory_advice("zip://dir/::s3://b/c.zip")
+    'this is a directory: write zip://dir/*.tfrecord*::s3://b/c.zip for the shards in it'
+    """
+    before, name, after = split_chain(url)
+    return f"this is a directory: write {before}{name.rstrip('/')}/*.tfrecord*{after} for the shards in it"
+
+
+def temporary_name(path: str) -> str:
+    """A name in the same directory that nobody else uses and that no listing shows."""
+    return hidden_name(path, "", secrets.token_hex(8))
+
+
+def hidden_name(path: str, kind: Literal["", "new-", "old-"] = "", number: str = "0" * 16) -> str:
+    """A name beside an object's that no listing shows: for what is to replace it, for what it replaced, or for a while.
+
+    Args:
+        path: The object's URL.
+        kind: What lies there.
+        number: 16 hexadecimal digits, where several writers must not meet.
+
+    >>> hidden_name("s3://b/dir/shard", "old-", "0123456789abcdef")
+    's3://b/dir/.shard.streamrec-old-0123456789abcdef'
+    """
+    before, url, after = split_chain(path)
+    directory, slash, name = url.rpartition("/")
+    return f"{before}{directory}{slash}{temporary_prefix(name, writer=kind)}{number}{after}"
+
+
+def secured_of(path: str) -> str | None:
+    """The URL of the object whose former content has this name; None where it is no such name.
+
+    >>> secured_of("dir/.shard.streamrec-old-0123456789abcdef"), secured_of("dir/shard")
+    ('dir/shard', None)
+    """
+    return _beside(path, "old")
+
+
+def staged_for(path: str) -> str | None:
+    """The URL of the object that is to have this content, likewise."""
+    return _beside(path, "new")
+
+
+def _beside(path: str, kind: str) -> str | None:
+    directory, slash, name = path.rpartition("/")
+    found = _BESIDE.fullmatch(name)
+    return f"{directory}{slash}{found[1]}" if found is not None and found[2] == kind else None
+
+
+def temporary_prefix(name: str, most: int = 255, writer: str = "") -> str:
+    """What temporary names for one final name begin with: 16 characters more, and they are whole.
+
+    Args:
+        name: The last segment of the final name.
+        most: How many bytes a name may have: of a longer one the end is replaced by a digest of it all.
+        writer: Who writes: a few characters; "" where that need not be known.
+
+    Examples:
+        >>> temporary_prefix("shard"), len(temporary_prefix("x" * 255)) + 16
+        ('.shard.streamrec-', 255)
+    """
+    ending = f".streamrec-{writer}"
+    room = most - len(f".{ending}") - 16
+    data = os.fsencode(name)
+    if len(data) > room:
+        digest = hashlib.blake2b(data, digest_size=8).hexdigest()
+        name = data[: room - len(digest)].decode(errors="ignore") + digest
+    return f".{name}{ending}"
+
+
+def is_temporary(path: str) -> bool:
+    """Whether a path is one of `hidden_name`: of an upload that is under way, or was killed.
+
+    >>> is_temporary(temporary_name("dir/shard")), is_temporary("dir/shard")
+    (True, False)
+    """
+    return _TEMPORARY.fullmatch(path.rpartition("/")[2]) is not None
+
+
+MAGIC: Final = re.compile(r"[*?[]")
+
+_TOKEN: Final = re.compile(r"(?<![^/])\*\*/|\*\*|\*|\?|\[[!^]?\]?[^\]/]*\]|.", re.DOTALL)
+_WILDCARDS: Final = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+
+
+class Glob:
+    """A pattern over whole URLs.
+
+    Args:
+        pattern: A URL or path with wildcards.
+
+    Attributes:
+        pattern: The same.
+        prefix: What every match begins with: the pattern before its first wildcard, in its chain.
+
+    Examples:
+        >>> glob = Glob("s3://b/*/x-?.rec")
+        >>> glob.matches("s3://b/d/x-1.rec"), glob.enters("s3://b/d/"), glob.enters("s3://b/d/e/")
+        (True, True, False)
+    """
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+        self._before, self._url, self._after = split_chain(pattern)
+        self.prefix = self._before + MAGIC.split(self._url, maxsplit=1)[0] + self._after
+        self._whole = _compile(self._url)
+        directories = self._url.split("/")[:-1]
+        self._deep = "**" in self._url
+        level = next((level for level, name in enumerate(directories) if "**" in name), len(directories))
+        self._directories = [_compile(name) for name in directories[:level]]
+
+    def matches(self, url: str) -> bool:
+        """Whether the pattern matches an object's URL."""
+        return self._whole.fullmatch(self._inner(url)) is not None
+
+    def wants(self, url: str) -> bool:
+        """Whether a listing is to report an object: it matches, or has the pattern itself for a name."""
+        return url == self.pattern or self.matches(url)
+
+    def enters(self, directory: str) -> bool:
+        """Whether a directory, whose URL ends with a slash, can hold an object that `wants` is true for."""
+        inner = self._inner(directory)
+        names = inner.split("/")[:-1]
+        fits = all(regex.fullmatch(name) for regex, name in zip(self._directories, names, strict=False))
+        return (fits and (self._deep or len(names) <= len(self._directories))) or self._url.startswith(inner)
+
+    def _inner(self, url: str) -> str:
+        """A URL without its chain."""
+        return url.removeprefix(self._before).removesuffix(self._after)
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
+    return re.compile("".join(map(_expression, _TOKEN.findall(pattern))), re.DOTALL)
+
+
+def _expression(token: str) -> str:
+    """A regular expression for a wildcard, a set or a character."""
+    if token in _WILDCARDS:
+        return _WILDCARDS[token]
+    if len(token) == 1:
+        return re.escape(token)
+    members = f"[!{token[2:]}" if token[1] == "^" else token
+    return "(?!/)" + fnmatch.translate(members)[4:-3]  # without the "(?s:" and the end that it puts around the set
