@@ -140,7 +140,7 @@ def arrow_array(name: str, column: Any, text: bool = False) -> Any:
         if np.ma.is_masked(column):
             raise FeatureError("a masked array where all values are wanted: fill it first", name)
         array = with_nulls(column, np.asarray(column))
-        if array.dtype.kind == "S":  # strings of at most so many bytes, of which NumPy drops the zeros at the end
+        if array.dtype.kind == "S":  # strings of limited length, of which NumPy drops the zeros at the end
             array = array.astype(object)
         if array.dtype == object:
             return _strings(name, array.shape, _bytes_column(name, array), text)
@@ -195,7 +195,7 @@ def _strings(name: str, shape: tuple[int, ...], strings: Any, text: bool) -> Any
 def _nest(name: str, shape: tuple[int, ...], flat: Any) -> Any:
     """Fixed-size lists for all dimensions after the first."""
     if not shape:
-        raise FeatureError("a single value is no column: batch it first", name)
+        raise FeatureError("a single value is not a column: batch it first", name)
     pa = load_pyarrow()
     for depth in range(len(shape) - 1, 0, -1):
         count = int(np.prod(shape[:depth]))

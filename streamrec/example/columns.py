@@ -41,7 +41,7 @@ class BytesColumn:
     """Byte strings that stay where they are: spans over the buffers that they were parsed from.
 
     The column holds these buffers, whole, for as long as it lives; `compact()` holds no more than the strings. It is
-    immutable; its strings are made when they are asked for. Strings of records that lie in many buffers (a batch of
+    immutable; its strings are made when they are asked for. Strings of records in many buffers (a batch of
     many shards in turn, a shuffled one) stay in them: to ask for `buffer` or `spans` copies them to one, once.
 
     Args:
@@ -92,20 +92,20 @@ class BytesColumn:
 
     @property
     def buffers(self) -> tuple[memoryview, ...]:
-        """What the strings lie in: one memoryview, or several (a batch, in a hundred). Made when somebody looks."""
+        """The buffers of the strings: one memoryview, or several (a batch, in a hundred). Made at the first access."""
         if self._views is None:
             self._views = tuple([memoryview(source).cast("B") for source in self._sources])
         return self._views
 
     @property
     def scattered(self) -> bool:
-        """Whether the strings lie in several buffers."""
+        """Whether the strings are in several buffers."""
         width: int = self.places.shape[-1]
         return width > 2
 
     @property
     def buffer(self) -> memoryview:
-        """What the strings lie in. Scattered ones are copied for it, once."""
+        """The buffer of the strings. Scattered ones are copied for it, once."""
         return self._in_one().buffers[0]
 
     @property
@@ -219,7 +219,7 @@ Values: TypeAlias = "npt.NDArray[Any] | BytesColumn"
 
 
 class SparseTensor(NamedTuple):
-    """The values of a sparse array and where they stand.
+    """The values of a sparse array and their positions.
 
     Anyone may make one; it is checked where it is used: converted, encoded, shown, or taken apart into rows.
 
@@ -301,7 +301,7 @@ def checked_indices(sparse: Any, name: str | None = None) -> npt.NDArray[np.int6
     fits = shape.ndim == 1 and indices.shape == (count, len(shape))
     if not fits or indices.dtype.kind not in "iu" or shape.dtype.kind not in "iu":
         found = f"indices of shape {list(indices.shape)}, {count:,} values and a dense_shape of {list(shape.shape)}"
-        raise FeatureError(f"{found} are no sparse tensor: it has integers of shape [n, rank], n and [rank]", name)
+        raise FeatureError(f"{found} are not a sparse tensor: it has integers of shape [n, rank], n and [rank]", name)
     if (shape < 0).any():
         raise FeatureError(f"the dense_shape {shape.tolist()} of a sparse tensor has a negative size", name)
     outside = ((indices < 0) | (indices >= shape)).any(axis=1)

@@ -45,7 +45,7 @@ _FLOAT: Final = re.compile("b?float|double|half")
 
 
 def dtype_name(dtype: object) -> str:
-    """The name that NumPy would use; of what NumPy does not know, what stands behind the last dot of its name or repr.
+    """The name that NumPy would use; of what NumPy does not know, what follows the last dot of its name or repr.
 
     >>> dtype_name(np.int64), dtype_name("torch.int64"), dtype_name(np.dtype("S7"))
     ('int64', 'int64', 'bytes56')

@@ -7,7 +7,7 @@ Rules of this file:
     tuples, which would be equal across classes);
   - what can be known to be wrong without data is refused here, when the configuration is made (TensorFlow
     waits for the first call);
-  - the meaning of each class is TensorFlow's (tf.io, 2.21). What depends on data stands in parse.py and
+  - the meaning of each class is TensorFlow's (tf.io, 2.21). What depends on data is in parse.py and
     sequence.py.
 """
 
@@ -102,7 +102,7 @@ def default_array(value: Any, dtype: Dtype, shape: tuple[int, ...]) -> np.ndarra
 
     Args:
         value: A scalar or nested tuples of scalars, with as many values as `shape` has elements.
-        dtype: The feature's kind; a float is no int64, as in TensorFlow.
+        dtype: The feature's kind; a float is not an int64, as in TensorFlow.
         shape: What the values are reshaped to.
 
     Raises:
@@ -290,7 +290,7 @@ class RaggedFeature:
 
     Args:
         dtype: `np.int64`, `np.float32` or `bytes` (or their TensorFlow or string names).
-        value_key: The feature that holds the values; by default the key that this configuration stands under.
+        value_key: The feature that holds the values; by default the key of this configuration.
         partitions: How an example's values are split, from the outermost dimension to the innermost: any of
             `RowSplits`, `RowLengths`, `RowStarts`, `RowLimits`, `ValueRowIds` (each with the key of an int64
             feature) and `UniformRowLength` (with a length).

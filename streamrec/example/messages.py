@@ -6,11 +6,11 @@ pickling. `TensorProto` is what `serialize_tensor` writes.
 
 Rules of this file:
 - The descriptors live in a pool of their own. The default pool holds one file of a name per process, and
-  TensorFlow (and others) bring `tensorflow/core/example/example.proto` too: whoever comes second with a file
-  that differs in one option fails at import. A private pool meets nobody, in any import order.
+  TensorFlow (and others) bring `tensorflow/core/example/example.proto` too: the second one to register
+  a file that differs in one option fails at import. A private pool never conflicts, in any import order.
 - Field numbers, names and types are TensorFlow's (`tensorflow/core/example/{feature,example}.proto` and
   `tensorflow/core/framework/{types,tensor_shape,tensor}.proto`), so bytes, text and JSON are the same as its.
-- `messages.pyi` beside this file gives the classes their static types.
+- `messages.pyi` gives the classes their static types.
 
     >>> example = Example()
     >>> example.features.feature["label"].int64_list.value.append(3)

@@ -33,7 +33,7 @@ def decode_raw(
         no string and no `fixed_length` that dimension is 0.
 
     Raises:
-        FeatureError: Strings of different lengths, or a length that is no multiple of the number's size.
+        FeatureError: Strings of different lengths, or a length that is not a multiple of the number's size.
 
     Example:
         >>> decode_raw([b"\x01\x00\x02\x00", b"\x03\x00\x04\x00"], np.int16)
@@ -80,7 +80,7 @@ def decode_json_example(json_examples: Any) -> Any:
         bytes for one; for others an object array of bytes of the same shape. Features are sorted by name.
 
     Raises:
-        FeatureError: What is no JSON, or no Example.
+        FeatureError: Text that is not JSON, or not an Example.
 
     Example:
         >>> decode_json_example('{"features": {"feature": {"a": {"int64List": {"value": [1]}}}}}')
@@ -94,11 +94,11 @@ def decode_json_example(json_examples: Any) -> Any:
 
 def _example(index: int, text: bytes) -> bytes:
     if not text.lstrip().startswith(b"{"):  # protobuf takes an empty list for an empty message
-        raise FeatureError("no Example in JSON, which is an object in braces", None, index)
+        raise FeatureError("not an Example in JSON, which is an object in braces", None, index)
     try:
         return json_format.Parse(text, Example()).SerializeToString(deterministic=True)
     except (json_format.ParseError, ValueError, RecursionError) as error:
-        raise FeatureError(f"no Example in JSON: {error}", None, index) from error
+        raise FeatureError(f"not an Example in JSON: {error}", None, index) from error
 
 
 def _strings(value: Any) -> npt.NDArray[Any]:

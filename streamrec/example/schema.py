@@ -1,4 +1,4 @@
-"""A feature description proposed from data: what `parse_example` needs to know and nobody wrote down.
+"""A feature description proposed from data: what `parse_example` needs to know and is not written down.
 
 Rules of this file:
 - Only what was seen is said: kinds, how many values a record holds, how many records lack the feature.
@@ -163,7 +163,7 @@ class _Counter:
             assert self.dtype is not None
             raise FeatureError(
                 f"{_CODE[dtype]} where {_CODE[self.dtype]} was seen in the records before; one description "
-                "cannot parse both: write the data anew with one kind",
+                "cannot parse both: write the data again with one kind",
                 self.name,
                 record,
             )
@@ -224,7 +224,7 @@ def infer_features(
         in the order of their names. Without a record it is empty.
 
     Raises:
-        FeatureError: A record that is no such message, or a feature with two kinds.
+        FeatureError: A record that is not such a message, or a feature with two kinds.
 
     Example:
         >>> from streamrec.example.encoding.encode import encode_example

@@ -28,7 +28,7 @@ __all__ = ["parse_tensor", "serialize_tensor"]
 
 _STRING: Final = 7
 _NAMES: Final = {number: name for name, number in TENSOR_DTYPES.items()}
-# The field that holds a dtype's values where they don't stand in tensor_content; float8s have float8_val.
+# The field that holds a dtype's values where they aren't in tensor_content; float8s have float8_val.
 _FIELDS: Final = {
     "float32": "float_val",
     "float64": "double_val",
@@ -55,7 +55,7 @@ def serialize_tensor(tensor: Any) -> bytes:
         The bytes that `tf.io.serialize_tensor` gives.
 
     Raises:
-        FeatureError: A dtype that TensorFlow lacks, a ragged list, or what is no array.
+        FeatureError: A dtype that TensorFlow lacks, a ragged list, or a value that is not an array.
 
     Example:
         >>> parse_tensor(serialize_tensor(np.eye(2, dtype=np.float16)), np.float16)
@@ -107,7 +107,7 @@ def _string(item: object) -> bytes:
 
 
 def parse_tensor(serialized: Any, out_type: object, *, max_fill_bytes: int = 2**28) -> npt.NDArray[Any]:
-    """Parses a TensorProto, whoever wrote it.
+    """Parses a TensorProto of any writer.
 
     Args:
         serialized: Its bytes.
@@ -119,7 +119,7 @@ def parse_tensor(serialized: Any, out_type: object, *, max_fill_bytes: int = 2**
         A new array of the message's shape; an object array of bytes for strings.
 
     Raises:
-        FeatureError: The bytes are no TensorProto, hold another dtype, or don't fit the declared shape.
+        FeatureError: The bytes are not a TensorProto, hold another dtype, or don't fit the declared shape.
     """
     if isinstance(serialized, np.ndarray) and serialized.ndim == 0:
         serialized = serialized.item()
@@ -129,7 +129,7 @@ def parse_tensor(serialized: Any, out_type: object, *, max_fill_bytes: int = 2**
     try:
         message = TensorProto.FromString(bytes(serialized))
     except DecodeError as error:
-        raise FeatureError(f"{len(serialized)} bytes that are no TensorProto: {error}") from error
+        raise FeatureError(f"{len(serialized)} bytes that are not a TensorProto: {error}") from error
     wanted = _STRING if dtype.kind == "O" else TENSOR_DTYPES[dtype.name]
     if message.dtype != wanted:
         found = "string" if message.dtype == _STRING else _NAMES.get(message.dtype, f"dtype {message.dtype}")

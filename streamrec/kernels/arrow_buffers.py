@@ -26,7 +26,7 @@ def load_pyarrow() -> Any:
 
 
 def large_binary(buffer: Any, spans: npt.NDArray[np.int64], text: bool = False) -> Any:
-    """A `pyarrow.LargeBinaryArray` over byte strings that lie back to back, without a copy.
+    """A `pyarrow.LargeBinaryArray` over byte strings that follow each other, without a copy.
 
     Args:
         buffer: Any C-contiguous bytes-like object.
@@ -40,6 +40,6 @@ def large_binary(buffer: Any, spans: npt.NDArray[np.int64], text: bool = False) 
 
 
 def export_binary(buffer: Any, spans: npt.NDArray[np.int64], requested_schema: object = None) -> tuple[object, object]:
-    """The capsules `arrow_schema` and `arrow_array` of byte strings that lie back to back, as for `large_binary`."""
+    """The capsules `arrow_schema` and `arrow_array` of byte strings that follow each other, as for `large_binary`."""
     capsules: tuple[object, object] = large_binary(buffer, spans).__arrow_c_array__(requested_schema)
     return capsules

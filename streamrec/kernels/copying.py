@@ -1,7 +1,7 @@
-"""Copies beside which other threads run.
+"""Copies during which other threads run.
 
 Assigning to a slice of a memoryview copies with the interpreter lock held: half a millisecond for a megabyte that left
-the cache, in which a training loop stands still. NumPy gives the lock away while it copies.
+the cache, in which a training loop waits. NumPy releases the lock while it copies.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["copy_bytes"]
 
 LARGE = 128 << 10
-"""From so many bytes on, giving the lock away costs less than holding it."""
+"""From this many bytes on, releasing the lock costs less than holding it."""
 
 
 def copy_bytes(target: memoryview, source: Buffer) -> None:

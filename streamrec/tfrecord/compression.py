@@ -6,9 +6,9 @@ TensorFlow has not.
 
 Rules:
 - An Inflater never returns more than the caller asked for, whatever the stream claims about itself: a few
-  kilobytes that stand for a terabyte cost no more memory than an honest shard.
+  kilobytes that expand to a terabyte cost no more memory than an honest shard.
 - What was inflated before damage is returned, save for the last 120 KiB at most; the error comes from the next call.
-- Zero bytes behind the last gzip member are padding, as gzip itself takes them.
+- Zero bytes after the last gzip member are padding, as in gzip itself.
 - GZIP and ZLIB are read by ISA-L where it is installed (the `isal` extra), which inflates about twice as fast as zlib.
   They are written by zlib, byte for byte as TensorFlow does, unless the options ask for ISA-L.
 """
@@ -215,7 +215,7 @@ _CODECS: Final[dict[str, tuple[Callable[[], _Member], Callable[[TFRecordOptions]
     "ZLIB": (partial(_zlib_member, "DECOMP_ZLIB", zlib.MAX_WBITS), _ZlibCompressor),
     "ZSTD": (_ZstdMember, _ZstdCompressor),
 }
-"""How each compression is read and written. A new one stands here, and by its name and magic bytes in `options.py`."""
+"""How each compression is read and written. A new one is added here, and its name and magic bytes to `options.py`."""
 
 
 @cache
@@ -364,7 +364,7 @@ class Inflater:
         return f"this is no {self._type} stream: it begins {found}"
 
     def _start_member(self) -> bool:
-        """Begins the next member where bytes follow the last one; skips zero padding behind gzip."""
+        """Begins the next member where bytes follow the last one; skips zero padding after gzip."""
         while self._type == "GZIP" and self._at < len(self._input) and not self._input[self._at]:
             padding = bytes(self._input[self._at : self._at + INPUT_BYTES])
             self._at += len(padding) - len(padding.lstrip(b"\0"))

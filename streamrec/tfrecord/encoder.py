@@ -48,7 +48,7 @@ def as_record(value: Buffer) -> bytes:
 
 
 def _describe(value: object) -> str:
-    """What came in place of a record, and what to write."""
+    """What was given in place of a record, and what to write."""
     kind = type(value).__name__
     if isinstance(value, str):
         return f"str {value[:40]!r}: write it with .encode()"
@@ -58,11 +58,11 @@ def _describe(value: object) -> str:
         return f"{kind}: write streamrec.encode_example(...) of it"
     if isinstance(value, Iterable):
         return f"{kind}: write its elements one by one, or all of them with write_batch"
-    return f"{kind} {value!r:.40}: write the bytes that stand for it, as encode_example or serialize_tensor gives them"
+    return f"{kind} {value!r:.40}: write it as bytes, as encode_example or serialize_tensor gives them"
 
 
 def encode_record(record: Buffer) -> bytes:
-    """One record as it stands in a shard: length, its CRC, payload, its CRC.
+    """One record as it is in a shard: length, its CRC, payload, its CRC.
 
     Raises:
         TypeError: It is not bytes-like.
@@ -75,7 +75,7 @@ def encode_record(record: Buffer) -> bytes:
 
 
 def encode_records(records: Iterable[Buffer] | RecordBatch) -> bytes:
-    """Many records as they stand in a shard, one after the other; b"" for none."""
+    """Many records as they are in a shard, one after the other; b"" for none."""
     if not isinstance(records, RecordBatch):
         records = Frames.of(map(as_record, records))
     return kernels.encode_frames(records.buffer, np.ascontiguousarray(records.spans))

@@ -110,7 +110,7 @@ class Framer:
 
     @property
     def position(self) -> int:
-        """Offset in the stream of the next unread record's header, or of the damage that is being searched behind."""
+        """Offset in the stream of the next unread record's header, or of the damage after which it searches."""
         return self._position if self._search is None else self._search.offset
 
     @property
@@ -149,7 +149,7 @@ class Framer:
         return records
 
     def take_rewind(self) -> int | None:
-        """Where the stream must go on, if that is not behind the last byte that came.
+        """Where the stream must go on, if that is not after the last byte that came.
 
         With `long_bytes` and `on_error="resync"`, a long record that turns out to be damaged is searched for others:
         first its end, which tells whether its length is right.
@@ -179,7 +179,7 @@ class Framer:
     def reserve(self, size: int) -> memoryview:
         """Room for the next `size` bytes of the stream, to be filled from its start and then `commit`ted.
 
-        What is held over stands right before it, so bytes that land here are framed without another copy.
+        The bytes that are held over precede it, so bytes that are read into it are framed without another copy.
 
         Raises:
             CorruptRecordError: An earlier call met a bad record.
@@ -199,7 +199,7 @@ class Framer:
 
         Args:
             size: How many of the reserved bytes are filled.
-            multiple: Where `record` comes to a multiple of this, the records behind the last such place are held over,
+            multiple: Where `record` reaches a multiple of this, the records after the last such place are held over,
                 whole as they are, and come with the next bytes. What there is comes where no such place is passed.
         """
         if self._reserved is None:
@@ -214,7 +214,7 @@ class Framer:
         """Says that the stream ended.
 
         Returns:
-            What can still be had: records that a search finds behind one that is not whole; mostly nothing.
+            The last records: those that a search finds after one that is not whole; mostly none.
 
         Raises:
             TruncatedShardError: It ended within a record.

@@ -3,7 +3,7 @@
 Rules:
 - A Frames is immutable; so is what it shows. Whoever made the buffer never writes to it again.
 - Payloads stay where they are: `spans[i]` says where record i starts and ends in `buffer`. Those of many shards or
-  blocks may lie in many buffers (`scattered.py`), and are copied to one when somebody asks for it.
+  blocks may be in many buffers (`scattered.py`), and are copied to one when a caller asks for it.
 - People get `bytes` (`frames[i]`, iteration); kernels take `buffer` and `spans`.
 - Slicing shares the buffer, unless the slice would pin a buffer that is much larger than itself: then it copies.
   Batches share it too: who keeps some of them for long, and drops others, keeps `compact()` of them.
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 __all__ = ["FOOTER_BYTES", "HEADER_BYTES", "Frames", "as_spans", "payload"]
 
 HEADER_BYTES = 12
-"""Length (8) and its masked CRC32C (4): what stands before each payload of a shard."""
+"""Length (8) and its masked CRC32C (4): what precedes each payload of a shard."""
 FOOTER_BYTES = 4
-"""The payload's masked CRC32C: what stands behind it."""
+"""The payload's masked CRC32C: what follows it."""
 
 PIN_FACTOR = 16
 PIN_BYTES = 1 << 16
 
 PIECE_BYTES = 1 << 18
-"""Records become objects so many bytes at a time."""
+"""Bytes of records that become objects at a time."""
 
 WASTE = 2
 """Records that are kept, of a buffer that is more than this many times larger, get a buffer of their own."""
@@ -44,7 +44,7 @@ Spans = npt.NDArray[np.int64]
 
 
 def as_spans(packed: Buffer) -> Spans:
-    """Spans as the kernels return them, as an array of shape [n, 2] that nobody writes to."""
+    """Spans as the kernels return them, as a read-only array of shape [n, 2]."""
     spans = np.frombuffer(memoryview(packed).toreadonly(), np.int64)
     return spans.reshape(-1, 2)
 
@@ -128,7 +128,7 @@ class Frames(Sequence[bytes]):
         return (payload(view, first, last) for first, last in self.spans.tolist())
 
     def lying(self) -> tuple[npt.NDArray[np.int64], Sequence[Buffer]]:
-        """Where the payloads lie, as spans or as rows (`scattered.py`), and in which buffers."""
+        """Where the payloads are, as spans or as rows (`scattered.py`), and in which buffers."""
         return self.spans, (self.buffer,)
 
     def window(self, first: int, last: int) -> Frames:
@@ -184,7 +184,7 @@ class Frames(Sequence[bytes]):
         return Frames(buffer, as_spans(spans))
 
     def trimmed(self, factor: int = WASTE) -> Frames:
-        """The same records: as they lie, or copied where they keep more than `factor` times their bytes alive."""
+        """The same records: without a copy, or copied where they keep more than `factor` times their bytes alive."""
         return self.compact() if self.pinned > factor * self.nbytes else self
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:

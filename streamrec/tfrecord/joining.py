@@ -1,9 +1,9 @@
-"""Joining: stretches of records that become one Frames.
+"""Joining: several Frames that become one.
 
 Rules:
-- Short records are copied when they come, so that the blocks they lay in are free at once.
-- Long ones stay where they lie (`scattered.py`), save for a few out of a large block.
-- Which of both it is, the first stretch tells.
+- Short records are copied when they come, so that their blocks are free at once.
+- Long ones stay in their blocks (`scattered.py`), save for a few out of a large block.
+- The first records decide which of the two.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Joining:
     """Frames that grow.
 
     Args:
-        records: How many records are expected in all; the first stretch tells how long they are.
+        records: How many records are expected in all; the first ones tell how long they are.
     """
 
     def __init__(self, records: int) -> None:
@@ -46,7 +46,7 @@ class Joining:
 
 
 class Parts:
-    """Stretches that stay where they lie."""
+    """Records that stay in their blocks."""
 
     def __init__(self) -> None:
         self._parts: list[Frames] = []
@@ -64,7 +64,7 @@ class Parts:
 
 
 class Copies:
-    """Stretches that are copied to one buffer, which grows."""
+    """Records that are copied to one buffer, which grows."""
 
     def __init__(self, records: int) -> None:
         self._expected = records
@@ -101,6 +101,6 @@ class Copies:
 
 
 def are_adjacent(frames: Frames) -> bool:
-    """Whether records lie one behind the other, with no more between them than headers and footers."""
+    """Whether records follow each other, with no more between them than headers and footers."""
     gaps = frames.spans[1:, 0] - frames.spans[:-1, 1]
     return not len(gaps) or bool(gaps.min() >= 0 and gaps.max() <= HEADER_BYTES + FOOTER_BYTES)

@@ -3,7 +3,7 @@
 The lengths of a shard are cut into blocks of BLOCK_RECORDS; the last block may be shorter. A block stores each length
 as `length - base`, in `width` bits, where `base` is the block's shortest length. The bits of a block follow one
 another, the lowest bit first (as in Parquet's bit packing), and a block ends at a whole byte. A row of the table of
-blocks (BLOCK) says how a block is packed and where it lies:
+blocks (BLOCK) says how a block is packed and where it is:
 
 - `base`: the shortest length in the block, in bytes;
 - `end`: where the frame of the block's last record ends in the shard, in bytes;
@@ -120,7 +120,7 @@ def pack(values: npt.NDArray[np.uint64], width: int) -> bytes:
 
 
 def packed_sizes(blocks: Blocks, counts: Lengths) -> Lengths:
-    """Bytes of each packed block, where it holds so many lengths."""
+    """Bytes of each packed block, which holds that many lengths."""
     sizes: Lengths = (counts * blocks["width"] + 7) // 8
     return sizes
 

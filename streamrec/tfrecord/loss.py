@@ -1,13 +1,13 @@
-"""What is done about damage, and what is told about it. Pure descriptions.
+"""What a reader does about damage, and what it reports. Pure descriptions.
 
 The policies of `on_error`:
 
 - "raise": the first damage is an error; the records before it come first.
 - "skip_record": a payload with a wrong CRC32C under a good length is left out: exactly that record is lost. All else
   raises, because what is lost then is not known to be one record: a damaged length, an end within a record.
-- "resync": that too; and behind a length that cannot be believed, the next record is searched for: the first place from
-  the next byte on whose length and payload both have a right CRC32C. See `recovery` for what that can and cannot tell.
-- "skip_shard": the first damage ends the shard. The records before it come; all behind it are lost.
+- "resync": the same; and after a length that cannot be believed, the reader searches for the next record: the first
+  offset from the next byte on whose length and payload both have a right CRC32C. `recovery` says what that finds.
+- "skip_shard": the first damage ends the shard. The reader gives the records before it; all after it are lost.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ ON_ERROR: tuple[OnError, ...] = ("raise", "skip_record", "resync", "skip_shard")
 @display_repr
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A stretch of a shard that was left out because it is damaged.
+    """A byte range of a shard that was left out because it is damaged.
 
     Args:
         path: The shard's URL, or None where only bytes are known.
         offset: Where it begins in the (decompressed) shard: at the header of the damaged record.
-        nbytes: How long it is; None where nobody knows (the rest of a compressed shard).
+        nbytes: How long it is; None where that is unknown (the rest of a compressed shard).
         reason: What was found where what was wanted.
         record: How many records were read before it. Where nothing was lost before, that is the damaged record's index;
-            behind a search nobody can tell how many there were, so lost records are never counted.
+            after a search the number is unknown, so lost records are never counted.
     """
 
     path: str | None
@@ -46,7 +46,7 @@ class Loss:
     def __str__(self) -> str:
         size = "the rest of it" if self.nbytes is None else f"{self.nbytes:,} bytes"
         where = f"{display_name(self.path)}, " if self.path else ""
-        return f"{where}byte {self.offset:,}, behind {self.record:,} records: lost {size}: {display_text(self.reason)}"
+        return f"{where}byte {self.offset:,}, after {self.record:,} records: lost {size}: {display_text(self.reason)}"
 
 
 def check_on_error(on_error: str, max_skipped: int | None) -> OnError:

@@ -54,7 +54,7 @@ class TFRecordOptions:
         mem_level: 1 to 9; None for 9, TensorFlow's default.
         compression_strategy: zlib's strategy; None for Z_DEFAULT_STRATEGY.
         library: What compresses GZIP and ZLIB. "zlib" writes the bytes that TensorFlow writes. "isal" (an extra) is
-            many times as fast, for files of about the same size that everybody reads; it takes only `flush_mode`,
+            many times as fast, for files of about the same size that every reader takes; it takes only `flush_mode`,
             `window_bits` and `compression_level` (0 to 3, default 2).
         compression_threads: How many threads of the zstd library compress one shard, 1 or more; None for the thread
             that writes. Each holds some 5 MB, at high levels a window and more. The bytes are the same for any number

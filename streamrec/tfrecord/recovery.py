@@ -100,7 +100,7 @@ class Walk:
         base: Offset in the stream of its first byte.
         record: How many records came before it.
         skipped: How many losses.
-        final: Nothing comes behind it.
+        final: Nothing follows it.
         search: The search that it begins in, if any.
 
     Attributes:
@@ -138,7 +138,7 @@ class Walk:
         return self.rules.end - self.base
 
     def _frame(self) -> bool:
-        """Takes the records from `at` on; True where the way goes on behind them."""
+        """Takes the records from `at` on; True where the walk goes on after them."""
         rules = self.rules
         found, self.at, code, self.wants = kernels.scan_frames(self.data, self.at, rules.verify, rules.max_record_bytes)
         self._take(as_spans(found))
@@ -199,7 +199,7 @@ class Walk:
         return leads and not self._covers(start, end)
 
     def _covers(self, start: int, end: int) -> bool:
-        """Whether whole records lie behind `start` that end at `end`."""
+        """Whether whole records after `start` end at `end`."""
         within, limit = self.data[:end], self.rules.search_limit
         position, wants = kernels.find_header(within, start + 1, True, limit)
         while wants != HEADER_BYTES:
@@ -235,10 +235,10 @@ class Walk:
         if code == kernels.BAD_LENGTH_CRC:
             looks = looks_like(bytes(rest[:HEADER_BYTES])) if self.base + self.at == 0 else None
             if looks is not None:
-                return f"this is no TFRecord file, it begins like {looks}"
+                return f"this is not a TFRecord file: it begins like {looks}"
             return (
                 f"the CRC32C of the record's length is wrong (bytes {rest[:HEADER_BYTES].hex()}): the shard is damaged "
-                "here, is compressed in another way than was said, or is no TFRecord file"
+                "here, is compressed in another way than was said, or is not a TFRecord file"
             )
         if code == kernels.TOO_LONG:
             if self.rules.max_record_bytes == MAX_RECORD_BYTES:

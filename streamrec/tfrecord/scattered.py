@@ -1,13 +1,13 @@
-"""Scattered: records of many buffers, left where they lie.
+"""Scattered: records of many buffers, without a copy.
 
 Records of many shards in turn, or a batch that many blocks hold, cost a copy of every byte before anybody looks at
 them, if they are to be Frames over one buffer. Most who look need none: the parser, the shuffle buffer, whoever takes
 records one by one.
 
 Rules:
-- It is Frames: whoever asks for `buffer` or `spans` gets them, by a copy that is made then, once.
-- A window whose records lie in one buffer is plain Frames over it.
-- A row is what `kernels.pick` takes: START, END, `buffer << BUFFER_BITS`, and a number of nobody's.
+- It is Frames: `buffer` and `spans` are there, by a copy that is made when one is asked for, once.
+- A window whose records are in one buffer is plain Frames over it.
+- A row is what `kernels.pick` takes: START, END, `buffer << BUFFER_BITS`, and a number without meaning.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ __all__ = ["BUFFER_BITS", "SCATTERED_BYTES", "Scattered", "are_long"]
 BUFFER_BITS = 32
 
 SCATTERED_BYTES = 512
-"""Records that are so long on average stay where they lie: to note where costs less than to copy them together.
-Measured in processor time: a sixth more at 84 bytes, with a shuffle behind; a quarter less at 680 bytes, from S3."""
+"""Records of at least this average length stay in their buffers: noting where they are costs less than copying them.
+Measured in processor time: a sixth more at 84 bytes, before a shuffle; a quarter less at 680 bytes, from S3."""
 
 
 def are_long(windows: Sequence[Frames]) -> bool:
-    """Whether these records are so long that they stay where they lie."""
+    """Whether these records are long enough to stay in their buffers."""
     return sum(window.nbytes for window in windows) >= SCATTERED_BYTES * sum(map(len, windows))
 
 
@@ -76,7 +76,7 @@ class Scattered(Frames):
 
     @classmethod
     def joining(cls, windows: Sequence[Frames]) -> Scattered:
-        """Records of several windows, one behind the other."""
+        """Records of several windows, one after the other."""
         return cls.in_turn([windows], 1)
 
     @property

@@ -4,8 +4,8 @@ A reader of a piece that begins in the middle of a record sees that record's pay
 whole records itself (a TFRecord file that is stored as a record). What tells them apart is what follows: the shard's
 own records follow one another to its end; the run of those within a payload breaks off where the payload ends, at the
 latest before its CRC. So a start is settled when whole records have followed one another for SETTLE_BYTES, or to the
-end of the shard. If the run breaks off before, this file cannot tell a payload's end from damage; whoever can read
-what lies before the start can (see `shards.pieces`).
+end of the shard. If the run breaks off before, this file cannot tell a payload's end from damage; a reader that has
+the bytes before the start can (see `shards.pieces`).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def spanning(data: Buffer, reach: int, max_record_bytes: int) -> list[tuple[int,
 
     Args:
         data: Bytes from before a start.
-        reach: A place at or behind the end of what they may hold, counted from the start of `data`.
+        reach: A place at or after the end of what they may hold, counted from the start of `data`.
         max_record_bytes: A longer length is none.
     """
     found = []

@@ -1,4 +1,4 @@
-"""What a file is, from its first bytes: how a shard is compressed, or what it looks like if it is no shard. Pure."""
+"""What a file is, from its first bytes: how a shard is compressed, or what it looks like if it is not a shard. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamrec.tfrecord.options import MAGIC, CompressionType
 __all__ = ["DETECT_BYTES", "detect_compression", "is_record_header", "looks_like"]
 
 DETECT_BYTES = HEADER_BYTES
-"""How many of a file's first bytes all functions here want to see."""
+"""How many of a file's first bytes all functions here need."""
 
 _COMPRESSED: Final = "a compressed file of a kind that shards never are ({}): unpack it, or write it with GZIP or ZSTD"
 _KINDS: Final = (
@@ -40,8 +40,8 @@ _TEXT: Final = re.compile(rb"[\t\n\r -~]{8,}")
 def detect_compression(head: bytes) -> CompressionType:
     """How a shard is compressed, from its first bytes.
 
-    A length whose CRC is right is the surest sign there is, and means none; only then do the magic bytes of
-    gzip, zstd and zlib count. Whatever is none of them is framed as it is, and the framer names the damage.
+    A length whose CRC is right is the surest sign, and means none; only then do the magic bytes of gzip, zstd
+    and zlib count. All else is framed as it is, and the framer names the damage.
 
     Args:
         head: The first `DETECT_BYTES` bytes, or fewer where the shard is shorter.
@@ -58,10 +58,10 @@ def is_record_header(head: bytes) -> bool:
 
 
 def looks_like(head: bytes) -> str | None:
-    """What a file that is no plain TFRecord file looks like, and what to do, for the end of a message.
+    """What a file looks like that is not a plain TFRecord file, and what to do, for the end of a message.
 
     Args:
-        head: Its first bytes; what stands behind `DETECT_BYTES` is not looked at.
+        head: Its first bytes; what follows `DETECT_BYTES` is ignored.
 
     Returns:
         Words for a person, such as "a PNG image"; None where it looks like nothing that is known.

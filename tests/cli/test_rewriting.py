@@ -33,7 +33,7 @@ def test_verify_tells_the_places_and_repairs(shard: Path, damaged: Path, tmp_pat
     assert records(tmp_path / "clean" / damaged.name) == wanted
     assert called("verify", tmp_path / "clean").out == "2 shards read, 478 good records, nothing is damaged\n"
     text = called("verify", damaged).out
-    assert f"byte {place(shard, 100):,}, behind 100 good records: " in text
+    assert f"byte {place(shard, 100):,}, after 100 good records: " in text
     assert "1 shard read, 238 good records, 1 shard damaged" in text
 
 

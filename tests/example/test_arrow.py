@@ -157,7 +157,7 @@ UNSOUND = [
     (sparse([[0, 0], [0, 7]], [1, 5]), r"the index \[0, 7\] of a sparse tensor is outside its dense_shape \[1, 5\]"),
     (sparse([[5, 0]], [1, 5]), "outside its dense_shape"),
     (sparse([[-1, 0]], [1, 5]), "outside its dense_shape"),
-    (SparseTensor(np.zeros((1, 2), np.int64), INTS, np.array([1, 1])), "are no sparse tensor"),
+    (SparseTensor(np.zeros((1, 2), np.int64), INTS, np.array([1, 1])), "are not a sparse tensor"),
 ]
 CUT = [
     (sparse([[0, 0], [0, 2]], [1, 5]), "a list has no gaps"),

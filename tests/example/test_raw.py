@@ -91,5 +91,5 @@ def test_decode_json_example() -> None:
     ],
 )
 def test_decode_json_refusals(text: Any) -> None:
-    with pytest.raises(FeatureError, match="record 1: no Example in JSON"):
+    with pytest.raises(FeatureError, match="record 1: not an Example in JSON"):
         decode_json_example(["{}", text])

@@ -120,7 +120,7 @@ def test_shapes_and_unknown_fields() -> None:
         (bytes, message(3, [1]), "a int32 tensor where string"),
         ("int32", message(103, [1]), "a dtype 103 tensor where int32"),
         ("int32", b"", "a dtype 0 tensor"),
-        ("int32", b"\xff", "1 bytes that are no TensorProto"),
+        ("int32", b"\xff", "1 bytes that are not a TensorProto"),
         (
             "int32",
             message(3, [3], tensor_content=b"\x01\0\0\0"),

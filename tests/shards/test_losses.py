@@ -137,7 +137,7 @@ async def test_losses_are_logged(place: str, caplog: pytest.LogCaptureFixture) -
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == len(BAD)
     assert lines[0].startswith(
-        f"{url}, byte {STARTS[70]:,}, behind 70 records: lost {len(RECORDS[70]) + 16:,} bytes: the"
+        f"{url}, byte {STARTS[70]:,}, after 70 records: lost {len(RECORDS[70]) + 16:,} bytes: the"
     )
 
 

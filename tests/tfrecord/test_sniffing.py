@@ -94,7 +94,7 @@ def test_what_is_no_tfrecord_file(make: Callable[[], bytes], name: str, first: i
         framer.feed(data[first:])
         framer.close()
     assert caught.value.offset == 0
-    assert f"no TFRecord file, it begins like {name}" in str(caught.value)
+    assert f"not a TFRecord file: it begins like {name}" in str(caught.value)
 
 
 def test_damage_behind_the_first_record_is_damage() -> None:
@@ -141,7 +141,7 @@ def test_what_is_compressed_in_another_way(data: bytes, kind: CompressionType, f
     inflater.feed(data)
     with pytest.raises(CorruptRecordError, match=f"this is no {kind} stream: {advice}"):
         inflater.read(100)
-    with pytest.raises(CorruptRecordError, match=f"no TFRecord file, {advice}"):
+    with pytest.raises(CorruptRecordError, match=f"not a TFRecord file: {advice}"):
         framer = Framer()
         framer.feed(data)
         framer.close()

@@ -92,7 +92,7 @@ def print_verdict(verdict: Verdict) -> None:
             print_line(f"{item.path}: {item.damages:,} damaged, {format_bytes(item.lost_bytes)} lost")
         for loss in item.losses:
             lost = "the rest of the shard" if loss.nbytes is None else f"{loss.nbytes:,} bytes"
-            print_line(f"  byte {loss.offset:,}, behind {loss.record:,} good records: {lost} lost: {loss.reason}")
+            print_line(f"  byte {loss.offset:,}, after {loss.record:,} good records: {lost} lost: {loss.reason}")
         if item.damages > len(item.losses):
             print_line(f"  and {item.damages - len(item.losses):,} more")
         if item.copy is not None:

@@ -172,7 +172,7 @@ def encode_examples(
         columns: For each feature one row a record, all columns of the same length: an array of shape
             `[records, ...]`; a list of scalars, lists or arrays; a `RaggedTensor` of one ragged dimension; a
             `SparseTensor` of two dimensions without gaps, as a `VarLenFeature` gives it; `Frames` or another
-            `EncodedBatch` for byte strings that lie in one buffer; a `BytesColumn`.
+            `EncodedBatch` for byte strings in one buffer; a `BytesColumn`.
         kinds: As in `encode_example`.
         deterministic: As in `encode_example`.
 
@@ -216,7 +216,7 @@ def encode_sequence_example(
         The bytes of one record.
 
     Raises:
-        FeatureError: As in `encode_examples`; a step's number stands where the record's does there.
+        FeatureError: As in `encode_examples`; with a step's number in place of the record's.
     """
     declared = _declared_kinds(sequence_kinds)
     columns = [to_column(name, value, declared.get(name)) for name, value in feature_lists.items()]

@@ -79,7 +79,7 @@ def to_column(name: str, value: Any, declared: Kind | None = None) -> Column:
     """One column from any of the forms that `encode_examples` takes.
 
     Raises:
-        FeatureError: The value is no column, or its rows don't fit together or the declared kind.
+        FeatureError: The value is not a column, or its rows don't fit together or the declared kind.
     """
     if hasattr(value, "spans") and hasattr(value, "buffer"):
         return _of_spans(name, value, declared)

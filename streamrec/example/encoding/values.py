@@ -72,7 +72,7 @@ _LITTLE_FLOAT32 = np.dtype("<f4")
 
 
 def declared_kind(dtype: object, name: str | None = None) -> Kind:
-    """The kind that a dtype, a Python type, a name or a feature configuration (its `dtype`) stands for.
+    """The kind that a dtype, a Python type, a name or a feature configuration (its `dtype`) means.
 
     Raises:
         FeatureError: Any other; an Example holds bytes, float32 and int64.
@@ -120,7 +120,7 @@ def to_values(value: Any, declared: Kind | None = None, name: str | None = None)
 
 
 def natural_kind(of: type) -> Kind | None:
-    """The kind of a scalar's type; None for what is no scalar."""
+    """The kind of a scalar's type; None for any other type."""
     kind = _EXACT.get(of)
     if kind is not None:
         return kind
@@ -244,7 +244,7 @@ def _leaves(value: Sequence[Any], name: str | None) -> Sequence[Any]:
         return value
     if not all(nested):
         one, other = value[nested.index(True)], value[nested.index(False)]
-        raise FeatureError(f"a ragged list: {type(one).__name__} beside {type(other).__name__}", name)
+        raise FeatureError(f"a ragged list: {type(one).__name__} next to {type(other).__name__}", name)
     shapes = [_shape(item) for item in value]
     if len(set(shapes)) > 1:
         found = next(shape for shape in shapes if shape != shapes[0])

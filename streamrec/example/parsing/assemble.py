@@ -29,7 +29,7 @@ from streamrec.example.parsing.walk import Array, Found, Offsets, Raw, Records, 
 __all__ = ["Part", "batch_columns", "combine", "pad_rows_of", "positions", "single_columns", "sparse_tensor", "wrapper"]
 
 WASTE = 2
-"""Strings of records that lie in many buffers stay there, unless these records are so many times as long."""
+"""Strings of records in many buffers stay there, unless the records are this many times as long."""
 
 Part: TypeAlias = "Values | SparseTensor | Rows"
 """A column before features are combined: ragged ones are still Rows."""
@@ -38,7 +38,7 @@ Wrap: TypeAlias = Callable[[Array, Dtype, Array | None], Values]
 
 
 def wrapper(spanned: Records | None) -> Wrap:
-    """How values leave: as they are; or byte strings as BytesColumns, whose spans lie in the records of `spanned`."""
+    """How values are returned: unchanged, or byte strings as BytesColumns over the records of `spanned`."""
     if spanned is None:
         return lambda values, dtype, default: values
     return lambda values, dtype, default: _column(spanned, values, default) if dtype is bytes else values
@@ -98,7 +98,7 @@ def pad_rows_of(values: Array, splits: Offsets, shape: tuple[int, ...], size: in
         splits: Where each row starts and ends, in values; multiples of `size`.
         shape: The shape of a step.
         size: The number of values of a step.
-        pad: What stands behind the shorter rows.
+        pad: What fills up the shorter rows.
 
     Returns:
         An array of `[rows, longest, *shape]`.
@@ -157,7 +157,7 @@ def batch_columns(plan: Plan, found: list[Found], count: int, spanned: Records |
         plan: What was looked for.
         found: What was found for each slot.
         count: The number of examples.
-        spanned: The records that spans of byte strings lie in; None where strings are objects.
+        spanned: The records that spans of byte strings refer to; None where strings are objects.
 
     Raises:
         FeatureError: Sparse positions or ragged partitions that don't fit their values.
@@ -180,7 +180,7 @@ def single_columns(plan: Plan, found: list[Found], spanned: Records | None) -> d
 def combine(plan: Plan, parts: dict[str, Part]) -> dict[str, Column]:
     """The columns of the features: sparse and ragged ones put together, helper keys left out.
 
-    The order is TensorFlow's: features that bear the name of a key stand where the key stood, others follow.
+    The order is TensorFlow's: features with the name of a key take the place of the key, others follow.
     """
     if not plan.composite:
         return parts  # type: ignore[return-value]  # only RaggedFeatures give Rows

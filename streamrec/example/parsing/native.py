@@ -46,7 +46,7 @@ class NativeWalker:
 NATIVE: Final = NativeWalker()
 
 _Layout: TypeAlias = "list[tuple[int, int, np.dtype[Any]] | None]"
-"""For each slot the array that the walk fills, dense numbers or splits: so many elements for each record, so many more,
+"""For each slot the array that the walk fills, dense numbers or splits: elements for each record, further elements,
 their type. None for dense byte strings, and for padded numbers, whose number is not known beforehand."""
 
 _SPLITS = 1, 1, np.dtype(np.int64)
@@ -83,14 +83,14 @@ def _compile_slot(slot: Slot) -> tuple[bytes, int, bool, bool, int, bytes | None
 
 
 def _arrays(layout: _Layout, count: int) -> tuple[Any, ...]:
-    """The arrays for so many records. There may be dozens for each batch: no call of ours for each of them."""
+    """The arrays for `count` records. There may be dozens for each batch: no call of ours for each of them."""
     return tuple([each and np.empty(count * each[0] + each[1], each[2]) for each in layout])
 
 
 def _gather(
     slots: tuple[Slot, ...], arrays: tuple[Any, ...], blocks: list[Any], spanned: Records | None
 ) -> list[Found]:
-    """What was found for each slot; dense numbers have no block, they lie in their array."""
+    """What was found for each slot; dense numbers have no block, they are in their array."""
     return [
         array if block is None else _result(slot, array, block, spanned)
         for slot, array, block in zip(slots, arrays, blocks, strict=True)

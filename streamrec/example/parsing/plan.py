@@ -88,7 +88,7 @@ def check_features(features: Any) -> tuple[tuple[str, Feature], ...]:
     """A description's features by their keys.
 
     Raises:
-        FeatureError: It is no dict of feature configurations.
+        FeatureError: It is not a dict of feature configurations.
     """
     if not isinstance(features, Mapping):
         raise FeatureError(
@@ -102,7 +102,7 @@ def _cached(make: functools._lru_cache_wrapper[Plan], *arguments: Any) -> Plan:
     """The plan of a description that was seen before, or a new one."""
     try:
         return make(*arguments)
-    except TypeError:  # something unhashable, which is no configuration: making the plan says so
+    except TypeError:  # something unhashable, which is not a configuration: making the plan says so
         return make.__wrapped__(*arguments)
 
 
@@ -163,7 +163,7 @@ def _plan(items: tuple[tuple[str, Feature], ...], kinds: tuple[type, ...]) -> Pl
     features = dict(sorted(items))
     for name, feature in features.items():
         if not isinstance(name, str):
-            raise FeatureError(f"the key {name!r} is no str")
+            raise FeatureError(f"the key {name!r} is not a str")
         if not isinstance(feature, kinds):
             wanted = ", ".join(kind.__name__ for kind in kinds)
             raise FeatureError(f"{type(feature).__name__} where one of {wanted} is wanted", name)

@@ -1,4 +1,4 @@
-"""The seam between bytes and columns: what a walk over the records' wire bytes is asked for and gives back.
+"""The contract between bytes and columns: what a walk over the records' wire bytes is asked for and gives back.
 
 Two walkers keep this contract: the native one (native.py, in C) and the readable one (tests/oracle/parsing.py).
 All that can be done on whole columns (sparse positions, ragged partitions, padding of strings and feature lists) is
@@ -12,7 +12,7 @@ Contract of a walk:
   - a padded slot gives rows of one length, that of the longest: each record's values, and what fills them up;
   - any other slot gives all values joined, and where each record's values end;
   - bytes are `bytes` objects in object arrays, or, on request, spans over the records' buffer: int64 of shape
-    `[n, 2]`, start and end, -1 and -1 where a default stands; over several buffers `[n, 4]`, as in `Records`.
+    `[n, 2]`, start and end, -1 and -1 for a default; over several buffers `[n, 4]`, as in `Records`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Records(NamedTuple):
 
     @property
     def scattered(self) -> bool:
-        """Whether they lie in several buffers."""
+        """Whether they are in several buffers."""
         return isinstance(self.buffer, tuple)
 
     @property
@@ -62,7 +62,7 @@ class Records(NamedTuple):
         return int((self.spans[:, 1] - self.spans[:, 0]).sum())
 
     def owned(self, counts: Any) -> Array:
-        """Rows for strings that lie in these messages, which lie in several buffers: only the buffers are told yet.
+        """Rows for strings of these messages in several buffers; the walk fills in all but the buffers.
 
         Args:
             counts: How many strings each message has; or one number, if they all have as many.
@@ -132,7 +132,7 @@ Found: TypeAlias = "Array | Raw"
 class Code(enum.IntEnum):
     """Why a walk ended. The numbers are those of decode_core.h."""
 
-    MESSAGE = 1  # the record is no Example
+    MESSAGE = 1  # the record is not an Example
     KIND = 2  # a Feature that holds another kind than the one wanted
     LIST = 3  # a Feature whose list of values is damaged
     COUNT = 4  # another number of values than the shape wants
@@ -140,7 +140,7 @@ class Code(enum.IntEnum):
 
 
 _KINDS = {1: ("bytes", "bytes"), 2: ("float32", "np.float32"), 3: ("int64", "np.int64")}
-"""What the kinds' field numbers stand for: for a person, and as code."""
+"""What the kinds' field numbers mean: for a person, and as code."""
 
 
 class WalkError(Exception):
@@ -164,7 +164,7 @@ class WalkError(Exception):
         """What was found where what was wanted, and what to do."""
         slot = self.slot
         if self.code is Code.MESSAGE or slot is None:
-            return "the bytes are no serialized message; was the record read whole, and is it the right type?"
+            return "the bytes are not a serialized message; was the record read whole, and is it the right type?"
         wanted = slot.dtype.__name__
         if self.code is Code.KIND:
             if self.found not in _KINDS:
@@ -181,14 +181,14 @@ class WalkError(Exception):
         return f"found nothing where {slot.size:,} {wanted} values are wanted; {advice}"
 
     def error(self, names: Sequence[str | bytes] | None, single: bool = False) -> FeatureError:
-        """The error for the user; `names` are the examples' names, if he gave any. One message alone has no number."""
+        """The error for the user; `names` are the examples' names, if there are any. A single message has no number."""
         name = names[self.record] if names is not None else None
         text = name.decode(errors="replace") if isinstance(name, bytes) else name
         return FeatureError(self.reason(), self.slot.name if self.slot else None, None if single else self.record, text)
 
 
 class Walker(Protocol):
-    """Both walkers' surface."""
+    """What both walkers do."""
 
     def examples(self, records: Records, slots: tuple[Slot, ...], spans: bool) -> list[Found]:
         """Walks over Example messages.

@@ -189,7 +189,7 @@ def test_tensors_by_the_array_protocol() -> None:
         ([1, None], None, "None where bytes"),
         (np.array([None]), None, "None where bytes"),
         ([[1, 2], [3]], None, "ragged list"),
-        ([[1, 2], 3], None, "ragged list: list beside int"),
+        ([[1, 2], 3], None, "ragged list: list next to int"),
         ([[[1], [2, 3]], [[4], [5, 6]]], None, "ragged list"),
         (["a", 1], None, "mixed types: str and int"),
         ([1.5, True], None, "mixed types: float and bool"),

@@ -101,7 +101,7 @@ def test_unknown_fields_at_the_top_are_skipped(walker: Walker) -> None:
     ],
 )
 def test_damaged_messages(walker: Walker, record: bytes) -> None:
-    with pytest.raises(FeatureError, match="record 1: the bytes are no serialized message"):
+    with pytest.raises(FeatureError, match="record 1: the bytes are not a serialized message"):
         parse(walker, [b"", record], {"x": VarLenFeature(np.int64)})
 
 
