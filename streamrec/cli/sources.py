@@ -3,7 +3,8 @@
 - A name that ends in `.json` is a manifest, one that ends in `.index` an index; both stand for their shards.
 - A directory (a URL that ends in `/` or is a bucket, a local path that is one) stands for all that lies below it. Where
   records are wanted, manifests, indexes and names that begin with `.` or `_` (as `_SUCCESS`) are left out; and a
-  `manifest.json` tells how many records those shards hold that have the size which it says.
+  `manifest.json` tells how many records those shards hold that have the size and version which it says. Of the others
+  a warning tells.
 - All else is what `TFRecordDataset` takes: a URL, a path, a glob, braces.
 """
 
@@ -19,11 +20,22 @@ from typing import Any
 import click
 
 from streamrec.cli.options import Sources
+from streamrec.cli.output import plural, print_error
+from streamrec.display import display_name
 from streamrec.errors import ManifestError, NotFoundError
-from streamrec.shards import Expected, expand_name, list_shards, read_manifest, sizes_of
+from streamrec.shards import Expected, Manifest, expand_name, list_shards, read_manifest, sizes_of
 from streamrec.storage import ObjectInfo, Storages, is_url
 
-__all__ = ["MANIFESTS", "Found", "check_present", "directory_of", "find", "find_records", "storages_for"]
+__all__ = [
+    "MANIFESTS",
+    "Found",
+    "check_present",
+    "directory_of",
+    "find",
+    "find_records",
+    "manifests_below",
+    "storages_for",
+]
 
 BUCKET = re.compile(r"(?!file:|local:|memory:|https?:)[a-z0-9+.-]+://[^/*?\[]+")
 MANIFESTS = (".json", ".index")
@@ -80,13 +92,16 @@ async def find(storages: Storages, names: Sequence[str]) -> list[Found]:
     return await sized(storages, found)
 
 
-async def find_records(storages: Storages, names: Sequence[str], shard_root: str | None = None) -> list[Found]:
+async def find_records(
+    storages: Storages, names: Sequence[str], shard_root: str | None = None, *, warn: bool = True
+) -> list[Found]:
     """The shards that the names stand for.
 
     Args:
         storages: Where they are.
         names: What was typed.
         shard_root: The directory that manifests may name shards in, besides their own; None: that of the `Sources`.
+        warn: Whether a warning tells of shards of which a manifest.json in a directory says otherwise.
 
     Raises:
         NotFoundError, StorageError: As `find`.
@@ -105,7 +120,7 @@ async def find_records(storages: Storages, names: Sequence[str], shard_root: str
                 for shard in manifest.shards
             ]
         elif directory:
-            found += await shards_below(storages, directory)
+            found += await shards_below(storages, directory, warn)
         else:
             found += await matching(storages, name)
     return await sized(storages, found)
@@ -135,19 +150,50 @@ async def below(storages: Storages, directory: str) -> list[Found]:
     return found
 
 
-async def shards_below(storages: Storages, directory: str) -> list[Found]:
-    """All shards below a directory; what a manifest.json beside them says of their records is believed."""
+async def shards_below(storages: Storages, directory: str, warn: bool) -> list[Found]:
+    """All shards below a directory, with the numbers of records that a manifest.json there has."""
     inside = await below(storages, directory)
-    shards = [item for item in inside if not NO_RECORDS.fullmatch(item.path)]
+    shards = {item.path: item for item in inside if not NO_RECORDS.fullmatch(item.path)}
     if not shards:
         raise NotFoundError("no shard lies below this directory", directory)
-    counts: dict[tuple[str, int | None], int] = {}
-    for item in inside:
+    for manifest in await manifests_among(storages, inside):
+        differing = []
+        for shard in manifest.shards:
+            item = shards.get(shard.path)
+            if item is None or item.size != shard.bytes or not same_version(item.expected.version, shard.version):
+                differing.append(shard.path)
+            else:
+                shards[shard.path] = replace(item, records=shard.records)
+        if differing and warn:
+            name, first = display_name(manifest.path), display_name(differing[0])
+            print_error(
+                f"{name} says otherwise of {plural(len(differing), 'shard')}, the first of them {first}: what the "
+                f"directory holds is read; streamrec verify {name} tells more"
+            )
+    return list(shards.values())
+
+
+def same_version(one: str | None, other: str | None) -> bool:
+    """Whether two versions of an object may be one: stores and manifests need not say."""
+    return one is None or other is None or one == other
+
+
+async def manifests_below(storages: Storages, names: Sequence[str]) -> list[str]:
+    """The manifests of data sets below those names that are directories."""
+    directories = [found for name in await expanded(storages, names) if (found := directory_of(name))]
+    inside = [item for directory in directories for item in await below(storages, directory)]
+    return [manifest.path for manifest in await manifests_among(storages, inside)]
+
+
+async def manifests_among(storages: Storages, found: Sequence[Found]) -> list[Manifest]:
+    """Each manifest.json that is a manifest, and names shards below its own directory only."""
+    manifests = []
+    for item in found:
         if item.path.endswith("/manifest.json"):
-            with suppress(ManifestError):  # somebody else's
+            with suppress(ManifestError):  # another program's
                 manifest = await read_manifest(await storages.at(item.path), item.path)
-                counts |= {(shard.path, shard.bytes): shard.records for shard in manifest.shards}
-    return [replace(item, records=counts.get((item.path, item.size))) for item in shards]
+                manifests.append(manifest.follow(None))
+    return manifests
 
 
 async def matching(storages: Storages, name: str) -> list[Found]:

@@ -54,7 +54,11 @@ def test_a_manifest_in_a_directory_is_believed_where_sizes_are_right(shard: Path
     first.write_bytes(bytes(first.stat().st_size))  # no record is left in it
     assert called("count", folder).out == "240\n"
     second.write_bytes(b"")
-    assert called("count", folder).out == "120\n"
+    for change in (lambda: None, second.unlink):
+        change()
+        done = called("count", folder)
+        assert done.out == "120\n"
+        assert f"manifest.json says otherwise of 1 shard, the first of them {second}" in done.err
     (folder / "manifest.json").write_text('{"name": "of something else"}')
     assert called("count", folder).code == 1
 

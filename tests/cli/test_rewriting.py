@@ -45,10 +45,22 @@ def test_verify_with_a_manifest_says_what_and_where(shard: Path, tmp_path: Path,
     data, fifth = bytearray(second.read_bytes()), place(second, 5)
     data[fifth + 30] ^= 1
     second.write_bytes(data)
-    done = called("verify", "--json", f"{tmp_path}/new/manifest.json")
-    assert done.code == 1
-    assert {problem["kind"] for problem in done.json["problems"]} == {"missing", "crc32c"}
-    assert [loss["byte"] for loss in done.json["shards"][0]["losses"]] == [fifth]
+    for source in ("new/manifest.json", "new"):
+        done = called("verify", "--json", tmp_path / source)
+        assert done.code == 1
+        assert {problem["kind"] for problem in done.json["problems"]} == {"missing", "crc32c"}
+        assert [loss["byte"] for loss in done.json["shards"][0]["losses"]] == [fifth]
+
+
+def test_verify_with_an_index_checks_each_record(shard: Path, called: Call) -> None:
+    index = shard.with_name("train.index")
+    called("index", shard, index)  # it has read no payload, and so knows no CRC32C of the shard
+    assert called("verify", index).code == 0
+    data, fifth = bytearray(shard.read_bytes()), place(shard, 5)
+    data[fifth + 30] ^= 1
+    shard.write_bytes(data)
+    done = called("verify", "--json", index)
+    assert (done.code, [loss["byte"] for loss in done.json["shards"][0]["losses"]]) == (1, [fifth])
 
 
 def test_reshard_splits_merges_and_compresses(shard: Path, tmp_path: Path, called: Call) -> None:

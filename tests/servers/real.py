@@ -36,6 +36,7 @@ __all__ = ["ServerError", "Store", "azurite", "fake_gcs", "ftp", "moto", "nginx"
 KEY: Final = "testkey"
 SECRET: Final = "secretsecret"
 _WATCHDOG = Path(__file__).parent / "network" / "watchdog.py"
+_HERE: Final = Path.cwd()  # tests change directory
 _START_SECONDS: Final = 30.0
 
 
@@ -341,7 +342,7 @@ _NGINX_PROXY = """
 
 def _program(pattern: str) -> Path:
     """A program in the servers' virtual environment."""
-    home = Path(os.environ.get("STREAMREC_SERVERS", ".venv-servers")).absolute()
+    home = _HERE / os.environ.get("STREAMREC_SERVERS", ".venv-servers")
     found = sorted(home.glob(pattern))
     if not found:
         raise ServerError(f"{home} holds no {Path(pattern).name}: type `make servers` (or set STREAMREC_SERVERS)")

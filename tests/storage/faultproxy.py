@@ -69,6 +69,11 @@ class FaultProxy:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    async def rest(self) -> None:
+        """Waits until all requests that came are answered, or their clients are gone."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
     def ranges(self) -> list[str]:
         """The Range headers of all GETs so far."""
         return [request.headers.get("range", "") for request in self.log if request.method == "GET"]

@@ -18,7 +18,7 @@ from streamrec.cli.program import BAD_DATA
 from streamrec.cli.progress import progress
 from streamrec.cli.reading import map_concurrently, run, total_bytes
 from streamrec.cli.scanning import Scan, scan, scan_alone
-from streamrec.cli.sources import MANIFESTS, Found, find_records, storages_for
+from streamrec.cli.sources import MANIFESTS, Found, find_records, manifests_below, storages_for
 from streamrec.cli.writing import refuse_existing, refuse_read
 from streamrec.shards import is_below, location_of
 from streamrec.storage import Replacement, is_url
@@ -68,9 +68,9 @@ def command(
 ) -> int:
     """Reads everything, checks every CRC32C, and tells what is damaged, with record and byte.
 
-    A manifest or an index (SOURCE ends in .json or .index) is compared with what is there: missing and left-over
-    shards, sizes, checksums, numbers of records. Shards that differ are then searched for the damage. The exit code is
-    1 where anything is wrong.
+    A manifest or an index (SOURCE ends in .json or .index, or is a manifest.json in a directory) is compared with what
+    is there: missing and left-over shards, sizes, checksums, numbers of records. Shards that differ are then searched
+    for the damage. The exit code is 1 where anything is wrong.
     """
     if ray_address is not None:
         connect(ray_address)
@@ -111,15 +111,19 @@ async def verify_sources(
     ray_address: str | None,
     storage_options: Mapping[str, Any],
 ) -> Verdict:
-    manifests, root = [name for name in sources if name.endswith(MANIFESTS)], sources.shard_root
+    names, root = [name for name in sources if not name.endswith(MANIFESTS)], sources.shard_root
+    async with storages_for(storage_options) as storages:
+        below = await manifests_below(storages, names)
+    manifests = list(dict.fromkeys([*(name for name in sources if name.endswith(MANIFESTS)), *below]))
     with progress("comparing", None):
         reports = [await streamrec.verify(name, shard_root=root, storage_options=storage_options) for name in manifests]
     problems = [problem for report in reports for problem in report.problems]
     missing = {problem.path for problem in problems if problem.kind == "missing"}
     differing = {problem.path for problem in problems if problem.kind in ("bytes", "crc32c", "records")}
     async with storages_for(storage_options) as storages:
-        others = await find_records(storages, [name for name in sources if name not in manifests])
         named = await find_records(storages, manifests, root)
+        verified = {shard.path for shard in named}
+        others = [shard for shard in await find_records(storages, names, warn=False) if shard.path not in verified]
         wanted = [
             Found(shard.path, shard.size)  # it is read as it is: how it differs from the manifest is in the report
             for shard in named

@@ -1,8 +1,8 @@
 """Verify: a data set in a store against the manifest that its writer left.
 
 Rules:
-- Every shard is read once, whole, as a stream: its bytes go through CRC32C and through the framer (which counts
-  the records and, lengths being checked, does not look at the payloads a second time), and are dropped.
+- Every shard is read once, whole, as a stream: its bytes go through CRC32C and through the framer, and are dropped. The
+  framer counts the records and checks their lengths. It checks payloads only where the manifest has no CRC32C.
 - What is wrong with the *data* is a row in the report. What keeps us from looking (no permission, a store that is
   down, a manifest that cannot be read) is an error: a report is only given when everything was looked at.
 - A shard of another size is not read: what it holds cannot be right.
@@ -90,7 +90,7 @@ class VerifyReport:
     def __str__(self) -> str:
         rows = [f"  {problem}" for problem in self.problems]
         name = display_name(self.manifest)
-        found = f"{len(rows)} problems" if rows else "all as the manifest says"
+        found = f"{len(rows):,} problem{'s' * (len(rows) > 1)}" if rows else "all as the manifest says"
         return "\n".join([f"{name}: {self.shards:,} shards, {self.bytes:,} bytes read: {found}", *rows])
 
 
@@ -199,7 +199,8 @@ class _Survey:
             size = stream.info.size
             if size is not None and size != shard.bytes:
                 return [VerifyProblem(shard.path, "bytes", f"{shard.bytes:,}", f"{size:,}")]
-            tally = ShardTally(self._manifest.compression_type, shard.path, size=size)
+            unsummed = shard.crc32c is None  # then each record's own CRC32C tells
+            tally = ShardTally(self._manifest.compression_type, shard.path, size=size, verify=unsummed)
             await tally.take_all(stream)
         finally:
             with anyio.CancelScope(shield=True):
@@ -216,10 +217,16 @@ class ShardTally:
         path: The shard's URL.
         lengths: Takes the lengths of the records, where they are wanted.
         size: Bytes of the object in its store; None where that is not known.
+        verify: Whether the CRC32C of each record's payload is checked.
     """
 
     def __init__(
-        self, compression_type: str, path: str, lengths: LengthPacker | None = None, size: int | None = None
+        self,
+        compression_type: str,
+        path: str,
+        lengths: LengthPacker | None = None,
+        size: int | None = None,
+        verify: bool = False,
     ) -> None:
         self.bytes = 0
         self._path = path
@@ -228,7 +235,7 @@ class ShardTally:
         self._crc32c = 0
         self._damage: StreamrecError | None = None
         kind = check_compression_type(compression_type)
-        self._framer = Framer(verify=False, path=path, size=None if kind else size, long_bytes=LONG_BYTES)
+        self._framer = Framer(verify=verify, path=path, size=None if kind else size, long_bytes=LONG_BYTES)
         self._inflater = Inflater(kind, path) if kind else None
         self._spare = memoryview(bytearray(BLOCK_BYTES))
 
