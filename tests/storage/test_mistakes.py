@@ -1,7 +1,9 @@
 """Typical mistakes with places: what the store answers then, and what the error says to do."""
 
+import json
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -175,6 +177,7 @@ async def test_a_bucket_says_which_pattern_to_write(s3_store: Store) -> None:
 class Pages(BaseHTTPRequestHandler):
     """A store whose answer to every listing is the second of two pages; the first of them has one object."""
 
+    first: bytes | None = None
     second: bytes
     status = 200
     protocol_version = "HTTP/1.1"
@@ -188,6 +191,7 @@ class Pages(BaseHTTPRequestHandler):
             else b"<ListBucketResult><Name>b</Name><IsTruncated>true</IsTruncated><NextContinuationToken>t"
             b"</NextContinuationToken><Contents><Key>d/a</Key><Size>1</Size></Contents></ListBucketResult>"
         )
+        first = self.first or first
         further = "Token=" in self.path or "-token=" in self.path
         self.send_response(self.status if further else 200)
         data = (self.second or first) if further else first
@@ -198,6 +202,16 @@ class Pages(BaseHTTPRequestHandler):
 
     def log_message(self, *of: Any) -> None:
         """Says nothing."""
+
+
+@contextmanager
+def answering(handler: type[Pages], scheme: str) -> Iterator[dict[str, Any]]:
+    """The options for such a store."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        keys = {"token": "anon"} if scheme == "gs" else {"key": "k", "secret": "s"}
+        yield {"endpoint_url": f"http://127.0.0.1:{server.server_port}", **keys}
+        server.shutdown()
 
 
 PAGES = {
@@ -217,13 +231,22 @@ PAGES = {
 @pytest.mark.parametrize("page", PAGES)
 def test_a_listing_is_whole_or_an_error(scheme: str, page: str) -> None:
     status, second = PAGES[page]
-    handler = type("Handler", (Pages,), {"status": status, "second": second})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        options = {"endpoint_url": f"http://127.0.0.1:{server.server_port}"}
-        options |= {"token": "anon"} if scheme == "gs" else {"key": "k", "secret": "s"}
+    with answering(type("Handler", (Pages,), {"status": status, "second": second}), scheme) as options:
         with pytest.raises(StorageError, match=rf"{scheme}://b/d/: the server failed .*in 2 attempts"):
             streamrec.matching_files(
                 f"{scheme}://b/d/*", storage_options=options, retry=RetryPolicy(attempts=2, backoff_base=0.01)
             )
-        server.shutdown()
+
+
+async def test_a_listing_has_no_keys_outside_its_prefix() -> None:
+    keys = ["d/a", "e/a", "d", "/d/b"]
+    items = "".join(f"<Contents><Key>{key}</Key><Size>1</Size></Contents>" for key in keys)
+    answers = {
+        "s3": f"<R><Name>b</Name>{items}</R>",
+        "gs": json.dumps({"items": [{"name": key, "size": "1", "generation": "1"} for key in keys]}),
+    }
+    for scheme, answer in answers.items():
+        with answering(type("Handler", (Pages,), {"first": answer.encode()}), scheme) as options:
+            async with Storages(options) as storages:
+                found = [info.path async for info in (await storages.at(f"{scheme}://b/")).list(f"{scheme}://b/d/")]
+        assert found == [f"{scheme}://b/d/a"]

@@ -79,14 +79,14 @@ class GcsBackend:
     async def list_page(
         self, prefix: str, token: str | None, glob: Glob | None = None
     ) -> tuple[Sequence[ObjectInfo], str | None]:
-        """One page of up to 1,000 names; directory markers are left out."""
+        """One page of up to 1,000 names; directory markers are left out, and names that were not asked for."""
         scheme, bucket, key = split_prefix(prefix)
         query = {"prefix": key, "fields": _LISTED, "maxResults": "1000", "pageToken": token}
         page = await self._api.json(prefix, "GET", f"/storage/v1/b/{quote(bucket, safe='')}/o", query)
         infos = [
             ObjectInfo(f"{scheme}://{bucket}/{item['name']}", int(item["size"]), str(item["generation"]))
             for item in page.get("items", ())
-            if not item["name"].endswith("/")
+            if item["name"].startswith(key) and not item["name"].endswith("/")
         ]
         after = page.get("nextPageToken")
         return infos, str(after) if after else None

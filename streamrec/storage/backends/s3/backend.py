@@ -176,7 +176,7 @@ class S3Backend:
     async def list_page(
         self, prefix: str, token: str | None, glob: Glob | None = None
     ) -> tuple[Sequence[ObjectInfo], str | None]:
-        """One page of up to 1,000 keys; directory markers are left out."""
+        """One page of up to 1,000 keys; directory markers are left out, and keys that were not asked for."""
         scheme, bucket, key = split_prefix(prefix)
         more = {"ContinuationToken": token} if token else {}
         with seam(prefix):
@@ -186,7 +186,7 @@ class S3Backend:
         infos = [
             ObjectInfo(f"{scheme}://{bucket}/{item['Key']}", item["Size"], item.get("ETag"))
             for item in page.get("Contents", ())
-            if not item["Key"].endswith("/")
+            if item["Key"].startswith(key) and not item["Key"].endswith("/")
         ]
         return infos, page["NextContinuationToken"] if page.get("IsTruncated") else None
 
