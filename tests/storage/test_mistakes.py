@@ -210,8 +210,10 @@ def answering(handler: type[Pages], scheme: str) -> Iterator[dict[str, Any]]:
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         keys = {"token": "anon"} if scheme == "gs" else {"key": "k", "secret": "s"}
-        yield {"endpoint_url": f"http://127.0.0.1:{server.server_port}", **keys}
-        server.shutdown()
+        try:
+            yield {"endpoint_url": f"http://127.0.0.1:{server.server_port}", **keys}
+        finally:
+            server.shutdown()
 
 
 PAGES = {
@@ -231,11 +233,10 @@ PAGES = {
 @pytest.mark.parametrize("page", PAGES)
 def test_a_listing_is_whole_or_an_error(scheme: str, page: str) -> None:
     status, second = PAGES[page]
-    with answering(type("Handler", (Pages,), {"status": status, "second": second}), scheme) as options:
-        with pytest.raises(StorageError, match=rf"{scheme}://b/d/: the server failed .*in 2 attempts"):
-            streamrec.matching_files(
-                f"{scheme}://b/d/*", storage_options=options, retry=RetryPolicy(attempts=2, backoff_base=0.01)
-            )
+    retry = RetryPolicy(attempts=2, backoff_base=0.01)
+    failed = pytest.raises(StorageError, match=rf"{scheme}://b/d/: the server failed .*in 2 attempts")
+    with answering(type("Handler", (Pages,), {"status": status, "second": second}), scheme) as options, failed:
+        streamrec.matching_files(f"{scheme}://b/d/*", storage_options=options, retry=retry)
 
 
 async def test_a_listing_has_no_keys_outside_its_prefix() -> None:
