@@ -208,7 +208,8 @@ def from_jpeg(data: bytes, channels: int, ratio: int) -> Pixels:
 def from_pillow(data: bytes, kind: str, channels: int, all_frames: bool = True) -> Pixels:
     """The frames of an image, of shape `[frames, height, width, channels]`; only a GIF may have more than one."""
     pillow = decoder("PIL.Image")
-    with pillow.open(BytesIO(data), formats=[kind]) as image:
+    pillow.preinit()
+    with pillow.OPEN[kind][0](BytesIO(data)) as image:  # `pillow.open` has a lower limit of its own than `MOST_BYTES`
         count = image.n_frames if kind == "GIF" and all_frames else 1
         mode = MODES[channels or own_channels(image, data, kind)]
         frames = []

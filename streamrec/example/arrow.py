@@ -22,6 +22,7 @@ import numpy.typing as npt
 from streamrec.arguments import check_spans
 from streamrec.errors import FeatureError
 from streamrec.example.columns import BytesColumn, RaggedTensor, SparseTensor, checked_splits, list_splits, with_nulls
+from streamrec.example.features import encode_name
 from streamrec.kernels.arrow_buffers import large_binary, load_pyarrow
 
 __all__ = ["ArrowBatch", "arrow_array"]
@@ -158,7 +159,7 @@ def _struct(name: str, columns: Mapping[str, Any]) -> Any:
 def _fields(arrays: Mapping[str, Any]) -> list[Any]:
     """The fields of a struct or a record batch. Nothing in them is null."""
     pa = load_pyarrow()
-    return [pa.field(name, array.type, nullable=False) for name, array in arrays.items()]
+    return [pa.field(encode_name(name), array.type, nullable=False) for name, array in arrays.items()]
 
 
 def _check_lengths(name: str | None, arrays: Mapping[str, Any]) -> None:

@@ -33,6 +33,7 @@ __all__ = [
     "RaggedFeature",
     "SparseFeature",
     "VarLenFeature",
+    "encode_name",
 ]
 
 Dtype: TypeAlias = type[np.int64] | type[np.float32] | type[bytes]
@@ -144,9 +145,24 @@ def _as_bytes(item: Any) -> bytes:
     raise FeatureError(f"the default {item!r} is a {type(item).__name__}, no bytes")
 
 
+def encode_name(name: object) -> bytes:
+    """A feature's name as records hold it.
+
+    Raises:
+        FeatureError: It is not a str, or has no UTF-8 form.
+    """
+    if not isinstance(name, str):
+        raise FeatureError(f"a feature's name is {name!r}, a {type(name).__name__}; it must be a str")
+    try:
+        return name.encode()
+    except UnicodeEncodeError as error:
+        raise FeatureError("the name has no UTF-8 form; rename the feature", name) from error
+
+
 def _as_key(key: object, what: str) -> str:
     if not isinstance(key, str) or not key:
         raise FeatureError(f"{what} is {key!r}; it must be the name of a feature")
+    encode_name(key)
     return key
 
 

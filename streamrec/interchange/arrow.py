@@ -47,7 +47,7 @@ def examples_of(batch: Any, wanted: Kinds, changes: Changes) -> Sequence[bytes]:
     Args:
         batch: The rows.
         wanted: What some columns must be.
-        changes: Takes note of floats that are rounded, and of bool.
+        changes: Takes note of floats that are rounded, of bool, and of lists of one null.
 
     Raises:
         FeatureError: A column's type, or a value, is nothing that an Example holds; says which, and in which row.
@@ -63,7 +63,7 @@ def examples_of(batch: Any, wanted: Kinds, changes: Changes) -> Sequence[bytes]:
         columns = {name: column_of(array) for name, array in arrays.items()}
         with suppress(FeatureError):  # row by row it says which row
             return encode_examples(columns, kinds=kinds, deterministic=True)
-    return list(row_by_row(batch, kinds))
+    return list(row_by_row(batch, kinds, changes))
 
 
 def note_changes(name: str, array: Any, kind: str | None, changes: Changes) -> None:
@@ -147,20 +147,23 @@ def flat(array: Any) -> Any:
     return BytesColumn(b"" if data is None else data, np.stack([bounds[:-1], bounds[1:]], axis=-1))
 
 
-def row_by_row(batch: Any, kinds: Mapping[str, str | None]) -> Iterator[bytes]:
+def row_by_row(batch: Any, kinds: Mapping[str, str | None], changes: Changes) -> Iterator[bytes]:
     for number, row in enumerate(batch.to_pylist()):
-        named = row.items()
         try:
-            yield example_of({name: feature_of(name, kinds[name], each) for name, each in named if each is not None})
+            features = {
+                name: feature_of(name, kinds[name], each, changes) for name, each in row.items() if each is not None
+            }
+            yield example_of(features)
         except FeatureError as error:
             raise FeatureError(error.reason, error.feature, number) from error
 
 
-def feature_of(name: str, kind: str | None, value: Any) -> Values:
+def feature_of(name: str, kind: str | None, value: Any, changes: Changes) -> Values:
     """A feature of a value that is not null."""
     values = value.ravel().tolist() if isinstance(value, np.ndarray) else value
     values = values if isinstance(values, list) else [values]
     if values == [None]:
+        changes.add(name, "[null] -> no kind")
         return NO_KIND
     if None in values:
         raise FeatureError("a null within a list, which no Example holds: fill it first", name)

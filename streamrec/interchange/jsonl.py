@@ -112,7 +112,7 @@ def decode_jsonl(file: BinaryIO, reading: Reading) -> Iterator[list[bytes]]:
 
 
 def example_from_line(line: bytes, reading: Reading, shown: dict[str, str]) -> bytes:
-    found = json.loads(line, parse_constant=CONSTANTS.get)
+    found = json.loads(line, parse_constant=CONSTANTS.get, object_pairs_hook=object_of)
     if not isinstance(found, dict):
         raise ValueError("a line that is no JSON object")
     features = {
@@ -124,6 +124,20 @@ def example_from_line(line: bytes, reading: Reading, shown: dict[str, str]) -> b
     for name, feature in features.items():
         note_changes(name, found[name], feature.kind, reading.changes)
     return example_of(features)
+
+
+def object_of(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON.
+
+    Raises:
+        ValueError: Two of its members have one name: it cannot be said which is meant.
+    """
+    found = dict(members)
+    if len(found) < len(members):
+        names = [name for name, _ in members]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice!r} occurs twice in one object: rename or remove one")
+    return found
 
 
 def note_changes(name: str, value: Any, kind: str | None, changes: Changes) -> None:

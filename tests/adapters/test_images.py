@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from streamrec import (
     BytesColumn,
@@ -176,6 +177,14 @@ def test_what_other_functions_decode_says_which() -> None:
             decode_jpeg(JPEGS["grey"], **refused)
     with pytest.raises(TypeError, match="must be bytes, and this is a str"):
         decode_jpeg(["text"])
+
+
+def test_an_image_may_be_larger_than_pillow_opens() -> None:
+    """It warns above 89 million pixels, and refuses 179 million."""
+    written = BytesIO()
+    Image.new("1", (18_000, 10_000)).save(written, "PNG")
+    assert decode_image(written.getvalue()).shape == (10_000, 18_000, 1)
+    assert decode_jpeg(written.getvalue()).shape == (10_000, 18_000, 1)
 
 
 def test_a_header_that_claims_too_much_allocates_nothing() -> None:

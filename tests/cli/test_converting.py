@@ -236,7 +236,8 @@ def test_missing_empty_and_no_kind_are_three_things(tmp_path: Path, called: Call
         done = called("convert", tmp_path / "a.tfrecord", tmp_path / f"a.{ending}")
         listed = "streamrec: c: 0 or 1 values -> list (some records hold it empty, which is not null)\n"
         assert done.err == (listed if ending == "parquet" else "")
-        assert called("convert", tmp_path / f"a.{ending}", tmp_path / f"{ending}.tfrecord").code == 0
+        done = called("convert", tmp_path / f"a.{ending}", tmp_path / f"{ending}.tfrecord")
+        assert (done.code, "b: [null] -> no kind" in done.err) == (0, ending == "parquet")
         assert records(tmp_path / f"{ending}.tfrecord") == [Example.FromString(record) for record in data]
     table = parquet.read_table(tmp_path / "a.parquet")
     assert table["a"].to_pylist() == [1, None, None, 2]
@@ -325,6 +326,8 @@ def test_foreign_json_lines(tmp_path: Path, called: Call) -> None:
     ]
     path.write_text('{"id": 1}\n{"id": [1, "a"]}\n')
     assert "record 1, feature 'id': [1, \"a\"] is no list of numbers" in called("convert", path, tmp_path / "b").err
+    path.write_text('{"id": 1, "x": 2, "id": 3}\n')
+    assert "record 0: what follows cannot be decoded (ValueError: 'id' occurs twice" in called("convert", path, "b").err
     path.write_text('{"id": 1}\n{"id": \n')
     done = called("convert", path, tmp_path / "b")
     assert done.code == 1

@@ -23,6 +23,7 @@ from streamrec.arguments import check_spans
 from streamrec.errors import FeatureError
 from streamrec.example.encoding.rows import Column, to_column, to_columns
 from streamrec.example.encoding.values import Kind, declared_kind, to_values
+from streamrec.example.features import encode_name
 from streamrec.example.messages import BytesList, Feature, FeatureList, FeatureLists, FloatList, Int64List
 from streamrec.kernels._native import encode_examples as _encode
 
@@ -158,7 +159,7 @@ def encode_example(
     packed: list[_Packed] = []
     for name, value in features.items():
         kind, data = to_values(value, declared.get(name), name)
-        packed.append((_key(name), kind, data, None, len(data)))
+        packed.append((encode_name(name), kind, data, None, len(data)))
     record: bytes = _run(packed, 1, deterministic)[0]
     return record
 
@@ -189,7 +190,7 @@ def encode_examples(
         (3, True)
     """
     made = to_columns(columns, kinds)
-    packed: list[_Packed] = [(_key(col.name), col.kind, col.values, col.spans, col.splits) for col in made]
+    packed: list[_Packed] = [(encode_name(col.name), col.kind, col.values, col.spans, col.splits) for col in made]
     buffer, spans = _run(packed, made[0].rows if made else 0, deterministic)
     return EncodedBatch(memoryview(buffer).toreadonly(), np.frombuffer(spans, dtype="<i8").reshape(-1, 2))
 
@@ -221,9 +222,11 @@ def encode_sequence_example(
     declared = _declared_kinds(sequence_kinds)
     columns = [to_column(name, value, declared.get(name)) for name, value in feature_lists.items()]
     if deterministic:
-        columns.sort(key=lambda column: _key(column.name))
+        columns.sort(key=lambda column: encode_name(column.name))
     # Concatenated messages are merged, so a map's entries can be written one by one, in the order wanted.
-    lists = [FeatureLists(feature_list={_name(col.name): FeatureList(feature=_steps(col))}) for col in columns]
+    lists = [
+        FeatureLists(feature_list={encode_name(col.name).decode(): FeatureList(feature=_steps(col))}) for col in columns
+    ]
     body = b"".join(item.SerializeToString() for item in lists)
     # An Example is a SequenceExample without lists; a BytesList has the length's bytes, under another tag.
     context_bytes = encode_example(context, kinds=context_kinds, deterministic=deterministic)
@@ -244,19 +247,6 @@ def _steps(column: Column) -> Iterator[Feature]:
 
 def _declared_kinds(kinds: Mapping[str, Any] | None) -> dict[str, Kind]:
     return {name: declared_kind(dtype, name) for name, dtype in kinds.items()} if kinds else {}
-
-
-def _name(name: Any) -> str:
-    return _key(name).decode()
-
-
-def _key(name: Any) -> bytes:
-    if not isinstance(name, str):
-        raise FeatureError(f"a feature's name is {name!r}, a {type(name).__name__}; it must be a str")
-    try:
-        return name.encode()
-    except UnicodeEncodeError as error:
-        raise FeatureError("the name has no UTF-8 form; rename the feature", name) from error
 
 
 def _run(packed: list[_Packed], rows: int, deterministic: bool) -> tuple[Any, bytes]:

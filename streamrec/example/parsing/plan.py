@@ -27,6 +27,7 @@ from streamrec.example.features import (
     SparseFeature,
     VarLenFeature,
     default_array,
+    encode_name,
 )
 from streamrec.example.parsing.walk import Slot
 
@@ -160,13 +161,13 @@ def _step_slot(slot: Slot, form: Feature) -> Slot:
 
 def _plan(items: tuple[tuple[str, Feature], ...], kinds: tuple[type, ...]) -> Plan:
     groups = _Groups({}, {}, {})
-    features = dict(sorted(items))
-    for name, feature in features.items():
-        if not isinstance(name, str):
-            raise FeatureError(f"the key {name!r} is not a str")
+    for name, feature in items:
+        encode_name(name)
         if not isinstance(feature, kinds):
             wanted = ", ".join(kind.__name__ for kind in kinds)
             raise FeatureError(f"{type(feature).__name__} where one of {wanted} is wanted", name)
+    features = dict(sorted(items))
+    for name, feature in features.items():
         groups.add(name, feature)
     groups.refuse_overlaps()
     forms = groups.sparse | groups.dense | groups.ragged
