@@ -118,18 +118,18 @@ def foreign_private_names() -> set[str]:
 
 
 MEASURES: dict[str, tuple[int, Callable[[], Any]]] = {
-    "lines of Python": (53_268, lambda: count_lines(PACKAGE.rglob("*.py"))),
-    "files": (371, lambda: len(trees())),
+    "lines of Python": (53_137, lambda: count_lines(PACKAGE.rglob("*.py"))),
+    "files": (340, lambda: len(trees())),
     "classes": (579, lambda: sum(class_names().values())),
     "lines of C": (6_501, lambda: count_lines(PACKAGE.rglob("*.[ch]"))),
-    "lines of tests": (49_133, lambda: count_lines((ROOT / "tests").rglob("*.py"))),
+    "lines of tests": (48_325, lambda: count_lines((ROOT / "tests").rglob("*.py"))),
     "files under 60 lines": (
-        85,
+        68,
         lambda: sum(len(path.read_text().splitlines()) < SMALL_FILE_LINES for path in trees()),
     ),
     "class names used twice": (29, lambda: sum(count > 1 for count in class_names().values())),
     "public names": (94, lambda: len(streamrec.__all__)),
-    "numeric constants": (361, lambda: len(numeric_constants())),
+    "numeric constants": (360, lambda: len(numeric_constants())),
     "private names of other libraries": (28, lambda: len(foreign_private_names())),
 }
 """Each number's ceiling, and how it is counted."""
