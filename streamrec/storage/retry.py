@@ -127,9 +127,12 @@ class Failures:
         path: The object's URL.
         traffic: What its requests share with others.
         tally: Where they are counted.
+
+    Attributes:
+        count: Failures in a row; the caller sets it to 0 when something arrived.
     """
 
-    __slots__ = ("_answers", "_count", "_path", "_policy", "_sent_at", "_since", "_tally", "_traffic", "limiter")
+    __slots__ = ("_answers", "_path", "_policy", "_sent_at", "_since", "_tally", "_traffic", "count", "limiter")
 
     def __init__(self, policy: RetryPolicy, path: str, traffic: Traffic, tally: Tally) -> None:
         self.limiter = traffic.limiter(path)
@@ -137,7 +140,7 @@ class Failures:
         self._path = path
         self._traffic = traffic
         self._tally = tally
-        self._count = 0
+        self.count = 0
         self._since = 0.0
         self._sent_at = 0.0
         self._answers = 0
@@ -147,26 +150,22 @@ class Failures:
         self._answers = self.limiter.answers
         waited = await self.limiter.turn()
         self._tally.request(waited)
-        self._traffic.hedging.requested()
+        self._traffic.hedging.earn()
         self._sent_at = time.monotonic()
         self._since += waited
-
-    def progress(self) -> None:
-        """Something arrived: the count and the clock start anew with the next failure."""
-        self._count = 0
 
     async def wait(self, fault: TransientError, start: int | None = None, end: int | None = None) -> None:
         """Waits for the next attempt, or raises the final error `from` the fault."""
         now = time.monotonic()
-        if self._count == 0:
+        if self.count == 0:
             self._since = now
-        if not self._throttled(fault, now) or self._count == 0:
-            self._count += 1
-        delay = next_delay(self._policy, self._count, now - self._since, fault, random.random())
+        if not self._throttled(fault, now) or self.count == 0:
+            self.count += 1
+        delay = next_delay(self._policy, self.count, now - self._since, fault, random.random())
         if delay is None:
-            self._tally.failure()
-            raise give_up(fault, self._count, self._path, start, end) from fault
-        self._tally.retry(fault.cause)
+            self._tally.count("failures")
+            raise give_up(fault, self.count, self._path, start, end) from fault
+        self._tally.count(fault.cause)
         _logger.info("%s: trying again in %.1f s after %s", display_name(self._path), delay, fault)
         await asyncio.sleep(delay)
 
@@ -174,8 +173,8 @@ class Failures:
         """Tells the limiter of a refusal; whether the store answered others of our requests meanwhile."""
         if fault.cause is not Cause.THROTTLED:
             return False
-        self._tally.throttle()
-        self.limiter.pace.throttled(now, self._sent_at, fault.retry_after)
+        self._tally.count("throttled")
+        self.limiter.throttled(now, self._sent_at, fault.retry_after)
         return self.limiter.answers != self._answers
 
 

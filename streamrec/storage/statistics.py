@@ -6,7 +6,7 @@ Rules:
   costs one call (`Tally.block`); nothing is counted per record.
 * Read at any time from any thread: a snapshot copies each number once. Numbers of one snapshot may be a block
   apart, and none ever falls.
-* A stream counts for itself and for its store (`Tally.parent`), so that a snapshot adds nothing up.
+* A stream counts in its own table and in its store's, so that a snapshot adds nothing up.
 * Streams are listed while they are open; a run over a million shards holds no million tallies.
 
 `logging.getLogger("streamrec").setLevel(logging.INFO)` shows a line a minute while Storages are open, one at their end,
@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from streamrec.display import mask_name
 from streamrec.storage.backend import FastPath
@@ -49,7 +49,46 @@ BOUNDS: Final[tuple[float, ...]] = tuple(0.001 * math.sqrt(2.0) ** step for step
 """Upper bounds of a histogram's buckets in seconds: 1 ms to 65.5 s, each 1.41 times the one before."""
 
 
-NO_RETRIES: Final = dict.fromkeys(Cause, 0)
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """One number of `Counts`, as exporters name it.
+
+    Attributes:
+        field: Its name in `Counts`.
+        name: Its name with the unit, without prefix and suffix.
+        unit: In the notation of UCUM: "By", "s", or "1".
+        help: What it says, in a sentence.
+    """
+
+    field: str
+    name: str
+    unit: str
+    help: str
+
+
+COUNTERS: Final = (
+    Counter("requests", "requests", "1", "Requests sent, hedges included."),
+    Counter("bytes", "read_bytes", "By", "Bytes delivered to readers."),
+    Counter("failures", "failures", "1", "Operations given up after their retries."),
+    Counter("hedges", "hedges", "1", "Requests sent because another one was slow."),
+    Counter("hedges_won", "hedges_won", "1", "Second requests that were faster."),
+    Counter("stalls", "stalls", "1", "Bodies that stood still for longer than the limit."),
+    Counter("throttled", "throttled", "1", "Answers that asked for fewer requests."),
+    Counter("waited_for_turn", "waited_for_turn_seconds", "s", "Time that requests were held back by the limiter."),
+    Counter("waited_for_store", "waited_for_store_seconds", "s", "Time that readers waited for bytes."),
+    Counter("waited_for_consumer", "waited_for_consumer_seconds", "s", "Time that responses waited for a reader."),
+    Counter("fallbacks", "fallbacks", "1", "Fast paths that were left for the client's own way."),
+    Counter("losses", "losses", "1", "Damaged places that were skipped."),
+    Counter("lost_bytes", "lost_bytes", "By", "Bytes that were lost there."),
+)
+"""All plain numbers of `Counts`; retries (by cause) and the time to the first byte have a shape of their own."""
+
+_NOTHING: Final[Mapping[str | Cause, float]] = {
+    **dict.fromkeys((counter.field for counter in COUNTERS), 0),
+    **dict.fromkeys((counter.field for counter in COUNTERS if counter.unit == "s"), 0.0),
+    **dict.fromkeys(Cause, 0),
+}
+"""The table of counts, at its beginning: it has all keys, so that its size never changes under a reader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,123 +201,56 @@ class Tally:
         open_streams: How many streams count here just now.
     """
 
-    __slots__ = (
-        "_bytes",
-        "_failures",
-        "_fast_paths",
-        "_first_byte",
-        "_hedges",
-        "_hedges_won",
-        "_losses",
-        "_lost_bytes",
-        "_parent",
-        "_requests",
-        "_retries",
-        "_stalls",
-        "_throttled",
-        "_waited_for_consumer",
-        "_waited_for_store",
-        "_waited_for_turn",
-        "open_streams",
-    )
+    __slots__ = ("_fast_paths", "_first_bytes", "_tables", "open_streams")
 
     def __init__(self, parent: Tally | None = None) -> None:
         self.open_streams = 0
-        self._parent = parent
-        self._requests = self._bytes = self._failures = self._hedges = self._hedges_won = 0
-        self._stalls = self._throttled = self._losses = self._lost_bytes = 0
-        self._waited_for_turn = self._waited_for_store = self._waited_for_consumer = 0.0
-        self._retries = NO_RETRIES.copy()  # all of them, so that its size never changes under a reader
-        self._first_byte = Histogram()
+        self._tables: tuple[dict[str | Cause, float], ...] = (dict(_NOTHING),)  # its own, and its store's
+        self._first_bytes: tuple[Histogram, ...] = (Histogram(),)
         self._fast_paths: list[tuple[FastPath, int]] = []
+        if parent is not None:
+            self._tables += parent._tables
+            self._first_bytes += parent._first_bytes
 
     def watch(self, fast_path: FastPath) -> None:
         """How often it is left from now on counts here."""
         self._fast_paths.append((fast_path, fast_path.fallbacks))
 
+    def count(self, what: str | Cause, amount: float = 1) -> None:
+        """Adds to a number of `Counts`, by its name; or to its retries, by their cause."""
+        for table in self._tables:
+            table[what] += amount
+
     def block(self, nbytes: int, store: float, consumer: float) -> None:
         """A block arrived, after so many seconds for the store and, before that, for the consumer."""
-        self._bytes += nbytes
-        self._waited_for_store += store
-        self._waited_for_consumer += consumer
-        if self._parent is not None:
-            self._parent.block(nbytes, store, consumer)
+        for table in self._tables:
+            table["bytes"] += nbytes
+            table["waited_for_store"] += store
+            table["waited_for_consumer"] += consumer
 
     def request(self, waited: float = 0.0) -> None:
         """A request goes out, after waiting so many seconds for its turn."""
-        self._requests += 1
-        self._waited_for_turn += waited
-        if self._parent is not None:
-            self._parent.request(waited)
+        for table in self._tables:
+            table["requests"] += 1
+            table["waited_for_turn"] += waited
 
     def first_byte(self, seconds: float) -> None:
         """The head of a response arrived."""
-        self._first_byte.observe(seconds)
-        if self._parent is not None:
-            self._parent.first_byte(seconds)
-
-    def retry(self, cause: Cause) -> None:
-        """An attempt failed and is made again."""
-        self._retries[cause] += 1
-        if self._parent is not None:
-            self._parent.retry(cause)
-
-    def failure(self) -> None:
-        """Nothing is tried any more."""
-        self._failures += 1
-        if self._parent is not None:
-            self._parent.failure()
-
-    def throttle(self) -> None:
-        """The store asked for fewer requests."""
-        self._throttled += 1
-        if self._parent is not None:
-            self._parent.throttle()
-
-    def stall(self) -> None:
-        """A body stands still."""
-        self._stalls += 1
-        if self._parent is not None:
-            self._parent.stall()
-
-    def hedge(self) -> None:
-        """A second request goes out."""
-        self._hedges += 1
-        if self._parent is not None:
-            self._parent.hedge()
-
-    def hedge_won(self) -> None:
-        """The second request was faster."""
-        self._hedges_won += 1
-        if self._parent is not None:
-            self._parent.hedge_won()
+        for histogram in self._first_bytes:
+            histogram.observe(seconds)
 
     def count_loss(self, nbytes: int) -> None:
         """A reader lost so many bytes to damage."""
-        self._losses += 1
-        self._lost_bytes += nbytes
-        if self._parent is not None:
-            self._parent.count_loss(nbytes)
+        self.count("losses")
+        self.count("lost_bytes", nbytes)
 
     def counts(self) -> Counts:
-        """How it stands now."""
-        return Counts(
-            requests=self._requests,
-            bytes=self._bytes,
-            retries={cause.name.lower(): count for cause, count in self._retries.items()},
-            failures=self._failures,
-            hedges=self._hedges,
-            hedges_won=self._hedges_won,
-            stalls=self._stalls,
-            throttled=self._throttled,
-            waited_for_turn=self._waited_for_turn,
-            waited_for_store=self._waited_for_store,
-            waited_for_consumer=self._waited_for_consumer,
-            first_byte=self._first_byte.distribution(),
-            losses=self._losses,
-            lost_bytes=self._lost_bytes,
-            fallbacks=sum(path.fallbacks - before for path, before in self._fast_paths),
-        )
+        """The counts so far."""
+        table = self._tables[0].copy()  # in one step of the interpreter
+        table["fallbacks"] = sum(path.fallbacks - before for path, before in self._fast_paths)
+        numbers: dict[str, Any] = {counter.field: table[counter.field] for counter in COUNTERS}
+        retries = {cause.name.lower(): int(table[cause]) for cause in Cause}
+        return Counts(**numbers, retries=retries, first_byte=self._first_bytes[0].distribution())
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,41 +325,6 @@ def current() -> Statistics:
 
 
 _logger = logging.getLogger("streamrec")
-
-
-@dataclass(frozen=True, slots=True)
-class Counter:
-    """One number of `Counts`, as exporters name it.
-
-    Attributes:
-        field: Its name in `Counts`.
-        name: Its name with the unit, without prefix and suffix.
-        unit: In the notation of UCUM: "By", "s", or "1".
-        help: What it says, in a sentence.
-    """
-
-    field: str
-    name: str
-    unit: str
-    help: str
-
-
-COUNTERS: Final = (
-    Counter("requests", "requests", "1", "Requests sent, hedges included."),
-    Counter("bytes", "read_bytes", "By", "Bytes delivered to readers."),
-    Counter("failures", "failures", "1", "Operations given up after their retries."),
-    Counter("hedges", "hedges", "1", "Requests sent because another one was slow."),
-    Counter("hedges_won", "hedges_won", "1", "Second requests that were faster."),
-    Counter("stalls", "stalls", "1", "Bodies that stood still for longer than the limit."),
-    Counter("throttled", "throttled", "1", "Answers that asked for fewer requests."),
-    Counter("waited_for_turn", "waited_for_turn_seconds", "s", "Time that requests were held back by the limiter."),
-    Counter("waited_for_store", "waited_for_store_seconds", "s", "Time that readers waited for bytes."),
-    Counter("waited_for_consumer", "waited_for_consumer_seconds", "s", "Time that responses waited for a reader."),
-    Counter("fallbacks", "fallbacks", "1", "Fast paths that were left for the client's own way."),
-    Counter("losses", "losses", "1", "Damaged places that were skipped."),
-    Counter("lost_bytes", "lost_bytes", "By", "Bytes that were lost there."),
-)
-"""All plain numbers of `Counts`; retries (by cause) and the time to the first byte have a shape of their own."""
 
 
 def lines(snapshot: Snapshot) -> Iterable[str]:

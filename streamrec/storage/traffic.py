@@ -1,7 +1,7 @@
 """Traffic: what all requests to one store share: statistics, a timer, what hedging learnt, and a limiter a bucket.
 
-The limiter slows all requests to a bucket down together, not each stream by itself. `RequestRate` decides and never
-waits; `Limiter` waits as long as it says. Rules:
+All waits share one timer: a timer for each would be a tenth of what a small object costs, and hardly any is ever due.
+The limiter slows all requests to a bucket down together, not each stream by itself. Rules:
 
 * Nothing is limited until the store asks for fewer requests (503 SlowDown, 429). What goes on from there is the
   rate that was sent, and the rule is that of TCP: multiplicative decrease, additive increase. Source: Chiu and
@@ -22,12 +22,13 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Callable
 from typing import Final
 
-from streamrec.storage.hedging import Hedging, SharedTimer
+from streamrec.storage.hedging import Hedging
 from streamrec.storage.statistics import Statistics, Tally
 
-__all__ = ["HOLD_CAP", "LEAST_RATE", "Limiter", "RequestRate", "Traffic"]
+__all__ = ["HOLD_CAP", "LEAST_RATE", "Limiter", "SharedTimer", "Traffic"]
 
 FIRST_DECREASE: Final = 0.7
 """What is left of the rate after the first decrease."""
@@ -48,33 +49,106 @@ HOLD_CAP: Final = 30.0
 """Seconds that a Retry-After may hold all requests back."""
 
 
-class RequestRate:
-    """How fast requests may go. All times are of one clock, in seconds.
+Look = Callable[[float, float], float | None]
+"""Looks at a wait, given the time and for how long the loop was blocked; returns when to look again, None for never."""
+
+
+class SharedTimer:
+    """One timer of the event loop for many waits: it is set for the first that is due.
+
+    It outlives the wait that it was set for: waits that are short cost none.
+    """
+
+    __slots__ = ("_due", "_handle", "_waits")
+
+    def __init__(self) -> None:
+        self._waits: dict[Look, float] = {}
+        self._handle: asyncio.TimerHandle | None = None
+        self._due = 0.0
+
+    def add(self, look: Look, due: float) -> None:
+        """Looks at a wait when it is due."""
+        self._waits[look] = due
+        if self._handle is None or due < self._due:
+            self._set(due)
+
+    def remove(self, look: Look) -> None:
+        """The wait is over."""
+        self._waits.pop(look, None)
+
+    def _set(self, due: float) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        self._due = due
+        self._handle = asyncio.get_running_loop().call_at(due, self._fire)
+
+    def _fire(self) -> None:
+        self._handle, now = None, asyncio.get_running_loop().time()
+        for look, due in [(look, due) for look, due in self._waits.items() if due <= self._due]:
+            if look in self._waits:  # an earlier one may have ended this wait
+                again = look(now, now - due)
+                if again is None:
+                    self.remove(look)
+                else:
+                    self._waits[look] = again
+        if self._waits:
+            self._set(min(self._waits.values()))
+
+
+class Limiter:
+    """The requests to one bucket: how fast they may go. All times are of one clock, in seconds.
 
     Attributes:
         rate: Requests per second; None: no limit.
+        answers: How many requests were answered well.
 
-    >>> pace = RequestRate()
+    >>> limiter = Limiter()
     >>> for step in range(100):
-    ...     pace.sent(step / 50)
-    >>> pace.throttled(2.0, sent_at=1.98)
-    >>> 20 < pace.rate < 35
+    ...     limiter.sent(step / 50)
+    >>> limiter.throttled(2.0, sent_at=1.98)
+    >>> 20 < limiter.rate < 35
     True
-    >>> pace.sent(2.0)
-    >>> 1 / 35 < pace.delay(2.0) < 1 / 20
+    >>> limiter.sent(2.0)
+    >>> 1 / 35 < limiter.delay(2.0) < 1 / 20
     True
     """
 
-    __slots__ = ("_level", "_level_at", "_lowered_at", "_next", "_refused", "_served", "_too_much", "rate")
+    __slots__ = (
+        "_level",
+        "_level_at",
+        "_lowered_at",
+        "_next",
+        "_refused",
+        "_served",
+        "_too_much",
+        "_turn",
+        "answers",
+        "rate",
+    )
 
     def __init__(self) -> None:
         self.rate: float | None = None
+        self.answers = 0
+        self._turn = asyncio.Lock()  # serves in the order of arrival
         self._next = 0.0
         self._lowered_at = -math.inf
         self._too_much = 0.0
         self._level = 0.0  # requests of about the last second
         self._level_at = 0.0
         self._served = self._refused = 0  # in this round
+
+    async def turn(self) -> float:
+        """Waits until a request may go. Returns the seconds it waited."""
+        if self.rate is None:
+            self.sent(time.monotonic())
+            return 0.0
+        began = time.monotonic()
+        async with self._turn:
+            while (delay := self.delay(time.monotonic())) > 0:  # noqa: ASYNC110  a Retry-After can come meanwhile
+                await asyncio.sleep(delay)
+            now = time.monotonic()
+            self.sent(now)
+        return now - began
 
     def delay(self, now: float) -> float:
         """Seconds until the next request may go; 0.0 for now."""
@@ -89,6 +163,7 @@ class RequestRate:
 
     def answered(self) -> None:
         """A request was answered well."""
+        self.answers += 1
         if self.rate is not None:
             self._served += 1
             self.rate += max(LEAST_INCREASE, INCREASE * self._too_much) / self.rate
@@ -122,35 +197,6 @@ class RequestRate:
         self._served = self._refused = 0
 
 
-class Limiter:
-    """The requests to one bucket."""
-
-    __slots__ = ("_turn", "answers", "pace")
-
-    def __init__(self) -> None:
-        self.pace = RequestRate()
-        self.answers = 0
-        self._turn = asyncio.Lock()  # serves in the order of arrival
-
-    async def turn(self) -> float:
-        """Waits until a request may go. Returns the seconds it waited."""
-        if self.pace.rate is None:
-            self.pace.sent(time.monotonic())
-            return 0.0
-        began = time.monotonic()
-        async with self._turn:
-            while (delay := self.pace.delay(time.monotonic())) > 0:  # noqa: ASYNC110  a Retry-After can come meanwhile
-                await asyncio.sleep(delay)
-            now = time.monotonic()
-            self.pace.sent(now)
-        return now - began
-
-    def answered(self) -> None:
-        """A request was answered well."""
-        self.answers += 1
-        self.pace.answered()
-
-
 class Traffic:
     """The requests of one Storage.
 
@@ -180,7 +226,7 @@ class Traffic:
 
         A store that throttles gets none, but for a body that stands still, and in its turn.
         """
-        if limiter.pace.rate is not None and not (stalled and limiter.pace.delay(time.monotonic()) == 0.0):
+        if limiter.rate is not None and not (stalled and limiter.delay(time.monotonic()) == 0.0):
             return False
         return self.hedging.spend(beside_siblings=beside_siblings)
 
@@ -195,7 +241,7 @@ class Traffic:
         """
         if not self.affords(limiter, beside_siblings=beside_siblings, stalled=stalled):
             return False
-        limiter.pace.sent(time.monotonic())
+        limiter.sent(time.monotonic())
         tally.request()
-        tally.hedge()
+        tally.count("hedges")
         return True

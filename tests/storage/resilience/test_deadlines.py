@@ -1,4 +1,4 @@
-"""What is called when a wait takes too long, by one timer for all waits: `storage.resilience.deadlines`."""
+"""What happens when a wait takes too long, by one timer for all waits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from streamrec.storage.hedging import MovingDeadline, SharedTimer
+from streamrec.storage import ObjectInfo, RetryPolicy, Tally
+from streamrec.storage.hedging import Hedging
+from streamrec.storage.request import Request
+from streamrec.storage.traffic import SharedTimer, Traffic
+from tests.storage.reading.scattered import Scattered
 
 
 @dataclass
@@ -43,109 +47,125 @@ class FakeLoop:
         return due
 
 
-def test_a_deadline_looks_at_doubled_times_until_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, calls = FakeLoop(), []
+@pytest.fixture
+def loop(monkeypatch: pytest.MonkeyPatch) -> FakeLoop:
+    loop = FakeLoop()
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
-    limits = iter([1.5, 1.5, 0.3, 0.3])
-    MovingDeadline(SharedTimer(), lambda: next(limits), 0.05, lambda: bool(calls.append(loop.now))).begin()
-    seen = [loop.step() for _ in range(4)]
-    assert seen == pytest.approx([0.05, 0.1, 0.2, 0.3])
-    assert calls == pytest.approx([0.3])
+    return loop
+
+
+def test_a_wait_is_looked_at_again_when_it_says_so(loop: FakeLoop) -> None:
+    seen: list[tuple[float, float]] = []
+
+    def look(now: float, blocked: float) -> float | None:
+        seen.append((now, blocked))
+        return now + 0.2 if len(seen) < 3 else None
+
+    SharedTimer().add(look, 0.5)
+    loop.step()
+    loop.step(late=10.0)
+    loop.step()
+    assert seen == [pytest.approx(each) for each in ((0.5, 0.0), (10.7, 10.0), (10.9, 0.0))]
     assert not loop.timers
 
 
-def test_a_deadline_begins_anew_for_who_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, calls = FakeLoop(), []
-    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
+def test_one_timer_serves_many_waits(loop: FakeLoop) -> None:
+    """It is set again when it is due, for the wait that is under way by then; where there is none, not at all."""
+    timer, calls = SharedTimer(), list[float]()
 
-    def sent() -> bool:
-        calls.append(loop.now)
-        return len(calls) < 3
+    def look(now: float, blocked: float) -> float | None:
+        return calls.append(now)
 
-    MovingDeadline(SharedTimer(), lambda: 0.3, 0.2, sent).begin()
-    while loop.timers:
-        loop.step()
-    assert calls == pytest.approx([0.3, 0.6, 0.9])
-
-
-def test_time_in_which_the_loop_stood_still_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, calls = FakeLoop(), []
-    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
-    MovingDeadline(SharedTimer(), lambda: 0.5, 0.5, lambda: bool(calls.append(loop.now))).begin()
-    loop.step(late=10.0)
-    assert calls == [10.5]
-    MovingDeadline(SharedTimer(), lambda: 1.0, 0.5, lambda: bool(calls.append(loop.now))).begin()
-    loop.step(late=10.0)
-    assert calls == [10.5]
-    loop.step()
-    assert calls == pytest.approx([10.5, 21.5])
-
-
-def test_one_timer_serves_many_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is set anew when it is due, for the wait that is under way by then; where there is none, not at all."""
-    loop, calls = FakeLoop(), []
-    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
-    deadline = MovingDeadline(SharedTimer(), lambda: 0.5, 0.5, lambda: bool(calls.append(loop.now)))
     for loop.now in (0.0, 0.1, 0.2, 0.3):
-        deadline.begin()
+        timer.add(look, loop.now + 0.5)
         assert len(loop.timers) == 1
         if loop.now < 0.3:
-            deadline.end()
+            timer.remove(look)
     assert [loop.step(), loop.step()] == pytest.approx([0.5, 0.8])
     assert calls == pytest.approx([0.8])
-    loop.now = 1.0
-    deadline.begin()
-    deadline.end()
+    timer.add(look, 1.5)
+    timer.remove(look)
     loop.step()
     assert not loop.timers
     assert calls == pytest.approx([0.8])
 
 
-def test_a_wait_that_began_while_the_loop_was_late_has_all_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, calls = FakeLoop(), []
-    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
-    deadline = MovingDeadline(SharedTimer(), lambda: 0.5, 0.5, lambda: bool(calls.append(loop.now)))
-    deadline.begin()
-    deadline.end()
-    loop.now = 3.0
-    deadline.begin()
-    loop.step(late=2.6)
-    assert [loop.step(), calls] == [pytest.approx(3.5), [pytest.approx(3.5)]]
+def test_one_timer_is_set_for_the_first_that_is_due(loop: FakeLoop) -> None:
+    timer, calls = SharedTimer(), list[tuple[str, float]]()
 
+    def wait(name: str) -> Callable[[float, float], None]:
+        return lambda now, blocked: calls.append((name, now))
 
-def test_one_timer_serves_many_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is set for the first that is due, and looks at no other."""
-    loop, calls = FakeLoop(), list[tuple[str, float]]()
-    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
-    timer = SharedTimer()
-
-    def deadline(name: str, limit: float) -> MovingDeadline:
-        return MovingDeadline(timer, lambda: limit, limit, lambda: bool(calls.append((name, loop.now))))
-
-    slow, fast, over = deadline("slow", 20.0), deadline("fast", 0.5), deadline("over", 0.4)
-    for each in (slow, fast, over):
-        each.begin()
+    over = wait("over")
+    for look, due in ((wait("slow"), 20.0), (wait("fast"), 0.5), (over, 0.4)):
+        timer.add(look, due)
         assert len(loop.timers) == 1
-    over.end()
+    timer.remove(over)
     while loop.timers:
         loop.step()
     assert calls == [("fast", 0.5), ("slow", 20.0)]
 
 
-def test_a_call_may_end_another_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, calls = FakeLoop(), list[str]()
-    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
-    timer = SharedTimer()
+def test_a_look_may_end_another_wait(loop: FakeLoop) -> None:
+    timer, calls = SharedTimer(), list[str]()
 
-    def ends_the_other() -> bool:
+    def first(now: float, blocked: float) -> None:
         calls.append("first")
-        second.end()
-        return False
+        timer.remove(second)
 
-    first = MovingDeadline(timer, lambda: 0.5, 0.5, ends_the_other)
-    second = MovingDeadline(timer, lambda: 0.5, 0.5, lambda: bool(calls.append("second")))
-    first.begin()
-    second.begin()
+    def second(now: float, blocked: float) -> None:
+        calls.append("second")
+
+    timer.add(first, 0.5)
+    timer.add(second, 0.5)
     while loop.timers:
         loop.step()
     assert calls == ["first"]
+
+
+def request_of(hedging: Hedging, limit: float) -> Request:
+    info = ObjectInfo("memory://x", 0, None)
+    request = Request(Scattered(b""), RetryPolicy(), Traffic(hedging=hedging), Tally(), info, 0, None, None)
+    request._limit = limit
+    return request
+
+
+def waiting(loop: FakeLoop, hedging: Hedging, limit: float) -> list[float]:
+    """When a request that is never answered is looked at, the last time at its time limit."""
+    request = Request(
+        Scattered(b""),
+        RetryPolicy(),
+        Traffic(hedging=hedging),
+        Tally(),
+        ObjectInfo("memory://x", 0, None),
+        0,
+        None,
+        None,
+    )
+    request._limit = limit
+    seen = [hedging.first_byte_floor]
+    while (again := request._look(seen[-1], 0.0)) is not None:
+        seen.append(again)
+    return seen
+
+
+def test_a_wait_is_looked_at_at_doubled_times_until_it_is_late(loop: FakeLoop) -> None:
+    hedging = Hedging(0.0, first_byte_guess=0.3, stall_guess=1.0, first_byte_floor=0.05)
+    assert waiting(loop, hedging, limit=20.0) == pytest.approx([0.05, 0.1, 0.2, 0.3, 20.0])
+
+
+def test_time_in_which_the_loop_was_blocked_does_not_count(loop: FakeLoop) -> None:
+    hedging = Hedging(0.0, first_byte_guess=20.0, stall_guess=1.0, first_byte_floor=0.5)
+    request = Request(
+        Scattered(b""),
+        RetryPolicy(),
+        Traffic(hedging=hedging),
+        Tally(),
+        ObjectInfo("memory://x", 0, None),
+        0,
+        None,
+        None,
+    )
+    request._limit = 0.9
+    assert request._look(10.5, 10.0) == pytest.approx(10.9)
+    assert request._look(30.9, 20.0) is None

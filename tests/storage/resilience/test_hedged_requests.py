@@ -1,4 +1,4 @@
-"""Requests for the same bytes that run against each other: `storage.hedging`."""
+"""Requests for the same bytes that run against each other: `storage.request`."""
 
 import asyncio
 
@@ -8,7 +8,8 @@ from streamrec.errors import PermissionDeniedError, StorageError
 from streamrec.storage import RetryPolicy
 from streamrec.storage.backend import Body, ObjectInfo
 from streamrec.storage.faults import Cause, TransientError
-from streamrec.storage.hedging import FIRST_BYTE_FLOOR, HedgedRequests, Hedging
+from streamrec.storage.hedging import FIRST_BYTE_FLOOR, Hedging
+from streamrec.storage.request import HedgedRequests
 from streamrec.storage.stream import ResumingStream
 from streamrec.storage.traffic import Traffic
 from tests.storage.reading.scattered import Scattered
@@ -241,7 +242,7 @@ async def test_a_stalled_body_is_overtaken_though_second_requests_were_refused()
     backend = Refusing(DATA)
     hedging = Hedging(1.0, first_byte_guess=20.0, stall_guess=0.01, stall_floor=0.01)
     for _ in range(10):
-        hedging.requested()
+        hedging.earn()
     traffic = Traffic(hedging=hedging)
     stream = ResumingStream(backend, RetryPolicy(stall_timeout=20.0), "memory://x", 0, None, None, traffic)
     await stream.open()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from streamrec import TFRecordDataset, ThrottledError, encode_records
 from streamrec.storage import RetryPolicy, Storages
-from streamrec.storage.traffic import HOLD_CAP, LEAST_RATE, Limiter, RequestRate, Traffic
+from streamrec.storage.traffic import HOLD_CAP, LEAST_RATE, Limiter, Traffic
 from tests.effort import draws
 from tests.servers.objectstore import ObjectStore
 from tests.storage.contract import read_all
@@ -29,7 +29,7 @@ DATA = encode_records(RECORDS)
 
 
 def test_nothing_is_limited_before_the_store_says_so() -> None:
-    pace = RequestRate()
+    pace = Limiter()
     for _ in range(10_000):
         pace.sent(1.0)
         pace.answered()
@@ -38,7 +38,7 @@ def test_nothing_is_limited_before_the_store_says_so() -> None:
 
 
 def test_one_decrease_a_round() -> None:
-    pace = RequestRate()
+    pace = Limiter()
     for _ in range(100):
         pace.sent(10.0)
     pace.throttled(10.1, sent_at=10.0)
@@ -58,7 +58,7 @@ def test_one_decrease_a_round() -> None:
 
 
 def test_the_rate_never_falls_to_nothing() -> None:
-    pace = RequestRate()
+    pace = Limiter()
     for now in range(100):
         pace.sent(now)
         pace.throttled(now + 0.5, sent_at=now)
@@ -66,7 +66,7 @@ def test_the_rate_never_falls_to_nothing() -> None:
 
 
 def test_retry_after_holds_everybody_for_a_while() -> None:
-    pace = RequestRate()
+    pace = Limiter()
     pace.sent(0.0)
     pace.throttled(0.0, 0.0, retry_after=7.0)
     assert pace.delay(0.0) == 7.0
@@ -75,7 +75,7 @@ def test_retry_after_holds_everybody_for_a_while() -> None:
 
 
 def test_the_limit_is_forgotten_when_it_is_no_longer_true() -> None:
-    pace, now = RequestRate(), 0.0
+    pace, now = Limiter(), 0.0
     for _ in range(50):
         pace.sent(now)
     pace.throttled(now, now)
@@ -94,7 +94,7 @@ class Simulation:
 
     def __init__(self, allowed: int, streams: int, latency: float) -> None:
         self.allowed, self.latency = allowed, latency
-        self.pace = RequestRate()
+        self.pace = Limiter()
         self.tokens, self.counted = float(allowed), 0.0
         self.served, self.refused = [0] * streams, 0
         self.queue: list[int] = []
@@ -156,9 +156,9 @@ def test_many_streams_share_what_a_store_gives(allowed: int, streams: int, laten
 
 async def test_first_come_first_served() -> None:
     limiter, order = Limiter(), []
-    limiter.pace.sent(time.monotonic())
-    limiter.pace.throttled(time.monotonic(), time.monotonic())
-    limiter.pace.rate = 200.0
+    limiter.sent(time.monotonic())
+    limiter.throttled(time.monotonic(), time.monotonic())
+    limiter.rate = 200.0
 
     async def one(index: int) -> None:
         await limiter.turn()
@@ -172,8 +172,8 @@ async def test_first_come_first_served() -> None:
 
 async def test_who_is_cancelled_in_the_queue_lets_the_others_through() -> None:
     limiter = Limiter()
-    limiter.pace.throttled(time.monotonic(), time.monotonic(), retry_after=0.05)
-    limiter.pace.rate = 1000.0
+    limiter.throttled(time.monotonic(), time.monotonic(), retry_after=0.05)
+    limiter.rate = 1000.0
     waiting = [asyncio.ensure_future(limiter.turn()) for _ in range(3)]
     await asyncio.sleep(0)
     waiting[0].cancel()

@@ -64,12 +64,12 @@ def test_a_stream_counts_for_its_store_too() -> None:
         tally.request(waited=0.5)
         tally.block(10, store=1.0, consumer=2.0)
         tally.first_byte(0.03)
-        tally.retry(Cause.BROKEN)
-        tally.failure()
-        tally.throttle()
-        tally.stall()
-        tally.hedge()
-        tally.hedge_won()
+        tally.count(Cause.BROKEN)
+        tally.count("failures")
+        tally.count("throttled")
+        tally.count("stalls")
+        tally.count("hedges")
+        tally.count("hedges_won")
         tally.count_loss(7)
     seen = statistics.snapshot().backends["s3"]
     latency = first.counts().first_byte
