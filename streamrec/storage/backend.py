@@ -30,13 +30,14 @@ __all__ = [
     "BLOCK_BYTES",
     "Backend",
     "Body",
+    "ContentDigest",
     "EmptyBody",
     "FastPath",
     "FollowsLinks",
     "ObjectInfo",
     "PartSink",
+    "Pieces",
     "ReadsShort",
-    "Sent",
     "ShortObject",
 ]
 
@@ -100,7 +101,7 @@ class ReadsShort(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class ContentDigest:
     """All bytes of an object, as they were sent: what the store must have in the end.
 
     Attributes:
@@ -112,6 +113,10 @@ class Sent:
     crc32c: int
 
 
+Pieces = Sequence[memoryview]
+"""Bytes in order, not copied; nothing writes to them any more."""
+
+
 class PartSink(Protocol):
     """One upload under way. Nothing is visible under its path before its last part, and never less than all of it.
 
@@ -121,7 +126,7 @@ class PartSink(Protocol):
 
     parallel: int
 
-    async def put_part(self, index: int, offset: int, pieces: Sequence[memoryview], whole: Sent | None) -> None:
+    async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
         """Stores one part; the same part may be put again after a fault.
 
         Args:
@@ -132,7 +137,7 @@ class PartSink(Protocol):
             whole: The whole object, where it ends with this part; else None. Exactly one part is the last.
         """
 
-    async def complete(self, sent: Sent) -> ObjectInfo:
+    async def complete(self, sent: ContentDigest) -> ObjectInfo:
         """Makes the object visible, and compares what the store has with what was sent. May be called again.
 
         An answer that was lost is no failure: where a second call finds the upload gone, the object tells.

@@ -66,6 +66,10 @@ class Storage:
         connections: What its streams share with those of other stores; None: a budget of their own.
         traffic: What its requests share; None: their own.
         release: Ends the use of a backend that others share; None: it is closed with the Storage.
+
+    Attributes:
+        block_bytes: How much of an object is best read at a time.
+        reads_short: Whether `read_short` can give anything.
     """
 
     def __init__(
@@ -76,23 +80,14 @@ class Storage:
         traffic: Traffic | None = None,
         release: Callable[[], None] | None = None,
     ) -> None:
+        self.block_bytes = backend.block_bytes
+        self.reads_short = isinstance(backend, ReadsShort)
         self._backend = backend
-        self._reads_short = backend if isinstance(backend, ReadsShort) else None
         self._release = release
         self._retry = retry or RetryPolicy()
         self._connections = connections or Connections()
         self._traffic = traffic or Traffic()
         self._closed = False
-
-    @property
-    def block_bytes(self) -> int:
-        """How much of an object is best read at a time, in bytes."""
-        return self._backend.block_bytes
-
-    @property
-    def reads_short(self) -> bool:
-        """Whether `read_short` can give anything."""
-        return self._reads_short is not None
 
     async def read_short(self, paths: Sequence[str]) -> list[ShortObject | None]:
         """Many small objects, whole, in one step.
@@ -104,10 +99,10 @@ class Storage:
             Each one; None for each that only `stream` can read, or say what is wrong with.
         """
         self._check_open(paths[0])
-        if self._reads_short is None:
+        if not isinstance(self._backend, ReadsShort):
             return [None] * len(paths)
         began = time.monotonic()
-        found = await self._reads_short.read_short(paths)
+        found = await self._backend.read_short(paths)
         seconds = (time.monotonic() - began) / len(paths)
         for short in found:
             if short is not None:

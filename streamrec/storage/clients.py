@@ -4,10 +4,10 @@ To make a client of S3 costs 50 to 85 ms of the processor, so a service that ope
 make one each time.
 
 Rules:
-- A client belongs to its event loop, and to who asks with the same options: protocol, storage options, retry policy,
-  filesystem, and the environment that clients look at. Different credentials never share one.
+- A client belongs to its event loop and to its options: protocol, storage options, retry policy, filesystem, and the
+  environment that clients look at. Different credentials never share one.
 - It is made once, however many ask at the same time. One that cannot be made is not kept.
-- Nobody's client is closed when it was not used for `IDLE` seconds, and when its loop ends: `shutdown_asyncgens`, which
+- A client is closed when it was not used for `IDLE` seconds, and when its loop ends: `shutdown_asyncgens`, which
   `asyncio.run` and the bridge call, closes the generator that keeps it.
 - A forked child has no loop of its parent's, so it never sees a client of it.
 """
@@ -16,17 +16,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Hashable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from streamrec.storage.backend import Backend
 
-__all__ = ["IDLE", "Lease", "borrow", "key_of"]
+__all__ = ["IDLE", "borrow", "key_of"]
 
 IDLE: Final = 5.0
-"""Seconds after which a client that nobody uses is closed."""
+"""Seconds after which a client that is not used is closed."""
 
 ENVIRONMENT: Final = (
     "AWS_",
@@ -66,6 +67,19 @@ class _Loop:
             self.keeper = self._until_the_end()
             await anext(self.keeper)
 
+    def release(self, key: Hashable, client: _Client) -> None:
+        """Ends one use; a client that is not used is closed after a while."""
+        client.users -= 1
+        if not client.users and self.clients.get(key) is client:
+            client.timer = asyncio.get_running_loop().call_later(IDLE, self._close_idle, key, client)
+
+    def _close_idle(self, key: Hashable, client: _Client) -> None:
+        if not client.users and self.clients.get(key) is client:
+            del self.clients[key]
+            closing = client.making.result().aclose()
+            task = asyncio.get_running_loop().create_task(closing, name="streamrec closes a client")
+            client.kept = (*client.kept, task)
+
     async def _until_the_end(self) -> AsyncGenerator[None]:
         try:
             yield
@@ -81,36 +95,10 @@ class _Loop:
 _loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Loop] = WeakKeyDictionary()
 
 
-class Lease:
-    """The use of a client; `release` ends it.
-
-    Attributes:
-        backend: The client.
-    """
-
-    def __init__(self, backend: Backend, loop: _Loop, key: Hashable) -> None:
-        self.backend = backend
-        self._loop = loop
-        self._key = key
-        self._client = loop.clients[key]
-
-    def release(self) -> None:
-        """Nobody uses it here any more."""
-        client = self._client
-        client.users -= 1
-        if not client.users and self._loop.clients.get(self._key) is client:
-            client.timer = asyncio.get_running_loop().call_later(IDLE, self._close_idle)
-
-    def _close_idle(self) -> None:
-        client = self._client
-        if not client.users and self._loop.clients.get(self._key) is client:
-            del self._loop.clients[self._key]
-            task = asyncio.get_running_loop().create_task(self.backend.aclose(), name="streamrec closes a client")
-            client.kept = (*client.kept, task)
-
-
-async def borrow(key: Hashable, kept: tuple[Any, ...], make: Callable[[], Awaitable[Backend]]) -> Lease:
-    """A client of this loop.
+async def borrow(
+    key: Hashable, kept: tuple[Any, ...], make: Callable[[], Coroutine[Any, Any, Backend]]
+) -> tuple[Backend, Callable[[], None]]:
+    """A client of this loop, and what ends its use.
 
     Args:
         key: What it is made from; see `key_of`.
@@ -125,7 +113,7 @@ async def borrow(key: Hashable, kept: tuple[Any, ...], make: Callable[[], Awaita
     await loop.keep()
     client = loop.clients.get(key)
     if client is None:
-        client = loop.clients[key] = _Client(running.create_task(_made(make)), kept)
+        client = loop.clients[key] = _Client(running.create_task(make()), kept)
     if client.timer is not None:
         client.timer.cancel()
         client.timer = None
@@ -137,11 +125,7 @@ async def borrow(key: Hashable, kept: tuple[Any, ...], make: Callable[[], Awaita
         if client.making.done() and loop.clients.get(key) is client and _failed(client.making):
             del loop.clients[key]
         raise
-    return Lease(backend, loop, key)
-
-
-async def _made(make: Callable[[], Awaitable[Backend]]) -> Backend:
-    return await make()
+    return backend, partial(loop.release, key, client)
 
 
 def _failed(task: asyncio.Task[Any]) -> bool:

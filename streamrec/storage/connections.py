@@ -45,13 +45,12 @@ __all__ = [
     "MAX_CONNECTIONS",
     "MOST_OPEN",
     "PROOF_ALONE",
+    "PROOF_BESIDE",
     "START",
     "AdaptiveConcurrency",
-    "BufferPool",
     "ByteBudget",
     "ConnectionProgress",
     "Connections",
-    "SlowConnections",
     "StreamShare",
 ]
 
@@ -166,104 +165,11 @@ class ByteBudget:
         self.limit += nbytes
 
 
-class BufferPool:
-    """Memory that ranges land in, used again and again: fresh memory costs more than the copy out of it."""
-
-    def __init__(self) -> None:
-        self._free: list[memoryview] = []
-
-    def get(self) -> memoryview:
-        """A block of BLOCK_BYTES, whose bytes are anything."""
-        if not self._free:
-            slab = memoryview(kernels.allocate(SLAB_BYTES))
-            self._free += [slab[start : start + BLOCK_BYTES] for start in range(0, SLAB_BYTES, BLOCK_BYTES)]
-        return self._free.pop()
-
-    def put(self, block: memoryview) -> None:
-        """A block that nobody looks at any more."""
-        self._free.append(block)
-
-    def clear(self) -> None:
-        """Gives the memory back."""
-        self._free.clear()
-
-
 FLOOR: Final = 0.1
 """Seconds in which no connection is called slow."""
 
 SLOW: Final = 3
 """A slow one gives less than one part in so many of what each of the others gives."""
-
-
-class SlowConnections:
-    """The connections of a run whose bytes are waited for.
-
-    Args:
-        clock: Seconds that only grow.
-
-    Attributes:
-        count: How many there are.
-        each: Bytes that came on each of them, on average, since the run began.
-    """
-
-    __slots__ = ("clock", "count", "each")
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self.clock = clock
-        self.count = 0
-        self.each = 0.0
-
-
-class ConnectionProgress:
-    """One of them: what came of it, and of each of the others meanwhile.
-
-    >>> now = 0.0
-    >>> flows = SlowConnections(lambda: now)
-    >>> one, other = ConnectionProgress(flows), ConnectionProgress(flows)
-    >>> one.begins(), other.begins()
-    (None, None)
-    >>> now = 1.0
-    >>> other.came(6_000_000), one.lags(slack=1_000_000)
-    (None, False)
-    >>> other.came(6_000_000), one.lags(slack=1_000_000)
-    (None, True)
-    """
-
-    __slots__ = ("_begun", "_each", "_nbytes", "_seconds", "_slow_connections")
-
-    def __init__(self, slow_connections: SlowConnections) -> None:
-        self._slow_connections = slow_connections
-        self._nbytes = 0
-        self._seconds = self._each = 0.0
-        self._begun: tuple[float, float] | None = None
-
-    def begins(self) -> None:
-        """Its bytes are waited for from now on."""
-        if self._begun is None:
-            self._slow_connections.count += 1
-            self._begun = self._slow_connections.clock(), self._slow_connections.each
-
-    def came(self, nbytes: int) -> None:
-        """So many of them came."""
-        self._nbytes += nbytes
-        self._slow_connections.each += nbytes / max(self._slow_connections.count, 1)
-
-    def ends(self) -> None:
-        """Nobody waits for them any more. May be called twice."""
-        if self._begun is not None:
-            self._seconds, self._each = self._so_far(*self._begun)
-            self._begun = None
-            self._slow_connections.count -= 1
-
-    def lags(self, slack: int) -> bool:
-        """Whether it is waited for, and has given `slack` bytes less than a part of what each of the others has."""
-        if self._begun is None:
-            return False
-        seconds, each = self._so_far(*self._begun)
-        return seconds > FLOOR and each / SLOW > self._nbytes + slack
-
-    def _so_far(self, since: float, before: float) -> tuple[float, float]:
-        return self._seconds + self._slow_connections.clock() - since, self._each + self._slow_connections.each - before
 
 
 BUFFER_BYTES: Final = 96 << 20
@@ -309,29 +215,23 @@ class StreamShare:
         taken: Bytes that its consumer took.
         reserved: Bytes that it holds ahead of their turn, or has room for.
         promised: Bytes that it has asked for ahead of their turn, beyond those.
+        waiting: Whether its consumer waits for bytes.
+        last: When it got some.
     """
 
-    __slots__ = ("_last", "_waiting", "promised", "reserved", "taken")
+    __slots__ = ("last", "promised", "reserved", "taken", "waiting")
 
     def __init__(self, now: float) -> None:
-        self._last = now
-        self._waiting = True
+        self.last = now
+        self.waiting = True
         self.taken = 0
         self.reserved = 0
         self.promised = 0
 
-    def waits(self) -> None:
-        """Its consumer waits for bytes from now on."""
-        self._waiting = True
-
     def took(self, nbytes: int, now: float) -> None:
         """Its consumer has got some, and goes away with them."""
         self.taken += nbytes
-        self._waiting, self._last = False, now
-
-    def moves(self, now: float) -> bool:
-        """Whether it counts."""
-        return self._waiting or now - self._last < RECENT
+        self.waiting, self.last = False, now
 
 
 class Connections:
@@ -344,8 +244,9 @@ class Connections:
 
     Attributes:
         budget: What all may hold ahead of its turn.
-        blocks: Where it lands; free ones are kept while anything is held.
-        slow_connections: What comes on each connection.
+        ahead: How many requests ahead of their turn are under way.
+        flowing: How many connections there are whose bytes are waited for.
+        each: Bytes that came on each of these, on average, since the run began.
         pace: What one connection gives, as measured; an object store's usual figures until then.
     """
 
@@ -357,11 +258,12 @@ class Connections:
     ) -> None:
         self.clock = clock
         self.budget = ByteBudget(budget)
-        self.blocks = BufferPool()
-        self.slow_connections = SlowConnections(clock)
+        self.ahead = 0
+        self.flowing = 0
+        self.each = 0.0
+        self._free_blocks: list[memoryview] = []
         self._concurrency = concurrency or AdaptiveConcurrency()
         self._shares: set[StreamShare] = set()
-        self._ahead = 0
         self.pace = ConnectionSpeed()
         self._latencies: deque[float] = deque(maxlen=REMEMBERED)
         self._rates: deque[float] = deque(maxlen=REMEMBERED)
@@ -425,20 +327,24 @@ class Connections:
         share.reserved -= nbytes
         self.budget.give(nbytes)
         if not self.budget.held:
-            self.blocks.clear()
+            self._free_blocks.clear()
+
+    def take_block(self) -> memoryview:
+        """Memory of BLOCK_BYTES, whose bytes are anything. It is used again: fresh memory costs more than a copy."""
+        if not self._free_blocks:
+            slab = memoryview(kernels.allocate(SLAB_BYTES))
+            self._free_blocks += [slab[start : start + BLOCK_BYTES] for start in range(0, SLAB_BYTES, BLOCK_BYTES)]
+        return self._free_blocks.pop()
+
+    def free_block(self, share: StreamShare, block: memoryview) -> None:
+        """A block whose bytes were copied, and its room."""
+        self._free_blocks.append(block)
+        self.release(share, BLOCK_BYTES)
 
     @property
     def spare(self) -> int:
         """How many requests ahead of their turn may be made beside those under way, of whatever stream."""
-        return max(0, MOST_AHEAD * self._concurrency.target - self._ahead)
-
-    def asked(self) -> None:
-        """A request ahead of its turn begins."""
-        self._ahead += 1
-
-    def ended(self) -> None:
-        """Such a request is over, or its turn has come."""
-        self._ahead -= 1
+        return max(0, MOST_AHEAD * self._concurrency.target - self.ahead)
 
     def answered(self, seconds: float) -> None:
         """A first byte took so long."""
@@ -483,14 +389,14 @@ class Connections:
         """How many streams count; counted anew every few milliseconds, since each block asks."""
         now = self.clock()
         if now >= self._count_until:
-            self._count = max(1, sum(share.moves(now) for share in self._shares))
+            self._count = max(1, sum(share.waiting or now - share.last < RECENT for share in self._shares))
             self._count_until = now + COUNT_SECONDS
         return self._count
 
     def _measure(self, now: float) -> None:
         """A window ends. It tells something only where more connections would have had work."""
         target = self._concurrency.target
-        if self._ahead and not self._short and now - self._since < 2 * self._window:
+        if self.ahead and not self._short and now - self._since < 2 * self._window:
             self._concurrency.measured(self._bytes / (now - self._since), step=len(self._shares))
         changed = self._concurrency.target != target
         self._begin_window(now + 2 * self.pace.latency if changed else now)
@@ -500,3 +406,55 @@ class Connections:
         self._window = max(LEAST_WINDOW, WINDOW_LATENCIES * self.pace.latency)
         self._bytes = 0
         self._short = False
+
+
+class ConnectionProgress:
+    """What came on one connection, and on each of the others meanwhile.
+
+    >>> now = 0.0
+    >>> connections = Connections(clock=lambda: now)
+    >>> one, other = ConnectionProgress(connections), ConnectionProgress(connections)
+    >>> one.begins(), other.begins()
+    (None, None)
+    >>> now = 1.0
+    >>> other.came(6_000_000), one.lags(slack=1_000_000)
+    (None, False)
+    >>> other.came(6_000_000), one.lags(slack=1_000_000)
+    (None, True)
+    """
+
+    __slots__ = ("_begun", "_connections", "_each", "_nbytes", "_seconds")
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._nbytes = 0
+        self._seconds = self._each = 0.0
+        self._begun: tuple[float, float] | None = None
+
+    def begins(self) -> None:
+        """Its bytes are waited for from now on."""
+        if self._begun is None:
+            self._connections.flowing += 1
+            self._begun = self._connections.clock(), self._connections.each
+
+    def came(self, nbytes: int) -> None:
+        """Some of them came."""
+        self._nbytes += nbytes
+        self._connections.each += nbytes / max(self._connections.flowing, 1)
+
+    def ends(self) -> None:
+        """They are not waited for any more. May be called twice."""
+        if self._begun is not None:
+            self._seconds, self._each = self._so_far(*self._begun)
+            self._begun = None
+            self._connections.flowing -= 1
+
+    def lags(self, slack: int) -> bool:
+        """Whether it is waited for, and has given `slack` bytes less than a part of what each of the others has."""
+        if self._begun is None:
+            return False
+        seconds, each = self._so_far(*self._begun)
+        return seconds > FLOOR and each / SLOW > self._nbytes + slack
+
+    def _so_far(self, since: float, before: float) -> tuple[float, float]:
+        return self._seconds + self._connections.clock() - since, self._each + self._connections.each - before

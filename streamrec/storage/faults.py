@@ -5,8 +5,8 @@ would be the same if one tried again, so it goes to the caller at once. A `Trans
 to the retry policy, and becomes a StorageError when that gives up. Backends decide which is which with the
 functions below, so that a 503 means the same on every store.
 
-No foreign exception passes the edge of the storage room: each backend has a `seam` (made by `seam_of`) around
-its calls of the client below it.
+No foreign exception leaves this package: each backend has a `translate_errors` (made by `error_translator`) around its
+calls of the client below it.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ __all__ = [
     "ErrorTranslator",
     "TransientError",
     "changed",
+    "error_translator",
     "exists",
     "from_status",
     "give_up",
     "http_body_range",
     "retry_after_seconds",
-    "seam_of",
     "too_many_files",
 ]
 
@@ -96,8 +96,8 @@ def too_many_files() -> str:
     )
 
 
-def seam_of(foreign: tuple[type[Exception], ...], translate: Translate) -> ErrorTranslator:
-    """A seam for exceptions of these types; ours, among them or not, pass as they are.
+def error_translator(foreign: tuple[type[Exception], ...], translate: Translate) -> ErrorTranslator:
+    """Makes a `translate_errors` for exceptions of these types; ours, among them or not, pass as they are.
 
     Args:
         foreign: What the client below raises.
@@ -107,7 +107,7 @@ def seam_of(foreign: tuple[type[Exception], ...], translate: Translate) -> Error
 
 
 class _Translated:
-    """A seam's block. Each block of each body goes through one: as a class it costs a third of a `contextmanager`."""
+    """Each block of each body goes through one: as a class it costs a third of a `contextmanager`."""
 
     __slots__ = ("_end", "_foreign", "_path", "_start", "_translate")
 

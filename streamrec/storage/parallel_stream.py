@@ -49,6 +49,7 @@ class RangeBuffer:
         urgent: Whether it is a part of a late range.
 
     Attributes:
+        stream: The request.
         task: What receives it, or did; None where its turn had come from the beginning.
         error: What ended it; it waits for the bytes before it.
         stop: One past its last byte.
@@ -67,7 +68,7 @@ class RangeBuffer:
         self.error: Exception | None = None
         self.stop = stop
         self.hungry = False
-        self._stream = stream
+        self.stream = stream
         self._connections = connections
         self._share = share
         self._urgent = urgent
@@ -75,21 +76,16 @@ class RangeBuffer:
         self._receiving = False
         self._turn = False
         self._answered = False
-        self._progress = ConnectionProgress(connections.slow_connections)
+        self._progress = ConnectionProgress(connections)
         self._promised = 0
         self._held_up = False
         self._fed = asyncio.Event()
         self._stopped = asyncio.Event()
 
     @property
-    def reached(self) -> int:
-        """The first byte of it that has not arrived."""
-        return self._stream.position
-
-    @property
     def left(self) -> int:
         """How many bytes of it are still to come; 0 where it has failed."""
-        return 0 if self.error is not None else self.stop - self._stream.position
+        return 0 if self.error is not None else self.stop - self.stream.position
 
     def busy(self, lead: int) -> bool:
         """Whether its connection is needed for longer than `lead` bytes take."""
@@ -101,10 +97,6 @@ class RangeBuffer:
         """Whether something of it can be taken at once."""
         return bool(self._blocks) or self.error is not None
 
-    def affords(self) -> bool:
-        """Whether a request more may be made because it is slow; if so, it is paid for."""
-        return self._stream.affords()
-
     @property
     def slow(self) -> bool:
         """Whether it flows at a small part of what others give."""
@@ -112,7 +104,7 @@ class RangeBuffer:
 
     def cut(self, end: int) -> None:
         """It ends there, further on than it has come."""
-        self._stream.cut(end)
+        self.stream.cut(end)
         self.stop = end
         surplus = max(0, self._promised - self.left)
         self._connections.withdraw(self._share, surplus)
@@ -130,7 +122,7 @@ class RangeBuffer:
             raise self.error
         self._progress.begins()
         try:
-            count = await self._stream.readinto(buffer)
+            count = await self.stream.readinto(buffer)
             self._progress.came(count)
         finally:
             self._progress.ends()
@@ -145,7 +137,7 @@ class RangeBuffer:
             then: Called when these have arrived, or its turn has come.
         """
         self._receiving, self._promised = True, promised
-        self._connections.asked()
+        self._connections.ahead += 1
         self.task = asyncio.get_running_loop().create_task(self._land(then), name="streamrec range")
 
     def feed(self) -> bool:
@@ -164,13 +156,13 @@ class RangeBuffer:
         self._progress.ends()
         self._ended()
         self._blocks.clear()
-        await self._stream.aclose()
+        await self.stream.aclose()
 
     def _ended(self) -> None:
         """It lands no more ahead of its turn. May be called twice."""
         if self._receiving:
             self._receiving = False
-            self._connections.ended()
+            self._connections.ahead -= 1
 
     def _copy(self, buffer: memoryview) -> int:
         filled = 0
@@ -183,7 +175,7 @@ class RangeBuffer:
                 self._blocks[0] = ReceivedBytes(block, start + count, stop)
             else:
                 self._blocks.popleft()
-                self._free(block)
+                self._connections.free_block(self._share, block)
         return filled
 
     async def _land(self, then: Callable[[], None]) -> None:
@@ -201,18 +193,18 @@ class RangeBuffer:
     async def _fill(self) -> None:
         """Fills blocks until all is there that was promised, or its turn has come."""
         asked = self._connections.clock()
-        await self._stream.open()
+        await self.stream.open()
         self._answered = True
         began = now = self._connections.clock()
         self._progress.begins()
         self._connections.answered(began - asked)
         arrived, count = 0, -1
         while count and not self._turn and (room := await self._room()):
-            block = self._connections.blocks.get()
+            block = self._connections.take_block()
             filled = 0
             try:
                 while filled < room and not self._turn:
-                    count = await self._stream.readinto(block[filled:room])
+                    count = await self.stream.readinto(block[filled:room])
                     if not count:
                         break
                     filled += count
@@ -223,7 +215,7 @@ class RangeBuffer:
                 if filled:
                     self._blocks.append(ReceivedBytes(block, 0, filled))
                 else:
-                    self._free(block)
+                    self._connections.free_block(self._share, block)
         if not self._turn and not self._held_up:
             self._connections.flowed(arrived, now - began)
 
@@ -239,10 +231,6 @@ class RangeBuffer:
         self._progress.begins()
         was_fed, self.hungry = not self.hungry, False
         return room if was_fed else 0
-
-    def _free(self, block: memoryview) -> None:
-        self._connections.blocks.put(block)
-        self._connections.release(self._share, BLOCK_BYTES)
 
 
 class ReceivedBytes(NamedTuple):
@@ -347,7 +335,7 @@ class ParallelStream:
         if not buffer:
             return 0
         buffer = buffer[:FIRST_RANGE]
-        self._share.waits()
+        self._share.waiting = True
         try:
             count = await self._read(buffer)
         except BaseException:
@@ -365,7 +353,7 @@ class ParallelStream:
         for task in ahead:
             task.cancel()
         if ahead:
-            await finish(_gone(ahead))
+            await finish(asyncio.wait(ahead))
         for piece in pieces:
             await piece.aclose()
         self._connections.leave(self._share)
@@ -389,7 +377,7 @@ class ParallelStream:
             return
         terms = self._connections.terms(self._share)
         if self._pieces:
-            cut = self._plan.cut(self._pieces[-1].reached, terms)
+            cut = self._plan.cut(self._pieces[-1].stream.position, terms)
             if cut is not None:
                 self._pieces[-1].cut(cut)
         while span := self._plan.offer(terms, sum(piece.busy(terms.lead) for piece in self._pieces)):
@@ -418,12 +406,12 @@ class ParallelStream:
         if self._closed:
             return
         connections = min(connections, 1 + self._connections.spare)
-        _, *others = parts(ByteRange(late.reached, late.stop), connections, self._connections.pace)
+        _, *others = parts(ByteRange(late.stream.position, late.stop), connections, self._connections.pace)
         self._hand_on(late, others)
 
     def _relieve(self, slow: RangeBuffer) -> None:
         """A range that flows slowly ends soon; others read the rest, where waiting for it takes longer than asking."""
-        rest, pace = ByteRange(slow.reached + SLOW_REST, slow.stop), self._connections.pace
+        rest, pace = ByteRange(slow.stream.position + SLOW_REST, slow.stop), self._connections.pace
         spare = self._connections.spare
         if spare and rest.stop - rest.start >= max(pace.lead, LEAST_REST):
             self._hand_on(slow, parts(rest, min(LATE_PARTS, spare), pace), paid=False)
@@ -433,7 +421,7 @@ class ParallelStream:
         more = late.stop - spans[0].start if spans else 0
         if not more or not self._connections.promise(self._share, more, urgent=True):
             return
-        if not paid and not late.affords():
+        if not paid and not late.stream.affords():
             self._connections.withdraw(self._share, more)
             return
         late.cut(spans[0].start)
@@ -458,7 +446,3 @@ class ParallelStream:
         if not self._closed:
             self._ask()
             self._hurry()
-
-
-async def _gone(tasks: list[asyncio.Task[None]]) -> None:
-    await asyncio.wait(tasks)

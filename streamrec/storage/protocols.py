@@ -7,7 +7,7 @@ package below it. A protocol that is not in the table goes to one of the two bac
 from __future__ import annotations
 
 import importlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 import fsspec
@@ -20,7 +20,7 @@ from streamrec.storage.urls import NATIVE, is_url, split_chain
 
 __all__ = ["load_backend", "located", "place_of"]
 
-Connect = Callable[[Source, RetryPolicy], Awaitable[Backend]]
+Connect = Callable[[Source, RetryPolicy], Coroutine[Any, Any, Backend]]
 
 _FAMILIES = {
     "s3fs.core": "s3",

@@ -145,7 +145,7 @@ class Storages:
         key, kept = key_of(connect.__module__, place, self._options, self._filesystem, astuple(self._retry))
         try:
             making = partial(borrow, key, kept, partial(connect, source, self._retry))
-            lease = await attempt(self._retry, url, making, "connecting")
+            backend, release = await attempt(self._retry, url, making, "connecting")
         except StreamrecError:
             raise
         except Exception as error:
@@ -155,11 +155,10 @@ class Storages:
                 "names and values, and the environment that it looks at",
                 url,
             ) from cause
-        backend = lease.backend
         traffic = Traffic(self.statistics, protocol, _hedging(backend, self._retry))
         for fast_path in getattr(backend, "fast_paths", ()):
             traffic.tally.watch(fast_path)
-        storage = Storage(backend, self._retry, self.connections, traffic, lease.release)
+        storage = Storage(backend, self._retry, self.connections, traffic, release)
         self._stack.push_async_callback(storage.aclose)
         return storage
 

@@ -30,7 +30,7 @@ from streamrec.storage.hedging import ALLOWANCE, FIRST_BYTE_FLOOR, STALL_FLOOR
 from streamrec.storage.statistics import Tally
 from streamrec.storage.traffic import Traffic
 
-__all__ = ["Failures", "RetryPolicy", "attempt", "next_delay", "within"]
+__all__ = ["Failures", "RetryPolicy", "attempt", "next_delay"]
 
 T = TypeVar("T")
 
@@ -178,21 +178,6 @@ class Failures:
         return self.limiter.answers != self._answers
 
 
-async def within(seconds: float, awaitable: Awaitable[T], doing: str) -> T:
-    """Awaits with a time limit; past it a TransientError, Cause.TIMED_OUT.
-
-    Args:
-        seconds: The limit.
-        awaitable: What to await; cancelled at the limit.
-        doing: What was awaited, for the message.
-    """
-    try:
-        async with asyncio.timeout(seconds):
-            return await awaitable
-    except TimeoutError as error:
-        raise TransientError(Cause.TIMED_OUT, f"{doing}: nothing for {seconds:g} s") from error
-
-
 async def attempt(
     policy: RetryPolicy,
     path: str,
@@ -225,7 +210,11 @@ async def attempt(
     while True:
         await failures.turn()
         try:
-            result = await within(seconds, call(), doing)
+            try:
+                async with asyncio.timeout(seconds):
+                    result = await call()
+            except TimeoutError as error:
+                raise TransientError(Cause.TIMED_OUT, f"{doing}: nothing for {seconds:g} s") from error
             failures.limiter.answered()
             return result
         except TransientError as fault:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import anyio
 
-__all__ = ["Renewal", "finish", "in_thread", "side_by_side", "surely"]
+__all__ = ["Renewal", "finish", "in_thread", "run_to_completion", "side_by_side"]
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ async def in_thread(
         raise
 
 
-async def surely(function: Callable[[], T]) -> T:
+async def run_to_completion(function: Callable[[], T]) -> T:
     """Calls a function in a thread of the loop's pool, also where the caller is cancelled before it begins."""
     return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, function))
 

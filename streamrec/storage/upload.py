@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
@@ -40,7 +40,7 @@ from streamrec.errors import (
     StorageError,
     StreamrecError,
 )
-from streamrec.storage.backend import Backend, ObjectInfo, PartSink, Sent
+from streamrec.storage.backend import Backend, ContentDigest, ObjectInfo, PartSink, Pieces
 from streamrec.storage.retry import RetryPolicy, attempt
 from streamrec.storage.tasks import finish
 from streamrec.storage.traffic import Traffic
@@ -116,12 +116,12 @@ class StagedSink:
         self._sink = sink
         self._compared = False
 
-    async def put_part(self, index: int, offset: int, pieces: Sequence[memoryview], whole: Sent | None) -> None:
+    async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
         """Stores a part."""
         with self._renamed():
             await self._sink.put_part(index, offset, pieces, whole)
 
-    async def complete(self, sent: Sent) -> ObjectInfo:
+    async def complete(self, sent: ContentDigest) -> ObjectInfo:
         """Compares, copies, and removes the hidden object."""
         if not self._compared:
             with self._renamed():
@@ -218,7 +218,7 @@ class Upload:
         self._tasks: set[asyncio.Task[None]] = set()
         self._part = Part()
         self._index = 0
-        self._sent = Sent(0, 0)
+        self._sent = ContentDigest(0, 0)
         self._crc32c = 0  # of all that was written, the part under way included
         self._error: Exception | None = None
         self._closed = False
@@ -226,7 +226,7 @@ class Upload:
         self.version: str | None = None
 
     @property
-    def sent(self) -> Sent:
+    def sent(self) -> ContentDigest:
         """Size and CRC32C of all parts that were sent so far; of the whole object after `complete`."""
         return self._sent
 
@@ -333,7 +333,7 @@ class Upload:
             self._free(taken)
             raise
         part, self._part = self._part, Part()
-        self._sent = Sent(self._sent.size + part.size, self._crc32c)
+        self._sent = ContentDigest(self._sent.size + part.size, self._crc32c)
         whole = self._sent if last else None
         put = self._put(self._index, self._sent.size - part.size, part, whole, slots)
         task = asyncio.get_running_loop().create_task(put)
@@ -346,7 +346,7 @@ class Upload:
         for _ in range(slots):
             self._slots.release()
 
-    async def _put(self, index: int, start: int, part: Part, whole: Sent | None, slots: int) -> None:
+    async def _put(self, index: int, start: int, part: Part, whole: ContentDigest | None, slots: int) -> None:
         end = start + part.size
         call = partial(self._sink.put_part, index, start, part.pieces, whole)
         limit = self._policy.request_timeout(part.size)

@@ -137,7 +137,9 @@ def protocol_of(url: str) -> str:
     >>> protocol_of("s3://b/k"), protocol_of("/data/x"), protocol_of("C:/x"), protocol_of("simplecache::s3://b/k")
     ('s3', 'file', 'file', 'simplecache')
     """
-    return split_chain(url).protocols[0]
+    if "::" in url:
+        return split_chain(url).protocols[0]
+    return url.partition("://")[0].lower() if is_url(url) else "file"
 
 
 def _links(parts: list[str]) -> bool:

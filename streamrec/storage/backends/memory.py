@@ -13,7 +13,7 @@ from typing import Any
 from fsspec.implementations.memory import MemoryFileSystem
 
 from streamrec.errors import NotFoundError
-from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink, Sent
+from streamrec.storage.backend import BLOCK_BYTES, Body, ContentDigest, EmptyBody, ObjectInfo, PartSink, Pieces
 from streamrec.storage.faults import changed, exists
 from streamrec.storage.options import Source
 from streamrec.storage.retry import RetryPolicy
@@ -119,7 +119,7 @@ class _MemoryUpload:
         self._overwrite = overwrite
         self._data = bytearray()
 
-    async def put_part(self, index: int, offset: int, pieces: Sequence[memoryview], whole: Sent | None) -> None:
+    async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
         """Keeps a copy."""
         self._data[offset:] = b"".join(pieces)
 
@@ -128,7 +128,7 @@ class _MemoryUpload:
         if not self._overwrite and self._fs._strip_protocol(self._path) in self._fs.store:
             raise exists(self._path)
 
-    async def complete(self, sent: Sent) -> ObjectInfo:
+    async def complete(self, sent: ContentDigest) -> ObjectInfo:
         """Puts the file there in one step."""
         self.check_free()
         self._fs.pipe_file(self._path, bytes(self._data))

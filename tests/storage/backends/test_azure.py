@@ -67,7 +67,7 @@ async def test_a_wrong_key_is_refused_at_once(store: Store) -> None:
 
 def test_credentials_that_cannot_be_had_may_pass() -> None:
     """As where the service that gives them is busy; when they did not come again and again, access is refused."""
-    with pytest.raises(TransientError) as caught, common.seam("az://streamrec/x"):
+    with pytest.raises(TransientError) as caught, common.translate_errors("az://streamrec/x"):
         raise ClientAuthenticationError("no credential in this chain provided a token")
     assert caught.value.cause is Cause.CREDENTIALS
 

@@ -163,9 +163,9 @@ def test_a_stream_that_ends_or_rests_leaves_its_share_to_the_others() -> None:
     connections.leave(third)
     assert connections.terms(first).connections == START // 2
     clock.now += 1
-    second.waits()
+    second.waiting = True
     assert connections.terms(second).connections == START
-    first.waits()
+    first.waiting = True
     clock.now += 1
     assert connections.terms(second).connections == START // 2
 
@@ -231,7 +231,7 @@ def test_a_late_range_is_shared_out_whole(start: int, size: int, connections: in
 def run_a_wire(connections: Connections, clock: Clock, wire: float, seconds: float) -> None:
     """One large object on a wire that takes so much, each connection 60 MB/s of it."""
     (share,) = moving(connections, 1, PROOF_ALONE)
-    connections.asked()
+    connections.ahead += 1
     for _ in range(int(seconds / 0.01)):
         clock.now += 0.01
         rate = min(connections.terms(share).connections * 60e6, wire)
@@ -257,7 +257,7 @@ def test_the_user_says_how_many_connections_there_are_at_most(most: int) -> None
 def test_a_pause_of_the_consumer_tells_nothing() -> None:
     clock = Clock()
     connections = Connections(clock=clock)
-    connections.asked()
+    connections.ahead += 1
     for _ in range(100):
         clock.now += 60
         connections.arrived(MIB)

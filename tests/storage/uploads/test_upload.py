@@ -17,7 +17,7 @@ import pytest
 from streamrec.errors import IntegrityError, NotFoundError, ObjectChangedError, StorageError, StorageTimeoutError
 from streamrec.kernels import crc32c
 from streamrec.storage import RetryPolicy, Storage, Storages
-from streamrec.storage.backend import Sent
+from streamrec.storage.backend import ContentDigest
 from streamrec.storage.backends.s3.uploads import StoredPart, difference
 from streamrec.storage.upload import encoded
 from tests.servers.real import Store
@@ -227,7 +227,7 @@ async def test_s3_what_somebody_else_put_there_stays(s3: Through) -> None:
     sink: Any = upload._sink
     check = sink._check
 
-    async def late(sent: Sent, etag: str | None) -> object:
+    async def late(sent: ContentDigest, etag: str | None) -> object:
         await replace_it()
         return await check(sent, etag)
 
@@ -254,7 +254,7 @@ async def test_parts_in_flight_and_memory_are_bounded(s3: Through) -> None:
     async with await s3.storage.upload(s3.path, part_size=PART, parallel=3) as upload:
         put = upload._sink.put_part
 
-        async def counted(index: int, offset: int, pieces: Sequence[memoryview], whole: Sent | None) -> None:
+        async def counted(index: int, offset: int, pieces: Sequence[memoryview], whole: ContentDigest | None) -> None:
             nonlocal under_way, most
             under_way += 1
             most = max(most, under_way)
@@ -342,7 +342,7 @@ def part(data: bytes, checked: bool, md5: bool) -> StoredPart:
 
 
 HALVES = [b"one half, ", b"the other"]
-WHOLE = Sent(19, crc32c(b"one half, the other"))
+WHOLE = ContentDigest(19, crc32c(b"one half, the other"))
 ETAG = hashlib.md5(b"".join(hashlib.md5(half).digest() for half in HALVES)).hexdigest()
 COMPOSED = encoded(crc32c(b"".join(crc32c(half).to_bytes(4, "big") for half in HALVES)))
 

@@ -37,7 +37,7 @@ async def connect(source: Source, policy: RetryPolicy) -> AsyncFsBackend:
     """Makes the filesystem for the running loop."""
     cls = AsyncFileSystem if source.filesystem else fsspec.get_filesystem_class(source.protocol)
     of_url = {} if source.filesystem else cls._get_kwargs_from_urls(source.url)
-    with common.seam(source.url):
+    with common.translate_errors(source.url):
         filesystem = build(cls, source, **{name: value for name, value in of_url.items() if name not in source.options})
         if hasattr(filesystem, "set_session"):
             await filesystem.set_session()
@@ -80,7 +80,7 @@ class AsyncFsBackend:
     ) -> tuple[Sequence[ObjectInfo], str | None]:
         """All of them on one page."""
         root = self._name(common.parent(prefix))
-        with common.seam(prefix):
+        with common.translate_errors(prefix):
             if not common.lists_directories(self._fs):
                 try:
                     return common.infos_of(prefix, await self._fs._find(root, detail=True)), None
@@ -98,7 +98,7 @@ class AsyncFsBackend:
 
     async def stat(self, path: str) -> ObjectInfo:
         """Fsspec's info."""
-        with common.seam(path):
+        with common.translate_errors(path):
             return common.info_of(path, await self._fs._info(self._name(path)))
 
     async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
@@ -113,7 +113,7 @@ class AsyncFsBackend:
 
         It is shorter than was asked for only where the object's size is not known, at its end.
         """
-        with common.seam(info.path, start, stop):
+        with common.translate_errors(info.path, start, stop):
             data = bytes(await self._fs._cat_file(self._name(info.path), start=start, end=stop))
         if len(data) != stop - start and info.size is not None:
             raise TransientError(Cause.BROKEN, f"{len(data):,} bytes came where {stop - start:,} were asked for")
@@ -128,26 +128,26 @@ class AsyncFsBackend:
         temporary = temporary_name(name)
 
         async def deliver(local: str, size: int) -> ObjectInfo:
-            with common.seam(path):
+            with common.translate_errors(path):
                 await self._fs._put_file(local, temporary)
                 common.check_size(path, common.info_of(path, await self._fs._info(temporary)), size)
                 await self._fs._mv_file(temporary, name)
             return await self.stat(path)
 
         async def discard() -> None:
-            with common.seam(path), suppress(FileNotFoundError):
+            with common.translate_errors(path), suppress(FileNotFoundError):
                 await self._fs._rm_file(temporary)
 
         return await SpooledUpload.start(deliver, discard)
 
     async def copy(self, source: str, target: str) -> None:
         """The filesystem's own copy."""
-        with common.seam(target):
+        with common.translate_errors(target):
             await self._fs._cp_file(self._name(source), self._name(target))
 
     async def remove(self, path: str) -> None:
         """Removes one object."""
-        with common.seam(path):
+        with common.translate_errors(path):
             await self._fs._rm_file(self._name(path))
 
     async def aclose(self) -> None:

@@ -34,8 +34,8 @@ from streamrec.errors import (
     StorageError,
     UnsupportedOperationError,
 )
-from streamrec.storage.backend import ObjectInfo, Sent
-from streamrec.storage.faults import Cause, TransientError, changed, from_status, seam_of
+from streamrec.storage.backend import ContentDigest, ObjectInfo, Pieces
+from streamrec.storage.faults import Cause, TransientError, changed, error_translator, from_status
 from streamrec.storage.options import full_url, version_of
 from streamrec.storage.tasks import finish
 from streamrec.storage.urls import Glob, directory_advice, is_url, split_chain
@@ -52,7 +52,7 @@ __all__ = [
     "name_of",
     "parent",
     "root_of",
-    "seam",
+    "translate_errors",
 ]
 
 _MANGLED: Final = re.compile(r"[#?\t\r\n]")
@@ -229,7 +229,7 @@ def _status(error: Exception) -> int | None:
     return next((status for status in found if isinstance(status, int) and 400 <= status < 600), None)
 
 
-seam = seam_of((Exception,), _translate)
+translate_errors = error_translator((Exception,), _translate)
 
 
 Deliver = Callable[[str, int], Awaitable[ObjectInfo]]
@@ -263,11 +263,11 @@ class SpooledUpload:
         """Makes the local file."""
         return cls(await asyncio.to_thread(tempfile.NamedTemporaryFile, prefix="streamrec-"), deliver, discard)
 
-    async def put_part(self, index: int, offset: int, pieces: Sequence[memoryview], whole: Sent | None) -> None:
+    async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
         """Writes to the local file."""
         await finish(asyncio.to_thread(self._write, offset, pieces))
 
-    async def complete(self, sent: Sent) -> ObjectInfo:
+    async def complete(self, sent: ContentDigest) -> ObjectInfo:
         """Delivers the file."""
         self._delivering = True
         info = await self._deliver(self._file.name, sent.size)

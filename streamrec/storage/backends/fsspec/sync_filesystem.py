@@ -26,7 +26,7 @@ from streamrec.storage.backends.fsspec.common import SpooledUpload
 from streamrec.storage.faults import Cause, TransientError
 from streamrec.storage.options import Source
 from streamrec.storage.retry import RetryPolicy
-from streamrec.storage.tasks import in_thread, surely
+from streamrec.storage.tasks import in_thread, run_to_completion
 from streamrec.storage.urls import CACHES, Glob, protocol_of, split_chain, temporary_name
 
 __all__ = ["SyncFsBackend", "connect"]
@@ -48,7 +48,7 @@ async def connect(source: Source, policy: RetryPolicy) -> SyncFsBackend:
     options["skip_instance_cache"] = True
     if protocol_of(source.url) not in repairs.SFTP:  # it hands this on to a client that does not know it
         options["use_listings_cache"] = False
-    with common.seam(source.url):
+    with common.translate_errors(source.url):
         filesystem, _ = await _in_thread(lambda: fsspec.core.url_to_fs(common.root_of(source.url), **options))
     return SyncFsBackend(filesystem, ours=True)
 
@@ -84,13 +84,13 @@ class SyncFsBackend:
         self, prefix: str, token: str | None, glob: Glob | None = None
     ) -> tuple[Sequence[ObjectInfo], str | None]:
         """All of them on one page."""
-        with common.seam(prefix):
+        with common.translate_errors(prefix):
             root = self._name(common.parent(prefix)) or ("/" if protocol_of(prefix) in repairs.SFTP else "")
             return await self.call(lambda: self._find(prefix, root, glob)), None
 
     async def stat(self, path: str) -> ObjectInfo:
         """Fsspec's info, never from its cache."""
-        with common.seam(path):
+        with common.translate_errors(path):
             return common.info_of(path, await self.call(lambda: self._info(self._name(path))))
 
     async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
@@ -100,7 +100,7 @@ class SyncFsBackend:
         stop = info.size if end is None or (info.size is not None and info.size < end) else end
         if stop is not None and start >= stop:
             return EmptyBody(info)
-        with common.seam(path, start, end):
+        with common.translate_errors(path, start, end):
             opening = partial(self._open_file, self._name(path), start, info.size)
             file = await in_thread(opening, undo=_File.close, run=self.call)
         return _FileBody(self, file, info, start, stop)
@@ -118,12 +118,12 @@ class SyncFsBackend:
             self._fs.mv(temporary, name)
 
         async def deliver(local: str, size: int) -> ObjectInfo:
-            with common.seam(path):
+            with common.translate_errors(path):
                 await self.call(lambda: put(local, size))
             return await self.stat(path)
 
         async def discard() -> None:
-            with common.seam(path), suppress(FileNotFoundError):
+            with common.translate_errors(path), suppress(FileNotFoundError):
                 await self.call(lambda: self._fs.rm_file(temporary))
 
         return await SpooledUpload.start(deliver, discard)
@@ -141,12 +141,12 @@ class SyncFsBackend:
                     self._fs.put_file(f"{folder}/copy", temporary)
             self._fs.mv(temporary, name)
 
-        with common.seam(target):
+        with common.translate_errors(target):
             await self.call(copy)
 
     async def remove(self, path: str) -> None:
         """Removes one file."""
-        with common.seam(path):
+        with common.translate_errors(path):
             await self.call(lambda: self._fs.rm_file(self._name(path)))
 
     async def call(self, function: Callable[[], T]) -> T:
@@ -260,15 +260,15 @@ class _FileBody:
         if self._busy:
             threading.Thread(target=self._file.close, name="streamrec closes a file", daemon=True).start()
         else:
-            with common.seam(self.info.path):
-                await surely(self._file.close)
+            with common.translate_errors(self.info.path):
+                await run_to_completion(self._file.close)
 
     async def _next_block(self) -> bytes:
         wanted = BLOCK if self._stop is None else min(BLOCK, self._stop - self._position)
         if not wanted:
             return b""
         self._busy = True
-        with common.seam(self.info.path, self._position, self._stop):
+        with common.translate_errors(self.info.path, self._position, self._stop):
             data = await _in_thread(lambda: self._file.read(wanted))
         self._busy = False
         if not data and self._stop is not None:

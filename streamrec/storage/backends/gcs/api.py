@@ -26,7 +26,7 @@ from streamrec.display import masked_cause
 from streamrec.errors import PermissionDeniedError, StorageError
 from streamrec.storage.backend import ObjectInfo
 from streamrec.storage.backends.http.pieces_body import PiecesBody
-from streamrec.storage.backends.http.responses import check_answer, seam
+from streamrec.storage.backends.http.responses import check_answer, translate_errors
 from streamrec.storage.faults import Cause, TransientError
 from streamrec.storage.tasks import Renewal
 from streamrec.storage.urls import split_object
@@ -160,7 +160,7 @@ class GcsApi:
         self, path: str, method: str, place: str, query: Mapping[str, str | None] | None = None
     ) -> dict[str, Any]:
         """Sends a request, and reads the JSON that answers it."""
-        with seam(path):
+        with translate_errors(path):
             async with await self.send(method, place, query) as answer:
                 await check(answer, path)
                 return await read_json(answer)

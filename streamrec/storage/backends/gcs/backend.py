@@ -28,9 +28,9 @@ from streamrec.storage.backends.http.responses import (
     AiohttpBody,
     client_timeout,
     range_header,
-    seam,
     session_settings,
     size_in,
+    translate_errors,
 )
 from streamrec.storage.faults import Cause, TransientError, changed
 from streamrec.storage.options import OF_EVERY_FILESYSTEM, Source, build, check_endpoint, check_names, parameters_of
@@ -98,7 +98,7 @@ class GcsBackend:
     async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
         """A streamed GET."""
         query = {"alt": "media", "generation": version}
-        with seam(path, start, end):
+        with translate_errors(path, start, end):
             answer = await self._api.send(
                 "GET", "/download/storage/v1" + resource(path), query, range_header(start, end)
             )
@@ -136,7 +136,7 @@ class GcsBackend:
 
     async def remove(self, path: str) -> None:
         """A DELETE."""
-        with seam(path):
+        with translate_errors(path):
             async with await self._api.send("DELETE", "/storage/v1" + resource(path)) as answer:
                 await check(answer, path)
 

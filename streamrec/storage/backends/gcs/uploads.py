@@ -18,16 +18,16 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 from urllib.parse import quote
 
 from streamrec.errors import IntegrityError, NotFoundError, ObjectChangedError, StorageError
-from streamrec.storage.backend import ObjectInfo, Sent
+from streamrec.storage.backend import ContentDigest, ObjectInfo, Pieces
 from streamrec.storage.backends.gcs.api import GcsApi, check, info_in, read_json, resource
 from streamrec.storage.backends.http.pieces_body import between
-from streamrec.storage.backends.http.responses import seam
+from streamrec.storage.backends.http.responses import translate_errors
 from streamrec.storage.faults import exists
 from streamrec.storage.tasks import finish
 from streamrec.storage.upload import encoded
@@ -36,7 +36,6 @@ from streamrec.storage.urls import split_object
 __all__ = ["GcsUpload"]
 
 MARK: Final = "streamrec-upload"
-Pieces = Sequence[memoryview]
 _RESUME: Final = 308  # "Resume Incomplete": more bytes are wanted
 
 
@@ -69,7 +68,7 @@ class GcsUpload:
         if not self._overwrite and await self._there() is not None:
             raise exists(self._path)
 
-    async def put_part(self, index: int, offset: int, pieces: Pieces, whole: Sent | None) -> None:
+    async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
         """Sends a part; an only part waits for `complete`. The last one makes the object visible."""
         if whole and index == 0:
             self._only = pieces
@@ -78,7 +77,7 @@ class GcsUpload:
                 await finish(self._create())  # cut off half way, nobody would know what to abort
             await self._send(offset, pieces, whole)
 
-    async def complete(self, sent: Sent) -> ObjectInfo:
+    async def complete(self, sent: ContentDigest) -> ObjectInfo:
         """Makes an object of one part visible; a larger one is, since its last part arrived. Compares."""
         if self._only is not None:
             await self._insert(sent, self._only)
@@ -95,13 +94,13 @@ class GcsUpload:
         """Frees the parts. An upload that the store no longer knows is fine."""
         self._only = None
         if self._session is not None:
-            with seam(self._path):
+            with translate_errors(self._path):
                 async with await self._api.send("DELETE", self._session) as answer:
                     if answer.status not in (404, 410, 499):  # 499 is the answer to a cancelled upload
                         await check(answer, self._path)
             self._session = None
 
-    async def _insert(self, sent: Sent, pieces: Pieces) -> None:
+    async def _insert(self, sent: ContentDigest, pieces: Pieces) -> None:
         """Object and checksum in one request."""
         query = {"uploadType": "multipart", "name": self._key, **self._condition()}
         metadata = {**self._resource(), "crc32c": encoded(sent.crc32c)}
@@ -109,7 +108,7 @@ class GcsUpload:
         headers = {"Content-Type": f"multipart/related; boundary={boundary}"}
         body = _related(boundary, metadata, pieces)
         try:
-            with seam(self._path):
+            with translate_errors(self._path):
                 async with await self._api.send("POST", self._place, query, headers, body) as answer:
                     await check(answer, self._path)
                     self._done = await read_json(answer)
@@ -123,12 +122,12 @@ class GcsUpload:
         query = {"uploadType": "resumable", "name": self._key, **self._condition()}
         headers = {"X-Upload-Content-Type": "application/octet-stream", "Content-Type": "application/json"}
         body = [memoryview(json.dumps(self._resource()).encode())]
-        with self._taken(), seam(self._path):
+        with self._taken(), translate_errors(self._path):
             async with await self._api.send("POST", self._place, query, headers, body) as answer:
                 await check(answer, self._path)
                 self._session = answer.headers["Location"]
 
-    async def _send(self, offset: int, pieces: Pieces, whole: Sent | None) -> None:
+    async def _send(self, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
         """Sends what the store does not have yet."""
         stop = offset + sum(map(len, pieces))
         there = await self._ask(whole) if self._doubt else offset
@@ -141,7 +140,7 @@ class GcsUpload:
             there = await self._put(_span(there, stop, whole), between(pieces, there - offset, stop - offset))
         self._doubt = False
 
-    async def _ask(self, whole: Sent | None) -> int:
+    async def _ask(self, whole: ContentDigest | None) -> int:
         """How many bytes the store has.
 
         Args:
@@ -166,7 +165,7 @@ class GcsUpload:
         and GCS takes no chunk twice.
         """
         assert self._session is not None
-        with self._taken(), seam(self._path):
+        with self._taken(), translate_errors(self._path):
             async with await self._api.send("POST", self._session, None, headers, pieces) as answer:
                 if answer.status == _RESUME:
                     stored = answer.headers.get("Range", "")  # none: nothing yet
@@ -184,7 +183,7 @@ class GcsUpload:
     async def _remove(self, generation: str) -> None:
         """Removes what we made; gone or replaced is fine."""
         place = "/storage/v1" + resource(self._path)
-        with suppress(NotFoundError, ObjectChangedError), seam(self._path):
+        with suppress(NotFoundError, ObjectChangedError), translate_errors(self._path):
             async with await self._api.send("DELETE", place, {"ifGenerationMatch": generation}) as answer:
                 await check(answer, self._path)
 
@@ -205,7 +204,7 @@ class GcsUpload:
             raise exists(self._path) from error
 
 
-def _span(there: int, stop: int, whole: Sent | None) -> dict[str, str]:
+def _span(there: int, stop: int, whole: ContentDigest | None) -> dict[str, str]:
     """Headers for the bytes from `there` on; with the last ones, the whole object's size and checksum."""
     total = "*" if whole is None else str(whole.size)
     span = f"bytes {there}-{stop - 1}/{total}" if there < stop else f"bytes */{total}"
@@ -222,7 +221,7 @@ def _related(boundary: str, metadata: Mapping[str, Any], pieces: Pieces) -> Piec
     return [memoryview(head.encode()), *pieces, memoryview(f"\r\n--{boundary}--\r\n".encode())]
 
 
-def _difference(sent: Sent, item: Mapping[str, Any]) -> str | None:
+def _difference(sent: ContentDigest, item: Mapping[str, Any]) -> str | None:
     """What tells an object's resource from what was sent; None where nothing does."""
     size, crc32c = int(item["size"]), item.get("crc32c")
     if size != sent.size:

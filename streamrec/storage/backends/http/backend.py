@@ -24,9 +24,9 @@ from streamrec.storage.backends.http.responses import (
     check_answer,
     client_timeout,
     range_header,
-    seam,
     session_settings,
     size_in,
+    translate_errors,
 )
 from streamrec.storage.faults import Cause, TransientError, changed
 from streamrec.storage.options import OF_EVERY_FILESYSTEM, Source, build, check_names, parameters_of
@@ -91,7 +91,7 @@ class HttpBackend:
 
     async def stat(self, path: str) -> ObjectInfo:
         """A HEAD."""
-        with seam(path):
+        with translate_errors(path):
             async with await self._send("HEAD", path, {}) as answer:
                 check_answer(answer, path)
                 return ObjectInfo(path, size_in(answer), _version(answer.headers))
@@ -99,7 +99,7 @@ class HttpBackend:
     async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
         """A streamed GET."""
         headers = {**range_header(start, end), **_pin(version)}
-        with seam(path, start, end):
+        with translate_errors(path, start, end):
             answer = await self._send("GET", path, headers)
         try:
             if answer.status == 416:

@@ -134,14 +134,7 @@ class SocketReader:
             self.close()
 
 
-class _OfThread(threading.local):
-    """A buffer for each thread: nobody else writes into it between the kernel's doing so and OpenSSL's reading."""
-
-    def __init__(self) -> None:
-        self.buffer = memoryview(bytearray(BUFFER))
-
-
-_of_thread = _OfThread()
+_of_thread = threading.local()
 
 
 class RecordReader:
@@ -165,16 +158,17 @@ class RecordReader:
             OSError: The connection ended, or what came was not what the server sent.
         """
         filled = decipher(self._connection, target)
+        buffer = _buffer_of_thread() if filled < len(target) else memoryview(b"")
         while filled < len(target):
             try:
-                count = os.readv(self._file, [_of_thread.buffer])
+                count = os.readv(self._file, [buffer])
             except BlockingIOError:
                 break
             if not count:
                 if filled:
                     break
                 raise ConnectionResetError("the connection ended")
-            self._incoming.write(_of_thread.buffer[:count])
+            self._incoming.write(buffer[:count])
             filled += decipher(self._connection, target[filled:])
         return filled
 
@@ -184,6 +178,14 @@ class RecordReader:
 
     def close(self) -> None:
         """Nothing was changed."""
+
+
+def _buffer_of_thread() -> memoryview:
+    """A buffer for each thread: no other one writes into it between the kernel's doing so and OpenSSL's reading."""
+    if not hasattr(_of_thread, "buffer"):
+        _of_thread.buffer = memoryview(bytearray(BUFFER))
+    buffer: memoryview = _of_thread.buffer
+    return buffer
 
 
 def decipher(connection: ssl.SSLObject, target: memoryview) -> int:

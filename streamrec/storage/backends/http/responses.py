@@ -28,10 +28,10 @@ from streamrec.storage.backends.http.tls_body import ALL, TLSBody, take_over_tls
 from streamrec.storage.faults import (
     Cause,
     TransientError,
+    error_translator,
     from_status,
     http_body_range,
     retry_after_seconds,
-    seam_of,
     too_many_files,
 )
 from streamrec.storage.retry import RetryPolicy
@@ -42,11 +42,11 @@ __all__ = [
     "check_answer",
     "client_timeout",
     "range_header",
-    "seam",
     "session_settings",
     "size_in",
     "take_over",
     "translate",
+    "translate_errors",
 ]
 
 LEAST: Final = 1 << 20
@@ -146,7 +146,7 @@ class AiohttpBody:
 
     async def readinto(self, buffer: memoryview) -> int:
         """Waits for the next bytes: those that aiohttp has already, then the rest by a BufferedBody where it can be."""
-        with seam(self.info.path, self._start, self._end):
+        with translate_errors(self.info.path, self._start, self._end):
             left = self._left
             if self._buffered is not None:
                 if not left:
@@ -264,4 +264,4 @@ def translate(
     return TransientError(Cause.BROKEN, said)
 
 
-seam = seam_of((aiohttp.ClientError, OSError), translate)
+translate_errors = error_translator((aiohttp.ClientError, OSError), translate)

@@ -39,7 +39,16 @@ from streamrec.errors import (
     StorageError,
     UnsupportedOperationError,
 )
-from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink, Sent, ShortObject
+from streamrec.storage.backend import (
+    BLOCK_BYTES,
+    Body,
+    ContentDigest,
+    EmptyBody,
+    ObjectInfo,
+    PartSink,
+    Pieces,
+    ShortObject,
+)
 from streamrec.storage.backends.local.special_files import DirectUpload, SpecialBody, is_unsized
 from streamrec.storage.backends.local.temporary_files import (
     copy_file,
@@ -49,11 +58,11 @@ from streamrec.storage.backends.local.temporary_files import (
     remove_abandoned,
     sync_directory,
 )
-from streamrec.storage.faults import changed, exists, seam_of, too_many_files
+from streamrec.storage.faults import changed, error_translator, exists, too_many_files
 from streamrec.storage.identity import is_special
 from streamrec.storage.options import Source
 from streamrec.storage.retry import RetryPolicy
-from streamrec.storage.tasks import finish, in_thread, surely
+from streamrec.storage.tasks import finish, in_thread, run_to_completion
 from streamrec.storage.urls import Glob, directory_advice, local_name, local_path, strip_scheme
 
 __all__ = ["SHORT_BYTES", "FairScheduler", "LocalBackend", "ShortFile", "connect", "read_all", "read_if_short"]
@@ -153,18 +162,18 @@ class LocalBackend:
         self, prefix: str, token: str | None, glob: Glob | None = None
     ) -> tuple[Sequence[ObjectInfo], str | None]:
         """All of them on one page."""
-        with _seam(prefix):
+        with _translate_errors(prefix):
             return await asyncio.to_thread(_list, prefix, glob), None
 
     async def stat(self, path: str) -> ObjectInfo:
         """Size, and a version from inode, time of change and size."""
-        with _seam(path):
+        with _translate_errors(path):
             return _info(path, await asyncio.to_thread(_stat_file, local_path(path)))
 
     async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
         """Opens the file and stays with that one, even when its name moves to another."""
         local = local_path(path)
-        with _seam(path, start, end):
+        with _translate_errors(path, start, end):
             opened = await in_thread(partial(_open, local, start, end), undo=_close_opened)
             if opened is None:
                 return await SpecialBody.open(path, local, start)
@@ -201,7 +210,7 @@ class LocalBackend:
         A symbolic link is followed: what it leads to is replaced, and the link stays.
         """
         final = local_path(path)
-        with _seam(path):
+        with _translate_errors(path):
             if await asyncio.to_thread(is_special, final):
                 return DirectUpload(path, final)
             if await asyncio.to_thread(os.path.islink, final):
@@ -216,12 +225,12 @@ class LocalBackend:
 
     async def copy(self, source: str, target: str) -> None:
         """A second name for the same file; a copy where there are no hard links."""
-        with _seam(target):
+        with _translate_errors(target):
             await finish(asyncio.to_thread(copy_file, *map(_resolved, (source, target))))
 
     async def remove(self, path: str) -> None:
         """Removes a file."""
-        with _seam(path):
+        with _translate_errors(path):
             await finish(asyncio.to_thread(os.unlink, _resolved(path)))
 
     async def aclose(self) -> None:
@@ -243,7 +252,7 @@ class _LocalBody:
         """One read system call into the caller's buffer. A file that was changed in place is an error, not damage."""
         await self._turns.take()
         file, position = self._number, self._position
-        with _seam(self.info.path, position):
+        with _translate_errors(self.info.path, position):
             count = _read_cached(file, buffer, position)
             if count is None:
                 count = await finish(asyncio.to_thread(_read_at, file, buffer, position))
@@ -295,31 +304,31 @@ class _LocalUpload:
         self._overwrite = overwrite
         self._left = weakref.finalize(self, remove_own, temporary, os.getpid())
 
-    async def put_part(self, index: int, offset: int, pieces: Sequence[memoryview], whole: Sent | None) -> None:
+    async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
         """Writes at the offset."""
-        with _seam(self._path, offset, offset + sum(map(len, pieces))):
+        with _translate_errors(self._path, offset, offset + sum(map(len, pieces))):
             await finish(asyncio.to_thread(_write_all, self._file.fileno(), offset, pieces))
 
-    async def complete(self, sent: Sent) -> ObjectInfo:
+    async def complete(self, sent: ContentDigest) -> ObjectInfo:
         """fsync, rename, fsync of the directory."""
-        with _seam(self._path):
+        with _translate_errors(self._path):
             return _info(self._path, await finish(self._commit(sent)))
 
     async def abort(self) -> None:
         """Removes the temporary file."""
-        with _seam(self._path):
+        with _translate_errors(self._path):
             await _close(self._file)
-            await surely(partial(self._temporary.unlink, missing_ok=True))
+            await run_to_completion(partial(self._temporary.unlink, missing_ok=True))
             self._left.detach()
 
-    async def _commit(self, sent: Sent) -> os.stat_result:
+    async def _commit(self, sent: ContentDigest) -> os.stat_result:
         """The file stays open, and so locked, until it has its final name."""
         stat = await asyncio.to_thread(self._put_in_place, sent)
         self._left.detach()
         await self._file.close()
         return stat
 
-    def _put_in_place(self, sent: Sent) -> os.stat_result:
+    def _put_in_place(self, sent: ContentDigest) -> os.stat_result:
         handle = self._file.fileno()
         os.fsync(handle)
         stat = os.fstat(handle)
@@ -372,7 +381,7 @@ async def _begin(path: str, final: Path, overwrite: bool) -> _LocalUpload:
 
 async def _close(file: Any) -> None:
     """Closes a file of aiofiles, also where the task that does it is cancelled before the thread has begun."""
-    await surely(file._file.close)
+    await run_to_completion(file._file.close)
 
 
 def _resolved(url: str) -> Path:
@@ -538,4 +547,4 @@ def _translate(error: OSError, path: str, start: int | None, end: int | None) ->
     return StorageError(f"{type(error).__name__}: {error}", path, start, end)
 
 
-_seam = seam_of((OSError,), _translate)
+_translate_errors = error_translator((OSError,), _translate)

@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 
 from streamrec.errors import StorageError
-from streamrec.storage.backend import ObjectInfo, Sent
-from streamrec.storage.tasks import finish, in_thread, surely
+from streamrec.storage.backend import ContentDigest, ObjectInfo, Pieces
+from streamrec.storage.tasks import finish, in_thread, run_to_completion
 
 MOST_BYTES = 1 << 20
 
@@ -65,7 +65,7 @@ class SpecialBody:
         try:
             number = await in_thread(opening, undo=os.close)
         except asyncio.CancelledError:
-            await surely(partial(_free, local))
+            await run_to_completion(partial(_free, local))
             raise
         return cls(path, number)
 
@@ -117,11 +117,11 @@ class DirectUpload:
         self._local = local
         self._number: int | None = None
 
-    async def put_part(self, index: int, offset: int, pieces: Sequence[memoryview], whole: Sent | None) -> None:
+    async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
         """Writes it behind the one before."""
         await finish(asyncio.to_thread(self._write, pieces))
 
-    async def complete(self, sent: Sent) -> ObjectInfo:
+    async def complete(self, sent: ContentDigest) -> ObjectInfo:
         """Closes the file."""
         await self.abort()
         return ObjectInfo(self._path, None, None)
@@ -130,7 +130,7 @@ class DirectUpload:
         """Closes the file; what was written stays."""
         number, self._number = self._number, None
         if number is not None:
-            await surely(partial(os.close, number))
+            await run_to_completion(partial(os.close, number))
 
     def _write(self, pieces: Sequence[memoryview]) -> None:
         if self._number is None:

@@ -32,7 +32,7 @@ from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, FastPath, Ob
 from streamrec.storage.backends.http import responses as http_body
 from streamrec.storage.backends.http.responses import BUFFERED_BODIES
 from streamrec.storage.backends.s3.credentials import watch_credentials
-from streamrec.storage.backends.s3.errors import PastTheEndError, seam
+from streamrec.storage.backends.s3.errors import PastTheEndError, translate_errors
 from streamrec.storage.backends.s3.repeated_gets import RepeatedGets, Response
 from streamrec.storage.backends.s3.uploads import Bodies, S3Upload, UnfinishedUploads
 from streamrec.storage.faults import Cause, TransientError, changed, http_body_range
@@ -74,7 +74,7 @@ async def connect(source: Source, policy: RetryPolicy) -> S3Backend:
     try:
         if filesystem.session is None:
             filesystem.session = await asyncio.to_thread(_session, filesystem.kwargs)  # parsing would hold the loop up
-        with seam(f"{source.protocol}://"):
+        with translate_errors(f"{source.protocol}://"):
             await filesystem.set_session()
         client = filesystem._s3.meta
         if client.endpoint_url.startswith("http:") and "payload_signing_enabled" not in (users.get("s3") or {}):
@@ -179,7 +179,7 @@ class S3Backend:
         """One page of up to 1,000 keys; directory markers are left out, and keys that were not asked for."""
         scheme, bucket, key = split_prefix(prefix)
         more = {"ContinuationToken": token} if token else {}
-        with seam(prefix):
+        with translate_errors(prefix):
             page = await self._fs._call_s3("list_objects_v2", Bucket=bucket, Prefix=key, **more)
         if not {"Name", "IsTruncated"} & page.keys():  # botocore takes a login page for an empty listing
             raise TransientError(Cause.SERVER, "its answer is no listing")
@@ -193,7 +193,7 @@ class S3Backend:
     async def stat(self, path: str) -> ObjectInfo:
         """A HEAD."""
         bucket, key = split_object(path)
-        with seam(path):
+        with translate_errors(path):
             head = await self._fs._call_s3("head_object", Bucket=bucket, Key=key)
         return ObjectInfo(path, head["ContentLength"], head.get("ETag"))
 
@@ -204,7 +204,7 @@ class S3Backend:
         if version:
             headers["If-Match"] = version
         try:
-            with seam(path, start, end):
+            with translate_errors(path, start, end):
                 answer = await self._repeated_gets.get(bucket, key, headers) or await self._first_get(
                     bucket, key, headers
                 )
@@ -245,9 +245,9 @@ class S3Backend:
         theirs = self._fs.s3_additional_kwargs.items()
         keys = {f"CopySource{name}": value for name, value in theirs if name.startswith("SSECustomer")}
         (bucket, key), (new_bucket, new_key) = split_object(source), split_object(target)
-        with seam(source):
+        with translate_errors(source):
             head = await self._fs._call_s3("head_object", Bucket=bucket, Key=key)
-        with seam(target):
+        with translate_errors(target):
             if head["ContentLength"] > MOST_COPIED:
                 if "?versionId=" in key + new_key:  # s3fs would cut the name there
                     raise UnsupportedOperationError("objects above 5 GiB of such a name cannot be copied", target)
@@ -261,7 +261,7 @@ class S3Backend:
     async def remove(self, path: str) -> None:
         """A DELETE."""
         bucket, key = split_object(path)
-        with seam(path):
+        with translate_errors(path):
             await self._fs._call_s3("delete_object", Bucket=bucket, Key=key)
 
     async def aclose(self) -> None:
@@ -316,7 +316,7 @@ class ClientBody:
 
     async def readinto(self, buffer: memoryview) -> int:
         """Waits for the next bytes; 0 at the end."""
-        with seam(self.info.path, self._start, self._end):
+        with translate_errors(self.info.path, self._start, self._end):
             data = await self._body.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)

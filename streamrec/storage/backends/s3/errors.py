@@ -13,7 +13,7 @@ from botocore.parsers import ResponseParserError
 
 from streamrec.errors import PermissionDeniedError, StorageError, UnsupportedOperationError, UploadEndedError
 from streamrec.storage.backends.http import responses as http_body
-from streamrec.storage.faults import Cause, TransientError, from_status, retry_after_seconds, seam_of
+from streamrec.storage.faults import Cause, TransientError, error_translator, from_status, retry_after_seconds
 
 __all__ = [
     "BadDigestError",
@@ -22,7 +22,7 @@ __all__ = [
     "is_of_the_network",
     "is_of_the_object",
     "is_of_the_store",
-    "seam",
+    "translate_errors",
 ]
 
 _FOREIGN = (boto.BotoCoreError, boto.ClientError, ResponseParserError, aiohttp.ClientError, OSError)
@@ -116,7 +116,7 @@ def _time_of_another_clock(date: str | None) -> str:
     return then.isoformat() if abs(datetime.now(UTC) - then) > _MOST_SKEW else ""
 
 
-seam = seam_of(_FOREIGN, _translate)
+translate_errors = error_translator(_FOREIGN, _translate)
 
 
 def is_of_the_store(error: boto.ClientError) -> bool:

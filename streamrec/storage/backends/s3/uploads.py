@@ -56,7 +56,7 @@ from streamrec.errors import (
     StorageError,
     UnsupportedOperationError,
 )
-from streamrec.storage.backend import FastPath, ObjectInfo, Sent
+from streamrec.storage.backend import ContentDigest, FastPath, ObjectInfo, Pieces
 from streamrec.storage.backends.http.pieces_body import PiecesBody
 from streamrec.storage.backends.s3.errors import (
     BadDigestError,
@@ -64,7 +64,7 @@ from streamrec.storage.backends.s3.errors import (
     is_of_the_network,
     is_of_the_object,
     is_of_the_store,
-    seam,
+    translate_errors,
 )
 from streamrec.storage.faults import Cause, TransientError, exists
 from streamrec.storage.tasks import finish
@@ -151,7 +151,7 @@ class StoredPart:
     md5: bool = False
 
 
-def difference(sent: Sent, parts: Sequence[StoredPart], head: Mapping[str, Any]) -> str | None:
+def difference(sent: ContentDigest, parts: Sequence[StoredPart], head: Mapping[str, Any]) -> str | None:
     """What tells the object in the store from what was sent; None where nothing does.
 
     Args:
@@ -220,7 +220,7 @@ class UnfinishedUploads:
         if not self._allowed:
             return
         try:
-            with seam(path):
+            with translate_errors(path):
                 page = await self._fs._call_s3("list_multipart_uploads", Bucket=bucket, Prefix=key)
             for found in page.get("Uploads", ()):
                 if found["Key"] == key:
@@ -239,7 +239,7 @@ class UnfinishedUploads:
         """Frees an upload's parts. One that the store no longer knows is fine."""
         bucket, key = split_object(path)
         try:
-            with seam(path):
+            with translate_errors(path):
                 await self._fs._call_s3("abort_multipart_upload", UploadId=upload, Bucket=bucket, Key=key)
         except NoSuchUploadError:
             pass
@@ -290,7 +290,7 @@ class S3Upload:
             raise exists(self._path)
         await self._unfinished.end(self._path)
 
-    async def put_part(self, index: int, offset: int, pieces: Sequence[memoryview], whole: Sent | None) -> None:
+    async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
         """Uploads a part; an only part waits for `complete`."""
         if whole and index == 0:
             self._only = pieces
@@ -305,7 +305,7 @@ class S3Upload:
         crc32c = 0
         for piece in pieces:
             crc32c = kernels.crc32c(piece, crc32c)
-        with seam(self._path, offset, offset + sum(map(len, pieces))):
+        with translate_errors(self._path, offset, offset + sum(map(len, pieces))):
             part = await self._bodies.send(
                 "upload_part",
                 pieces,
@@ -319,7 +319,7 @@ class S3Upload:
         md5 = index == 0 and not checked and await asyncio.to_thread(is_md5, part["ETag"], pieces)
         self._parts[index] = StoredPart(part["ETag"], crc32c, checked, md5)
 
-    async def complete(self, sent: Sent) -> ObjectInfo:
+    async def complete(self, sent: ContentDigest) -> ObjectInfo:
         """Makes the object visible, and compares it with what was sent."""
         doubt, self._doubt = self._doubt, True
         try:
@@ -352,7 +352,7 @@ class S3Upload:
         if self._asked:  # and there was no answer: the store may have made one all the same
             await self._unfinished.end(self._path)
         self._asked = True
-        with seam(self._path):
+        with translate_errors(self._path):
             made = await self._fs._call_s3(
                 "create_multipart_upload",
                 ChecksumAlgorithm="CRC32C",
@@ -363,8 +363,8 @@ class S3Upload:
         self._id = made["UploadId"]
         self._checks_whole = made.get("ChecksumType") == "FULL_OBJECT"
 
-    async def _put_only(self, sent: Sent) -> Mapping[str, Any]:
-        with seam(self._path):
+    async def _put_only(self, sent: ContentDigest) -> Mapping[str, Any]:
+        with translate_errors(self._path):
             return await self._bodies.send(
                 "put_object",
                 self._only or (),
@@ -375,10 +375,10 @@ class S3Upload:
                 **self._place,
             )
 
-    async def _complete_parts(self, sent: Sent) -> Mapping[str, Any]:
+    async def _complete_parts(self, sent: ContentDigest) -> Mapping[str, Any]:
         whole = {"ChecksumCRC32C": encoded(sent.crc32c), "ChecksumType": "FULL_OBJECT"} if self._checks_whole else {}
         try:
-            with seam(self._path):
+            with translate_errors(self._path):
                 done: Mapping[str, Any] = await self._fs._call_s3(
                     "complete_multipart_upload",
                     UploadId=self._id,
@@ -392,7 +392,7 @@ class S3Upload:
             raise IntegrityError(f"the store refused the parts ({fault.reason}): write it again", self._path) from fault
         return done
 
-    async def _completed_before(self, sent: Sent, refused: StorageError, cause: StorageError) -> ObjectInfo:
+    async def _completed_before(self, sent: ContentDigest, refused: StorageError, cause: StorageError) -> ObjectInfo:
         """The request failed, perhaps after one without an answer: did that succeed? The object tells."""
         head = await self._head()
         ours = head is not None and (self._mark is None or head.get("Metadata", {}).get(MARK) == self._mark)
@@ -400,7 +400,7 @@ class S3Upload:
             raise refused from cause
         return ObjectInfo(self._path, sent.size, head.get("ETag"))
 
-    async def _check(self, sent: Sent, etag: str | None) -> ObjectInfo:
+    async def _check(self, sent: ContentDigest, etag: str | None) -> ObjectInfo:
         """Compares; what differs and is ours goes."""
         head = await self._head()
         if head is None:
@@ -416,12 +416,12 @@ class S3Upload:
     async def _remove(self, etag: str | None) -> None:
         """Removes what we made; without an etag nobody could say that it is ours. Gone or replaced is fine."""
         if etag is not None:
-            with suppress(NotFoundError, ObjectChangedError), seam(self._path):
+            with suppress(NotFoundError, ObjectChangedError), translate_errors(self._path):
                 await self._fs._call_s3("delete_object", IfMatch=etag, **self._place)
 
     async def _head(self) -> Mapping[str, Any] | None:
         try:
-            with seam(self._path):
+            with translate_errors(self._path):
                 head: Mapping[str, Any] = await self._fs._call_s3("head_object", ChecksumMode="ENABLED", **self._place)
         except NotFoundError:
             return None
