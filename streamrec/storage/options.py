@@ -21,7 +21,7 @@ from streamrec.storage.urls import is_url
 
 __all__ = [
     "OF_EVERY_FILESYSTEM",
-    "Source",
+    "ClientOptions",
     "build",
     "check_endpoint",
     "check_names",
@@ -35,7 +35,7 @@ F = TypeVar("F", bound=AbstractFileSystem)
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ClientOptions:
     """What a backend is made from.
 
     Attributes:
@@ -56,7 +56,7 @@ class Source:
         return self.options.get(name, given.get(name, default))
 
 
-def build(cls: type[F], source: Source, *, keep_class: bool = True, **overrides: Any) -> F:
+def build(cls: type[F], source: ClientOptions, *, keep_class: bool = True, **overrides: Any) -> F:
     """Makes a filesystem for the running loop.
 
     Args:

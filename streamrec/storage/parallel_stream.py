@@ -25,7 +25,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from streamrec.errors import ClosedError
 from streamrec.kernels.copying import copy_bytes
@@ -72,7 +72,7 @@ class RangeBuffer:
         self._connections = connections
         self._share = share
         self._urgent = urgent
-        self._blocks: deque[ReceivedBytes] = deque()
+        self._blocks: deque[tuple[memoryview, int, int]] = deque()  # a block, and where its bytes begin and end
         self._receiving = False
         self._turn = False
         self._answered = False
@@ -172,7 +172,7 @@ class RangeBuffer:
             copy_bytes(buffer[filled : filled + count], block[start : start + count])
             filled += count
             if start + count < stop:
-                self._blocks[0] = ReceivedBytes(block, start + count, stop)
+                self._blocks[0] = (block, start + count, stop)
             else:
                 self._blocks.popleft()
                 self._connections.free_block(self._share, block)
@@ -213,7 +213,7 @@ class RangeBuffer:
             finally:
                 arrived += filled
                 if filled:
-                    self._blocks.append(ReceivedBytes(block, 0, filled))
+                    self._blocks.append((block, 0, filled))
                 else:
                     self._connections.free_block(self._share, block)
         if not self._turn and not self._held_up:
@@ -231,14 +231,6 @@ class RangeBuffer:
         self._progress.begins()
         was_fed, self.hungry = not self.hungry, False
         return room if was_fed else 0
-
-
-class ReceivedBytes(NamedTuple):
-    """Bytes of a block that have arrived and were not taken."""
-
-    block: memoryview
-    start: int
-    stop: int
 
 
 LATE_PARTS: Final = 3

@@ -14,13 +14,13 @@ import fsspec
 
 from streamrec.errors import MissingExtraError, StorageError
 from streamrec.storage.backend import Backend
-from streamrec.storage.options import OF_EVERY_FILESYSTEM, Source, nearest, parameters_of
+from streamrec.storage.options import OF_EVERY_FILESYSTEM, ClientOptions, nearest, parameters_of
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.urls import NATIVE, is_url, split_chain
 
 __all__ = ["load_backend", "located", "place_of"]
 
-Connect = Callable[[Source, RetryPolicy], Coroutine[Any, Any, Backend]]
+Connect = Callable[[ClientOptions, RetryPolicy], Coroutine[Any, Any, Backend]]
 
 _FAMILIES = {
     "s3fs.core": "s3",
@@ -69,7 +69,7 @@ _WRAPPING: Final = {"fo", "fs", "target_protocol"}
 """Options that make a filesystem one over another, which is used through its sync face."""
 
 
-def load_backend(source: Source) -> Connect:
+def load_backend(source: ClientOptions) -> Connect:
     """Imports the backend, and with it the client package."""
     protocol = source.protocol
     if source.filesystem is not None:

@@ -26,7 +26,7 @@ from streamrec.storage.clients import borrow, key_of
 from streamrec.storage.connections import BUFFER_BYTES, MAX_CONNECTIONS, AdaptiveConcurrency, Connections
 from streamrec.storage.hedging import Hedging
 from streamrec.storage.identity import Identity, identities
-from streamrec.storage.options import Source
+from streamrec.storage.options import ClientOptions
 from streamrec.storage.protocols import load_backend, place_of
 from streamrec.storage.retry import RetryPolicy, attempt
 from streamrec.storage.statistics import Reporter, Statistics, current
@@ -140,7 +140,7 @@ class Storages:
 
     async def _make(self, place: str, url: str) -> Storage:
         protocol = protocol_of(url)
-        source = Source(protocol, self._options, self._filesystem, url)
+        source = ClientOptions(protocol, self._options, self._filesystem, url)
         connect = await asyncio.to_thread(load_backend, source)  # an import takes up to a second
         key, kept = key_of(connect.__module__, place, self._options, self._filesystem, astuple(self._retry))
         try:

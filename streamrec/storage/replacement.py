@@ -59,7 +59,7 @@ AT_ONCE: Final = 8
 
 
 @dataclass(slots=True)
-class Member:
+class WrittenObject:
     """One object of the set.
 
     Attributes:
@@ -112,7 +112,7 @@ class Replacement:
         self._keeps = keeps
         self._spared = frozenset(spared)
         self._names: dict[Identity, str] = {}
-        self._members: list[Member] = []
+        self._members: list[WrittenObject] = []
         self._staging = False
         self._lock = anyio.Lock()
 
@@ -151,7 +151,7 @@ class Replacement:
         """
         storage = await self._storages.at(path)
         self._staging = self._staging or written != path
-        self._members.append(Member(path, storage, await storage.replaced(path) or path, written, False))
+        self._members.append(WrittenObject(path, storage, await storage.replaced(path) or path, written, False))
 
     async def commit(self) -> dict[str, ObjectInfo]:
         """Puts all staged objects in place.
@@ -198,7 +198,7 @@ class Replacement:
             await self.abort(cause)
             raise
 
-    async def _joined(self, path: str, describes: bool) -> Member:
+    async def _joined(self, path: str, describes: bool) -> WrittenObject:
         """One more object; where it is to be written is known from now on."""
         storage = await self._storages.at(path)
         [identities] = await self._storages.identities([path])
@@ -213,7 +213,8 @@ class Replacement:
                 self._staging = True
                 await self._warn(storage, final)
             hidden = hidden_name(final or path, "new-")
-            member = Member(path, storage, final or path, hidden if self._staging and identities else path, describes)
+            written = hidden if self._staging and identities else path
+            member = WrittenObject(path, storage, final or path, written, describes)
             self._members.append(member)
         return member
 
@@ -233,10 +234,10 @@ class Replacement:
                 len(found),
             )
 
-    async def _replace(self, staged: list[Member]) -> dict[str, ObjectInfo]:
+    async def _replace(self, staged: list[WrittenObject]) -> dict[str, ObjectInfo]:
         found: dict[str, ObjectInfo] = {}
 
-        async def put(member: Member) -> None:
+        async def put(member: WrittenObject) -> None:
             version: str | None = None
             with suppress(NotFoundError):
                 version = (await member.storage.stat(member.written)).version
@@ -256,7 +257,7 @@ class Replacement:
         await each(describing, put)
         return found
 
-    async def _secure(self, member: Member) -> None:
+    async def _secure(self, member: WrittenObject) -> None:
         """Keeps a copy of what is to be replaced."""
         size: int | None = None
         with suppress(PermissionDeniedError):  # there is none, or the copy tells
@@ -275,10 +276,10 @@ class Replacement:
         if size is not None and (await member.storage.stat(member.old)).size != size:
             raise IntegrityError("the copy that was to secure this object has another size", member.path)
 
-    async def _put_back(self, staged: list[Member], cause: BaseException) -> None:
+    async def _put_back(self, staged: list[WrittenObject], cause: BaseException) -> None:
         """All as it was before `commit`."""
 
-        async def restore(member: Member) -> None:
+        async def restore(member: WrittenObject) -> None:
             try:
                 if member.old is None:
                     await member.storage.remove(member.path)
@@ -300,7 +301,7 @@ class Replacement:
         else:
             await self._remove([(member.storage, member.old) for member in staged if member.old], cause)
 
-    async def _tidy_up(self, staged: list[Member]) -> None:
+    async def _tidy_up(self, staged: list[WrittenObject]) -> None:
         """All is in place: nobody needs the hidden names any more."""
         names = [(member.storage, name) for member in staged for name in (member.old, member.written) if name]
         await self._remove(names, None)
@@ -320,7 +321,7 @@ class Replacement:
         await each(names, remove)
 
 
-async def take_away(member: Member) -> None:
+async def take_away(member: WrittenObject) -> None:
     """Nothing describes what is about to change."""
     if member.old is not None:
         member.touched = True

@@ -1,4 +1,4 @@
-"""Request: bytes of an object by one request; where that is late, by another one for the same bytes.
+"""HedgedRequest: bytes of an object by one request; where that is late, by another one for the same bytes.
 
 Rules:
 
@@ -29,12 +29,12 @@ from streamrec.storage.statistics import Tally
 from streamrec.storage.tasks import finish
 from streamrec.storage.traffic import Traffic
 
-__all__ = ["HedgedRequests", "Request"]
+__all__ = ["HedgedRequest", "Race"]
 
 T = TypeVar("T")
 
 
-class Request:
+class HedgedRequest:
     """The bytes of an object from `start` on; not sent yet.
 
     Args:
@@ -61,7 +61,7 @@ class Request:
         "_limit",
         "_policy",
         "_position",
-        "_rivals",
+        "_race",
         "_since",
         "_stalled",
         "_tally",
@@ -91,7 +91,7 @@ class Request:
         self._position = start
         self._late = late
         self._body: Body | None = None
-        self._rivals: HedgedRequests | None = None
+        self._race: Race | None = None
         self._waiting: asyncio.Timeout | None = None
         self._began = self._since = self._limit = 0.0
         self._blocks_before = 0
@@ -117,7 +117,7 @@ class Request:
                 reason = f"opening: nothing for {limit:g} s"
                 raise self._final_error() or TransientError(Cause.TIMED_OUT, reason) from error
         finally:
-            if self._rivals is not None:
+            if self._race is not None:
                 await self._settle()  # a body is ours to close already: this may be cancelled
 
     async def readinto(self, buffer: memoryview) -> int:
@@ -142,7 +142,7 @@ class Request:
                     reason = f"reading: nothing for {time.monotonic() - began:.1f} s"
                     raise TransientError(Cause.TIMED_OUT, reason) from error
             finally:
-                if self._rivals is not None:
+                if self._race is not None:
                     await self._settle()
         self._position += count
         hedging.block(time.monotonic() - began, count)
@@ -181,8 +181,8 @@ class Request:
         try:
             return await self._send()
         except TransientError:
-            if self._rivals is not None and not self._rivals.failed:
-                await asyncio.wait([self._rivals.answer])
+            if self._race is not None and not self._race.failed:
+                await asyncio.wait([self._race.answer])
             raise
 
     async def _send(self) -> Body:
@@ -242,10 +242,10 @@ class Request:
             flows = hedging.flows_since(self._blocks_before)
             allowed = traffic.hedge(limiter, self._tally, beside_siblings=flows, stalled=True)
         if allowed:
-            if self._rivals is None or self._rivals.failed:
-                self._rivals = HedgedRequests()
-                self._rivals.answer.add_done_callback(self._answered)
-            self._rivals.send(self._send())
+            if self._race is None or self._race.failed:
+                self._race = Race()
+                self._race.answer.add_done_callback(self._answered)
+            self._race.send(self._send())
 
     def _answered(self, answer: asyncio.Future[Body]) -> None:
         """A second request was: that ends the wait, and so does a final error where nothing has come yet."""
@@ -254,9 +254,9 @@ class Request:
 
     def _final_error(self) -> BaseException | None:
         """That of a second request, where the first was not answered: it would end in the same way."""
-        if self._body is not None or self._rivals is None or not self._rivals.answer.done():
+        if self._body is not None or self._race is None or not self._race.answer.done():
             return None
-        error = None if self._rivals.answer.cancelled() else self._rivals.answer.exception()
+        error = None if self._race.answer.cancelled() else self._race.answer.exception()
         return None if isinstance(error, TransientError) else error
 
     def _interrupt(self) -> None:
@@ -266,13 +266,13 @@ class Request:
 
     async def _overtaken(self) -> bool:
         """Goes on with the second response, if there is one."""
-        rivals, beaten = self._rivals, self._body
-        if rivals is None or not _succeeded(rivals.answer):
+        race, beaten = self._race, self._body
+        if race is None or not _succeeded(race.answer):
             return False
-        rivals.taken = True
+        race.taken = True
         self._tally.count("hedges_won")
         try:
-            self._accept(rivals.answer.result())
+            self._accept(race.answer.result())
         finally:
             if beaten is not None:
                 await beaten.aclose()
@@ -280,12 +280,12 @@ class Request:
 
     async def _settle(self) -> None:
         """Ends the second requests that were not taken."""
-        rivals, self._rivals = self._rivals, None
-        assert rivals is not None
-        await finish(rivals.settle())
+        race, self._race = self._race, None
+        assert race is not None
+        await finish(race.settle())
 
 
-class HedgedRequests:
+class Race:
     """Requests that run against each other.
 
     Attributes:

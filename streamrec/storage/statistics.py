@@ -32,10 +32,10 @@ from streamrec.storage.faults import Cause
 __all__ = [
     "BOUNDS",
     "COUNTERS",
-    "Counter",
     "Counts",
     "Distribution",
-    "Histogram",
+    "LatencyHistogram",
+    "Metric",
     "Reporter",
     "Snapshot",
     "Statistics",
@@ -50,7 +50,7 @@ BOUNDS: Final[tuple[float, ...]] = tuple(0.001 * math.sqrt(2.0) ** step for step
 
 
 @dataclass(frozen=True, slots=True)
-class Counter:
+class Metric:
     """One number of `Counts`, as exporters name it.
 
     Attributes:
@@ -67,19 +67,19 @@ class Counter:
 
 
 COUNTERS: Final = (
-    Counter("requests", "requests", "1", "Requests sent, hedges included."),
-    Counter("bytes", "read_bytes", "By", "Bytes delivered to readers."),
-    Counter("failures", "failures", "1", "Operations given up after their retries."),
-    Counter("hedges", "hedges", "1", "Requests sent because another one was slow."),
-    Counter("hedges_won", "hedges_won", "1", "Second requests that were faster."),
-    Counter("stalls", "stalls", "1", "Bodies that stood still for longer than the limit."),
-    Counter("throttled", "throttled", "1", "Answers that asked for fewer requests."),
-    Counter("waited_for_turn", "waited_for_turn_seconds", "s", "Time that requests were held back by the limiter."),
-    Counter("waited_for_store", "waited_for_store_seconds", "s", "Time that readers waited for bytes."),
-    Counter("waited_for_consumer", "waited_for_consumer_seconds", "s", "Time that responses waited for a reader."),
-    Counter("fallbacks", "fallbacks", "1", "Fast paths that were left for the client's own way."),
-    Counter("losses", "losses", "1", "Damaged places that were skipped."),
-    Counter("lost_bytes", "lost_bytes", "By", "Bytes that were lost there."),
+    Metric("requests", "requests", "1", "Requests sent, hedges included."),
+    Metric("bytes", "read_bytes", "By", "Bytes delivered to readers."),
+    Metric("failures", "failures", "1", "Operations given up after their retries."),
+    Metric("hedges", "hedges", "1", "Requests sent because another one was slow."),
+    Metric("hedges_won", "hedges_won", "1", "Second requests that were faster."),
+    Metric("stalls", "stalls", "1", "Bodies that stood still for longer than the limit."),
+    Metric("throttled", "throttled", "1", "Answers that asked for fewer requests."),
+    Metric("waited_for_turn", "waited_for_turn_seconds", "s", "Time that requests were held back by the limiter."),
+    Metric("waited_for_store", "waited_for_store_seconds", "s", "Time that readers waited for bytes."),
+    Metric("waited_for_consumer", "waited_for_consumer_seconds", "s", "Time that responses waited for a reader."),
+    Metric("fallbacks", "fallbacks", "1", "Fast paths that were left for the client's own way."),
+    Metric("losses", "losses", "1", "Damaged places that were skipped."),
+    Metric("lost_bytes", "lost_bytes", "By", "Bytes that were lost there."),
 )
 """All plain numbers of `Counts`; retries (by cause) and the time to the first byte have a shape of their own."""
 
@@ -100,7 +100,7 @@ class Distribution:
             `BOUNDS[i]`, the last one those above all bounds.
         total: Sum of all observations in seconds.
 
-    >>> latency = Histogram()
+    >>> latency = LatencyHistogram()
     >>> for _ in range(9):
     ...     latency.observe(0.030)
     >>> latency.observe(1.0)
@@ -128,7 +128,7 @@ class Distribution:
         return 0.0
 
 
-class Histogram:
+class LatencyHistogram:
     """Observations in seconds, in fixed buckets.
 
     Attributes:
@@ -206,7 +206,7 @@ class Tally:
     def __init__(self, parent: Tally | None = None) -> None:
         self.open_streams = 0
         self._tables: tuple[dict[str | Cause, float], ...] = (dict(_NOTHING),)  # its own, and its store's
-        self._first_bytes: tuple[Histogram, ...] = (Histogram(),)
+        self._first_bytes: tuple[LatencyHistogram, ...] = (LatencyHistogram(),)
         self._fast_paths: list[tuple[FastPath, int]] = []
         if parent is not None:
             self._tables += parent._tables

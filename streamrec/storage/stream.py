@@ -21,7 +21,7 @@ from collections.abc import Callable
 from streamrec.errors import ClosedError
 from streamrec.storage.backend import Backend, ObjectInfo
 from streamrec.storage.faults import Cause, TransientError
-from streamrec.storage.request import Request
+from streamrec.storage.request import HedgedRequest
 from streamrec.storage.retry import Failures, RetryPolicy
 from streamrec.storage.statistics import Tally
 from streamrec.storage.traffic import Traffic
@@ -77,7 +77,7 @@ class ResumingStream:
         self._policy = policy
         self._end = end
         self._stop: int | None = None
-        self._request: Request | None = None
+        self._request: HedgedRequest | None = None
         self._traffic = traffic or Traffic()
         self.tally = tally or Tally(self._traffic.tally)
         self.late: Callable[[], None] | None = None
@@ -175,10 +175,10 @@ class ResumingStream:
             raise TransientError(Cause.BROKEN, f"the body ended at byte {self.position:,} of {self._stop:,}")
         return count
 
-    async def _connect(self) -> Request:
+    async def _connect(self) -> HedgedRequest:
         """Sends a request for the bytes that are missing, and waits for its response."""
         await self._failures.turn()
-        self._request = request = Request(
+        self._request = request = HedgedRequest(
             self._backend, self._policy, self._traffic, self.tally, self.info, self.position, self._end, self.late
         )
         await request.open()

@@ -48,13 +48,13 @@ from streamrec.storage.traffic import Traffic
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["PARALLEL", "PART_SIZE", "Part", "StagedSink", "Upload", "encoded"]
+__all__ = ["PARALLEL", "PART_SIZE", "StagedSink", "Upload", "encoded"]
 
 SHORT_BYTES: Final = 64 << 10
 """Shorter pieces are copied together."""
 
 
-class Part:
+class UploadPart:
     """One part of an upload.
 
     Attributes:
@@ -216,7 +216,7 @@ class Upload:
         self._parallel = min(parallel, sink.parallel)
         self._slots = asyncio.Semaphore(self._parallel)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._part = Part()
+        self._part = UploadPart()
         self._index = 0
         self._sent = ContentDigest(0, 0)
         self._crc32c = 0  # of all that was written, the part under way included
@@ -332,7 +332,7 @@ class Upload:
         except BaseException:
             self._free(taken)
             raise
-        part, self._part = self._part, Part()
+        part, self._part = self._part, UploadPart()
         self._sent = ContentDigest(self._sent.size + part.size, self._crc32c)
         whole = self._sent if last else None
         put = self._put(self._index, self._sent.size - part.size, part, whole, slots)
@@ -346,7 +346,7 @@ class Upload:
         for _ in range(slots):
             self._slots.release()
 
-    async def _put(self, index: int, start: int, part: Part, whole: ContentDigest | None, slots: int) -> None:
+    async def _put(self, index: int, start: int, part: UploadPart, whole: ContentDigest | None, slots: int) -> None:
         end = start + part.size
         call = partial(self._sink.put_part, index, start, part.pieces, whole)
         limit = self._policy.request_timeout(part.size)
@@ -372,5 +372,5 @@ class Upload:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        self._part = Part()
+        self._part = UploadPart()
         await attempt(self._policy, self.path, self._sink.abort, "aborting an upload", traffic=self._traffic)

@@ -32,8 +32,8 @@ __all__ = [
     "CACHES",
     "MAGIC",
     "NATIVE",
-    "Chain",
     "Glob",
+    "UrlChain",
     "directory_advice",
     "hidden_name",
     "is_temporary",
@@ -77,7 +77,7 @@ _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _PROTOCOL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(://)?")
 
 
-class Chain(NamedTuple):
+class UrlChain(NamedTuple):
     """A URL in three pieces, which joined are the URL.
 
     Attributes:
@@ -102,24 +102,24 @@ class Chain(NamedTuple):
         return [_protocol(link, link != links[-1]) for link in links]
 
 
-def split_chain(url: str) -> Chain:
+def split_chain(url: str) -> UrlChain:
     """The pieces of a URL.
 
     >>> split_chain("filecache://::zip://::s3://bucket/c.zip")
-    Chain(before='filecache://::', url='zip://', after='::s3://bucket/c.zip')
+    UrlChain(before='filecache://::', url='zip://', after='::s3://bucket/c.zip')
     >>> split_chain("zip://dir/x::s3://bucket/c.zip")
-    Chain(before='', url='zip://dir/x', after='::s3://bucket/c.zip')
+    UrlChain(before='', url='zip://dir/x', after='::s3://bucket/c.zip')
     >>> split_chain("simplecache::s3://bucket/x")
-    Chain(before='simplecache::', url='s3://bucket/x', after='')
+    UrlChain(before='simplecache::', url='s3://bucket/x', after='')
     >>> split_chain("s3://bucket/a::b").linked, split_chain("/data/a::b").linked
     (False, False)
     """
     links = url.split("::")
     if len(links) == 1 or not _links(links):
-        return Chain("", url, "")
+        return UrlChain("", url, "")
     number = next((number for number, link in enumerate(links) if _has_path(link)), len(links) - 1)
     before, after = links[:number], links[number + 1 :]
-    return Chain("".join(f"{link}::" for link in before), links[number], "".join(f"::{link}" for link in after))
+    return UrlChain("".join(f"{link}::" for link in before), links[number], "".join(f"::{link}" for link in after))
 
 
 def is_url(name: str) -> bool:

@@ -13,19 +13,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from streamrec.storage.statistics import Counter
+from streamrec.storage.statistics import Metric
 
 __all__ = ["COUNTERS", "ChainStats", "StageStats"]
 
 COUNTERS: Final = (
-    Counter("elements_in", "elements_in", "1", "Elements that a stage got."),
-    Counter("bytes_in", "bytes_in", "By", "Bytes that a stage got."),
-    Counter("elements_out", "elements_out", "1", "Elements that a stage gave."),
-    Counter("bytes_out", "bytes_out", "By", "Bytes that a stage gave."),
-    Counter("busy", "busy_seconds", "s", "Time that a stage worked."),
-    Counter("waited_for_input", "waited_for_input_seconds", "s", "Time that a stage had nothing to work on."),
-    Counter("errors_ignored", "errors_ignored", "1", "Elements that failed and were left out by ignore_errors."),
-    Counter("waited_for_output", "waited_for_output_seconds", "s", "Time that nobody took what a stage had."),
+    Metric("elements_in", "elements_in", "1", "Elements that a stage got."),
+    Metric("bytes_in", "bytes_in", "By", "Bytes that a stage got."),
+    Metric("elements_out", "elements_out", "1", "Elements that a stage gave."),
+    Metric("bytes_out", "bytes_out", "By", "Bytes that a stage gave."),
+    Metric("busy", "busy_seconds", "s", "Time that a stage worked."),
+    Metric("waited_for_input", "waited_for_input_seconds", "s", "Time that a stage had nothing to work on."),
+    Metric("errors_ignored", "errors_ignored", "1", "Elements that failed and were left out by ignore_errors."),
+    Metric("waited_for_output", "waited_for_output_seconds", "s", "Time that nobody took what a stage had."),
 )
 """The numbers of `StageStats` that never fall, as exporters name them."""
 

@@ -15,14 +15,14 @@ from fsspec.implementations.memory import MemoryFileSystem
 from streamrec.errors import NotFoundError
 from streamrec.storage.backend import BLOCK_BYTES, Body, ContentDigest, EmptyBody, ObjectInfo, PartSink, Pieces
 from streamrec.storage.faults import changed, exists
-from streamrec.storage.options import Source
+from streamrec.storage.options import ClientOptions
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.urls import Glob
 
 __all__ = ["MemoryBackend", "connect"]
 
 
-async def connect(source: Source, policy: RetryPolicy) -> MemoryBackend:
+async def connect(source: ClientOptions, policy: RetryPolicy) -> MemoryBackend:
     """Takes the user's instance, or the one that shares the process-wide store."""
     return MemoryBackend(source.filesystem or MemoryFileSystem(**source.options))
 

@@ -10,7 +10,7 @@ import pytest
 
 from streamrec.storage import ObjectInfo, RetryPolicy, Tally
 from streamrec.storage.hedging import Hedging
-from streamrec.storage.request import Request
+from streamrec.storage.request import HedgedRequest
 from streamrec.storage.traffic import SharedTimer, Traffic
 from tests.storage.reading.scattered import Scattered
 
@@ -123,26 +123,16 @@ def test_a_look_may_end_another_wait(loop: FakeLoop) -> None:
     assert calls == ["first"]
 
 
-def request_of(hedging: Hedging, limit: float) -> Request:
+def request_of(hedging: Hedging, limit: float) -> HedgedRequest:
     info = ObjectInfo("memory://x", 0, None)
-    request = Request(Scattered(b""), RetryPolicy(), Traffic(hedging=hedging), Tally(), info, 0, None, None)
+    request = HedgedRequest(Scattered(b""), RetryPolicy(), Traffic(hedging=hedging), Tally(), info, 0, None, None)
     request._limit = limit
     return request
 
 
 def waiting(loop: FakeLoop, hedging: Hedging, limit: float) -> list[float]:
     """When a request that is never answered is looked at, the last time at its time limit."""
-    request = Request(
-        Scattered(b""),
-        RetryPolicy(),
-        Traffic(hedging=hedging),
-        Tally(),
-        ObjectInfo("memory://x", 0, None),
-        0,
-        None,
-        None,
-    )
-    request._limit = limit
+    request = request_of(hedging, limit)
     seen = [hedging.first_byte_floor]
     while (again := request._look(seen[-1], 0.0)) is not None:
         seen.append(again)
@@ -156,16 +146,6 @@ def test_a_wait_is_looked_at_at_doubled_times_until_it_is_late(loop: FakeLoop) -
 
 def test_time_in_which_the_loop_was_blocked_does_not_count(loop: FakeLoop) -> None:
     hedging = Hedging(0.0, first_byte_guess=20.0, stall_guess=1.0, first_byte_floor=0.5)
-    request = Request(
-        Scattered(b""),
-        RetryPolicy(),
-        Traffic(hedging=hedging),
-        Tally(),
-        ObjectInfo("memory://x", 0, None),
-        0,
-        None,
-        None,
-    )
-    request._limit = 0.9
+    request = request_of(hedging, limit=0.9)
     assert request._look(10.5, 10.0) == pytest.approx(10.9)
     assert request._look(30.9, 20.0) is None

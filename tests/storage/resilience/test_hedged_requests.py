@@ -9,7 +9,7 @@ from streamrec.storage import RetryPolicy
 from streamrec.storage.backend import Body, ObjectInfo
 from streamrec.storage.faults import Cause, TransientError
 from streamrec.storage.hedging import FIRST_BYTE_FLOOR, Hedging
-from streamrec.storage.request import HedgedRequests
+from streamrec.storage.request import Race
 from streamrec.storage.stream import ResumingStream
 from streamrec.storage.traffic import Traffic
 from tests.storage.reading.scattered import Scattered
@@ -46,7 +46,7 @@ FAULT = TransientError(Cause.SERVER, "a 500")
 
 async def test_the_first_answer_counts_and_the_other_is_closed() -> None:
     before = asyncio.all_tasks()
-    requests, go, bodies = HedgedRequests(), asyncio.Event(), [Opened(), Opened(), Opened()]
+    requests, go, bodies = Race(), asyncio.Event(), [Opened(), Opened(), Opened()]
     for body in bodies[:2]:
         requests.send(after(go, body))
     never = asyncio.Event()
@@ -61,7 +61,7 @@ async def test_the_first_answer_counts_and_the_other_is_closed() -> None:
 
 
 async def test_an_answer_that_nobody_took_is_closed() -> None:
-    requests, go, body = HedgedRequests(), asyncio.Event(), Opened()
+    requests, go, body = Race(), asyncio.Event(), Opened()
     requests.send(after(go, body))
     go.set()
     await asyncio.wait([requests.answer])
@@ -70,7 +70,7 @@ async def test_an_answer_that_nobody_took_is_closed() -> None:
 
 
 async def test_a_fault_waits_for_the_other_request() -> None:
-    requests, first, second, body = HedgedRequests(), asyncio.Event(), asyncio.Event(), Opened()
+    requests, first, second, body = Race(), asyncio.Event(), asyncio.Event(), Opened()
     requests.send(after(first, FAULT))
     requests.send(after(second, body))
     first.set()
@@ -84,7 +84,7 @@ async def test_a_fault_waits_for_the_other_request() -> None:
 @pytest.mark.parametrize("error", [FAULT, PermissionError("final")])
 async def test_an_error_counts_when_it_is_the_last_or_final(error: Exception) -> None:
     before = asyncio.all_tasks()
-    requests, go, never = HedgedRequests(), asyncio.Event(), asyncio.Event()
+    requests, go, never = Race(), asyncio.Event(), asyncio.Event()
     requests.send(after(go, error))
     if error is not FAULT:
         requests.send(after(never, Opened()))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from streamrec import TFRecordDataset, encode_records, open_shard
 from streamrec.storage import RetryPolicy, Storages, collecting
 from streamrec.storage.faults import Cause
-from streamrec.storage.statistics import BOUNDS, Counts, Histogram, Statistics, Tally
+from streamrec.storage.statistics import BOUNDS, Counts, LatencyHistogram, Statistics, Tally
 from streamrec.storage.stream import ResumingStream
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.objectstore import ObjectStore
@@ -41,7 +41,7 @@ def options(store: ObjectStore) -> dict[str, object]:
 
 @given(st.lists(st.floats(0, 200), max_size=50), st.floats(0, 1))
 def test_a_quantile_is_never_exceeded_by_more_than_its_share(times: list[float], share: float) -> None:
-    histogram = Histogram()
+    histogram = LatencyHistogram()
     for seconds in times:
         histogram.observe(seconds)
     distribution = histogram.distribution()

@@ -20,7 +20,7 @@ from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, 
 from streamrec.storage.backends.fsspec import common
 from streamrec.storage.backends.fsspec.common import SpooledUpload
 from streamrec.storage.faults import Cause, TransientError
-from streamrec.storage.options import Source, build
+from streamrec.storage.options import ClientOptions, build
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.urls import Glob, temporary_name
 
@@ -33,7 +33,7 @@ BLOCK: Final = 4 << 20
 """Bytes of one read: below that the cost of a request shows, on S3 above all."""
 
 
-async def connect(source: Source, policy: RetryPolicy) -> AsyncFsBackend:
+async def connect(source: ClientOptions, policy: RetryPolicy) -> AsyncFsBackend:
     """Makes the filesystem for the running loop."""
     cls = AsyncFileSystem if source.filesystem else fsspec.get_filesystem_class(source.protocol)
     of_url = {} if source.filesystem else cls._get_kwargs_from_urls(source.url)

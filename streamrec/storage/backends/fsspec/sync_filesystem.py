@@ -24,7 +24,7 @@ from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, 
 from streamrec.storage.backends.fsspec import common, repairs
 from streamrec.storage.backends.fsspec.common import SpooledUpload
 from streamrec.storage.faults import Cause, TransientError
-from streamrec.storage.options import Source
+from streamrec.storage.options import ClientOptions
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.tasks import in_thread, run_to_completion
 from streamrec.storage.urls import CACHES, Glob, protocol_of, split_chain, temporary_name
@@ -40,7 +40,7 @@ SHARED: Final = {"ftp", "git", "libarchive", "tar", *repairs.SFTP}
 """Filesystems that bear one call at a time."""
 
 
-async def connect(source: Source, policy: RetryPolicy) -> SyncFsBackend:
+async def connect(source: ClientOptions, policy: RetryPolicy) -> SyncFsBackend:
     """Takes the user's filesystem as it is, or makes one."""
     if source.filesystem is not None:
         return SyncFsBackend(source.filesystem)

@@ -33,7 +33,14 @@ from streamrec.storage.backends.http.responses import (
     translate_errors,
 )
 from streamrec.storage.faults import Cause, TransientError, changed
-from streamrec.storage.options import OF_EVERY_FILESYSTEM, Source, build, check_endpoint, check_names, parameters_of
+from streamrec.storage.options import (
+    OF_EVERY_FILESYSTEM,
+    ClientOptions,
+    build,
+    check_endpoint,
+    check_names,
+    parameters_of,
+)
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.urls import Glob, split_prefix
 
@@ -42,7 +49,7 @@ __all__ = ["GcsBackend", "connect"]
 _LISTED: Final = "items(name,size,generation),nextPageToken"
 
 
-async def connect(source: Source, policy: RetryPolicy) -> GcsBackend:
+async def connect(source: ClientOptions, policy: RetryPolicy) -> GcsBackend:
     """Makes a session in the running loop.
 
     Raises:

@@ -29,7 +29,7 @@ from streamrec.storage.backends.http.responses import (
     translate_errors,
 )
 from streamrec.storage.faults import Cause, TransientError, changed
-from streamrec.storage.options import OF_EVERY_FILESYSTEM, Source, build, check_names, parameters_of
+from streamrec.storage.options import OF_EVERY_FILESYSTEM, ClientOptions, build, check_names, parameters_of
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.urls import Glob
 
@@ -42,7 +42,7 @@ FOR_ONE_SERVER: Final = frozenset({"headers", "auth", "cookies", "params"})
 """Options of a request that may hold credentials, and are for the server that the user named."""
 
 
-async def connect(source: Source, policy: RetryPolicy) -> HttpBackend:
+async def connect(source: ClientOptions, policy: RetryPolicy) -> HttpBackend:
     """Makes a session in the running loop. `client_kwargs` go to it, other options to every request."""
     known = parameters_of(HTTPFileSystem, aiohttp.ClientSession._request) | OF_EVERY_FILESYSTEM
     check_names(source.url, "storage_options", source.options, known)

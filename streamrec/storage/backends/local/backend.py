@@ -60,7 +60,7 @@ from streamrec.storage.backends.local.temporary_files import (
 )
 from streamrec.storage.faults import changed, error_translator, exists, too_many_files
 from streamrec.storage.identity import is_special
-from streamrec.storage.options import Source
+from streamrec.storage.options import ClientOptions
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.tasks import finish, in_thread, run_to_completion
 from streamrec.storage.urls import Glob, directory_advice, local_name, local_path, strip_scheme
@@ -143,7 +143,7 @@ def _whole(name: str) -> ShortFile | None:
         return None
 
 
-async def connect(source: Source, policy: RetryPolicy) -> LocalBackend:
+async def connect(source: ClientOptions, policy: RetryPolicy) -> LocalBackend:
     """Needs nothing of the options: a local path has none."""
     return LocalBackend()
 

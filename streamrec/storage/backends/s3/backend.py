@@ -36,7 +36,14 @@ from streamrec.storage.backends.s3.errors import PastTheEndError, translate_erro
 from streamrec.storage.backends.s3.repeated_gets import RepeatedGets, Response
 from streamrec.storage.backends.s3.uploads import Bodies, S3Upload, UnfinishedUploads
 from streamrec.storage.faults import Cause, TransientError, changed, http_body_range
-from streamrec.storage.options import OF_EVERY_FILESYSTEM, Source, build, check_endpoint, check_names, parameters_of
+from streamrec.storage.options import (
+    OF_EVERY_FILESYSTEM,
+    ClientOptions,
+    build,
+    check_endpoint,
+    check_names,
+    parameters_of,
+)
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.tasks import Renewal
 from streamrec.storage.urls import Glob, split_object, split_prefix
@@ -52,7 +59,7 @@ UNLIMITED: Final = 1 << 16
 """Connections in a pool; see `http_body.session_settings`."""
 
 
-async def connect(source: Source, policy: RetryPolicy) -> S3Backend:
+async def connect(source: ClientOptions, policy: RetryPolicy) -> S3Backend:
     """Makes a client in the running loop.
 
     Raises:
@@ -85,7 +92,7 @@ async def connect(source: Source, policy: RetryPolicy) -> S3Backend:
     return S3Backend(filesystem, watch_credentials(filesystem))
 
 
-def _check_options(source: Source) -> None:
+def _check_options(source: ClientOptions) -> None:
     """What s3fs hands on to botocore is known by its names, so that a wrong one is found before any request."""
     session = parameters_of(AioSession)
     check_names(
