@@ -30,8 +30,8 @@ __all__ = [
     "BLOCK_BYTES",
     "Backend",
     "Body",
+    "BytesBody",
     "ContentDigest",
-    "EmptyBody",
     "FastPath",
     "FollowsLinks",
     "ObjectInfo",
@@ -227,20 +227,27 @@ class FollowsLinks(Protocol):
         """The name of what a symbolic link leads to, else the same; None for what is no plain file."""
 
 
-@dataclass(frozen=True, slots=True)
-class EmptyBody:
-    """A body of no bytes: the range begins at or after the end of the object."""
+class BytesBody:
+    """A body whose bytes are here already: those of a short object; or none, of a range after the object's end."""
 
-    info: ObjectInfo
-    keeps_time: bool = True
-    splits: bool = False
+    __slots__ = ("_left", "info")
+
+    keeps_time = True
+    splits = False
+
+    def __init__(self, info: ObjectInfo, data: bytes = b"") -> None:
+        self.info = info
+        self._left = memoryview(data)
 
     async def readinto(self, buffer: memoryview) -> int:
-        """Always 0."""
-        return 0
+        """Copies; never waits."""
+        count = min(len(buffer), len(self._left))
+        buffer[:count] = self._left[:count]
+        self._left = self._left[count:]
+        return count
 
     async def aclose(self) -> None:
-        """Holds nothing."""
+        """Holds nothing that must be freed."""
 
 
 logger = logging.getLogger("streamrec")

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from streamrec.storage.backend import Backend, Body, EmptyBody, ObjectInfo
+from streamrec.storage.backend import Backend, Body, BytesBody, ObjectInfo
 from streamrec.storage.faults import Cause, TransientError, changed
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.statistics import Tally
@@ -188,7 +188,7 @@ class HedgedRequest:
     async def _send(self) -> Body:
         """One request, and how long it takes to be answered."""
         if self._position == self.end:  # of an empty range only the object's size and version are asked for
-            return EmptyBody(await self._backend.stat(self.info.path))
+            return BytesBody(await self._backend.stat(self.info.path))
         hedging, sent = self._traffic.hedging, time.monotonic()
         hedging.waiting += 1
         try:

@@ -13,7 +13,7 @@ from typing import Any
 from fsspec.implementations.memory import MemoryFileSystem
 
 from streamrec.errors import NotFoundError
-from streamrec.storage.backend import BLOCK_BYTES, Body, ContentDigest, EmptyBody, ObjectInfo, PartSink, Pieces
+from streamrec.storage.backend import BLOCK_BYTES, Body, BytesBody, ContentDigest, ObjectInfo, PartSink, Pieces
 from streamrec.storage.faults import changed, exists
 from streamrec.storage.options import ClientOptions
 from streamrec.storage.retry import RetryPolicy
@@ -61,7 +61,7 @@ class MemoryBackend:
             raise changed(path, start, end)
         size = file.getbuffer().nbytes
         stop = size if end is None else min(end, size)
-        return EmptyBody(info) if start >= stop else _MemoryBody(file, info, start, stop)
+        return BytesBody(info) if start >= stop else _MemoryBody(file, info, start, stop)
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
         """Collects parts until they are complete."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 import fsspec
 from fsspec.asyn import AsyncFileSystem
 
-from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
+from streamrec.storage.backend import BLOCK_BYTES, Body, BytesBody, ObjectInfo, PartSink
 from streamrec.storage.backends.fsspec import common
 from streamrec.storage.backends.fsspec.common import SpooledUpload
 from streamrec.storage.faults import Cause, TransientError
@@ -106,7 +106,7 @@ class AsyncFsBackend:
         info = await self.stat(path)
         common.check_version(info, version, start, end)
         stop = end if info.size is None else info.size if end is None else min(end, info.size)
-        return _RangesBody(self, info, start, stop) if stop is None or start < stop else EmptyBody(info)
+        return _RangesBody(self, info, start, stop) if stop is None or start < stop else BytesBody(info)
 
     async def read(self, info: ObjectInfo, start: int, stop: int, last: bool) -> bytes:
         """One block; with the last one of a body, the version is compared once more.

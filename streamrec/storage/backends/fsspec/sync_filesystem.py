@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 import anyio.to_thread
 import fsspec.core
 
-from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
+from streamrec.storage.backend import BLOCK_BYTES, Body, BytesBody, ObjectInfo, PartSink
 from streamrec.storage.backends.fsspec import common, repairs
 from streamrec.storage.backends.fsspec.common import SpooledUpload
 from streamrec.storage.faults import Cause, TransientError
@@ -99,7 +99,7 @@ class SyncFsBackend:
         common.check_version(info, version, start, end)
         stop = info.size if end is None or (info.size is not None and info.size < end) else end
         if stop is not None and start >= stop:
-            return EmptyBody(info)
+            return BytesBody(info)
         with common.translate_errors(path, start, end):
             opening = partial(self._open_file, self._name(path), start, info.size)
             file = await in_thread(opening, undo=_File.close, run=self.call)

@@ -20,19 +20,20 @@ from gcsfs import GCSFileSystem as EverySize
 from gcsfs.core import GCSFileSystem
 
 from streamrec.errors import NotFoundError
-from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
+from streamrec.storage.backend import BLOCK_BYTES, Body, ObjectInfo, PartSink
 from streamrec.storage.backends.gcs.api import GcsApi, check, check_token, info_in, resource
 from streamrec.storage.backends.gcs.uploads import GcsUpload
 from streamrec.storage.backends.http.responses import (
     BUFFERED_BODIES,
     AiohttpBody,
     client_timeout,
+    past_the_end,
     range_header,
     session_settings,
     size_in,
     translate_errors,
 )
-from streamrec.storage.faults import Cause, TransientError, changed
+from streamrec.storage.faults import changed
 from streamrec.storage.options import (
     OF_EVERY_FILESYSTEM,
     ClientOptions,
@@ -111,7 +112,7 @@ class GcsBackend:
             )
         try:
             if answer.status == 416:
-                return await self._past_the_end(path, start)
+                return past_the_end(await self.stat(path), start)
             await check(answer, path, start, end)
             info = ObjectInfo(path, size_in(answer, start, end), answer.headers.get("X-Goog-Generation") or version)
         except NotFoundError as missing:
@@ -150,12 +151,6 @@ class GcsBackend:
     async def aclose(self) -> None:
         """Closes the session."""
         await self._api.aclose()
-
-    async def _past_the_end(self, path: str, start: int) -> Body:
-        info = await self.stat(path)
-        if info.size is not None and start < info.size:
-            raise TransientError(Cause.WRONG_RANGE, f"a 416 for byte {start:,} of {info.size:,}")
-        return EmptyBody(info)
 
     async def _check_not_changed(self, path: str, start: int, version: str | None, missing: NotFoundError) -> None:
         """A generation that is gone is a 404; what is there instead tells whether the object was replaced."""

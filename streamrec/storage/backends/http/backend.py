@@ -17,18 +17,19 @@ from fsspec.implementations.http import HTTPFileSystem
 from yarl import URL
 
 from streamrec.errors import StorageError, UnsupportedOperationError
-from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, ObjectInfo, PartSink
+from streamrec.storage.backend import BLOCK_BYTES, Body, ObjectInfo, PartSink
 from streamrec.storage.backends.http.responses import (
     BUFFERED_BODIES,
     AiohttpBody,
     check_answer,
     client_timeout,
+    past_the_end,
     range_header,
     session_settings,
     size_in,
     translate_errors,
 )
-from streamrec.storage.faults import Cause, TransientError, changed
+from streamrec.storage.faults import changed
 from streamrec.storage.options import OF_EVERY_FILESYSTEM, ClientOptions, build, check_names, parameters_of
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.urls import Glob
@@ -103,7 +104,7 @@ class HttpBackend:
             answer = await self._send("GET", path, headers)
         try:
             if answer.status == 416:
-                return await self._past_the_end(path, start)
+                return past_the_end(await self.stat(path), start)  # the stream above compares the version
             check_answer(answer, path, start, end)
             info = ObjectInfo(path, size_in(answer, start, end), _version(answer.headers))
             if version is not None and info.version != version:
@@ -119,13 +120,6 @@ class HttpBackend:
         if self._bare_session is not None:
             await self._bare_session.close()
         await self._session.close()
-
-    async def _past_the_end(self, path: str, start: int) -> Body:
-        """A 416 need not tell the version; the stream above compares what stat says."""
-        info = await self.stat(path)
-        if info.size is not None and start < info.size:
-            raise TransientError(Cause.WRONG_RANGE, f"a 416 for byte {start:,} of {info.size:,}")
-        return EmptyBody(info)
 
     def _encoded(self, path: str) -> URL:
         """The URL to ask for.

@@ -22,7 +22,7 @@ from typing import Any, Final
 import aiohttp
 
 from streamrec.errors import StorageError
-from streamrec.storage.backend import FastPath, ObjectInfo
+from streamrec.storage.backend import BytesBody, FastPath, ObjectInfo
 from streamrec.storage.backends.http.buffered_body import BufferedBody
 from streamrec.storage.backends.http.tls_body import ALL, TLSBody, take_over_tls
 from streamrec.storage.faults import (
@@ -41,6 +41,7 @@ __all__ = [
     "AiohttpBody",
     "check_answer",
     "client_timeout",
+    "past_the_end",
     "range_header",
     "session_settings",
     "size_in",
@@ -239,6 +240,13 @@ def check_answer(
     if answer.status >= 300:
         wait = retry_after_seconds(answer.headers.get("Retry-After"))
         raise from_status(answer.status, said or answer.reason or "", path, start, end, retry_after=wait)
+
+
+def past_the_end(info: ObjectInfo, start: int) -> BytesBody:
+    """The empty body that a 416 means, once the object was found to end there."""
+    if info.size is not None and start < info.size:
+        raise TransientError(Cause.WRONG_RANGE, f"a 416 for byte {start:,} of {info.size:,}")
+    return BytesBody(info)
 
 
 def size_in(answer: aiohttp.ClientResponse, start: int = 0, end: int | None = None) -> int | None:

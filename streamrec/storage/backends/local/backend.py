@@ -25,7 +25,6 @@ import stat
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -42,8 +41,8 @@ from streamrec.errors import (
 from streamrec.storage.backend import (
     BLOCK_BYTES,
     Body,
+    BytesBody,
     ContentDigest,
-    EmptyBody,
     ObjectInfo,
     PartSink,
     Pieces,
@@ -104,12 +103,8 @@ SHORT_BYTES: Final = 256 << 10
 """What is no longer than this is read while the file is opened."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShortFile:
-    """What was asked for of a file, all of it, and what the file was."""
-
-    data: bytes
-    stat: os.stat_result
+ShortFile = tuple[bytes, os.stat_result]
+"""What was asked for of a file, all of it, and the file's status."""
 
 
 def read_if_short(file: int, start: int, end: int | None) -> ShortFile | None:
@@ -122,7 +117,7 @@ def read_if_short(file: int, start: int, end: int | None) -> ShortFile | None:
     after = os.fstat(file)
     if len(data) < count or (before.st_mtime_ns, before.st_size) != (after.st_mtime_ns, after.st_size):
         return None
-    return ShortFile(data, before)
+    return data, before
 
 
 def read_all(names: Sequence[str]) -> list[ShortFile | None]:
@@ -177,11 +172,12 @@ class LocalBackend:
             opened = await in_thread(partial(_open, local, start, end), undo=_close_opened)
             if opened is None:
                 return await SpecialBody.open(path, local, start)
-            if isinstance(opened, ShortFile):
-                info = _info(path, opened.stat)
+            if isinstance(opened, tuple):  # what was read is what the file was then, whatever happens to it
+                data, status = opened
+                info = _info(path, status)
                 if version is not None and version != info.version:
                     raise changed(path, start, end)
-                return _ShortBody(info, start, opened.data)
+                return BytesBody(info, data)
             file = _wrapped(opened, start)
         info = _info(path, os.fstat(file.fileno()))
         if version is not None and version != info.version:
@@ -193,14 +189,14 @@ class LocalBackend:
             return special
         if start >= (info.size or 0):
             await finish(_close(file))
-            return EmptyBody(info)
+            return BytesBody(info)
         return _LocalBody(file, info, start, self._turns)
 
     async def read_short(self, paths: Sequence[str]) -> list[ShortObject | None]:
         """All files in one go, in a thread."""
         read = await finish(asyncio.to_thread(read_all, [local_name(path) for path in paths]))
         return [
-            None if short is None else ShortObject(_info(path, short.stat), short.data)
+            None if short is None else ShortObject(_info(path, short[1]), short[0])
             for path, short in zip(paths, read, strict=True)
         ]
 
@@ -268,29 +264,6 @@ class _LocalBody:
     async def aclose(self) -> None:
         """Closes the file."""
         await finish(_close(self._file))
-
-
-class _ShortBody:
-    """Bytes that were read when the file was opened. They are what it was then, whatever happens to it."""
-
-    keeps_time = True
-    splits = False
-
-    def __init__(self, info: ObjectInfo, start: int, data: bytes) -> None:
-        self.info = info
-        self._start = self._position = start
-        self._data = memoryview(data)
-
-    async def readinto(self, buffer: memoryview) -> int:
-        """Copies; never waits."""
-        rest = self._data[self._position - self._start :]
-        count = min(len(buffer), len(rest))
-        buffer[:count] = rest[:count]
-        self._position += count
-        return count
-
-    async def aclose(self) -> None:
-        """The file is closed already."""
 
 
 class _LocalUpload:

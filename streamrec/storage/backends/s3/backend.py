@@ -28,7 +28,7 @@ from s3fs import S3FileSystem
 
 from streamrec.display import display_name
 from streamrec.errors import StorageError, UnsupportedOperationError
-from streamrec.storage.backend import BLOCK_BYTES, Body, EmptyBody, FastPath, ObjectInfo, PartSink
+from streamrec.storage.backend import BLOCK_BYTES, Body, FastPath, ObjectInfo, PartSink
 from streamrec.storage.backends.http import responses as http_body
 from streamrec.storage.backends.http.responses import BUFFERED_BODIES
 from streamrec.storage.backends.s3.credentials import watch_credentials
@@ -215,8 +215,11 @@ class S3Backend:
                 answer = await self._repeated_gets.get(bucket, key, headers) or await self._first_get(
                     bucket, key, headers
                 )
-        except PastTheEndError:
-            return EmptyBody(await self._stat_past_the_end(path, start, version))
+        except PastTheEndError as error:
+            info = await self.stat(path)  # a 416 does not tell the version
+            if version is not None and info.version != version:
+                raise changed(path, start) from error
+            return http_body.past_the_end(info, start)
         return _body(answer, path, start, end)
 
     async def _first_get(self, bucket: str, key: str, headers: Mapping[str, str]) -> Response:
@@ -278,15 +281,6 @@ class S3Backend:
         creator = getattr(self._fs, "_s3creator", None)
         if creator is not None:
             await creator.__aexit__(None, None, None)
-
-    async def _stat_past_the_end(self, path: str, start: int, version: str | None) -> ObjectInfo:
-        """A 416 tells no version, so ask for it; the end must really lie there."""
-        info = await self.stat(path)
-        if version is not None and info.version != version:
-            raise changed(path, start)
-        if info.size is not None and start < info.size:
-            raise TransientError(Cause.WRONG_RANGE, f"a 416 for byte {start:,} of {info.size:,}")
-        return info
 
 
 def _body(answer: Response, path: str, start: int, end: int | None) -> Body:
