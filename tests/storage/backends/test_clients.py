@@ -4,6 +4,7 @@ import asyncio
 import gc
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -119,7 +120,7 @@ def test_a_client_that_nobody_uses_is_closed(s3_store: Store, made: list[Any], m
 
         def noted(delay: float, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             if delay == clients.IDLE:
-                later.append(callback)
+                later.append(partial(callback, *args))
             return call_later(delay, callback, *args, **kwargs)
 
         monkeypatch.setattr(loop, "call_later", noted)

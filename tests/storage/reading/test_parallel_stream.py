@@ -207,7 +207,7 @@ async def test_a_range_that_waits_for_room_is_not_slow() -> None:
 
     def others_give_much() -> None:
         clock.now += 100
-        connections.slow_connections.each += 1 << 30
+        connections.each += 1 << 30
 
     assert connections.promise(share, 4 * BLOCK_BYTES)
     piece.begin(4 * BLOCK_BYTES, lambda: None)
