@@ -28,7 +28,7 @@ from benchmarks.machine import RESULTS, describe, median, save
 from benchmarks.stream import fill, peak_mb, spawn
 from streamrec import Frames, RecordSource, ShardInfo, TFRecordDataset, bridge, write_index_sync
 from streamrec.shards import IndexReader, open_index
-from streamrec.shards.index.encoder import IndexedShard, encode_index
+from streamrec.shards.index import IndexedShard, encode_index
 from streamrec.storage import Storages
 from streamrec.tfrecord import LengthPacker
 from tests.servers.faults import NO_FAULTS, Faults

@@ -228,7 +228,7 @@ UNUSED = [
     "google.protobuf",
     "ml_dtypes",
     "streamrec.example.encoding",
-    "streamrec.pipeline.sink.write",
+    "streamrec.pipeline.sink",
     "streamrec.pipeline.sources.cache",
     "streamrec.pipeline.sources.combine",
     "streamrec.pipeline.sources.global_shuffle.source",
@@ -236,8 +236,8 @@ UNUSED = [
     "streamrec.pipeline.stages.map.parallel_map",
     "streamrec.pipeline.stages.window",
     "streamrec.shards.index",
-    "streamrec.shards.random_access.fetcher",
-    "streamrec.shards.writing",
+    "streamrec.shards.record_fetcher",
+    "streamrec.shards.shard_upload",
 ]
 """What the first batch of a local shard does not need."""
 

@@ -21,7 +21,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         ),
         "options": ("AUTOTUNE",),
         "sources.shards.portions": ("read_portions",),
-        "sink.write": ("WriteProgress",),
+        "sink": ("WriteProgress",),
         "telemetry.snapshots": (
             "ChainStats",
             "StageStats",

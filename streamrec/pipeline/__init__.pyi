@@ -3,7 +3,7 @@ from streamrec.pipeline.dataset import Dataset
 from streamrec.pipeline.elements.specs import RaggedTensorSpec, SparseTensorSpec, TensorSpec
 from streamrec.pipeline.iterators import AsyncDatasetIterator, DatasetIterator
 from streamrec.pipeline.options import AUTOTUNE
-from streamrec.pipeline.sink.write import WriteProgress
+from streamrec.pipeline.sink import WriteProgress
 from streamrec.pipeline.sources.shards.portions import read_portions
 from streamrec.pipeline.telemetry.snapshots import ChainStats, StageStats
 from streamrec.pipeline.telemetry.stats import Stats

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from fsspec import AbstractFileSystem
 
-from streamrec import bridge
+from streamrec import bridge, pipeline
 from streamrec.arguments import flag, function
 from streamrec.display import display_text
 from streamrec.errors import LoopThreadError
-from streamrec.pipeline import sink
 from streamrec.pipeline.cardinality import INFINITE_CARDINALITY, cardinality_of, is_endless
 from streamrec.pipeline.element_spec import element_spec_of
 from streamrec.pipeline.engine.description import Chain, derived
@@ -34,7 +33,7 @@ from streamrec.storage import RetryPolicy, Storages, check_source
 from streamrec.tfrecord import TFRecordOptions
 
 if TYPE_CHECKING:
-    from streamrec.pipeline.sink.write import WriteProgress
+    from streamrec.pipeline.sink import WriteProgress
 
 __all__ = ["Runnable"]
 
@@ -146,14 +145,16 @@ class Runnable(Generic[T]):
             [2, 1]
         """
         self._check_ends("write")
-        target = sink.target_of(
+        target = pipeline.sink.target_of(
             pattern, options, num_shards, max_shard_bytes, max_shard_records, overwrite, manifest, filesystem
         )
         check_source(storage_options, filesystem)
         callback = None if isinstance(progress, bool) else function("progress", progress)
-        encoder = sink.Encoder(batched if batched is None else flag("batched", batched))
+        encoder = pipeline.sink.Encoder(batched if batched is None else flag("batched", batched))
         storages = Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy())
-        return await sink.write_shards(self._begun(None, None, progress is True), target, storages, encoder, callback)
+        return await pipeline.sink.write_shards(
+            self._begun(None, None, progress is True), target, storages, encoder, callback
+        )
 
     def write_sync(
         self,

@@ -14,7 +14,7 @@ from streamrec.pipeline.options import AUTOTUNE
 from streamrec.pipeline.sources.shards.interleave import Plan
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.shards import Filenames, ReadOptions
-from streamrec.shards.listing.patterns import listed
+from streamrec.shards.patterns import listed
 from streamrec.storage import MAX_CONNECTIONS, RetryPolicy, check_source, located
 from streamrec.tfrecord import MAX_RECORD_BYTES, Loss
 

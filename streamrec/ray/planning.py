@@ -15,7 +15,7 @@ from streamrec.interchange import combined
 from streamrec.interchange.features import kind_of
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.shards import Portion, ShardInfo, ShardReader, assign_records, deal, list_shards, sizes_of, told_by
-from streamrec.shards.listing.assignment import ShardSize
+from streamrec.shards.assignment import ShardSize
 from streamrec.storage import ObjectInfo, Storages, is_url
 
 __all__ = ["BATCH_BYTES", "Part", "Survey", "look", "parts_of", "understood"]

@@ -26,7 +26,7 @@ from streamrec.interchange import Changes
 from streamrec.interchange.arrow import examples_of
 from streamrec.ray.planning import understood
 from streamrec.shards import Manifest, ShardInfo, ShardWriter
-from streamrec.shards.listing.patterns import is_numbered, shard_path
+from streamrec.shards.patterns import is_numbered, shard_path
 from streamrec.storage import Replacement, Storages, hidden_name
 from streamrec.tfrecord import TFRecordOptions
 

@@ -10,7 +10,7 @@ from typing import Any
 import fsspec
 
 from streamrec import Dataset, TFRecordDataset, encode_records
-from streamrec.shards.manifests.manifest import Manifest, ShardInfo
+from streamrec.shards.manifest import Manifest, ShardInfo
 
 
 def record(shard: int, number: int, size: int = 20) -> bytes:

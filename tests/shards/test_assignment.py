@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamrec.shards.listing.assignment import (
+from streamrec.shards.assignment import (
     Even,
     Portion,
     ShardSize,
@@ -18,7 +18,7 @@ from streamrec.shards.listing.assignment import (
     check_even,
     even_count,
 )
-from streamrec.shards.manifests.manifest import ShardInfo
+from streamrec.shards.manifest import ShardInfo
 from streamrec.shards.options import Piece, ShardPlace
 
 SIZES = st.lists(st.one_of(st.just(0), st.integers(1, 2000), st.integers(900_000, 1_000_000)), max_size=40)

@@ -16,7 +16,7 @@ from streamrec import (
     write_manifest,
     write_manifest_sync,
 )
-from streamrec.shards.manifests.manifest import MARK_BYTES, Manifest
+from streamrec.shards.manifest import MARK_BYTES, Manifest
 
 RECORDS = [b"record %d" % number for number in range(100)]
 

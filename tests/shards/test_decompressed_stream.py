@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from streamrec.shards.reading.decompressed_stream import InflatedStream
+from streamrec.shards.opening import InflatedStream
 from streamrec.tfrecord import Inflater
 
 PLAIN = bytes(range(256)) * 4096

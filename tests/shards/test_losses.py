@@ -7,7 +7,7 @@ import pytest
 
 import streamrec
 from streamrec import Loss, encode_records
-from streamrec.shards.reading.losses import KEPT, LOGGED
+from streamrec.shards.reader import KEPT, LOGGED
 from tests.effort import few
 from tests.shards.test_reader import place, put, read
 from tests.tfrecord.damage import random_case, starts_of

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from streamrec.shards.listing.patterns import expand_braces, is_glob, listed, number_pattern, shard_path
+from streamrec.shards.patterns import expand_braces, is_glob, listed, number_pattern, shard_path
 from streamrec.storage import Glob
 
 

@@ -12,7 +12,7 @@ import pytest
 import streamrec
 from streamrec import encode_record, encode_records
 from streamrec.shards import Piece, ReadOptions, ShardReader
-from streamrec.shards.reading.pieces import SLACK_BYTES
+from streamrec.shards.pieces import SLACK_BYTES
 from streamrec.storage import ByteStream, Storage, Storages, Tally
 from streamrec.tfrecord import SETTLE_BYTES
 from tests.effort import THOROUGH, few

@@ -24,7 +24,7 @@ from streamrec import (
     encode_records,
     verify_sync,
 )
-from streamrec.shards.manifests.places import absolute, portable, relative
+from streamrec.shards.places import absolute, portable, relative
 from streamrec.storage import Storages
 from tests.servers.real import Store
 

@@ -27,7 +27,7 @@ from streamrec.pipeline.engine.file_names import told
 from streamrec.pipeline.engine.random_streams import words
 from streamrec.pipeline.engine.session import StoreOptions
 from streamrec.shards import Filenames
-from streamrec.shards.listing.patterns import listed
+from streamrec.shards.patterns import listed
 from streamrec.storage import located
 
 __all__ = ["Names"]

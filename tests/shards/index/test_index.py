@@ -13,8 +13,16 @@ from hypothesis import strategies as st
 from streamrec import Index, ManifestError, RecordSource, ShardInfo, verify_sync
 from streamrec.kernels import crc32c
 from streamrec.shards import IndexReader, open_index
-from streamrec.shards.index.encoder import IndexedShard, decode_index, encode_index
-from streamrec.shards.index.index import FOOT_BYTES, MAGIC, encode_end, read_end, read_foot
+from streamrec.shards.index import (
+    FOOT_BYTES,
+    MAGIC,
+    IndexedShard,
+    decode_index,
+    encode_end,
+    encode_index,
+    read_end,
+    read_foot,
+)
 from streamrec.storage import Storages
 from streamrec.tfrecord import LengthPacker
 

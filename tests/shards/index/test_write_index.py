@@ -23,7 +23,7 @@ from streamrec import (
     write_manifest_sync,
 )
 from streamrec.shards import part_of
-from streamrec.shards.index.survey import Survey
+from streamrec.shards.indexing import Survey
 
 COUNTS = [1500, 0, 3, 2048]
 
@@ -138,7 +138,7 @@ def test_an_update_reads_what_changed(tmp_path: Path, monkeypatch: pytest.Monkey
         read.append(Path(path).name)
         return await original(self, path, idx)
 
-    monkeypatch.setattr("streamrec.shards.index.survey.Survey._scan", scan)
+    monkeypatch.setattr("streamrec.shards.indexing.Survey._scan", scan)
     index = write_index_sync([names, f"{tmp_path}/more/s-0"], url, update=True)
     assert sorted(read) == ["s-0", "s-2"]
     assert [shard.records for shard in index.shards] == [1500, 0, 2, 2048, 1]

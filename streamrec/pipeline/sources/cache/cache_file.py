@@ -38,7 +38,7 @@ from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.pipeline.stages.stage import Offload, Step
 from streamrec.pipeline.stages.unbatch import RowPositions as Rows
 from streamrec.shards import ReadOptions, ShardReader, ShardWriter
-from streamrec.shards.listing.patterns import has_braces, is_numbered
+from streamrec.shards.patterns import has_braces, is_numbered
 from streamrec.storage import RetryPolicy, located
 from streamrec.tfrecord import Frames
 

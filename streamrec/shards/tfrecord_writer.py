@@ -15,8 +15,8 @@ from fsspec import AbstractFileSystem
 from streamrec import bridge
 from streamrec.display import display_name
 from streamrec.errors import ClosedError
-from streamrec.shards.writing.shard_upload import FRAME_BYTES
-from streamrec.shards.writing.writer import ShardWriter
+from streamrec.shards.shard_upload import FRAME_BYTES
+from streamrec.shards.shard_writer import ShardWriter
 from streamrec.storage import RetryPolicy
 from streamrec.tfrecord import TFRecordOptions, as_record
 

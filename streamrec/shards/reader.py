@@ -13,6 +13,7 @@ Rules:
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -26,10 +27,10 @@ from fsspec import AbstractFileSystem
 
 from streamrec import kernels
 from streamrec.arguments import integer
+from streamrec.display import display_name
 from streamrec.errors import ClosedError, CorruptRecordError, StreamrecError, TruncatedShardError
+from streamrec.shards.opening import Opened, open_piece, open_whole
 from streamrec.shards.options import Expected, Piece, ReadOptions, ShardPlace
-from streamrec.shards.reading.losses import Losses
-from streamrec.shards.reading.opening import Opened, open_piece, open_whole
 from streamrec.shards.serial_calls import Serial
 from streamrec.storage import (
     BUFFER_BYTES,
@@ -39,6 +40,7 @@ from streamrec.storage import (
     RetryPolicy,
     Storage,
     Storages,
+    Tally,
     located,
 )
 from streamrec.tfrecord import MAX_RECORD_BYTES, CompressionType, Framer, Frames, LongRecord, Loss
@@ -46,15 +48,57 @@ from streamrec.tfrecord import MAX_RECORD_BYTES, CompressionType, Framer, Frames
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["ShardReader", "open_shard"]
+__all__ = ["Losses", "ShardReader", "open_shard"]
+
+LOG = logging.getLogger("streamrec")
+
+KEPT = 1000
+"""So many losses of a shard are kept: a shard that is damaged all over must not fill the memory with them."""
+
+LOGGED = 10
+"""So many are logged one by one; then one line says that there are more."""
+
+
+class Losses:
+    """One shard's losses.
+
+    Args:
+        on_loss: Called with each.
+        tally: Where they are counted.
+    """
+
+    def __init__(self, on_loss: Callable[[Loss], None] | None, tally: Tally) -> None:
+        self.kept: list[Loss] = []
+        self.count = 0
+        self._on_loss = on_loss
+        self._tally = tally
+
+    def add(self, losses: list[Loss]) -> None:
+        """Takes note of what was lost."""
+        for loss in losses:
+            self.count += 1
+            self._tally.count_loss(loss.nbytes or 0)
+            if self.count <= KEPT:
+                self.kept.append(loss)
+            if self.count <= LOGGED:
+                LOG.warning("%s", loss)
+            elif self.count == LOGGED + 1:
+                where = display_name(loss.path or "")
+                LOG.warning("%s: more was lost than %d times; the rest is counted and not logged", where, LOGGED)
+            if self._on_loss is not None:
+                self._on_loss(loss)
+
 
 FIRST_BLOCK_BYTES = 64 << 10
+
 GROWTH_BYTES = 16 << 20
+
 GROUP_BLOCKS = 2
 """A block may be larger than was asked for, up to so many of them, where it then holds one whole group of records."""
 
 SPARE = 32
 """Blocks that should end behind a group of records are larger by this part of the group."""
+
 NO_FRAMES = Frames.of([])
 
 
@@ -399,7 +443,7 @@ async def open_shard(
 
     With `start` or `end`, exactly those records come whose headers begin in [start, end): readers of the pieces of one
     shard, cut anywhere, deliver each record once. The shard must not be compressed. (Where payloads hold whole
-    TFRecord files, see `streamrec.shards.reading.pieces` for what is still sure.)
+    TFRecord files, see `streamrec.shards.pieces` for what is still sure.)
 
     Args:
         url: Any fsspec URL, or a local path; with `filesystem`, a path in it.

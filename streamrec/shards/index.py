@@ -19,6 +19,7 @@ One object, all numbers little-endian:
 - `digest` is that of names, numbers of records, sizes and the table of blocks (which holds a CRC32C of each block of
   lengths). Copies of a data set have the same digest, wherever they lie.
 - A `version` that a reader does not know is to be refused. Members of the JSON that it does not know are ignored.
+- It is written shard after shard, so that no more is held than the tables and what is on its way.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +38,7 @@ import numpy.typing as npt
 from streamrec import kernels
 from streamrec.display import display_repr
 from streamrec.errors import ManifestError
-from streamrec.shards.manifests.manifest import (
+from streamrec.shards.manifest import (
     Manifest,
     Marks,
     ShardInfo,
@@ -46,7 +47,7 @@ from streamrec.shards.manifests.manifest import (
     pattern_of,
     plain_json,
 )
-from streamrec.shards.manifests.places import absolute, check_places, relative, text_of_name
+from streamrec.shards.places import absolute, check_places, location_of, relative, text_of_name
 from streamrec.tfrecord import (
     BLOCK,
     BLOCK_RECORDS,
@@ -54,18 +55,35 @@ from streamrec.tfrecord import (
     HEADER_BYTES,
     MOST_BITS,
     CompressionType,
+    PackedLengths,
     check_compression_type,
     packed_sizes,
 )
 
-__all__ = ["FOOT_BYTES", "MAGIC", "Foot", "Index", "encode_end", "read_end", "read_foot"]
+__all__ = [
+    "FOOT_BYTES",
+    "MAGIC",
+    "Foot",
+    "Index",
+    "IndexEncoder",
+    "IndexedShard",
+    "decode_index",
+    "encode_end",
+    "encode_index",
+    "read_end",
+    "read_foot",
+]
 
 MAGIC: Final = b"srec-idx"
+
 FORMAT: Final = "streamrec index"
+
 VERSION: Final = 1
 
 FOOT: Final = struct.Struct("<IQQQI")
+
 FOOT_CRC: Final = struct.Struct("<I")
+
 FOOT_BYTES: Final = FOOT.size + FOOT_CRC.size + len(MAGIC)
 
 Numbers = npt.NDArray[np.int64]
@@ -177,7 +195,7 @@ class Index:
         return placed and bool(fits.all()) and ends.tolist() == [shard.bytes for shard in self.shards if shard.records]
 
     def follow(self, shard_root: str | None = None) -> Index:
-        """The same, whose names may be followed; see `manifests/places.py`.
+        """The same, whose names may be followed; see `places.py`.
 
         Raises:
             ManifestError: A name leads elsewhere.
@@ -337,3 +355,75 @@ def cumulative(values: Sequence[int] | Numbers) -> Numbers:
     sums = np.zeros(len(values) + 1, np.int64)
     np.cumsum(np.asarray(values, np.int64), out=sums[1:])
     return sums
+
+
+class IndexedShard(NamedTuple):
+    """What an index holds of one shard."""
+
+    info: ShardInfo
+    lengths: PackedLengths
+
+
+class IndexEncoder:
+    """The bytes of an index, in order.
+
+    Args:
+        path: Its URL.
+        pattern: The URL of the shards, with `{shard}` where their number goes; None for that of the first shard.
+    """
+
+    def __init__(self, path: str, pattern: str | None = None) -> None:
+        self._path = path
+        self._pattern = pattern
+        self._shards: list[ShardInfo] = []
+        self._blocks = [np.empty(0, BLOCK)]
+        self._locations = set[tuple[str, str]]()
+
+    def add(self, shard: IndexedShard) -> bytes:
+        """The next shard; returns the bytes to write next.
+
+        Raises:
+            ManifestError: Its records do not fill it, or it was added before.
+        """
+        info, lengths = shard
+        if (location := location_of(info.path)) in self._locations:
+            raise ManifestError(f"{info.path}: this shard is named twice: an index has each shard once")
+        self._locations.add(location)
+        if (lengths.records, lengths.end) != (info.records, info.bytes):
+            raise ManifestError(
+                f"{info.path}: {lengths.records:,} records end at byte {lengths.end:,}, and the shard has "
+                f"{info.records:,} records and {info.bytes:,} bytes: what was read is not what is there; write the "
+                "index again"
+            )
+        head = b"" if self._shards else MAGIC
+        self._shards.append(info)
+        self._blocks.append(lengths.blocks)
+        return head + lengths.data
+
+    def finish(self) -> tuple[Index, bytes]:
+        """The index, and the last bytes to write."""
+        pattern = self._pattern or (self._shards[0].path if self._shards else self._path)
+        index = Index(self._path, pattern, "", tuple(self._shards), np.concatenate(self._blocks))
+        return index, (b"" if self._shards else MAGIC) + encode_end(index)
+
+
+def encode_index(path: str, shards: list[IndexedShard], pattern: str | None = None) -> bytes:
+    """A whole index."""
+    encoder = IndexEncoder(path, pattern)
+    data = b"".join(map(encoder.add, shards))
+    return data + encoder.finish()[1]
+
+
+def decode_index(path: str, data: bytes) -> list[IndexedShard]:
+    """All of an index that lies in memory.
+
+    Raises:
+        ManifestError: It is no index, or it is damaged.
+    """
+    index = read_end(path, read_foot(path, data, len(data)), data)
+    shards = []
+    for number, info in enumerate(index.shards):
+        first, last = index.first_blocks[number : number + 2].tolist()
+        places = index.block_places[[first, last]].tolist()
+        shards.append(IndexedShard(info, PackedLengths(data[slice(*places)], index.blocks[first:last], info.records)))
+    return shards

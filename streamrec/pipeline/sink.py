@@ -1,23 +1,149 @@
-"""What a sink writes of a chunk's elements: records as they are, dicts as Examples. Pure.
+"""The sink: runs a pipeline to its end and writes its elements into shards: records as they are, dicts as Examples.
 
-Records that lie in one buffer, and dicts that stand in columns, make no object each.
+Rules:
+- The elements are read ahead while shards are written, in the run's own budget. Uploads hold up to half of that in
+  addition.
+- When it returns or fails, no task, connection or unfinished upload of it is left.
+- Records in one buffer, and dicts in columns, make no object each.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeVar
 
+import anyio
 import numpy as np
+from fsspec import AbstractFileSystem
 
 from streamrec import example
-from streamrec.arguments import described
+from streamrec.arguments import described, flag, integer
 from streamrec.example import BytesColumn
-from streamrec.pipeline.elements.chunk import Batches, Elements
+from streamrec.pipeline.elements.chunk import Batches, Chunk, Elements
 from streamrec.pipeline.elements.columns import Columns
-from streamrec.tfrecord import Frames, RecordBatch, as_record
+from streamrec.pipeline.engine.background_tasks import background
+from streamrec.pipeline.engine.iteration import Run
+from streamrec.pipeline.engine.queue import ByteQueue, fill
+from streamrec.pipeline.engine.run import started
+from streamrec.pipeline.iterators import counted
+from streamrec.shards import ShardInfo, ShardSet, ShardTarget
+from streamrec.shards.patterns import is_numbered
+from streamrec.storage import Storages, located
+from streamrec.tfrecord import Frames, RecordBatch, TFRecordOptions, as_record
 
-__all__ = ["Encoder"]
+__all__ = ["SHARD_BYTES", "Encoder", "WriteProgress", "target_of", "write_shards"]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteProgress:
+    """How far a `write` is.
+
+    Attributes:
+        records: Records written so far.
+        bytes: What they take in the shards before these are compressed.
+        shards: Shards that are finished.
+    """
+
+    records: int
+    bytes: int
+    shards: int
+
+
+async def write_shards(
+    run: Run,
+    target: ShardTarget,
+    storages: Storages,
+    encoder: Encoder,
+    callback: Callable[[WriteProgress], object] | None,
+) -> tuple[ShardInfo, ...]:
+    """Runs a pipeline to its end and writes its elements.
+
+    Args:
+        run: What is run.
+        target: Where shards go.
+        storages: Their stores; closed here.
+        encoder: Makes records of elements.
+        callback: Is called after each chunk, and at the end.
+
+    Returns:
+        The shards, in order.
+    """
+    report = partial(notify, callback)
+    shards = ShardSet(target, storages, run.memory_budget // 2)
+    try:
+        async with shards:
+            await take_all(run, shards, encoder, report)
+    finally:
+        run.telemetry.ends()
+    report(shards)
+    return shards.shards
+
+
+async def take_all(run: Run, shards: ShardSet, encoder: Encoder, report: Callable[[ShardSet], None]) -> None:
+    """Takes all chunks of a run and writes them."""
+    telemetry, queue = run.telemetry, ByteQueue(run.queue_bytes)
+    telemetry.queued = partial(getattr, queue, "held")
+    chunks = started(run.chain, run.position, run.options, telemetry.root)
+    async with background() as tasks:
+        tasks.start_soon(counted, telemetry, fill, queue, chunks)
+        telemetry.waits()
+        while (chunk := await queue.get()) is not None:
+            if chunk.error is not None:
+                raise chunk.error
+            telemetry.takes(chunk, iter(()))
+            await write_chunk(chunk, run, shards, encoder)
+            report(shards)
+            telemetry.waits()
+
+
+async def write_chunk(chunk: Chunk, run: Run, shards: ShardSet, encoder: Encoder) -> None:
+    """Writes one chunk."""
+    made = encoder.frames(chunk.elements)
+    blocks = made if isinstance(chunk.elements, Frames | Batches) else await anyio.to_thread.run_sync(list, made)
+    for frames in blocks:
+        await shards.write(frames)
+
+
+def notify(callback: Callable[[WriteProgress], object] | None, shards: ShardSet) -> None:
+    """Tells how far it is."""
+    if callback is not None:
+        callback(WriteProgress(shards.records, shards.bytes, len(shards.finished)))
+
+
+SHARD_BYTES: Final = 200_000_000
+"""How large shards become where nothing else is said."""
+
+
+def target_of(
+    pattern: str | os.PathLike[str],
+    options: TFRecordOptions | str | None,
+    num_shards: int | None,
+    max_shard_bytes: int | None,
+    max_shard_records: int | None,
+    overwrite: bool,
+    manifest: str | os.PathLike[str] | None,
+    filesystem: AbstractFileSystem | None,
+) -> ShardTarget:
+    """Where shards go; see `Dataset.write`."""
+    limits: list[Any] = [
+        integer("num_shards", num_shards, 1, none=True),
+        integer("max_shard_bytes", max_shard_bytes, 1, none=True),
+        integer("max_shard_records", max_shard_records, 1, none=True),
+    ]
+    url = located(os.fspath(pattern), filesystem)
+    if is_numbered(url) and limits == [None] * 3:
+        limits[1] = SHARD_BYTES
+    return ShardTarget(
+        url,
+        options if isinstance(options, TFRecordOptions) else TFRecordOptions(options),
+        flag("overwrite", overwrite),
+        None if manifest is None else located(os.fspath(manifest), filesystem),
+        *limits,
+    )
+
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ import anyio
 
 from streamrec import kernels
 from streamrec.errors import StreamrecError
+from streamrec.shards.opening import open_bytes
 from streamrec.shards.options import ReadOptions
-from streamrec.shards.reading.opening import open_bytes
 from streamrec.storage import ByteStream, ObjectInfo, Storage
 from streamrec.tfrecord import Frames, as_spans
 

@@ -17,7 +17,7 @@ import numpy as np
 from streamrec import kernels
 from streamrec.display import display_name
 from streamrec.errors import ManifestError
-from streamrec.shards.index.index import Index, Numbers, damaged, read_end, read_foot
+from streamrec.shards.index import Index, Numbers, damaged, read_end, read_foot
 from streamrec.storage import Storage
 from streamrec.storage.tasks import side_by_side
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, unpack

@@ -28,7 +28,7 @@ from operator import itemgetter
 from typing import Literal, get_args
 
 from streamrec.display import display_repr
-from streamrec.shards.manifests.manifest import ShardInfo
+from streamrec.shards.manifest import ShardInfo
 from streamrec.shards.options import Expected, Piece, ShardPlace
 
 __all__ = ["Even", "Portion", "ShardSize", "assign_bytes", "assign_records", "check_even", "even_count"]

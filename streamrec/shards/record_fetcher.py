@@ -15,10 +15,10 @@ import numpy as np
 
 from streamrec import kernels
 from streamrec.errors import CorruptRecordError, NotFoundError, ObjectChangedError
-from streamrec.shards.index.index import Numbers
-from streamrec.shards.index.reader import IndexReader, Places
-from streamrec.shards.manifests.manifest import ShardInfo
-from streamrec.shards.random_access.byte_runs import OFFSET_BITS, ByteRun, byte_runs, first_difference
+from streamrec.shards.index import Numbers
+from streamrec.shards.index_reader import IndexReader, Places
+from streamrec.shards.manifest import ShardInfo
+from streamrec.shards.range_runs import OFFSET_BITS, ByteRun, byte_runs, first_difference
 from streamrec.storage import ByteStream, Storages
 from streamrec.storage.tasks import side_by_side
 from streamrec.tfrecord import BUFFER_BITS, FOOTER_BYTES, HEADER_BYTES, Frames, Scattered, are_long, as_spans

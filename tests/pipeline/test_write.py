@@ -27,7 +27,7 @@ from streamrec import (
     VarLenFeature,
     WriteProgress,
 )
-from streamrec.shards.writing.layout import Contiguous, Dealt
+from streamrec.shards.shard_set import Contiguous, Dealt
 from tests.example.compare import assert_same_columns
 from tests.servers.real import Store
 

@@ -1,29 +1,175 @@
-"""write_index: the index of shards that are there already; by one process, or by many that each take a part."""
+"""The index of shards that are there already; by one process, or by many that each take a part of the shards.
+
+What the index holds of a shard is found in the way that costs least:
+
+- it is known from an index that is brought up to date, and the store says that the shard has the same size and version:
+  nothing is read;
+- there is an `.idx` file: that is read, and the header of the shard's last record;
+- it is on a disk of this machine: its headers are read;
+- else it is read once, whole.
+
+Shards come in any order from many tasks and are written in theirs.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
+import anyio
 from fsspec import AbstractFileSystem
 
-from streamrec import bridge
+from streamrec import bridge, kernels
 from streamrec.arguments import flag, integer
 from streamrec.errors import ManifestError, NotFoundError
-from streamrec.shards.index.assemble import Job, assemble, read_indexed_shard
-from streamrec.shards.index.index import Index
-from streamrec.shards.index.reader import open_index
-from streamrec.shards.index.survey import Survey
-from streamrec.shards.listing.listing import find_shards
-from streamrec.shards.listing.patterns import Filenames, listed
-from streamrec.shards.manifests.manifest import ShardInfo
-from streamrec.shards.manifests.places import portable
-from streamrec.storage import RetryPolicy, Storages, located
+from streamrec.shards.index import Index, IndexedShard, IndexEncoder, damaged
+from streamrec.shards.index_reader import open_index
+from streamrec.shards.listing import find_shards
+from streamrec.shards.manifest import ShardInfo
+from streamrec.shards.patterns import Filenames, listed
+from streamrec.shards.places import portable
+from streamrec.shards.scan import scan_file, scan_idx, scan_stream
+from streamrec.storage import RetryPolicy, Storage, Storages, Upload, local_path, located, protocol_of
+from streamrec.storage.tasks import side_by_side
+from streamrec.tfrecord import PackedLengths
 
-__all__ = ["join_index", "join_index_sync", "join_parts", "part_of", "write_index", "write_index_sync"]
+__all__ = [
+    "Job",
+    "Survey",
+    "assemble",
+    "join_index",
+    "join_index_sync",
+    "join_parts",
+    "part_of",
+    "read_indexed_shard",
+    "write_index",
+    "write_index_sync",
+]
+
+Job = Callable[[], Awaitable[IndexedShard]]
+"""Finds out what the index holds of one shard."""
+
+
+async def assemble(
+    storage: Storage, url: str, jobs: Sequence[Job], *, pattern: str | None, overwrite: bool, parallel: int
+) -> Index:
+    """Writes an index: nothing is visible under its name before all of it is there.
+
+    Args:
+        storage: Where it goes.
+        url: Its URL.
+        jobs: For each shard, in the order of the index, what finds it out. Up to `parallel` run at the same time.
+        pattern: The URL of the shards, with `{shard}` where their number goes; None for that of the first one.
+        overwrite: Whether what is there is replaced.
+        parallel: Jobs that run at the same time.
+
+    Raises:
+        StreamrecError: What a job raises, or the store.
+    """
+    async with await storage.upload(url, overwrite=overwrite) as upload:
+        writing = _InOrder(upload, IndexEncoder(url, pattern))
+        left = iter(enumerate(jobs))
+
+        async def work() -> None:
+            for number, job in left:
+                await writing.put(number, await job())
+
+        await side_by_side(*[work] * min(parallel, len(jobs)))
+        return await writing.finish()
+
+
+class _InOrder:
+    """Takes shards in any order, writes them in theirs."""
+
+    def __init__(self, upload: Upload, encoder: IndexEncoder) -> None:
+        self._upload = upload
+        self._encoder = encoder
+        self._waiting: dict[int, IndexedShard] = {}
+        self._next = 0
+        self._lock = anyio.Lock()
+
+    async def put(self, number: int, shard: IndexedShard) -> None:
+        self._waiting[number] = shard
+        async with self._lock:
+            while self._next in self._waiting:
+                await self._upload.write(self._encoder.add(self._waiting.pop(self._next)))
+                self._next += 1
+
+    async def finish(self) -> Index:
+        index, end = self._encoder.finish()
+        await self._upload.write(end)
+        return index
+
+
+async def read_indexed_shard(storage: Storage, index: Index, number: int) -> IndexedShard:
+    """What an index that is there already holds of one of its shards.
+
+    Raises:
+        ManifestError: The index is damaged.
+        StorageError: The store failed, and retrying did not help.
+    """
+    first, last = index.first_blocks[number : number + 2].tolist()
+    places = index.block_places[first : last + 1].tolist()
+    data = await storage.read_range(index.path, places[0], places[-1], index.version)
+    blocks, info = index.blocks[first:last], index.shards[number]
+    for start, end, crc in zip(places, places[1:], blocks["crc"].tolist(), strict=False):
+        if kernels.crc32c(data[start - places[0] : end - places[0]]) != crc:
+            raise damaged(index.path, f"the CRC32C of the lengths at byte {start:,} is wrong")
+    return IndexedShard(info, PackedLengths(data, blocks, info.records))
+
+
+class Survey:
+    """Finds out about shards, each in the way that costs least.
+
+    Args:
+        storages: Where they are.
+        old: What an index that is brought up to date says; None for none.
+        plain: Whether local files may be read without a filesystem.
+        on_shard: Called with each shard that is done.
+    """
+
+    def __init__(
+        self, storages: Storages, old: Index | None, plain: bool, on_shard: Callable[[ShardInfo], None] | None
+    ) -> None:
+        self._storages = storages
+        self._old = old
+        self._numbers = {} if old is None else {shard.path: number for number, shard in enumerate(old.shards)}
+        self._plain = plain
+        self._on_shard = on_shard
+
+    async def find_out(self, path: str, idx: str | None) -> IndexedShard:
+        """What the index holds of a shard."""
+        shard = await self._known(path) or await self._scan(path, idx)
+        if self._on_shard is not None:
+            self._on_shard(shard.info)
+        return shard
+
+    async def _known(self, path: str) -> IndexedShard | None:
+        """What the old index says, if the shard has the same size and version still."""
+        number = self._numbers.get(path)
+        if self._old is None or number is None:
+            return None
+        about = await (await self._storages.at(path)).stat(path)
+        if not is_same(self._old.shards[number], about.size, about.version):
+            return None
+        return await read_indexed_shard(await self._storages.at(self._old.path), self._old, number)
+
+    async def _scan(self, path: str, idx: str | None) -> IndexedShard:
+        storage = await self._storages.at(path)
+        if idx is not None:
+            return await scan_idx(storage, path, await self._storages.at(idx), idx)
+        if self._plain and protocol_of(path) in ("file", "local"):
+            return await scan_file(storage, path, local_path(path))
+        return await scan_stream(storage, path)
+
+
+def is_same(shard: ShardInfo, size: int | None, version: str | None) -> bool:
+    """Whether a shard is what it was; without a version nobody can say."""
+    return version is not None and (shard.bytes, shard.version) == (size, version)
+
 
 PARALLEL: Final = 16
 

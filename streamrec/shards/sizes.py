@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Final
 
 from streamrec.errors import ManifestError
-from streamrec.shards.listing.assignment import Portion, ShardSize, assign_bytes
-from streamrec.shards.manifests.manifest import ShardInfo
-from streamrec.shards.manifests.places import location_of
-from streamrec.shards.manifests.verify import read_manifest
+from streamrec.shards.assignment import Portion, ShardSize, assign_bytes
+from streamrec.shards.manifest import ShardInfo
+from streamrec.shards.manifest_files import read_manifest
 from streamrec.shards.options import Expected, rewrite_advice
+from streamrec.shards.places import location_of
 from streamrec.storage import ObjectInfo, Storages
 from streamrec.storage.tasks import side_by_side
 from streamrec.tfrecord import DETECT_BYTES, check_compression_type, detect_compression

@@ -16,17 +16,21 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import anyio
 from anyio.abc import TaskGroup
+from fsspec import AbstractFileSystem
 
+from streamrec import bridge
 from streamrec.display import logger
 from streamrec.errors import NotFoundError, PermissionDeniedError, UnsupportedOperationError
-from streamrec.shards.listing.assignment import Portion
-from streamrec.shards.listing.patterns import (
+from streamrec.shards.assignment import Portion
+from streamrec.shards.options import Expected
+from streamrec.shards.patterns import (
     Filenames,
     expand_braces,
     has_braces,
@@ -35,10 +39,9 @@ from streamrec.shards.listing.patterns import (
     is_web_glob,
     listed,
 )
-from streamrec.shards.options import Expected
-from streamrec.storage import Glob, ObjectInfo, Storages, split_chain
+from streamrec.storage import Glob, ObjectInfo, RetryPolicy, Storages, located, split_chain
 
-__all__ = ["Listing", "expand_name", "find_shards", "list_shards"]
+__all__ = ["Listing", "expand_name", "find_shards", "list_shards", "matching_files"]
 
 PARALLEL: Final = 8
 """Listings under way at the same time."""
@@ -258,3 +261,44 @@ async def matches(storages: Storages, name: str, patterns: bool, alone: bool) ->
         words = "%s: an object has this very name, so it alone is read; as a pattern it would match %d more"
         logger.log(logging.WARNING if alone else logging.DEBUG, words, name, left_out)
     return sorted(others or exact if patterns else exact or others, key=attrgetter("path"))
+
+
+def matching_files(
+    pattern: Filenames,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    filesystem: AbstractFileSystem | None = None,
+    retry: RetryPolicy | None = None,
+) -> list[str]:
+    """The names that patterns match, in their order, each one's sorted; none where nothing matches.
+
+    `tf.io.matching_files`, on any store, for files: directories are left out. `Dataset.list_files` gives the same names
+    as a Dataset, and each of them is read as it is, whatever characters it has.
+
+    Args:
+        pattern: A URL or path with a glob or braces, or a list of them. A name that is no glob is not looked up.
+        storage_options, filesystem, retry: As for `TFRecordDataset`.
+
+    Raises:
+        PermissionDeniedError: A directory that the pattern can match, or the bucket, must not be listed.
+        UnsupportedOperationError: It is a pattern for a web server, which cannot be listed.
+        StorageError: The store failed, and retrying did not help.
+
+    Example:
+        >>> import fsspec
+        >>> fsspec.filesystem("memory").pipe({"/names/a": b"", "/names/b": b""})
+        >>> matching_files("memory://names/*"), matching_files("memory://names/c*")
+        (['memory://names/a', 'memory://names/b'], [])
+    """
+    find = partial(_found, storage_options=storage_options, filesystem=filesystem, retry=retry or RetryPolicy())
+    return [path for name in listed(pattern) for path in bridge.run(find, located(name, filesystem))]
+
+
+async def _found(
+    name: str, storage_options: Mapping[str, Any] | None, filesystem: AbstractFileSystem | None, retry: RetryPolicy
+) -> list[str]:
+    async with Storages(storage_options, filesystem=filesystem, retry=retry) as storages:
+        try:
+            return await find_shards(storages, name, patterns=True)
+        except NotFoundError:
+            return []

@@ -31,12 +31,12 @@ from fsspec import AbstractFileSystem
 from streamrec.arguments import flag, integer
 from streamrec.display import display_name
 from streamrec.errors import ClosedError
-from streamrec.shards.index.encoder import IndexedShard, encode_index
-from streamrec.shards.listing.patterns import is_numbered, shard_path
-from streamrec.shards.manifests.manifest import Manifest, ShardInfo
-from streamrec.shards.manifests.places import portable
+from streamrec.shards.index import IndexedShard, encode_index
+from streamrec.shards.manifest import Manifest, ShardInfo
+from streamrec.shards.patterns import is_numbered, shard_path
+from streamrec.shards.places import portable
 from streamrec.shards.serial_calls import Serial
-from streamrec.shards.writing.shard_upload import BLOCK_BYTES, FRAME_BYTES, ShardUpload
+from streamrec.shards.shard_upload import BLOCK_BYTES, FRAME_BYTES, ShardUpload
 from streamrec.storage import Replacement, RetryPolicy, Storages, Upload, located
 from streamrec.tfrecord import (
     Deflater,

@@ -31,8 +31,8 @@ from typing import Any, Final
 
 from streamrec.display import display_repr
 from streamrec.errors import ManifestError
-from streamrec.shards.listing.patterns import NUMBER, is_numbered, number_pattern
-from streamrec.shards.manifests.places import absolute, check_places, location_of, portable, relative, text_of_name
+from streamrec.shards.patterns import NUMBER, is_numbered, number_pattern
+from streamrec.shards.places import absolute, check_places, location_of, portable, relative, text_of_name
 from streamrec.storage import Glob, split_chain
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, CompressionType, check_compression_type
 

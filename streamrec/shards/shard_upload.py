@@ -9,7 +9,7 @@ import anyio
 import numpy as np
 
 from streamrec import kernels
-from streamrec.shards.manifests.manifest import Marks, ShardInfo
+from streamrec.shards.manifest import Marks, ShardInfo
 from streamrec.storage import Upload
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, Deflater, LengthPacker, RecordBatch
 

@@ -1,1 +1,0 @@
-"""The index of a data set: where each record lies; its format, its writers, and its reader."""

@@ -1,1 +1,0 @@
-"""Which shards a name means, how large they are, and who reads which."""

@@ -1,1 +1,0 @@
-"""Manifests: what a data set consists of; written, counted later, and verified."""

@@ -1,1 +1,0 @@
-"""One shard, read: opened, whole or a piece of it, decompressed, framed."""

@@ -1,0 +1,237 @@
+"""The lengths of one shard's records: read whole, from its headers, or from an `.idx` file.
+
+Of a local shard, payloads are passed over. Where records are short, reading all bytes costs less than a call for each
+header: READ_BYTES are read at a time then.
+
+`.idx` and `.index` files are those that DALI's and vahidk's `tfrecord2idx` write: a line "offset size" a record, in the
+order of the shard. Offset and size count the frame: 16 bytes more than the payload.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import anyio
+import numpy as np
+
+from streamrec import kernels
+from streamrec.errors import (
+    CorruptRecordError,
+    ManifestError,
+    ObjectChangedError,
+    StorageError,
+    StreamrecError,
+    TruncatedShardError,
+)
+from streamrec.shards.index import IndexedShard
+from streamrec.shards.manifest import ShardInfo
+from streamrec.shards.manifest_files import ShardTally
+from streamrec.storage import ObjectInfo, Storage
+from streamrec.tfrecord import (
+    BLOCK_RECORDS,
+    DETECT_BYTES,
+    FOOTER_BYTES,
+    HEADER_BYTES,
+    MAX_RECORD_BYTES,
+    Framer,
+    LengthPacker,
+    PackedLengths,
+    as_spans,
+    detect_compression,
+    is_record_header,
+    unpack,
+)
+
+__all__ = ["lengths_of_file", "lengths_of_idx", "scan_file", "scan_idx", "scan_stream"]
+
+READ_BYTES: Final = 1 << 20
+
+LONG_BYTES: Final = 16 << 10
+"""Records that are longer than this on average are passed over one by one. A call costs as much as reading this."""
+
+
+def lengths_of_file(path: Path, url: str) -> PackedLengths:
+    """Goes through the headers of an uncompressed shard.
+
+    Args:
+        path: The file.
+        url: What it is called in errors.
+
+    Raises:
+        CorruptRecordError: A header is damaged.
+        TruncatedShardError: The file ends within a record.
+        OSError: It cannot be read.
+    """
+    packer = LengthPacker()
+    file = os.open(path, os.O_RDONLY)
+    try:
+        _go_through(file, os.fstat(file).st_size, packer, url)
+    finally:
+        os.close(file)
+    return packer.finish()
+
+
+def _go_through(file: int, size: int, packer: LengthPacker, url: str) -> None:
+    position = records = 0
+    alone: list[int] = []
+    while position < size:
+        skips = bool(records) and position > LONG_BYTES * records
+        data = os.pread(file, HEADER_BYTES if skips else READ_BYTES, position)
+        packed, end, code, wants = kernels.scan_frames(data, 0, False, MAX_RECORD_BYTES)
+        spans = as_spans(packed)
+        if len(spans):
+            packer.add(np.array(alone + (spans[:, 1] - spans[:, 0]).tolist(), np.int64))
+            alone = []
+        elif code == kernels.OK and wants > HEADER_BYTES and position + wants <= size:
+            alone.append(wants - (HEADER_BYTES + 4))
+            end = wants
+        else:
+            raise _damage(data, position, records, url, size)
+        position += end
+        records += max(len(spans), 1)
+        if len(alone) >= LONG_BYTES:
+            packer.add(np.array(alone, np.int64))
+            alone = []
+    packer.add(np.array(alone, np.int64))
+
+
+def _damage(data: bytes, position: int, record: int, url: str, size: int) -> CorruptRecordError | TruncatedShardError:
+    """What the framer says of bytes that hold no whole record."""
+    framer = Framer(verify=False, path=url, position=position, record=record, size=size)
+    try:
+        framer.feed(data)
+        framer.close()
+    except (CorruptRecordError, TruncatedShardError) as error:
+        return error
+    return TruncatedShardError("the shard ends within a record: it was cut off; write it again", url, position, record)
+
+
+def lengths_of_idx(data: bytes, path: str, shard: str, size: int) -> PackedLengths:
+    r"""The lengths of the records of a shard.
+
+    Args:
+        data: The file.
+        path: Its URL, for errors.
+        shard: The URL of its shard, for errors.
+        size: The size of the shard in bytes.
+
+    Raises:
+        ManifestError: It is no such file, or it is not that of this shard.
+
+    Examples:
+        >>> packed = lengths_of_idx(b"0 116\n116 117\n", "a.idx", "a", 233)
+        >>> packed.records, packed.end
+        (2, 233)
+    """
+    try:
+        rows = np.array(data.split(), np.int64).reshape(-1, 2)
+    except (ValueError, OverflowError) as error:
+        raise ManifestError(f"{path}: this is no file of tfrecord2idx: two numbers a line were wanted") from error
+    ends = np.concatenate([[0], np.cumsum(rows[:, 1])])
+    wrong = np.flatnonzero((rows[:, 0] != ends[:-1]) | (rows[:, 1] < HEADER_BYTES + FOOTER_BYTES) | (rows[:, 1] > size))
+    if len(wrong):
+        line = int(wrong[0])
+        raise ManifestError(
+            f"{path}, line {line + 1}: a frame at byte {rows[line, 0]:,} of {rows[line, 1]:,} bytes, where the one "
+            f"before ends at byte {ends[line]:,}: make this file again with tfrecord2idx, or index the shard itself"
+        )
+    if ends[-1] != size:
+        raise ManifestError(
+            f"{path}: it says that the last record ends at byte {ends[-1]:,}, and {shard} has {size:,} bytes: this is "
+            "the file of another shard, or the shard was written since; make it again, or index the shard itself"
+        )
+    packer = LengthPacker()
+    packer.add(rows[:, 1] - (HEADER_BYTES + FOOTER_BYTES))
+    return packer.finish()
+
+
+async def scan_stream(storage: Storage, path: str) -> IndexedShard:
+    """Reads a shard to its end: its records' lengths, and the CRC32C of all its bytes.
+
+    Raises:
+        CorruptRecordError, TruncatedShardError: It is damaged.
+        ManifestError: It is compressed.
+        StorageError: The store failed, and retrying did not help.
+    """
+    packer = LengthPacker()
+    stream = await storage.stream(path)
+    tally = ShardTally("", path, packer, stream.info.size)
+    try:
+        await tally.take_all(stream, ends_at_damage=True)
+        info = tally.info(stream.info.version)
+    except StreamrecError as error:
+        await _refuse_compressed(storage, path, error)
+        raise
+    finally:
+        with anyio.CancelScope(shield=True):
+            await stream.aclose()
+    return IndexedShard(info, packer.finish())
+
+
+async def scan_file(storage: Storage, path: str, local: Path) -> IndexedShard:
+    """Goes through the headers of a local shard.
+
+    Raises:
+        As `scan_stream`; ObjectChangedError: The file was written meanwhile.
+    """
+    before = await storage.stat(path)
+    try:
+        lengths = await anyio.to_thread.run_sync(partial(lengths_of_file, local, path))
+    except StreamrecError as error:
+        await _refuse_compressed(storage, path, error)
+        raise
+    except OSError as error:
+        raise StorageError(f"it cannot be read ({error})", path) from error
+    if await storage.stat(path) != before:
+        raise ObjectChangedError("this shard was written while it was indexed: index it again", path)
+    return _indexed(before, lengths)
+
+
+async def scan_idx(storage: Storage, path: str, idx_storage: Storage, idx: str) -> IndexedShard:
+    """Takes the lengths from a file of tfrecord2idx; of the shard itself its size and its last record's header.
+
+    Raises:
+        ManifestError: It is no such file, or it is not that of this shard.
+        StorageError: The store failed, and retrying did not help.
+    """
+    about = await idx_storage.stat(idx)
+    data = await idx_storage.read_range(idx, 0, about.size or 0, about.version)
+    info = await storage.stat(path)
+    lengths = await anyio.to_thread.run_sync(lengths_of_idx, data, idx, path, info.size or 0)
+    if lengths.records:
+        last = await anyio.to_thread.run_sync(_last_length, lengths)
+        start = lengths.end - last - HEADER_BYTES - 4
+        header = await storage.read_range(path, start, start + HEADER_BYTES, info.version)
+        if not is_record_header(header) or int.from_bytes(header[:8], "little") != last:
+            raise ManifestError(
+                f"{idx}: {path} has no record of {last:,} bytes at byte {start:,}: this is the file of another shard, "
+                "or the shard is compressed or was written since; make it again, or index the shard itself"
+            )
+    return _indexed(info, lengths)
+
+
+def _indexed(info: ObjectInfo, lengths: PackedLengths) -> IndexedShard:
+    return IndexedShard(ShardInfo(info.path, lengths.records, info.size or 0, None, version=info.version), lengths)
+
+
+def _last_length(lengths: PackedLengths) -> int:
+    """The last record's length."""
+    count = (lengths.records - 1) % BLOCK_RECORDS + 1
+    block = lengths.blocks[-1:]
+    size = (count * int(block["width"][0]) + 7) // 8
+    data = lengths.data[len(lengths.data) - size :]
+    return int(unpack([data], block, np.array([count]))[-1])
+
+
+async def _refuse_compressed(storage: Storage, path: str, error: StreamrecError) -> None:
+    """Where a shard's first bytes are damaged because they are compressed, says so."""
+    if isinstance(error, CorruptRecordError) and not error.offset:
+        kind = detect_compression(await storage.read_range(path, 0, DETECT_BYTES))
+        if kind:
+            raise ManifestError(
+                f"{path}: this shard is compressed ({kind}), and no record of it can be read from the middle, so it "
+                "has no index: write the data set anew without compression: streamrec reshard --compression none"
+            ) from error

@@ -1,1 +1,0 @@
-"""Shards, written: async and sync."""
