@@ -20,8 +20,8 @@ from typing import Any
 import grain
 
 from streamrec import Dataset, DatasetIterator, PositionMismatchError
+from streamrec.pipeline.engine.ranks import Rank, rank_here
 from streamrec.pipeline.loading import check_dealt
-from streamrec.pipeline.sources.shards.ranks import Rank, rank_here
 
 __all__ = ["IterDataset"]
 

@@ -24,8 +24,8 @@ import numpy.typing as npt
 
 from streamrec import Dataset, RaggedTensor, SparseTensor
 from streamrec.arguments import integer
+from streamrec.pipeline.engine.ranks import Rank, rank_here
 from streamrec.pipeline.loading import Epochs, converted
-from streamrec.pipeline.sources.shards.ranks import Rank, rank_here
 
 __all__ = ["Loader"]
 

@@ -233,7 +233,7 @@ UNUSED = [
     "streamrec.pipeline.sources.combine",
     "streamrec.pipeline.sources.global_shuffle.source",
     "streamrec.pipeline.sources.shuffle.shuffle",
-    "streamrec.pipeline.stages.map.parallel_map",
+    "streamrec.pipeline.sources.parallel_map.source",
     "streamrec.pipeline.stages.window",
     "streamrec.shards.index",
     "streamrec.shards.record_fetcher",

@@ -19,14 +19,13 @@ __getattr__, __dir__, __all__ = lazy_names(
             "AsyncDatasetIterator",
             "DatasetIterator",
         ),
-        "options": ("AUTOTUNE",),
-        "sources.shards.portions": ("read_portions",),
+        "engine.options": ("AUTOTUNE",),
         "sink": ("WriteProgress",),
         "telemetry.snapshots": (
             "ChainStats",
             "StageStats",
         ),
         "telemetry.stats": ("Stats",),
-        "tfrecord_dataset": ("TFRecordDataset",),
+        "tfrecord_dataset": ("TFRecordDataset", "read_portions"),
     },
 )

@@ -1,13 +1,12 @@
 from streamrec.pipeline.cardinality import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from streamrec.pipeline.dataset import Dataset
 from streamrec.pipeline.elements.specs import RaggedTensorSpec, SparseTensorSpec, TensorSpec
+from streamrec.pipeline.engine.options import AUTOTUNE
 from streamrec.pipeline.iterators import AsyncDatasetIterator, DatasetIterator
-from streamrec.pipeline.options import AUTOTUNE
 from streamrec.pipeline.sink import WriteProgress
-from streamrec.pipeline.sources.shards.portions import read_portions
 from streamrec.pipeline.telemetry.snapshots import ChainStats, StageStats
 from streamrec.pipeline.telemetry.stats import Stats
-from streamrec.pipeline.tfrecord_dataset import TFRecordDataset
+from streamrec.pipeline.tfrecord_dataset import TFRecordDataset, read_portions
 
 __all__ = [
     "AUTOTUNE",

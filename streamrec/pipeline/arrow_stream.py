@@ -13,9 +13,10 @@ from streamrec.example import ArrowBatch, FixedLenSequenceFeature, RaggedFeature
 from streamrec.example.arrow import names_of_text
 from streamrec.example.features import Feature
 from streamrec.kernels.arrow_buffers import load_pyarrow
-from streamrec.pipeline import stages
+from streamrec.pipeline import sources, stages
 from streamrec.pipeline.engine.description import Chain
-from streamrec.pipeline.stages.stage import Mapped, Offload, Step
+from streamrec.pipeline.engine.stage import Offload, Stage, Step
+from streamrec.pipeline.stages.calling import Mapped
 from streamrec.tfrecord import Frames
 
 __all__ = ["arrow_chain", "read_batches"]
@@ -25,7 +26,7 @@ RECORD: Final = "record"
 
 
 @dataclass(frozen=True)
-class ToArrow:
+class ToArrow(Stage):
     """Makes each element, a batch of records or columns, an ArrowBatch.
 
     Attributes:
@@ -59,7 +60,7 @@ def arrow_chain(chain: Chain, text: Iterable[str] = ()) -> Chain:
     Where its last stage parses, a FixedLenSequenceFeature is not padded: padding would be values that nobody wrote.
     """
     names = names_of_text(text)
-    parallel = chain.source if isinstance(chain.source, stages.ParallelMap) and not chain.stages else None
+    parallel = chain.source if isinstance(chain.source, sources.ParallelMap) and not chain.stages else None
     parse = parallel.function if parallel else chain.stages[-1] if chain.stages else None
     padded: dict[str, tuple[int, ...]] = {}
     if isinstance(parse, stages.Parse):

@@ -15,10 +15,11 @@ from streamrec import bridge
 from streamrec.pipeline import sources, stages
 from streamrec.pipeline.elements.nests import leaves
 from streamrec.pipeline.engine.description import Chain, Source
+from streamrec.pipeline.engine.ranks import Rank, rank_here, worker_here
 from streamrec.pipeline.engine.session import session
-from streamrec.pipeline.sources.shards.ranks import Rank, rank_here, worker_here
+from streamrec.pipeline.engine.stage import Stage
 from streamrec.pipeline.sources.shards.source import Shards
-from streamrec.pipeline.stages.stage import Map, Stage
+from streamrec.pipeline.stages.calling import Map
 
 __all__ = ["INFINITE_CARDINALITY", "UNKNOWN_CARDINALITY", "cardinality_of", "is_endless"]
 
@@ -93,7 +94,7 @@ def is_endless_source(source: Source) -> bool:
             return is_endless(source.choices) and several(map(is_endless, source.parts))
         case sources.Interleaved():
             return is_endless(source.outer)
-        case sources.Cache() | stages.ParallelMap() | sources.Prefetch() | sources.Shuffle():
+        case sources.Cache() | sources.ParallelMap() | sources.Prefetch() | sources.Shuffle():
             return is_endless(source.inner)
         case _:
             return False
@@ -111,7 +112,7 @@ def of_source(source: Source, rank: Rank | None) -> int:
             return INFINITE_CARDINALITY
         case sources.Repeat():
             return repeated(inner(source.inner), source.count)
-        case sources.Cache() | stages.ParallelMap() | sources.Prefetch() | sources.Shuffle():
+        case sources.Cache() | sources.ParallelMap() | sources.Prefetch() | sources.Shuffle():
             return inner(source.inner)
         case sources.Concatenate():
             return total(map(inner, source.parts))

@@ -20,17 +20,19 @@ from streamrec import arguments
 from streamrec.arguments import described, flag, function, integer, mapping
 from streamrec.pipeline import sources, stages, static_sources
 from streamrec.pipeline.arrow_stream import read_batches
+from streamrec.pipeline.elements.chunk import Traceable
 from streamrec.pipeline.elements.nests import leaves, map_nest
 from streamrec.pipeline.engine.description import Chain, Source
+from streamrec.pipeline.engine.options import AUTOTUNE, Options
+from streamrec.pipeline.engine.ranks import rank_of
+from streamrec.pipeline.engine.stage import Stage
 from streamrec.pipeline.iterators import DatasetIterator
-from streamrec.pipeline.options import AUTOTUNE, Options
 from streamrec.pipeline.runnable import Runnable
 from streamrec.pipeline.sources.global_shuffle.blocks import BLOCK_BYTES, WINDOW_BYTES, Quality
+from streamrec.pipeline.sources.parallel_map.calls import check_calls, is_async
 from streamrec.pipeline.sources.shards.interleave import Plan
-from streamrec.pipeline.sources.shards.ranks import rank_of
 from streamrec.pipeline.sources.shards.source import Shards
-from streamrec.pipeline.stages.map.calls import check_calls, is_async
-from streamrec.pipeline.stages.stage import Map, Stage
+from streamrec.pipeline.stages.calling import Map
 from streamrec.storage import RetryPolicy, check_source
 
 if TYPE_CHECKING:
@@ -334,7 +336,7 @@ class Dataset(Runnable[T]):
         size = integer("size", size, 1)
         shift = size if shift is None else integer("shift", shift, 1)
         drop = flag("drop_remainder", drop_remainder)
-        return self._then(stages.Window(size, shift, integer("stride", stride, 1), drop, Dataset))
+        return self._then(stages.Window(size, shift, integer("stride", stride, 1), drop, in_memory))
 
     def group_by_window(
         self,
@@ -367,7 +369,7 @@ class Dataset(Runnable[T]):
             if window_size_func is None
             else function("window_size_func", window_size_func)
         )
-        grouped = self._then(stages.GroupByWindow(function("key_func", key_func), size, Dataset))
+        grouped = self._then(stages.GroupByWindow(function("key_func", key_func), size, in_memory))
         return grouped.flat_map(function("reduce_func", reduce_func))
 
     def scan(self, initial_state: Any, scan_func: Callable[..., Any]) -> Dataset[Any]:
@@ -477,7 +479,7 @@ class Dataset(Runnable[T]):
         if num_parallel_calls is None and not is_async(arguments.function("function", function)):
             return self._then(Map(function))
         calls = 1 if num_parallel_calls is None else int(num_parallel_calls)
-        return self._of(stages.ParallelMap(self.chain, arguments.function("function", function), calls, deterministic))
+        return self._of(sources.ParallelMap(self.chain, arguments.function("function", function), calls, deterministic))
 
     def filter(self, predicate: Callable[..., Any]) -> Dataset[T]:
         """The elements for which `predicate` gives something true; it is called as by `map`."""
@@ -831,3 +833,8 @@ def _mixed(datasets: Sequence[Dataset[Any]], choices: Chain, stop_on_empty: bool
     """Elements of several datasets, as choices say."""
     chains = tuple(_chain_of("datasets", dataset) for dataset in datasets)
     return _joined(datasets, sources.Choose(chains, choices, flag("stop_on_empty_dataset", stop_on_empty)))
+
+
+def in_memory(column: Any, origin: Traceable) -> Dataset[Any]:
+    """A dataset of the rows of a column; `origin` says what these were made of."""
+    return Dataset(Chain(sources.Slices.holding(column, origin)))

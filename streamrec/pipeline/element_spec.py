@@ -16,8 +16,8 @@ from streamrec.pipeline.elements.columns import Columns
 from streamrec.pipeline.elements.nests import is_nest, leaves, map_nest
 from streamrec.pipeline.elements.specs import RaggedTensorSpec, SparseTensorSpec, TensorSpec
 from streamrec.pipeline.engine.description import Chain, Source
+from streamrec.pipeline.engine.stage import Stage
 from streamrec.pipeline.sources.shards.source import Shards
-from streamrec.pipeline.stages.stage import Stage
 from streamrec.tfrecord import Frames
 
 __all__ = ["element_spec_of"]
@@ -44,7 +44,7 @@ def of_source(source: Source) -> Any:
             return RECORD
         case sources.Slices():
             return of_rows(source.data)
-        case stages.ParallelMap(function=stages.Parse() as parse):
+        case sources.ParallelMap(function=stages.Parse() as parse):
             return behind(parse, element_spec_of(source.inner))
         case sources.Repeat() | sources.Cache() | sources.Prefetch() | sources.Shuffle():
             return element_spec_of(source.inner)

@@ -31,9 +31,9 @@ from streamrec.example import BytesColumn
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import as_array
 from streamrec.pipeline.elements.nests import map_nest
-from streamrec.pipeline.engine.iteration import Iteration, Run
 from streamrec.pipeline.engine.queue import ByteQueue, fill
 from streamrec.pipeline.engine.run import produce, started
+from streamrec.pipeline.iteration import Iteration, Run
 from streamrec.pipeline.telemetry.telemetry import Telemetry
 from streamrec.storage import collecting
 from streamrec.tfrecord import Frames

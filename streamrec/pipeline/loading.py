@@ -21,10 +21,10 @@ import numpy.typing as npt
 from streamrec.example import BytesColumn
 from streamrec.example.columns import check_column
 from streamrec.pipeline.dataset import Dataset
-from streamrec.pipeline.engine.iteration import check_state, start_of_next_epoch
+from streamrec.pipeline.engine.ranks import Rank, reader_here
+from streamrec.pipeline.engine.states import check_state, start_of_next_epoch
 from streamrec.pipeline.iterators import DatasetIterator
 from streamrec.pipeline.sources.shards.distribute import is_dealt
-from streamrec.pipeline.sources.shards.ranks import Rank, reader_here
 from streamrec.tfrecord import Frames
 
 __all__ = ["Epochs", "Lookahead", "check_dealt", "converted"]

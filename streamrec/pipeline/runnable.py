@@ -18,7 +18,9 @@ from streamrec.pipeline.cardinality import INFINITE_CARDINALITY, cardinality_of,
 from streamrec.pipeline.element_spec import element_spec_of
 from streamrec.pipeline.engine.description import Chain, derived
 from streamrec.pipeline.engine.epochs import Epochs
-from streamrec.pipeline.engine.iteration import Run, check_state, shared_seed
+from streamrec.pipeline.engine.options import Options
+from streamrec.pipeline.engine.states import check_state, shared_seed
+from streamrec.pipeline.iteration import Run
 from streamrec.pipeline.iterators import (
     AsyncDatasetIterator,
     DatasetIterator,
@@ -26,7 +28,6 @@ from streamrec.pipeline.iterators import (
     ThreadedAsyncIterator,
     in_this_loop,
 )
-from streamrec.pipeline.options import Options
 from streamrec.pipeline.telemetry.rendering import dataset_html
 from streamrec.shards import ShardInfo
 from streamrec.storage import RetryPolicy, Storages, check_source

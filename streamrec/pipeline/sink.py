@@ -25,9 +25,9 @@ from streamrec.example import BytesColumn
 from streamrec.pipeline.elements.chunk import Batches, Chunk, Elements
 from streamrec.pipeline.elements.columns import Columns
 from streamrec.pipeline.engine.background_tasks import background
-from streamrec.pipeline.engine.iteration import Run
 from streamrec.pipeline.engine.queue import ByteQueue, fill
 from streamrec.pipeline.engine.run import started
+from streamrec.pipeline.iteration import Run
 from streamrec.pipeline.iterators import counted
 from streamrec.shards import ShardInfo, ShardSet, ShardTarget
 from streamrec.shards.patterns import is_numbered

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fsspec import AbstractFileSystem
 
 from streamrec.arguments import flag, integer
+from streamrec.pipeline import sources
 from streamrec.pipeline.dataset import Dataset
 from streamrec.pipeline.engine.description import Chain
-from streamrec.pipeline.options import AUTOTUNE
+from streamrec.pipeline.engine.options import AUTOTUNE
 from streamrec.pipeline.sources.shards.interleave import Plan
 from streamrec.pipeline.sources.shards.source import Shards
-from streamrec.shards import Filenames, ReadOptions
+from streamrec.shards import Filenames, Portion, ReadOptions
 from streamrec.shards.patterns import listed
 from streamrec.storage import MAX_CONNECTIONS, RetryPolicy, check_source, located
 from streamrec.tfrecord import MAX_RECORD_BYTES, Loss
 
-__all__ = ["TFRecordDataset"]
+__all__ = ["TFRecordDataset", "read_portions"]
 
 
 def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes the import and nothing else
@@ -97,3 +99,16 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
         integer("max_connections", max_connections, 1),
     )
     return Dataset(Chain(shards))
+
+
+def read_portions(portions: Sequence[Portion], **reading: Any) -> Dataset[bytes]:
+    """The records of parts of shards, in order. No name is a pattern, and nothing is listed again.
+
+    Args:
+        portions: What is read. Each shard is compared with what its portion expects of it.
+        reading: How; see `TFRecordDataset`.
+    """
+    shards = TFRecordDataset((), **reading).chain.source
+    assert isinstance(shards, Shards)
+    names = tuple(dict.fromkeys(portion.path for portion in portions))
+    return Dataset(Chain(sources.Portions(replace(shards, filenames=names), tuple(portions))))

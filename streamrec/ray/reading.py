@@ -26,7 +26,7 @@ from streamrec.interchange.arrow import NullableParser
 from streamrec.pipeline.arrow_stream import arrow_chain
 from streamrec.pipeline.dataset import Dataset
 from streamrec.pipeline.engine.description import Chain
-from streamrec.pipeline.sources.shards.portions import Portions
+from streamrec.pipeline.sources.shards.distribute import Portions
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.pipeline.telemetry.stats import Stats
 from streamrec.ray.planning import Part, Survey, look, parts_of, understood

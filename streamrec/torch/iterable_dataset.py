@@ -23,10 +23,10 @@ import torch
 from torch.utils import data
 
 from streamrec import Dataset, DatasetIterator
-from streamrec.pipeline.engine.iteration import check_state
+from streamrec.pipeline.engine.ranks import Rank, rank_here, worker_here
+from streamrec.pipeline.engine.states import check_state
 from streamrec.pipeline.loading import check_dealt
 from streamrec.pipeline.sources.global_shuffle.job_state import job_state as job_state_of
-from streamrec.pipeline.sources.shards.ranks import Rank, rank_here, worker_here
 from streamrec.torch.tensors import to_tensors
 
 __all__ = ["IterableDataset", "job_state"]

@@ -15,8 +15,8 @@ import torch
 
 from streamrec import Dataset
 from streamrec.arguments import integer
+from streamrec.pipeline.engine.ranks import rank_here
 from streamrec.pipeline.loading import Epochs, converted
-from streamrec.pipeline.sources.shards.ranks import rank_here
 from streamrec.torch.staging import CudaStream, Moving, Staging
 from streamrec.torch.tensors import to_tensor, to_tensors
 

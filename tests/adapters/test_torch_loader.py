@@ -21,8 +21,8 @@ from streamrec import (
     encode_example,
     encode_records,
 )
+from streamrec.pipeline.engine.ranks import Rank, rank_here
 from streamrec.pipeline.loading import Epochs
-from streamrec.pipeline.sources.shards.ranks import Rank, rank_here
 
 torch = pytest.importorskip("torch")
 

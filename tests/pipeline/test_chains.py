@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streamrec.pipeline.engine.iteration import state_of
+from streamrec.pipeline.engine.states import state_of
 from tests.pipeline.chains import Made, chains, shards
 from tests.servers.resuming import plain
 

@@ -14,7 +14,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
 from streamrec import Dataset, PositionMismatchError, TFRecordDataset, encode_records
-from streamrec.pipeline.engine.iteration import FORMAT
+from streamrec.pipeline.engine.states import FORMAT
 
 STATES = Path(__file__).parent / "states"
 """States that this release saved, by the names of the pipelines; `write_states` writes them."""

@@ -10,8 +10,9 @@ What comes back is what went in: kinds, dtypes, shapes and order, save that arra
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from streamrec.pipeline.elements.ragged_rows import RaggedRows, ragged_rows
 from streamrec.pipeline.elements.sparse_rows import SparseRows
 from streamrec.tfrecord import Frames, Scattered
 
-__all__ = ["pack", "unpack"]
+__all__ = ["digest_of", "pack", "unpack"]
 
 Node = list[Any]
 
@@ -323,3 +324,31 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
     except TypeError:
         pass
     raise TypeError(f"an array of dtype {dtype} cannot be stored in a cache file: map it to numbers or strings")
+
+
+def digest_of(value: Any) -> str:
+    """A digest of values, in whatever they lie."""
+    digest = hashlib.blake2b(digest_size=16)
+    for piece in digested(value):
+        digest.update(b"%d:" % len(piece) + piece)
+    return digest.hexdigest()
+
+
+def digested(value: Any) -> Iterator[bytes]:
+    """Bytes that differ where values do."""
+    if isinstance(value, bytes):
+        yield value
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            yield repr(key).encode()
+            yield from digested(part)
+    elif isinstance(value, np.ndarray) and value.dtype.kind != "O":
+        yield f"{value.dtype.str}{value.shape}".encode()
+        yield value.tobytes()
+    elif isinstance(value, tuple | list | Frames | RaggedRows | SparseRows | np.ndarray):
+        kind = Frames if isinstance(value, Frames) else type(value)  # Frames of many buffers are Frames
+        yield f"{kind.__name__}{len(value)}".encode()
+        for part in value:
+            yield from digested(part)
+    else:
+        yield repr(value).encode()

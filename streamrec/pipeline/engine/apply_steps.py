@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.stages.stage import Step
+from streamrec.pipeline.engine.stage import Step
 
 __all__ = ["collect", "drain", "passed_on", "push", "strict"]
 

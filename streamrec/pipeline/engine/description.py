@@ -19,9 +19,9 @@ from typing import Any, Protocol
 from streamrec.pipeline.elements.chunk import Chunk, Position
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.queue import ByteQueue
+from streamrec.pipeline.engine.ranks import Rank
 from streamrec.pipeline.engine.session import Session
-from streamrec.pipeline.sources.shards.ranks import Rank
-from streamrec.pipeline.stages.stage import Stage, Step
+from streamrec.pipeline.engine.stage import Stage, Step
 
 __all__ = [
     "Chain",

@@ -14,8 +14,8 @@ from typing import Final, TypeVar
 
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.engine.apply_steps import collect
+from streamrec.pipeline.engine.stage import Halt, Offload, halting
 from streamrec.pipeline.engine.threads import Threads
-from streamrec.pipeline.stages.stage import Halt, Offload, halting
 
 __all__ = ["Offloader", "offloaded", "through"]
 

@@ -8,10 +8,15 @@ Rules:
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["words"]
+__all__ = ["RANDOM_BITS", "words"]
+
+RANDOM_BITS: Final = 32
+"""Random numbers of datasets are below 2**32, as tf.data's."""
 
 WORDS = 4
 """Words that one step of the generator's counter gives."""

@@ -32,12 +32,10 @@ from streamrec.errors import DataError
 from streamrec.pipeline.elements.chunk import Chunk, Position, Shifted
 from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.engine.apply_steps import drain, push, strict
-from streamrec.pipeline.engine.description import Chain, ChainCounter, RunContext, SourceCounter
+from streamrec.pipeline.engine.description import Chain, ChainCounter, ChunkCounter, RunContext, SourceCounter
 from streamrec.pipeline.engine.offload import Offloader
+from streamrec.pipeline.engine.options import Options
 from streamrec.pipeline.engine.session import session
-from streamrec.pipeline.options import Options
-from streamrec.pipeline.stages.batch import Batch
-from streamrec.pipeline.telemetry.meters import watched
 
 __all__ = ["Put", "produce", "started"]
 
@@ -134,8 +132,7 @@ def batching(chain: Chain, within: RunContext) -> tuple[int, int]:
     """`batch` and `begun` for a chain's source: of its own batches, or of those behind a chain of no stages."""
     if not chain.stages:
         return within.batch, within.begun
-    first = chain.stages[0]
-    return first.batch_size if isinstance(first, Batch) else 1, 0
+    return chain.stages[0].windows_of, 0
 
 
 async def skipping(source: AsyncGenerator[Chunk], skip: int) -> AsyncGenerator[Chunk]:
@@ -149,3 +146,23 @@ async def skipping(source: AsyncGenerator[Chunk], skip: int) -> AsyncGenerator[C
         else:
             yield Chunk(window(chunk.elements, skip, count), Shifted(chunk.positions, skip), chunk.nbytes)
             skip = 0
+
+
+async def watched(chunks: AsyncGenerator[Chunk], meter: ChunkCounter) -> AsyncGenerator[Chunk]:
+    """The same chunks; a meter is told when one is asked for, and when it comes."""
+    meter.begins()
+    asked = False
+    try:
+        async with aclosing(chunks):
+            meter.asked()
+            asked = True
+            async for chunk in chunks:
+                meter.gave(chunk)
+                asked = False
+                yield chunk
+                meter.asked()
+                asked = True
+    finally:
+        if asked:
+            meter.gave(None)
+        meter.ends()

@@ -17,9 +17,10 @@ __getattr__, __dir__, __all__ = lazy_names(
         "global_shuffle.source": ("GlobalShuffle",),
         "in_memory": ("Range", "Slices"),
         "list_files": ("Names",),
+        "parallel_map.source": ("ParallelMap",),
         "prefetch": ("Prefetch",),
         "repeat": ("Repeat",),
-        "shards.distribute": ("Distribute",),
+        "shards.distribute": ("Distribute", "Portions"),
         "shuffle.shuffle": ("Shuffle",),
     },
 )

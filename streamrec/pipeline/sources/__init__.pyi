@@ -10,9 +10,10 @@ from streamrec.pipeline.sources.generator import Generated
 from streamrec.pipeline.sources.global_shuffle.source import GlobalShuffle
 from streamrec.pipeline.sources.in_memory import Range, Slices
 from streamrec.pipeline.sources.list_files import Names
+from streamrec.pipeline.sources.parallel_map.source import ParallelMap
 from streamrec.pipeline.sources.prefetch import Prefetch
 from streamrec.pipeline.sources.repeat import Repeat
-from streamrec.pipeline.sources.shards.distribute import Distribute
+from streamrec.pipeline.sources.shards.distribute import Distribute, Portions
 from streamrec.pipeline.sources.shuffle.shuffle import Shuffle
 
 __all__ = [
@@ -27,6 +28,8 @@ __all__ = [
     "GlobalShuffle",
     "Interleaved",
     "Names",
+    "ParallelMap",
+    "Portions",
     "Prefetch",
     "Random",
     "Range",

@@ -12,15 +12,12 @@ import numpy as np
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import Columns
 from streamrec.pipeline.engine.description import RunContext
-from streamrec.pipeline.engine.random_streams import words
+from streamrec.pipeline.engine.random_streams import RANDOM_BITS, words
 from streamrec.pipeline.sources.in_memory import NumberedPositions
 
-__all__ = ["RANDOM_BITS", "Choices", "Counter", "Random", "weights_of"]
+__all__ = ["Choices", "Counter", "Random", "weights_of"]
 
 CHUNK_NUMBERS: Final = 1 << 14
-
-RANDOM_BITS: Final = 32
-"""Random numbers are below 2**32, as tf.data's."""
 
 
 @dataclass(frozen=True, slots=True)

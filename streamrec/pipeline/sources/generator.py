@@ -32,10 +32,10 @@ import anyio
 
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk, Position, weigh_one
+from streamrec.pipeline.elements.codec import digest_of
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import RunContext, name_of
 from streamrec.pipeline.sources.element_buffer import ElementBuffer, Made, in_own_thread
-from streamrec.pipeline.sources.in_memory import digest_of
 from streamrec.tfrecord import Frames
 
 __all__ = ["Generated"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ import anyio.lowlevel
 import numpy as np
 
 from streamrec.pipeline.elements.chunk import Chunk, Place, Position, Precursor, Traceable, weigh
+from streamrec.pipeline.elements.codec import digest_of
 from streamrec.pipeline.elements.columns import Columns, rows_of, window
 from streamrec.pipeline.elements.nests import leaves, map_nest
 from streamrec.pipeline.elements.ragged_rows import RaggedRows
@@ -20,7 +20,7 @@ from streamrec.pipeline.engine.description import RunContext
 from streamrec.pipeline.stages.batch import stack
 from streamrec.tfrecord import Frames
 
-__all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "NumberedPositions", "Range", "Slices", "digest_of"]
+__all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "NumberedPositions", "Range", "Slices"]
 
 CHUNK_ROWS = 1 << 14
 CHUNK_BYTES = 1 << 20
@@ -133,34 +133,6 @@ def frozen(column: Any) -> Any:
     if isinstance(copy, np.ndarray):
         copy.flags.writeable = False
     return copy
-
-
-def digest_of(value: Any) -> str:
-    """A digest of values, in whatever they lie."""
-    digest = hashlib.blake2b(digest_size=16)
-    for piece in pieces(value):
-        digest.update(b"%d:" % len(piece) + piece)
-    return digest.hexdigest()
-
-
-def pieces(value: Any) -> Iterator[bytes]:
-    """Bytes that differ where values do."""
-    if isinstance(value, bytes):
-        yield value
-    elif isinstance(value, dict):
-        for key, part in value.items():
-            yield repr(key).encode()
-            yield from pieces(part)
-    elif isinstance(value, np.ndarray) and value.dtype.kind != "O":
-        yield f"{value.dtype.str}{value.shape}".encode()
-        yield value.tobytes()
-    elif isinstance(value, tuple | list | Frames | RaggedRows | SparseRows | np.ndarray):
-        kind = Frames if isinstance(value, Frames) else type(value)  # Frames of many buffers are Frames
-        yield f"{kind.__name__}{len(value)}".encode()
-        for part in value:
-            yield from pieces(part)
-    else:
-        yield repr(value).encode()
 
 
 async def yielded(source: Range | Slices, state: Mapping[str, Any] | None) -> AsyncGenerator[Chunk]:

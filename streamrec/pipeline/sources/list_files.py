@@ -23,9 +23,9 @@ from streamrec.pipeline.elements.chunk import Chunk, Position
 from streamrec.pipeline.elements.columns import Columns, objects
 from streamrec.pipeline.engine.description import RunContext
 from streamrec.pipeline.engine.epochs import Memo
-from streamrec.pipeline.engine.file_names import told
 from streamrec.pipeline.engine.random_streams import words
 from streamrec.pipeline.engine.session import StoreOptions
+from streamrec.pipeline.engine.states import told
 from streamrec.shards import Filenames
 from streamrec.shards.patterns import listed
 from streamrec.storage import located

@@ -11,9 +11,9 @@ from streamrec.pipeline.elements.chunk import Chunk, Nested
 from streamrec.pipeline.engine.background_tasks import background
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import Chain, RunContext
+from streamrec.pipeline.engine.options import AUTOTUNE
 from streamrec.pipeline.engine.queue import fill
-from streamrec.pipeline.options import AUTOTUNE
-from streamrec.pipeline.stages.map.autotune import PrefetchDepth
+from streamrec.pipeline.sources.parallel_map.autotune import PrefetchDepth
 
 __all__ = ["Prefetch"]
 

@@ -1,4 +1,4 @@
-"""Stages: what happens to elements, as frozen descriptions and steps without I/O. `stage.py` has the rules."""
+"""Stages: what happens to elements, as frozen descriptions and steps without I/O. `engine/stage.py` has the rules."""
 
 from streamrec.lazy import lazy_names
 
@@ -9,7 +9,6 @@ __getattr__, __dir__, __all__ = lazy_names(
         "bucket": ("Bucket",),
         "conform": ("Conform",),
         "ignore_errors": ("IgnoreErrors",),
-        "map.parallel_map": ("ParallelMap",),
         "padding": ("Padding",),
         "parse": ("Parse",),
         "rebatch": ("CyclicBatch",),

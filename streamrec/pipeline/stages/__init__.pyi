@@ -2,7 +2,6 @@ from streamrec.pipeline.stages.batch import Batch, PaddedBatch, RaggedBatch
 from streamrec.pipeline.stages.bucket import Bucket
 from streamrec.pipeline.stages.conform import Conform
 from streamrec.pipeline.stages.ignore_errors import IgnoreErrors
-from streamrec.pipeline.stages.map.parallel_map import ParallelMap
 from streamrec.pipeline.stages.padding import Padding
 from streamrec.pipeline.stages.parse import Parse
 from streamrec.pipeline.stages.rebatch import CyclicBatch
@@ -24,7 +23,6 @@ __all__ = [
     "IgnoreErrors",
     "PaddedBatch",
     "Padding",
-    "ParallelMap",
     "Parse",
     "RaggedBatch",
     "Resample",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +27,8 @@ from streamrec.pipeline.elements.columns import Columns, as_array, compacted, jo
 from streamrec.pipeline.elements.nests import map_nest, map_nests
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, stacked_ragged
 from streamrec.pipeline.elements.sparse_rows import SparseRows, stacked_sparse
+from streamrec.pipeline.engine.stage import Stage, Step
 from streamrec.pipeline.stages.padding import Padding, ragged
-from streamrec.pipeline.stages.stage import Offload, Step
 from streamrec.tfrecord import Frames, Joining
 
 __all__ = ["Batch", "PaddedBatch", "RaggedBatch", "batched", "check_size", "made", "stack"]
@@ -41,28 +41,30 @@ def check_size(size: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Stage):
     """Joins `batch_size` elements in one: records to Frames, arrays (in dicts and tuples too) by stacking."""
 
     batch_size: int
     drop_remainder: bool = False
-    offload: ClassVar[Offload] = Offload.NEVER
 
     def __post_init__(self) -> None:
         check_size(self.batch_size)
+
+    @property
+    def windows_of(self) -> int:
+        return self.batch_size
 
     def start(self, key: str, state: int | None) -> Step:
         return _Batching(self.batch_size, self.drop_remainder, batched)
 
 
 @dataclass(frozen=True, slots=True)
-class PaddedBatch:
+class PaddedBatch(Stage):
     """Joins elements whose arrays differ in length: each is padded to the longest, or to a given shape."""
 
     batch_size: int
     padding: Padding = Padding()
     drop_remainder: bool = False
-    offload: ClassVar[Offload] = Offload.NEVER
 
     def __post_init__(self) -> None:
         check_size(self.batch_size)
@@ -72,12 +74,11 @@ class PaddedBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class RaggedBatch:
+class RaggedBatch(Stage):
     """Joins elements whose arrays differ in length, to ragged tensors."""
 
     batch_size: int
     drop_remainder: bool = False
-    offload: ClassVar[Offload] = Offload.NEVER
 
     def __post_init__(self) -> None:
         check_size(self.batch_size)

@@ -21,7 +21,9 @@ from streamrec.pipeline.elements.chunk import Chunk, Elements, Positions, Shifte
 from streamrec.pipeline.elements.columns import as_array, joined, select, window
 from streamrec.pipeline.elements.nests import is_nest
 from streamrec.pipeline.engine.description import name_of
+from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.stages.batch import batched, check_size, made
+from streamrec.pipeline.stages.calling import Calls
 from streamrec.pipeline.stages.deferred_positions import (
     NONE,
     CompletedPositions,
@@ -31,7 +33,6 @@ from streamrec.pipeline.stages.deferred_positions import (
     WaitedElements,
 )
 from streamrec.pipeline.stages.padding import Padding
-from streamrec.pipeline.stages.stage import Calls, Offload, Step
 from streamrec.tfrecord import Frames
 
 __all__ = ["Bucket", "Grouping", "Groups"]
@@ -41,7 +42,7 @@ GONE = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
+class Bucket(Stage):
     """Joins elements of about one length; see `Dataset.bucket_by_sequence_length`. Without padding, as `batch` does."""
 
     length_of: Callable[..., Any]

@@ -9,14 +9,15 @@ import numpy as np
 
 from streamrec.pipeline.elements.chunk import Chunk, Shifted, StageState
 from streamrec.pipeline.elements.specs import TensorSpec, conformed
-from streamrec.pipeline.stages.stage import Calling, Offload, Step, failure_of
+from streamrec.pipeline.engine.stage import Offload, Stage, Step
+from streamrec.pipeline.stages.calling import Calling, failure_of
 from streamrec.tfrecord import Frames
 
 __all__ = ["Conform"]
 
 
 @dataclass(frozen=True, slots=True)
-class Conform:
+class Conform(Stage):
     """Elements as a nest of specs says."""
 
     signature: Any

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.stages.stage import Offload, Step
+from streamrec.pipeline.engine.stage import Stage, Step
 
 __all__ = ["IgnoreErrors"]
 
@@ -15,7 +14,7 @@ logger = logging.getLogger("streamrec")
 
 
 @dataclass(frozen=True, slots=True)
-class IgnoreErrors:
+class IgnoreErrors(Stage):
     """Leaves out elements that failed in stages before it; the run's statistics count them.
 
     Args:
@@ -23,7 +22,6 @@ class IgnoreErrors:
     """
 
     log_warning: bool = field(default=False, repr=False)
-    offload: ClassVar[Offload] = Offload.NEVER
 
     def start(self, key: str, state: None) -> Step:
         return _Ignoring(self.log_warning)

@@ -13,18 +13,20 @@ from typing import Any, ClassVar
 from streamrec.example.columns import Column
 from streamrec.example.features import Feature
 from streamrec.example.parsing.parse import ExampleParser
-from streamrec.pipeline.stages.stage import Mapped, Offload, Step
+from streamrec.pipeline.engine.stage import Offload, Stage, Step
+from streamrec.pipeline.stages.calling import Mapped
 
 __all__ = ["Parse"]
 
 
 @dataclass(frozen=True)
-class Parse:
+class Parse(Stage):
     """Parses each element, a batch of serialized Example messages, into columns."""
 
     features: Mapping[str, Feature]
     string_columns: bool = False
     offload: ClassVar[Offload] = Offload.LONG
+    one_to_one: ClassVar[bool] = True
 
     def start(self, key: str, state: int | None) -> Step:
         return Mapped(self)

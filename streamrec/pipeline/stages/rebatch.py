@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from streamrec.pipeline.elements.chunk import Chunk, Position, Positions, Precursor, StageState, with_state
 from streamrec.pipeline.elements.columns import compacted, joined, window
+from streamrec.pipeline.engine.stage import Stage, Step
 from streamrec.pipeline.stages.batch import batched, check_size
-from streamrec.pipeline.stages.stage import Offload, Step
 from streamrec.tfrecord import Frames
 
 __all__ = ["CyclicBatch"]
 
 
 @dataclass(frozen=True, slots=True)
-class CyclicBatch:
+class CyclicBatch(Stage):
     """Joins elements to batches of these sizes, again and again."""
 
     batch_sizes: tuple[int, ...]
     drop_remainder: bool = False
-    offload: ClassVar[Offload] = Offload.NEVER
 
     def __post_init__(self) -> None:
         if not self.batch_sizes:

@@ -16,9 +16,10 @@ import numpy.typing as npt
 from streamrec.arguments import number
 from streamrec.pipeline.elements.chunk import Chunk, Position, Positions, Precursor, Shifted, with_state
 from streamrec.pipeline.engine.description import name_of
-from streamrec.pipeline.sources.endless import RANDOM_BITS
+from streamrec.pipeline.engine.random_streams import RANDOM_BITS
+from streamrec.pipeline.engine.stage import Offload, Stage, Step
+from streamrec.pipeline.stages.calling import Calling, called
 from streamrec.pipeline.stages.select import picked
-from streamrec.pipeline.stages.stage import Calling, Offload, Step, called
 
 __all__ = ["Resample", "distribution"]
 
@@ -42,7 +43,7 @@ def distribution(name: str, shares: Any) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Resample:
+class Resample(Stage):
     """Of pairs of a random number below 2**32 and an element, those that are kept, as pairs of a class and an element.
 
     Args:

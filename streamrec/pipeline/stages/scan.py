@@ -14,16 +14,16 @@ from typing import Any, ClassVar
 
 from streamrec.arguments import described
 from streamrec.pipeline.elements.chunk import Chunk, Position, Positions, Precursor, Shifted, with_state
-from streamrec.pipeline.elements.codec import pack, unpack
+from streamrec.pipeline.elements.codec import digest_of, pack, unpack
 from streamrec.pipeline.engine.description import name_of
-from streamrec.pipeline.sources.in_memory import digest_of
-from streamrec.pipeline.stages.stage import Calling, Offload, Step
+from streamrec.pipeline.engine.stage import Offload, Stage, Step
+from streamrec.pipeline.stages.calling import Calling
 
 __all__ = ["Scan"]
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(Stage):
     """What `scan_func(state, element)` gives beside the next state; see `Dataset.scan`."""
 
     scan_func: Callable[..., Any]

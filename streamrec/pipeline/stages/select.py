@@ -14,18 +14,19 @@ import numpy.typing as npt
 
 from streamrec.pipeline.elements.chunk import Chunk, Picked, Positions, StageState
 from streamrec.pipeline.elements.columns import Columns, compacted, select, window
-from streamrec.pipeline.sources.shards.ranks import warn_once
-from streamrec.pipeline.stages.stage import Calling, Offload, Step, failure_of
+from streamrec.pipeline.engine.ranks import warn_once
+from streamrec.pipeline.engine.stage import Offload, Stage, Step
+from streamrec.pipeline.stages.calling import Calling, failure_of
 
 __all__ = ["Enumerate", "Filter", "Shard", "Skip", "Take", "TakeWhile"]
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
+class Take(Stage):
     """The first `count` elements; all of them where `count` is -1, as in tf.data."""
 
     count: int
-    offload: ClassVar[Offload] = Offload.NEVER
+    picks: ClassVar[bool] = True
 
     def start(self, key: str, state: int | None) -> Step:
         return _Taking(self.count, key, state or 0)
@@ -59,11 +60,11 @@ class _Taking:
 
 
 @dataclass(frozen=True, slots=True)
-class Skip:
+class Skip(Stage):
     """All but the first `count` elements; none where `count` is -1, as in tf.data."""
 
     count: int
-    offload: ClassVar[Offload] = Offload.NEVER
+    picks: ClassVar[bool] = True
 
     def start(self, key: str, state: int | None) -> Step:
         return _Skipping(self.count, key, state or 0)
@@ -96,12 +97,12 @@ class _Skipping:
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class Shard(Stage):
     """Every element whose number, modulo `num_shards`, is `index`."""
 
     num_shards: int
     index: int
-    offload: ClassVar[Offload] = Offload.NEVER
+    picks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.num_shards < 1:
@@ -143,11 +144,10 @@ class _Sharding:
 
 
 @dataclass(frozen=True, slots=True)
-class Enumerate:
+class Enumerate(Stage):
     """Pairs each element with its number, an int64, from `first` on."""
 
     first: int = 0
-    offload: ClassVar[Offload] = Offload.NEVER
 
     def start(self, key: str, state: int | None) -> Step:
         return _Enumerating(self.first, key, state or 0)
@@ -178,11 +178,12 @@ class _Enumerating:
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class Filter(Stage):
     """The elements for which a function gives something true."""
 
     function: Callable[..., Any]
     offload: ClassVar[Offload] = Offload.ALWAYS
+    picks: ClassVar[bool] = True
 
     def start(self, key: str, state: int | None) -> Step:
         return _Filtering(self.function)
@@ -198,11 +199,12 @@ class _Filtering(Calling):
 
 
 @dataclass(frozen=True, slots=True)
-class TakeWhile:
+class TakeWhile(Stage):
     """The elements before the first for which a function gives something false."""
 
     function: Callable[..., Any]
     offload: ClassVar[Offload] = Offload.ALWAYS
+    picks: ClassVar[bool] = True
 
     def start(self, key: str, state: int | None) -> Step:
         return _TakingWhile(self.function)

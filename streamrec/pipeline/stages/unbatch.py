@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from streamrec.pipeline.elements.chunk import Batches, Chunk, Position, Positions, Precursor, with_state
 from streamrec.pipeline.elements.columns import rows_of, window
-from streamrec.pipeline.stages.stage import Offload, Step
+from streamrec.pipeline.engine.stage import Stage, Step
 
 __all__ = ["Unbatch"]
 
 
 @dataclass(frozen=True, slots=True)
-class Unbatch:
+class Unbatch(Stage):
     """Splits each element into its rows: the records of Frames, the rows of arrays (in dicts and tuples too)."""
-
-    offload: ClassVar[Offload] = Offload.NEVER
 
     def start(self, key: str, state: int | None) -> Step:
         return _Unbatching(key, state or 0)

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.pipeline.elements.chunk import Chunk, Position, Positions, Precursor, with_state
+from streamrec.pipeline.elements.codec import digest_of
 from streamrec.pipeline.elements.columns import Columns
-from streamrec.pipeline.sources.in_memory import digest_of
+from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.stages.select import picked
-from streamrec.pipeline.stages.stage import Offload, Step
 
 __all__ = ["Unique"]
 
@@ -26,7 +26,7 @@ DIGEST_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Unique:
+class Unique(Stage):
     """Each element once."""
 
     offload: ClassVar[Offload] = Offload.LONG

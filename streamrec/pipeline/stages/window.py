@@ -22,20 +22,20 @@ import numpy as np
 from streamrec.pipeline.elements.chunk import Chunk, Position, Precursor, Traceable, weigh, with_state
 from streamrec.pipeline.elements.columns import Columns, compacted, joined, select, window
 from streamrec.pipeline.elements.nests import is_nest, map_nest, map_nests
-from streamrec.pipeline.engine.description import Chain, name_of
-from streamrec.pipeline.sources.in_memory import Slices
+from streamrec.pipeline.engine.description import name_of
+from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.stages.bucket import Grouping
 from streamrec.pipeline.stages.deferred_positions import Ordinals, Origins, WaitedElements
-from streamrec.pipeline.stages.stage import Offload, Step
 from streamrec.tfrecord import Frames
 
 __all__ = ["GroupByWindow", "Window"]
 
-MakeDataset = Callable[[Chain], Any]
+MakeDataset = Callable[[Any, Traceable], Any]
+"""Makes a dataset in memory of columns, which know what they were made of."""
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class Window(Stage):
     """Datasets of `size` elements; see `Dataset.window`."""
 
     size: int
@@ -154,11 +154,11 @@ def stage_window(elements: Any, dataset_of: MakeDataset, origin: Traceable) -> t
         nest = map_nests(lambda values: values, list(elements))
     else:
         nest = elements
-    return map_nest(lambda column: dataset_of(Chain(Slices.holding(column, origin))), nest), weigh(elements)
+    return map_nest(lambda column: dataset_of(column, origin), nest), weigh(elements)
 
 
 @dataclass(frozen=True, slots=True)
-class GroupByWindow:
+class GroupByWindow(Stage):
     """Pairs of a key and the dataset of so many elements of that key; see `Dataset.group_by_window`."""
 
     key_func: Callable[..., Any]
@@ -208,4 +208,4 @@ class KeyedGroups:
     def batch(self, group: int, elements: Any, origin: Traceable) -> Any:
         """A key, and the dataset of its elements."""
         data = elements.nest if isinstance(elements, Columns) else elements
-        return np.int64(self._keys[group]), self._dataset_of(Chain(Slices.holding(data, origin)))
+        return np.int64(self._keys[group]), self._dataset_of(data, origin)

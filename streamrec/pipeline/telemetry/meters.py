@@ -11,15 +11,14 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Iterator
-from contextlib import aclosing
+from collections.abc import Iterable, Iterator
 from time import perf_counter, thread_time
 from weakref import WeakSet
 
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.engine.description import Chain, ChunkCounter, Source
+from streamrec.pipeline.engine.description import Chain, Source
 from streamrec.pipeline.engine.queue import ByteQueue
-from streamrec.pipeline.stages.stage import Step
+from streamrec.pipeline.engine.stage import Step
 from streamrec.pipeline.telemetry.clocks import BUSY, IDLE, OUTSIDE, WAITING, Lock, StateClock, Throughput
 from streamrec.pipeline.telemetry.error_locations import FailedElement
 from streamrec.pipeline.telemetry.snapshots import ChainStats, StageStats
@@ -27,7 +26,7 @@ from streamrec.pipeline.telemetry.stage_meters import CountedStep, StageMeter
 from streamrec.pipeline.telemetry.stage_names import held_chains, own_line, title
 from streamrec.pipeline.telemetry.trace import Trace
 
-__all__ = ["ChainMeter", "SourceMeter", "watched"]
+__all__ = ["ChainMeter", "SourceMeter"]
 
 
 class SourceMeter:
@@ -192,23 +191,3 @@ class ChainMeter:
             rows.insert(0, stage.stats(busy, max(0.0, whole - behind - busy), behind))
             behind += busy
         return ChainStats((self.source.stats(now), *rows), asked)
-
-
-async def watched(chunks: AsyncGenerator[Chunk], meter: ChunkCounter) -> AsyncGenerator[Chunk]:
-    """The same chunks; a meter is told when one is asked for, and when it comes."""
-    meter.begins()
-    asked = False
-    try:
-        async with aclosing(chunks):
-            meter.asked()
-            asked = True
-            async for chunk in chunks:
-                meter.gave(chunk)
-                asked = False
-                yield chunk
-                meter.asked()
-                asked = True
-    finally:
-        if asked:
-            meter.gave(None)
-        meter.ends()

@@ -8,7 +8,7 @@ from time import perf_counter
 
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.engine.apply_steps import passed_on
-from streamrec.pipeline.stages.stage import Halt, Stage, Step, halting
+from streamrec.pipeline.engine.stage import Halt, Stage, Step, halting
 from streamrec.pipeline.telemetry.clocks import BETWEEN, BUSY, Lock, StateClock, Throughput
 from streamrec.pipeline.telemetry.error_locations import FailedElement
 from streamrec.pipeline.telemetry.snapshots import StageStats

@@ -33,7 +33,7 @@ def title(what: object) -> str:
 
     >>> from streamrec.pipeline.stages.padding import Padding
     >>> from streamrec.pipeline.stages.batch import PaddedBatch
-    >>> from streamrec.pipeline.stages.stage import Map
+    >>> from streamrec.pipeline.stages.calling import Map
     >>> title(PaddedBatch(3, Padding())), title(Map(len))
     ('padded_batch', 'map: your function len')
     """

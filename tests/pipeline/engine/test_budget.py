@@ -22,7 +22,7 @@ from streamrec.pipeline.engine.budget import (
     machine_memory,
 )
 from streamrec.pipeline.engine.description import Chain, RunContext
-from streamrec.pipeline.options import Options
+from streamrec.pipeline.engine.options import Options
 from streamrec.pipeline.sources.in_memory import NumberedPositions
 from tests.effort import draws
 

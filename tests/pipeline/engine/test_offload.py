@@ -8,8 +8,8 @@ import pytest
 
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.engine.offload import HOP_SECONDS, Offloader
+from streamrec.pipeline.engine.stage import Offload
 from streamrec.pipeline.engine.threads import Threads
-from streamrec.pipeline.stages.stage import Offload
 
 NBYTES = 1000
 

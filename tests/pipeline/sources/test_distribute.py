@@ -26,7 +26,7 @@ from streamrec import (
     write_index_sync,
     write_manifest_sync,
 )
-from streamrec.pipeline.sources.shards.ranks import Rank, Reader, rank_here, reader_here
+from streamrec.pipeline.engine.ranks import Rank, Reader, rank_here, reader_here
 from tests.effort import draws
 from tests.pipeline.distributed_shards import all_records, folder_of, of, record
 from tests.servers.real import Store

@@ -19,7 +19,7 @@ from streamrec import (
     TFRecordWriter,
     encode_records,
 )
-from streamrec.pipeline.engine.iteration import digest_of
+from streamrec.pipeline.engine.states import digest_of
 from streamrec.pipeline.sources.shuffle.buffer import HeldElements
 from streamrec.shards import byte_runs
 from tests.servers.real import Store

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamrec.pipeline.stages.map.autotune import (
+from streamrec.pipeline.sources.parallel_map.autotune import (
     FIRST_DEPTH,
     MOST_GRAIN,
     RUN_SECONDS,

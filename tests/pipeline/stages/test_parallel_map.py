@@ -17,9 +17,9 @@ import pytest
 import trio
 
 from streamrec import AUTOTUNE, ClosedError, Dataset, Frames, TFRecordDataset, encode_records
-from streamrec.pipeline.stages.map.autotune import CallCount, TaskSize
-from streamrec.pipeline.stages.map.calls import results_until
-from streamrec.pipeline.stages.stage import Halt
+from streamrec.pipeline.engine.stage import Halt
+from streamrec.pipeline.sources.parallel_map.autotune import CallCount, TaskSize
+from streamrec.pipeline.sources.parallel_map.calls import results_until
 from tests.pipeline.stages.squares import square, square_soon
 
 CALLS = [1, 2, 7, AUTOTUNE]
@@ -126,7 +126,7 @@ class Rising(CallCount):
 
 def test_there_are_as_many_calls_as_the_crew_says(monkeypatch: pytest.MonkeyPatch) -> None:
     call_count = Rising()
-    monkeypatch.setattr("streamrec.pipeline.stages.map.parallel_map.crew_for", lambda calls, awaits: call_count)
+    monkeypatch.setattr("streamrec.pipeline.sources.parallel_map.source.crew_for", lambda calls, awaits: call_count)
     running, at_once = 0, []
 
     async def count(number: Any) -> int:
@@ -317,7 +317,7 @@ def test_a_run_of_elements_that_halts_gives_what_it_has() -> None:
 
 async def test_a_run_of_elements_that_takes_long_is_halted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call lasts longer than a run may, so each run is of one element."""
-    monkeypatch.setattr("streamrec.pipeline.stages.map.calls.CUT_SECONDS", 0)
+    monkeypatch.setattr("streamrec.pipeline.sources.parallel_map.calls.CUT_SECONDS", 0)
     loop, counts = asyncio.get_running_loop(), []
     monkeypatch.setattr(TaskSize, "ran", lambda self, count, seconds, nbytes: counts.append(count))
 

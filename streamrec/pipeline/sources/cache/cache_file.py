@@ -33,9 +33,9 @@ from streamrec.pipeline.elements.chunk import Chunk, Elements
 from streamrec.pipeline.elements.codec import pack, unpack
 from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.engine.description import Chain, RunContext
+from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.sources.shards.interleave import Plan
 from streamrec.pipeline.sources.shards.source import Shards
-from streamrec.pipeline.stages.stage import Offload, Step
 from streamrec.pipeline.stages.unbatch import RowPositions as Rows
 from streamrec.shards import ReadOptions, ShardReader, ShardWriter
 from streamrec.shards.patterns import has_braces, is_numbered
@@ -266,7 +266,7 @@ def check_head(head: bytes, path: str, lines: Sequence[str] | None) -> None:
 
 @display_repr
 @dataclass(frozen=True, slots=True)
-class Unpack:
+class Unpack(Stage):
     """The elements of a cache, out of its records."""
 
     path: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from streamrec.pipeline.engine.iteration import check_state, digest_of
+from streamrec.pipeline.engine.states import check_state, digest_of
 
 __all__ = ["job_state"]
 

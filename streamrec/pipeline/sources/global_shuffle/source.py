@@ -25,6 +25,7 @@ from streamrec.pipeline.elements.chunk import Batches, Chunk, Position, RecordPl
 from streamrec.pipeline.engine.background_tasks import background
 from streamrec.pipeline.engine.description import RunContext, derived
 from streamrec.pipeline.engine.epochs import SEED_BITS, Memo
+from streamrec.pipeline.engine.ranks import Rank, Reader, rank_here, warn_once, warn_uneven, worker_here
 from streamrec.pipeline.engine.session import Session
 from streamrec.pipeline.sources.global_shuffle.blocks import BLOCK_BYTES, WINDOW_BYTES, Quality, blocks_of
 from streamrec.pipeline.sources.global_shuffle.opening import IndexedRecords, index_of, opened
@@ -32,7 +33,6 @@ from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, ExactOrd
 from streamrec.pipeline.sources.global_shuffle.permutation import Numbers
 from streamrec.pipeline.sources.global_shuffle.reading import BlockReading, ExactReading, Reading
 from streamrec.pipeline.sources.global_shuffle.steps import Steps
-from streamrec.pipeline.sources.shards.ranks import Rank, Reader, rank_here, warn_once, warn_uneven, worker_here
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.shards import Even, check_even
 

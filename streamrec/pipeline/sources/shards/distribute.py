@@ -24,9 +24,9 @@ from streamrec.pipeline.elements.chunk import Chunk, Position
 from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.engine.description import Chain, RunContext
 from streamrec.pipeline.engine.epochs import Memo
+from streamrec.pipeline.engine.ranks import Rank, Reader, reader_here, warn_once, warn_uneven
 from streamrec.pipeline.engine.session import OpenSource, Session
 from streamrec.pipeline.sources.shards.positions import SharePositions
-from streamrec.pipeline.sources.shards.ranks import Rank, Reader, reader_here, warn_once, warn_uneven
 from streamrec.pipeline.sources.shards.source import Shards, read
 from streamrec.shards import (
     Even,
@@ -43,7 +43,7 @@ from streamrec.shards import (
 )
 from streamrec.storage import ObjectInfo
 
-__all__ = ["Distribute", "is_dealt", "readers_lines"]
+__all__ = ["Distribute", "Portions", "is_dealt", "readers_lines"]
 
 REMEDY: Final = (
     "In distributed training the other ranks wait for one that has fewer batches. Pass even='drop' (or 'pad') and "
@@ -244,6 +244,39 @@ class Share:
         left = count if self.total is None else min(count, self.total - given)
         elements = chunk.elements if left == count else window(chunk.elements, 0, left)
         return Chunk(elements, positions, chunk.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Portions:
+    """The records of these portions, in order.
+
+    Args:
+        shards: How they are read; its names are those of the portions.
+        portions: What is read.
+    """
+
+    shards: Shards
+    portions: tuple[Portion, ...]
+
+    def lines(self) -> Iterator[str]:
+        yield from self.shards.lines()
+        yield f"Portions({self.portions!r})"
+
+    @property
+    def options(self) -> ReadOptions:
+        """How the shards are read."""
+        return self.shards.options
+
+    async def opened(self, within: RunContext) -> OpenSource:
+        """The stores, and what is read of them."""
+        whole = await self.shards.opened(within)
+        return OpenSource(whole.storages, Share(Reader(0, 1), self.portions))
+
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+        """The records, a chunk at a time."""
+        async with aclosing(read(self.shards, state, within, await self.opened(within))) as chunks:
+            async for chunk in chunks:
+                yield chunk
 
 
 def is_dealt(chain: Chain) -> bool:

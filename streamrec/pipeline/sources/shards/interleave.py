@@ -24,13 +24,14 @@ from typing import Final
 
 from streamrec.arguments import flag, integer
 from streamrec.pipeline.elements.chunk import Positions
-from streamrec.pipeline.options import AUTOTUNE
+from streamrec.pipeline.engine.options import AUTOTUNE
 from streamrec.pipeline.sources.shards.positions import (
     BlockPositions,
     InterleaveMark,
     InterleaveSnapshot,
     SourcePositions,
 )
+from streamrec.pipeline.sources.shards.record_locations import TakenRecords
 from streamrec.pipeline.sources.shards.shard_queue import (
     STRETCH_BYTES,
     ShardQueue,
@@ -38,7 +39,6 @@ from streamrec.pipeline.sources.shards.shard_queue import (
     shares_of,
     take_in_turn,
 )
-from streamrec.pipeline.sources.shuffle.record_locations import TakenRecords
 from streamrec.tfrecord import Frames
 
 __all__ = ["CHUNK_BYTES", "Interleave", "Plan"]

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Position, Positions, Precursor, RecordPlace
 from streamrec.pipeline.engine.session import ListedShards
-from streamrec.pipeline.sources.shuffle.record_locations import RecordLocations, TakenRecords, joined, places_of
+from streamrec.pipeline.sources.shards.record_locations import RecordLocations, TakenRecords, joined, places_of
 from streamrec.shards import ShardPlace
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES
 

@@ -35,9 +35,9 @@ from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.engine.background_tasks import background
 from streamrec.pipeline.engine.description import RunContext
 from streamrec.pipeline.engine.epochs import Memo
-from streamrec.pipeline.engine.file_names import told
 from streamrec.pipeline.engine.queue import run_ahead
 from streamrec.pipeline.engine.session import ListedShards, OpenSource, Session, StoreOptions
+from streamrec.pipeline.engine.states import told
 from streamrec.pipeline.sources.shards.interleave import Interleave, Plan
 from streamrec.pipeline.sources.shards.positions import START, InterleaveMark, SharePositions, WholeListing
 from streamrec.pipeline.sources.shards.shard_queue import ShardQueue

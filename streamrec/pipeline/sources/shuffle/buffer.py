@@ -34,6 +34,7 @@ from streamrec.pipeline.elements.chunk import (
     RecordPlace,
     Shifted,
 )
+from streamrec.pipeline.sources.shards.record_locations import RecordLocations, places_of
 from streamrec.pipeline.sources.shuffle.buffer_index import (
     END,
     REFERENCE,
@@ -46,7 +47,6 @@ from streamrec.pipeline.sources.shuffle.buffer_index import (
     ShuffleRule,
 )
 from streamrec.pipeline.sources.shuffle.buffer_store import BufferStore, spans_of
-from streamrec.pipeline.sources.shuffle.record_locations import RecordLocations, places_of
 from streamrec.shards import OFFSET_BITS
 from streamrec.tfrecord import BUFFER_BITS
 

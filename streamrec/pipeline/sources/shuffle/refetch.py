@@ -21,8 +21,8 @@ from streamrec.pipeline.elements.columns import compacted, joined
 from streamrec.pipeline.engine.description import RunContext
 from streamrec.pipeline.engine.session import OpenSource
 from streamrec.pipeline.sources.shards.distribute import Distribute
+from streamrec.pipeline.sources.shards.record_locations import RecordLocations
 from streamrec.pipeline.sources.shards.source import Shards
-from streamrec.pipeline.sources.shuffle.record_locations import RecordLocations
 from streamrec.shards import OFFSET_BITS, RUN_BYTES, ByteRun, ShardPlace, ShardReader, byte_runs, first_difference
 from streamrec.tfrecord import HEADER_BYTES, Frames
 

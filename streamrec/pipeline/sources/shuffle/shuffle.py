@@ -34,19 +34,16 @@ from streamrec.pipeline.engine.description import Chain, RunContext, Source, der
 from streamrec.pipeline.engine.offload import through
 from streamrec.pipeline.engine.queue import run_ahead
 from streamrec.pipeline.engine.threads import Threads
+from streamrec.pipeline.sources.parallel_map.source import ParallelMap
 from streamrec.pipeline.sources.prefetch import Prefetch
 from streamrec.pipeline.sources.repeat import Repeat
 from streamrec.pipeline.sources.shards.distribute import Distribute
+from streamrec.pipeline.sources.shards.record_locations import RecordLocations
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.pipeline.sources.shuffle.buffer import NOTHING, HeldElements, ShuffleBuffer
 from streamrec.pipeline.sources.shuffle.buffer_index import END, REFERENCE, TAG, Entry, ShuffleRule
 from streamrec.pipeline.sources.shuffle.buffer_store import BufferStore, spans_of
-from streamrec.pipeline.sources.shuffle.record_locations import RecordLocations
 from streamrec.pipeline.sources.shuffle.refetch import Refetch
-from streamrec.pipeline.stages.map.parallel_map import ParallelMap
-from streamrec.pipeline.stages.parse import Parse
-from streamrec.pipeline.stages.select import Filter, Shard, Skip, Take, TakeWhile
-from streamrec.pipeline.stages.stage import Map
 
 __all__ = ["Shuffle"]
 
@@ -56,9 +53,6 @@ BUFFER: Final = Share(2)
 LEAST_HOP: Final = 512 << 10
 """Chunks of so many bytes are let in by a thread, while the loop makes the next one."""
 
-PICKING = (Filter, Shard, Skip, Take, TakeWhile)
-ONE_TO_ONE = (Map, Parse)
-
 
 def records_of(chain: Chain) -> Shards | Distribute | None:
     """The shards of which each element of a chain is one record, or was made of one; None for all other chains."""
@@ -67,7 +61,7 @@ def records_of(chain: Chain) -> Shards | Distribute | None:
         shards: Shards | Distribute | None = source
     else:
         shards = records_of(source.inner) if isinstance(source, ParallelMap | Prefetch | Repeat | Shuffle) else None
-    return shards if all(type(stage) in PICKING + ONE_TO_ONE for stage in chain.stages) else None
+    return shards if all(stage.picks or stage.one_to_one for stage in chain.stages) else None
 
 
 def again(chain: Chain, records: Source) -> Chain:
@@ -79,7 +73,7 @@ def again(chain: Chain, records: Source) -> Chain:
         made = again(source.inner, records)
     else:
         made = Chain(records)
-    return replace(made, stages=(*made.stages, *(stage for stage in chain.stages if type(stage) in ONE_TO_ONE)))
+    return replace(made, stages=(*made.stages, *(stage for stage in chain.stages if stage.one_to_one)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ import pytest
 
 import streamrec
 from streamrec.errors import CorruptRecordError, ManifestError, PositionMismatchError
-from streamrec.pipeline.engine.file_names import sketch
-from streamrec.pipeline.engine.iteration import digest_of
+from streamrec.pipeline.engine.states import digest_of, sketch
 from streamrec.pipeline.sources.global_shuffle import source
 from tests.effort import few
 from tests.pipeline.sources.global_shuffle.indexed import Indexed, indexed, numbered

@@ -32,7 +32,7 @@ from streamrec.pipeline.elements.chunk import (
     weigh_places,
 )
 from streamrec.pipeline.elements.columns import window
-from streamrec.pipeline.sources.shuffle import record_locations
+from streamrec.pipeline.sources.shards import record_locations
 
 __all__ = ["Delivered", "ElementRun", "InFlight"]
 

@@ -24,9 +24,10 @@ from streamrec.arguments import integer
 from streamrec.errors import ClosedError
 from streamrec.pipeline.elements.chunk import weigh
 from streamrec.pipeline.elements.columns import pieces
+from streamrec.pipeline.engine.options import AUTOTUNE
+from streamrec.pipeline.engine.stage import Halt
 from streamrec.pipeline.engine.threads import Threads
-from streamrec.pipeline.options import AUTOTUNE
-from streamrec.pipeline.stages.stage import Halt, called, extended, results_of
+from streamrec.pipeline.stages.calling import called, extended, results_of
 
 __all__ = ["Caller", "Ran", "check_calls", "is_async"]
 

@@ -1,114 +1,100 @@
-"""Iteration: what the iterators share: the elements under way, where they stand, and what is told of the run."""
+"""States: what `state_dict()` gives, as JSON, and whether a saved one is of this pipeline.
+
+A state holds the lines of its pipeline, a position, and of the file names how many there are, a digest of them all, and
+a sketch: six bits of a digest of each name, or of each group of them where they are very many. So a message can say
+which name is the first that differs, although the state holds none.
+"""
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
-from functools import partial
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from hashlib import blake2b
 from itertools import zip_longest
-from operator import length_hint
-from typing import Any
+from typing import Any, Final
 
+from streamrec.display import mask_name
 from streamrec.errors import PositionMismatchError
-from streamrec.pipeline.elements.chunk import Chunk, Position, Positions
-from streamrec.pipeline.engine.budget import CONSUMER, UNCOUNTED
+from streamrec.pipeline.elements.chunk import Position, Positions
 from streamrec.pipeline.engine.description import Chain
-from streamrec.pipeline.engine.file_names import first_difference, sketch
-from streamrec.pipeline.options import Options
-from streamrec.pipeline.telemetry.stats import Stats
-from streamrec.pipeline.telemetry.telemetry import Telemetry
-from streamrec.pipeline.telemetry.trace import Trace
-from streamrec.tfrecord import Frames
 
-__all__ = ["Iteration", "Run", "shared_seed", "start_of_next_epoch"]
+__all__ = [
+    "check_state",
+    "digest_of",
+    "first_difference",
+    "position_of",
+    "shared_seed",
+    "sketch",
+    "start_of_next_epoch",
+    "state_at",
+    "state_of",
+    "told",
+]
 
 FORMAT = 2
 """The version of states: a later release reads it, or says why not."""
 
+FEW: Final = 4
+"""So many names are told one by one."""
 
-class Run:
-    """A run for its consumer: the description, the elements under way, and the position among them.
+SKETCH_CHARACTERS: Final = 1 << 14
+"""Characters of a sketch."""
 
-    Attributes:
-        elements: Those under way.
+
+def told(names: Sequence[str]) -> str:
+    """Names for people, and their digest where they are not all told.
+
+    >>> told(["a", "b"]), told([f"x-{number}" for number in range(9000)])
+    ("['a', 'b']", "['x-0', 'x-1', 'x-2', ... 9,000 names, digest 2a0f9fca1862d1e2]")
     """
-
-    def __init__(
-        self,
-        chain: Chain,
-        options: Options,
-        state: Mapping[str, Any] | None,
-        trace: str | os.PathLike[str] | None = None,
-        progress: bool = False,
-        seed: int = 0,
-    ) -> None:
-        self.chain = chain
-        self.position = position_of(chain, state) if state is not None else {"seed": seed}
-        self.memory_budget = options.budget
-        self.queue_bytes = max(1, CONSUMER.of(self.memory_budget))
-        rest = self.memory_budget - self.queue_bytes - UNCOUNTED.of(self.memory_budget)
-        self.options = replace(options, memory_budget=max(1, rest))
-        self.elements: Iterator[Any] = iter(())
-        self._under_way: tuple[Chunk, Iterator[Any]] | None = None  # one value, for threads that ask for the state
-        self.telemetry = Telemetry(chain, self.queue_bytes, None if trace is None else Trace(trace), progress)
-
-    def enter(self, chunk: Chunk) -> None:
-        """The next chunk's elements are handed out from now on."""
-        rest = iter(unpacked(chunk))
-        self._under_way = chunk, rest
-        self.elements = rest
-        self.telemetry.takes(chunk, self.elements)
-
-    def leave(self) -> None:
-        """The consumer takes nothing more."""
-        self.elements = iter(())
-        self.telemetry.ends()
-
-    def bookmark(self) -> Callable[[], dict[str, Any]]:
-        """What gives the position before the next element as JSON, also when that one has been taken."""
-        position, under_way = self.position, self._under_way
-        if under_way is None:
-            return partial(state_of, self.chain, self.options.epoch, position)
-        chunk, rest = under_way
-        taken = len(chunk.elements) - length_hint(rest)
-        return partial(state_at, self.chain, self.options.epoch, chunk.positions, taken, position["seed"])
+    few = len(names) <= FEW
+    first = [mask_name(name) for name in names[: FEW if few else FEW - 1]]
+    names = identities(names)
+    if few and first == names:
+        return repr(first)
+    digest = blake2b("\\0".join(names).encode(errors="surrogateescape"), digest_size=8).hexdigest()
+    return f"[{', '.join(map(repr, first))}, {'' if few else '... '}{len(names):,} names, digest {digest}]"
 
 
-class Iteration:
-    """What an iterator tells of its run, at any time, whichever way it hands out the elements."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the next element comes from, as JSON: `dataset.iterate(state)` or `aiterate(state)` goes on there."""
-        return self._run.bookmark()()
-
-    def bookmark(self) -> Callable[[], dict[str, Any]]:
-        """A `state_dict()` for later: the call gives the state as of now, and until then costs next to nothing."""
-        return self._run.bookmark()
-
-    @property
-    def memory_budget(self) -> int:
-        """Bytes that this run may hold: what `with_options` said, or a share of the machine's memory."""
-        return self._run.memory_budget
-
-    @property
-    def waited(self) -> float:
-        """Seconds that this iterator's consumer has waited for data so far."""
-        return self._run.telemetry.waited
-
-    def stats(self) -> Stats:
-        """How the run stands: its stages, its waits, its bottleneck, its stores; at any time, from any thread."""
-        return self._run.telemetry.stats()
+def sketch(names: Sequence[str]) -> str:
+    """A character for each name, or for each stretch of equal length."""
+    return "".join(map(character, stretches(identities(names))))
 
 
-def unpacked(chunk: Chunk) -> Iterable[Any]:
-    """A chunk's elements as a sequence whose iterator knows how many are left."""
-    return list(chunk.elements) if isinstance(chunk.elements, Frames) else chunk.elements
+def identities(names: Sequence[str]) -> list[str]:
+    """The names without passwords and tokens, so that a new one makes no other state. Only digests are kept."""
+    return [mask_name(name, unknown=False) for name in names]
+
+
+def stretches(names: Sequence[str]) -> list[Sequence[str]]:
+    size = -(-len(names) // SKETCH_CHARACTERS) or 1
+    return [names[first : first + size] for first in range(0, len(names), size)]
+
+
+def character(names: Sequence[str]) -> str:
+    digest = blake2b("\\0".join(names).encode(errors="surrogateescape"), digest_size=3).digest()
+    return b64encode(digest)[:1].decode()
+
+
+def first_difference(saved: str, names: Sequence[str]) -> str:
+    """Where names begin to differ from those of which a sketch was saved, for a message.
+
+    >>> first_difference(sketch(["a", "b", "c"]), ["a", "x", "c"])
+    "the first that differs is number 1, 'x'"
+    """
+    groups = stretches(identities(names))
+    for index, (was, group) in enumerate(zip_longest(saved, groups)):
+        if group is None:
+            return f"there are {len(names):,} now, which is fewer"
+        if was is None:
+            return f"number {index * len(groups[0]):,}, {mask_name(group[0])!r}, is new"
+        if was != character(group):
+            first = index * len(groups[0])
+            which = f"number {first:,}, {mask_name(group[0])!r}" if len(group) == 1 else f"among numbers {first:,} to "
+            return f"the first that differs is {which}" + ("" if len(group) == 1 else f"{first + len(group) - 1:,}")
+    return "some of them differ"
 
 
 def state_of(chain: Chain, epoch: int, position: Position) -> dict[str, Any]:

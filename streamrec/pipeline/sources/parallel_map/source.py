@@ -31,10 +31,10 @@ from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.engine.background_tasks import background
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import Chain, RunContext, SourceCounter, described, in_order
-from streamrec.pipeline.options import AUTOTUNE
-from streamrec.pipeline.stages.map.autotune import CallCount, TaskSize
-from streamrec.pipeline.stages.map.calls import Caller, check_calls
-from streamrec.pipeline.stages.map.in_flight import ElementRun, InFlight
+from streamrec.pipeline.engine.options import AUTOTUNE
+from streamrec.pipeline.sources.parallel_map.autotune import CallCount, TaskSize
+from streamrec.pipeline.sources.parallel_map.calls import Caller, check_calls
+from streamrec.pipeline.sources.parallel_map.in_flight import ElementRun, InFlight
 
 __all__ = ["ParallelMap"]
 

@@ -1,119 +1,22 @@
-"""Stages: frozen descriptions, and the steps that carry them out, without I/O.
+"""Calls of the user's functions: `Map`, and what steps that call one have in common.
 
-Rules:
-- A stage is frozen, picklable and comparable. `start(state)` makes its running step; state is given there and
-  nowhere else, so starting and resuming are one code path.
-- A step has `feed(chunk)` (the chunks that it completes), `flush()` (what is left when the input ends) and
-  `done` (it wants no more input). It never awaits, sleeps, or sees where its chunks come from.
-- Whatever an emitted chunk's positions say is enough to go on from there: a step whose output straddles
-  input chunks points back to the input's places, and needs no state of its own.
-- An element at which a step fails becomes a failure (`Chunk.error`) among what the step gives, and the step goes on
-  behind it. A step that gets a failure gives what it holds, then the failure, with its own state in the positions
-  (`fail`). A step that has no `fail`, and one that raises, ends the run.
-- The user's functions get what tf.data's would get: a tuple is passed as several arguments.
+A function gets what tf.data's would get: a tuple is passed as several arguments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextvars import ContextVar
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import partial
 from inspect import isawaitable, iscoroutine
 from itertools import starmap
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 from streamrec.pipeline.elements.chunk import Chunk, Elements, Shifted
 from streamrec.pipeline.elements.columns import pieces
+from streamrec.pipeline.engine.stage import Halt, Offload, Stage, Step, halting
 
-__all__ = [
-    "Calling",
-    "Calls",
-    "Halt",
-    "Map",
-    "Mapped",
-    "Offload",
-    "Stage",
-    "Step",
-    "Stretch",
-    "called",
-    "failure_of",
-    "halting",
-]
-
-
-class Offload(IntEnum):
-    """Whether a stage's work is done in a worker thread, beside the event loop.
-
-    LONG: where it takes longer than to go to a thread and back. ALWAYS: it calls code of the user's, which may wait.
-    """
-
-    NEVER = 0
-    LONG = 1
-    ALWAYS = 2
-
-
-class Step(Protocol):
-    """A stage at work.
-
-    It may have `fail(chunk)`, which takes an element that failed before it, and `failures`: the errors of the last
-    chunk and at which of its elements each was, None where that says nothing.
-    """
-
-    @property
-    def done(self) -> bool:
-        """Whether the step wants no more input: the pipeline ends with what it gave so far."""
-
-    def feed(self, chunk: Chunk) -> list[Chunk]:
-        """Takes a chunk; returns those that it completes, possibly none."""
-
-    def flush(self) -> list[Chunk]:
-        """Says that the input ended; returns what is left."""
-
-
-class Stage(Protocol):
-    """A description of what happens to elements."""
-
-    offload: ClassVar[Offload]
-    """Where `feed` runs."""
-
-    def start(self, key: str, state: Any) -> Step:
-        """Makes the running step.
-
-        Args:
-            key: The name under which positions hold this stage's state.
-            state: That state, where the pipeline resumes: what its positions gave, a number or other JSON. Else None.
-        """
-
-
-class Halt:
-    """Whether calls of the user's functions are to end: see `offload.py`.
-
-    Attributes:
-        asked: No further call is to be made: what was made is dropped.
-    """
-
-    __slots__ = ("_elements", "asked")
-
-    def __init__(self) -> None:
-        self.asked = False
-        self._elements: list[Any] = []
-
-    def ask(self) -> None:
-        """Asks for it, from any thread."""
-        self.asked = True
-        self._elements.clear()
-
-    def ends(self, elements: list[Any]) -> Iterator[Any]:
-        """Elements that end when it is asked for, since an emptied list has no next one: no call asks before each."""
-        self._elements = elements
-        if self.asked:
-            elements.clear()
-        return iter(elements)
-
-
-halting: ContextVar[Halt | None] = ContextVar("streamrec_halting", default=None)
+__all__ = ["Calling", "Calls", "Map", "Mapped", "Stretch", "called", "failure_of"]
 
 
 def called(function: Callable[..., Any], element: Any) -> Any:
@@ -147,11 +50,12 @@ class Calls:
 
 
 @dataclass(frozen=True, slots=True)
-class Map:
+class Map(Stage):
     """Calls a function for each element; a tuple's parts are its arguments."""
 
     function: Callable[..., Any]
     offload: ClassVar[Offload] = Offload.ALWAYS
+    one_to_one: ClassVar[bool] = True
 
     def start(self, key: str, state: int | None) -> Step:
         return Mapped(self.function)

@@ -8,7 +8,7 @@ from typing import Final
 
 from streamrec.arguments import flag, integer
 from streamrec.pipeline.engine.budget import default_budget
-from streamrec.pipeline.sources.shards.ranks import Rank
+from streamrec.pipeline.engine.ranks import Rank
 
 __all__ = ["AUTOTUNE", "Options"]
 

@@ -1,0 +1,112 @@
+"""Stages: frozen descriptions, and the steps that carry them out, without I/O.
+
+Rules:
+- A stage is frozen, picklable and comparable. `start(state)` makes its running step; state is given there and
+  nowhere else, so starting and resuming are one code path.
+- A step has `feed(chunk)` (the chunks that it completes), `flush()` (what is left when the input ends) and
+  `done` (it wants no more input). It never awaits, sleeps, or sees where its chunks come from.
+- Whatever an emitted chunk's positions say is enough to go on from there: a step whose output straddles
+  input chunks points back to the input's places, and needs no state of its own.
+- An element at which a step fails becomes a failure (`Chunk.error`) among what the step gives, and the step goes on
+  behind it. A step that gets a failure gives what it holds, then the failure, with its own state in the positions
+  (`fail`). A step that has no `fail`, and one that raises, ends the run.
+- The user's functions get what tf.data's would get: a tuple is passed as several arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextvars import ContextVar
+from enum import IntEnum
+from typing import Any, ClassVar, Protocol
+
+from streamrec.pipeline.elements.chunk import Chunk
+
+__all__ = ["Halt", "Offload", "Stage", "Step", "halting"]
+
+
+class Offload(IntEnum):
+    """Whether a stage's work is done in a worker thread, beside the event loop.
+
+    LONG: where it takes longer than to go to a thread and back. ALWAYS: it calls code of the user's, which may wait.
+    """
+
+    NEVER = 0
+    LONG = 1
+    ALWAYS = 2
+
+
+class Step(Protocol):
+    """A stage at work.
+
+    It may have `fail(chunk)`, which takes an element that failed before it, and `failures`: the errors of the last
+    chunk and at which of its elements each was, None where that says nothing.
+    """
+
+    @property
+    def done(self) -> bool:
+        """Whether the step wants no more input: the pipeline ends with what it gave so far."""
+
+    def feed(self, chunk: Chunk) -> list[Chunk]:
+        """Takes a chunk; returns those that it completes, possibly none."""
+
+    def flush(self) -> list[Chunk]:
+        """Says that the input ended; returns what is left."""
+
+
+class Stage:
+    """A description of what happens to elements; each is a frozen dataclass.
+
+    Attributes:
+        offload: Where `feed` runs.
+        picks: Whether it gives some of the elements that it gets, as they are.
+        one_to_one: Whether it makes each of its elements of one element alone.
+    """
+
+    __slots__ = ()
+    offload: ClassVar[Offload] = Offload.NEVER
+    picks: ClassVar[bool] = False
+    one_to_one: ClassVar[bool] = False
+
+    @property
+    def windows_of(self) -> int:
+        """How many elements make one of its own without a copy, where a chunk holds all of them."""
+        return 1
+
+    def start(self, key: str, state: Any) -> Step:
+        """Makes the running step.
+
+        Args:
+            key: The name under which positions hold this stage's state.
+            state: That state, where the pipeline resumes: what its positions gave, a number or other JSON. Else None.
+        """
+        raise NotImplementedError
+
+
+class Halt:
+    """Whether calls of the user's functions are to end: see `offload.py`.
+
+    Attributes:
+        asked: No further call is to be made: what was made is dropped.
+    """
+
+    __slots__ = ("_elements", "asked")
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._elements: list[Any] = []
+
+    def ask(self) -> None:
+        """Asks for it, from any thread."""
+        self.asked = True
+        self._elements.clear()
+
+    def ends(self, elements: list[Any]) -> Iterator[Any]:
+        """Elements that end when it is asked for, since an emptied list has no next one: no call asks before each."""
+        self._elements = elements
+        if self.asked:
+            elements.clear()
+        return iter(elements)
+
+
+halting: ContextVar[Halt | None] = ContextVar("streamrec_halting", default=None)
