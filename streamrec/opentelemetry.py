@@ -16,7 +16,7 @@ from functools import partial
 from opentelemetry.metrics import CallbackOptions, Meter, Observation, get_meter
 
 from streamrec.pipeline import Stats
-from streamrec.pipeline.telemetry.snapshots import COUNTERS as STAGE_COUNTERS
+from streamrec.pipeline.telemetry.stats import COUNTERS as STAGE_COUNTERS
 from streamrec.storage import Counts, Snapshot
 from streamrec.storage.statistics import COUNTERS
 

@@ -20,7 +20,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from streamrec.pipeline import Stats
-from streamrec.pipeline.telemetry.snapshots import COUNTERS as STAGE_COUNTERS
+from streamrec.pipeline.telemetry.stats import COUNTERS as STAGE_COUNTERS
 from streamrec.storage import Distribution, Snapshot
 from streamrec.storage.statistics import BOUNDS, COUNTERS
 

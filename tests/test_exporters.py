@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from streamrec import StageStats, Stats
 from streamrec.opentelemetry import observe
 from streamrec.pipeline import ChainStats
-from streamrec.pipeline.telemetry.snapshots import COUNTERS as STAGE_COUNTERS
+from streamrec.pipeline.telemetry.stats import COUNTERS as STAGE_COUNTERS
 from streamrec.prometheus import StatisticsCollector
 from streamrec.storage import Counts, Statistics
 from streamrec.storage.backend import FastPath

@@ -21,11 +21,11 @@ __getattr__, __dir__, __all__ = lazy_names(
         ),
         "engine.options": ("AUTOTUNE",),
         "sink": ("WriteProgress",),
-        "telemetry.snapshots": (
+        "telemetry.stats": (
             "ChainStats",
             "StageStats",
+            "Stats",
         ),
-        "telemetry.stats": ("Stats",),
         "tfrecord_dataset": ("TFRecordDataset", "read_portions"),
     },
 )

@@ -4,8 +4,7 @@ from streamrec.pipeline.elements.specs import RaggedTensorSpec, SparseTensorSpec
 from streamrec.pipeline.engine.options import AUTOTUNE
 from streamrec.pipeline.iterators import AsyncDatasetIterator, DatasetIterator
 from streamrec.pipeline.sink import WriteProgress
-from streamrec.pipeline.telemetry.snapshots import ChainStats, StageStats
-from streamrec.pipeline.telemetry.stats import Stats
+from streamrec.pipeline.telemetry.stats import ChainStats, StageStats, Stats
 from streamrec.pipeline.tfrecord_dataset import TFRecordDataset, read_portions
 
 __all__ = [

@@ -14,8 +14,8 @@ from streamrec.pipeline.engine.budget import CONSUMER, UNCOUNTED
 from streamrec.pipeline.engine.description import Chain
 from streamrec.pipeline.engine.options import Options
 from streamrec.pipeline.engine.states import position_of, state_at, state_of
+from streamrec.pipeline.telemetry.meters import Telemetry
 from streamrec.pipeline.telemetry.stats import Stats
-from streamrec.pipeline.telemetry.telemetry import Telemetry
 from streamrec.pipeline.telemetry.trace import Trace
 from streamrec.tfrecord import Frames
 

@@ -34,7 +34,7 @@ from streamrec.pipeline.elements.nests import map_nest
 from streamrec.pipeline.engine.queue import ByteQueue, fill
 from streamrec.pipeline.engine.run import produce, started
 from streamrec.pipeline.iteration import Iteration, Run
-from streamrec.pipeline.telemetry.telemetry import Telemetry
+from streamrec.pipeline.telemetry.meters import Telemetry
 from streamrec.storage import collecting
 from streamrec.tfrecord import Frames
 

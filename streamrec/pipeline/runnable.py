@@ -28,7 +28,7 @@ from streamrec.pipeline.iterators import (
     ThreadedAsyncIterator,
     in_this_loop,
 )
-from streamrec.pipeline.telemetry.rendering import dataset_html
+from streamrec.pipeline.telemetry.stage_names import draw_dataset
 from streamrec.shards import ShardInfo
 from streamrec.storage import RetryPolicy, Storages, check_source
 from streamrec.tfrecord import TFRecordOptions
@@ -329,7 +329,7 @@ class Runnable(Generic[T]):
 
     def _repr_html_(self) -> str:
         """The source and the stages, drawn, for notebooks."""
-        return dataset_html(self.chain)
+        return draw_dataset(self.chain)
 
     def _begun(
         self,

@@ -1,36 +1,218 @@
-"""Meters: what a run counts while it goes on, for each source and stage of its description.
+"""Meters: what a run counts while it goes on, for each source and stage of its description, and for its consumer.
 
 Rules:
-- Counted a chunk at a time, by whoever moves the chunk: nothing is done per element.
+- Meters count a chunk at a time, where the chunk is moved: nothing is done per element.
 - One lock a run, held for a few additions: several threads count (the loop, the workers, the consumer), and a
   snapshot is of one moment. It is re-entrant, so that a signal handler may ask for a snapshot.
-- A chain that a description holds has rows of its own, be it run once or in every epoch. Chains that a function of
-  the user's makes share rows where they have the same stages: there may be millions of them.
-- Seconds are those of a clock on the wall in which at least one of those who share a row was in that state.
+- A chain that a description holds has rows of its own, whether it runs once or in every epoch. Chains that a function
+  of the user's makes share rows where they have the same stages: there may be millions of them.
+- Seconds are those of the wall's clock in which at least one of those that share a row was in that state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from operator import length_hint
 from time import perf_counter, thread_time
+from typing import Any, Final
 from weakref import WeakSet
 
-from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.display import display_text
+from streamrec.errors import FeatureError
+from streamrec.pipeline.elements.chunk import Chunk, records_behind
+from streamrec.pipeline.engine.apply_steps import passed_on
 from streamrec.pipeline.engine.description import Chain, Source
 from streamrec.pipeline.engine.queue import ByteQueue
-from streamrec.pipeline.engine.stage import Step
-from streamrec.pipeline.telemetry.clocks import BUSY, IDLE, OUTSIDE, WAITING, Lock, StateClock, Throughput
-from streamrec.pipeline.telemetry.error_locations import FailedElement
-from streamrec.pipeline.telemetry.snapshots import ChainStats, StageStats
-from streamrec.pipeline.telemetry.stage_meters import CountedStep, StageMeter
+from streamrec.pipeline.engine.stage import Halt, Stage, Step, halting
+from streamrec.pipeline.telemetry.progress import choose_display
 from streamrec.pipeline.telemetry.stage_names import held_chains, own_line, title
+from streamrec.pipeline.telemetry.stats import ChainStats, StageStats, Stats
 from streamrec.pipeline.telemetry.trace import Trace
+from streamrec.storage import Statistics
 
-__all__ = ["ChainMeter", "SourceMeter"]
+__all__ = ["ChainMeter", "SourceMeter", "Telemetry"]
+
+Lock = AbstractContextManager[object]
+
+IDLE: Final = ""
+BUSY: Final = "busy"
+WAITING: Final = "waiting for input"
+OUTSIDE: Final = "waiting for output"
+BETWEEN: Final = "waiting"
+CONSUMER_WAITING: Final = "waiting for data"
+CONSUMER_WORKING: Final = "working"
+
+LOCK_SECONDS: Final = 0.2
+"""How long a display waits for the lock. Not tuned."""
+
+TRACE_SECONDS: Final = 0.02
+"""Numbers are written to a trace at most this often. Not tuned."""
+
+
+class StateClock:
+    """How long each of several states held; one holds at any time. Used under the run's lock.
+
+    Args:
+        trace: Where each period is written, too; None for nowhere.
+        name: What its track is called there.
+    """
+
+    __slots__ = ("_seconds", "_since", "_state", "_trace", "_track")
+
+    def __init__(self, trace: Trace | None, name: str) -> None:
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._since = perf_counter()
+        self._state = IDLE
+        self._trace = trace
+        self._track = trace.track(name) if trace is not None else 0
+
+    def enter(self, state: str, now: float, elements: int = 0) -> None:
+        """From now on this state holds; IDLE is none. `elements` came out of the last one."""
+        last = self._state
+        if last is state:
+            return
+        self._seconds[last] += now - self._since
+        if self._trace is not None and last:
+            self._trace.slice(self._track, last, self._since, now, elements)
+        self._state, self._since = state, now
+
+    def seconds(self, state: str, now: float) -> float:
+        """How long it held so far."""
+        return self._seconds.get(state, 0.0) + (now - self._since if state is self._state else 0.0)
+
+
+class StageMeter:
+    """Counts what one stage does."""
+
+    def __init__(self, lock: Lock, trace: Trace | None, stage: Stage) -> None:
+        self.title = title(stage)
+        self._line = own_line(stage)
+        self._lock = lock
+        self._clock = StateClock(trace, self.title)
+        self._running = 0
+        self._elements_in = self._bytes_in = self._elements_out = self._bytes_out = 0
+        self._ignored = 0
+
+    def begin(self, chunk: Chunk | None) -> int:
+        """The stage gets a chunk, or learns of the end; returns how many elements it had before."""
+        with self._lock:
+            before = self._elements_in
+            self._running += 1
+            self._clock.enter(BUSY, perf_counter())
+            if chunk is not None:
+                self._elements_in += len(chunk.elements)
+                self._bytes_in += chunk.nbytes
+            return before
+
+    def end(self, chunks: list[Chunk], ignored: bool = False) -> None:
+        """The stage is done with it, and gives these; or has left out an element that failed."""
+        with self._lock:
+            before = self._elements_out
+            for chunk in chunks:
+                self._elements_out += len(chunk.elements)
+                self._bytes_out += chunk.nbytes
+            self._running -= 1
+            self._ignored += ignored
+            if not self._running:
+                self._clock.enter(BETWEEN, perf_counter(), self._elements_out - before)
+
+    def busy(self, now: float) -> float:
+        return self._clock.seconds(BUSY, now)
+
+    def stats(self, busy: float, waited_for_input: float, waited_for_output: float) -> StageStats:
+        """Its figures, with the seconds that the chain knows."""
+        return StageStats(
+            self.title,
+            self._line,
+            self._elements_in,
+            self._bytes_in,
+            self._elements_out,
+            self._bytes_out,
+            busy,
+            waited_for_input,
+            waited_for_output,
+            errors_ignored=self._ignored,
+        )
+
+
+class CountedStep:
+    """A step whose work is counted, and whose errors say where they occurred."""
+
+    def __init__(self, step: Step, meter: StageMeter) -> None:
+        self._step = step
+        self._meter = meter
+
+    @property
+    def done(self) -> bool:
+        return self._step.done
+
+    def feed(self, chunk: Chunk) -> list[Chunk]:
+        before = self._meter.begin(chunk)
+        chunks: list[Chunk] = []
+        try:
+            chunks = self._step.feed(chunk)
+        except Exception as error:
+            error.add_note(f"in {self._meter.title}")
+            raise
+        finally:
+            self._meter.end(chunks)
+        self._add_notes(chunk, before)
+        return chunks
+
+    def flush(self) -> list[Chunk]:
+        self._meter.begin(None)
+        chunks: list[Chunk] = []
+        try:
+            chunks = self._step.flush()
+        except Exception as error:
+            error.add_note(f"in {self._meter.title}")
+            raise
+        finally:
+            self._meter.end(chunks)
+        self._add_notes()
+        return chunks
+
+    def fail(self, chunk: Chunk) -> list[Chunk]:
+        """An element failed before it."""
+        assert chunk.error is not None
+        self._meter.begin(None)
+        chunks: list[Chunk] | None = None
+        try:
+            chunks = passed_on(self._step, chunk.error, chunk)
+        finally:
+            self._meter.end(chunks or [], ignored=chunks == [])
+        self._add_notes()
+        return chunks
+
+    def _add_notes(self, chunk: Chunk | None = None, before: int = 0) -> None:
+        """Errors of the step say where they occurred; of a chunk, at which of its elements."""
+        failures: list[tuple[Exception, int | None]] = getattr(self._step, "failures", [])
+        halt = halting.get() or Halt()
+        while failures and not halt.asked:
+            error, index = failures.pop()
+            where = "" if chunk is None or index is None else describe_element(error, before + index, chunk, index)
+            error.add_note(f"in {self._meter.title}{where}")
+
+
+def describe_element(error: Exception, number: int, chunk: Chunk, index: int) -> str:
+    """Where a stage failed: the element's number, and the record that it was made of, as far as positions say it.
+
+    Args:
+        error: What it failed with; of a batch, an error of parsing names the row.
+        number: Which one of the elements that the stage had in this run, from 0 on.
+        chunk: The chunk that the element came in.
+        index: Its index there.
+    """
+    row = (error.record if isinstance(error, FeatureError) else None) or 0
+    records = " and ".join(str(record) for record in records_behind(chunk.positions, index, row))
+    return f", element {number:,} of this run" + (f": {display_text(records)}" if records else "")
 
 
 class SourceMeter:
-    """What one source did, and the chains that it runs.
+    """Counts what one source does, and the chains that it runs.
 
     It is asked for a chunk, and gives one. While it is asked, it waits for its input where a chain of its own is asked;
     else it works. A source without chains waits for the store: its work is what the loop's thread does then.
@@ -43,7 +225,7 @@ class SourceMeter:
         self._lock = lock
         self._trace = trace
         self._clock = StateClock(trace if source is not None else None, self.title)
-        self._out = Throughput()
+        self._elements = self._bytes = 0
         self._running = self._asked = self._asking = 0
         self._worked = self._worked_before = 0.0
         self._chains: dict[object, ChainMeter] = {}
@@ -59,20 +241,20 @@ class SourceMeter:
             return meter
 
     def queue(self, limit: int) -> ByteQueue:
-        """A queue of its own, whose fill is told as long as it lives."""
+        """A queue of its own, whose fill is shown as long as it lives."""
         queue = ByteQueue(limit)
         with self._lock:
             self._queues.add(queue)
         return queue
 
     def blamed(self, error: Exception) -> Exception:
-        told = any(note.startswith("in ") for note in getattr(error, "__notes__", ()))
-        if ":" in self.title and not told:
-            error.add_note(f"in {self.title}, behind {self._out.elements:,} elements of this run")
+        has_place = any(note.startswith("in ") for note in getattr(error, "__notes__", ()))
+        if ":" in self.title and not has_place:
+            error.add_note(f"in {self.title}, after {self._elements:,} elements of this run")
         return error
 
     def failed(self, error: Exception, number: int, chunk: Chunk, index: int) -> None:
-        error.add_note(f"in {self.title}{FailedElement(number, chunk, index).blamed_by(error)}")
+        error.add_note(f"in {self.title}{describe_element(error, number, chunk, index)}")
 
     def fills(self) -> Iterator[tuple[str, int]]:
         """The bytes in the queues of this source and of all below it."""
@@ -84,14 +266,14 @@ class SourceMeter:
     def begins(self) -> None:
         with self._lock:
             self._running += 1
-            self._shift(perf_counter(), 0)
+            self._shift(perf_counter())
 
     def asked(self) -> None:
         with self._lock:
             self._asked += 1
             if not self._chains:
-                self._worked_before = thread_time()  # of the loop's thread: nobody else runs sources
-            self._shift(perf_counter(), 0)
+                self._worked_before = thread_time()  # of the loop's thread, which alone runs sources
+            self._shift(perf_counter())
 
     def gave(self, chunk: Chunk | None) -> None:
         with self._lock:
@@ -99,27 +281,27 @@ class SourceMeter:
             if not self._chains:
                 self._worked += thread_time() - self._worked_before
             if chunk is not None:
-                self._out.add(chunk)
+                self._elements += len(chunk.elements)
+                self._bytes += chunk.nbytes
             self._shift(perf_counter(), 0 if chunk is None else len(chunk.elements))
 
     def ends(self) -> None:
         with self._lock:
             self._running -= 1
-            self._shift(perf_counter(), 0)
+            self._shift(perf_counter())
 
     def asks(self, change: int, now: float) -> None:
         """A chain of its own was asked (1), or gave something (-1). Under the lock."""
         self._asking += change
-        self._shift(now, 0)
+        self._shift(now)
 
-    def _shift(self, now: float, elements: int) -> None:
+    def _shift(self, now: float, elements: int = 0) -> None:
         if self._asked:
             self._clock.enter(WAITING if self._asking else BUSY, now, elements)
         else:
             self._clock.enter(OUTSIDE if self._running else IDLE, now, elements)
 
     def stats(self, now: float) -> StageStats:
-        """How it stands."""
         chains = tuple(chain.stats(now) for chain in self._chains.values())
         busy, waiting = self._clock.seconds(BUSY, now), self._clock.seconds(WAITING, now)
         if not chains:
@@ -131,8 +313,8 @@ class SourceMeter:
             self._line,
             sum(chain.stages[-1].elements_out for chain in chains),
             sum(chain.stages[-1].bytes_out for chain in chains),
-            self._out.elements,
-            self._out.nbytes,
+            self._elements,
+            self._bytes,
             busy,
             waiting,
             self._clock.seconds(OUTSIDE, now),
@@ -143,7 +325,7 @@ class SourceMeter:
 
 
 class ChainMeter:
-    """A chain: its source and its stages. One of them works at a time, or whoever takes the chunks does."""
+    """Counts a chain: its source and its stages. One of them works at a time, or what takes the chunks does."""
 
     def __init__(self, lock: Lock, trace: Trace | None, chain: Chain, parent: SourceMeter) -> None:
         self.source = SourceMeter(lock, trace, chain.source)
@@ -182,12 +364,127 @@ class ChainMeter:
             self._clock.enter(BUSY if self._asked else OUTSIDE if self._running else IDLE, perf_counter())
 
     def stats(self, now: float) -> ChainStats:
-        """How it stands. A stage waits for input while what precedes it works, for output while what follows does."""
-        asked, behind = self._clock.seconds(BUSY, now), self._clock.seconds(OUTSIDE, now)
-        whole = asked + behind
+        """A stage waits for input while what precedes it works, for output while what follows does."""
+        asked, after = self._clock.seconds(BUSY, now), self._clock.seconds(OUTSIDE, now)
+        whole = asked + after
         rows: list[StageStats] = []
         for stage in reversed(self.stages):
             busy = stage.busy(now)
-            rows.insert(0, stage.stats(busy, max(0.0, whole - behind - busy), behind))
-            behind += busy
+            rows.insert(0, stage.stats(busy, max(0.0, whole - after - busy), after))
+            after += busy
         return ChainStats((self.source.stats(now), *rows), asked)
+
+
+class Telemetry:
+    """All that one run counts, for those that look at it: `stats()`, the progress display, the trace file.
+
+    Args:
+        chain: What runs.
+        queue_bytes: Bytes that may wait for the consumer.
+        trace: Where it is written, too; None for nowhere.
+        progress: Whether it is shown.
+
+    Raises:
+        MissingExtraError: The package that shows it is not installed.
+
+    Attributes:
+        storage: Where its stores count.
+        root: Counts the chain.
+        queued: Gives how many bytes wait for the consumer.
+    """
+
+    def __init__(self, chain: Chain, queue_bytes: int, trace: Trace | None, progress: bool) -> None:
+        self._lock = threading.RLock()
+        self._trace = trace
+        self._limit = queue_bytes
+        self.queued: Callable[[], int] = int
+        self.storage = Statistics()
+        self.root = SourceMeter(self._lock, trace, None)
+        self._chain = self.root.chain(chain)
+        self._consumer = StateClock(trace, "the consumer")
+        self._elements = self._nbytes = self._nbytes_before = 0
+        self._counted = perf_counter()
+        self._current: Iterator[Any] = iter(())
+        self._display = choose_display(self._stats_soon) if progress else None
+        self._is_shown = False
+        self._last_stats = self.stats() if progress else None
+
+    def waits(self) -> None:
+        """The consumer asks for a chunk."""
+        with self._lock:
+            self._consumer.enter(CONSUMER_WAITING, perf_counter())
+        if self._display is not None and not self._is_shown:
+            self._is_shown = True
+            self._display.start()
+
+    def works(self) -> None:
+        """The consumer waits no longer, though it got nothing."""
+        with self._lock:
+            self._consumer.enter(CONSUMER_WORKING, perf_counter())
+
+    def takes(self, chunk: Chunk, elements: Iterator[Any]) -> None:
+        """The consumer gets one, and takes its elements from now on."""
+        with self._lock:
+            now = perf_counter()
+            self._consumer.enter(CONSUMER_WORKING, now, len(chunk.elements))
+            self._elements += len(chunk.elements)
+            self._nbytes += chunk.nbytes
+            self._current = elements
+            if self._trace is not None and now - self._counted >= TRACE_SECONDS:
+                self._trace_numbers(self._trace, now)
+        if self._display is not None:
+            self._display.tick()
+
+    def ends(self) -> None:
+        """The consumer asks no more: at the end, after an error, or because it closed the run."""
+        with self._lock:
+            self._consumer.enter(IDLE, perf_counter())
+            self._elements -= length_hint(self._current)
+            self._current = iter(())
+        if self._display is not None:
+            self._display.close()
+        if self._trace is not None:
+            self._trace.close()
+
+    @property
+    def waited(self) -> float:
+        """Seconds that the consumer waited."""
+        return self._consumer.seconds(CONSUMER_WAITING, perf_counter())
+
+    def stats(self) -> Stats:
+        """The run's figures now; from any thread."""
+        storage, queued = self.storage.snapshot(), self.queued()
+        with self._lock:
+            now = perf_counter()
+            return Stats(
+                self._elements - length_hint(self._current),
+                self._nbytes,
+                self._consumer.seconds(CONSUMER_WAITING, now),
+                self._consumer.seconds(CONSUMER_WORKING, now),
+                queued,
+                self._limit,
+                self._chain.stats(now),
+                storage,
+            )
+
+    def _stats_soon(self) -> Stats:
+        """The figures now, or those of a moment ago.
+
+        A display has a lock of its own, and is closed when the iterator is dropped, maybe while this lock is held: so
+        it does not wait for it for long.
+        """
+        if self._lock.acquire(timeout=LOCK_SECONDS):
+            try:
+                self._last_stats = self.stats()
+            finally:
+                self._lock.release()
+        assert self._last_stats is not None
+        return self._last_stats
+
+    def _trace_numbers(self, trace: Trace, now: float) -> None:
+        """Writes to the trace how fast it went since the last time, and how full the queues are."""
+        trace.counter("MB/s", now, (self._nbytes - self._nbytes_before) / 1e6 / (now - self._counted))
+        trace.counter("queue of the consumer, MB", now, self.queued() / 1e6)
+        for name, held in self.root.fills():
+            trace.counter(f"queue of {name}, MB", now, held / 1e6)
+        self._nbytes_before, self._counted = self._nbytes, now

@@ -2,8 +2,8 @@
 
 Rules:
 - In a notebook it is an output that is rewritten, which needs nothing but IPython; in a terminal a line that rich keeps
-  below what is printed; where standard error is no terminal, a plain line now and then.
-- No thread of ours: a display is told when the consumer takes a chunk, and rich refreshes by its own thread.
+  below what is printed; where standard error is not a terminal, a plain line now and then.
+- No thread of ours: a display learns when the consumer takes a chunk, and rich refreshes by its own thread.
 - A display begins when the consumer first asks. It is closed at the end, after an error, an interrupt, and when the
   iterator is closed or dropped, and leaves the last figures there. Closing twice is fine.
 """
@@ -15,32 +15,19 @@ from collections import deque
 from collections.abc import Callable
 from importlib import import_module
 from time import perf_counter
-from typing import Any, Final, Protocol, TextIO
+from typing import Any, Final, TextIO
 
 from streamrec.errors import MissingExtraError
 from streamrec.pipeline.telemetry.stats import Stats
 
-__all__ = ["Display", "PlainDisplay", "RateLine", "choose_display", "told"]
+__all__ = ["Display", "PlainDisplay", "choose_display", "format_line"]
 
 RECENT_SECONDS: Final = 5.0
-"""What the speed and the bottleneck are of."""
+"""What the speed and the bottleneck are of. Not tuned."""
 
 PLAIN_SECONDS: Final = 10.0
 NOTEBOOK_SECONDS: Final = 0.5
-"""Between two updates, at least."""
-
-
-class Display(Protocol):
-    """Something that shows how a run goes."""
-
-    def start(self) -> None:
-        """The consumer asks for the first time."""
-
-    def tick(self) -> None:
-        """The consumer took a chunk."""
-
-    def close(self) -> None:
-        """Nothing more happens."""
+"""Between two updates, at least. Not tuned."""
 
 
 def choose_display(stats: Callable[[], Stats]) -> Display:
@@ -49,10 +36,9 @@ def choose_display(stats: Callable[[], Stats]) -> Display:
     Raises:
         MissingExtraError: It runs in a terminal, and the package rich is not installed.
     """
-    rate = RateLine(stats)
     if is_notebook():
-        return NotebookDisplay(rate)
-    return TerminalDisplay(rate) if sys.stderr.isatty() else PlainDisplay(rate, sys.stderr)
+        return NotebookDisplay(stats)
+    return TerminalDisplay(stats) if sys.stderr.isatty() else PlainDisplay(stats, sys.stderr)
 
 
 def is_notebook() -> bool:
@@ -61,12 +47,12 @@ def is_notebook() -> bool:
     return hasattr(ipython and ipython.get_ipython(), "kernel")
 
 
-class RateLine:
-    """How a run goes, in a line: over all of it, and over the last seconds.
+class Display:
+    """Shows how a run goes, in a line: over all of it, and over the last seconds.
 
     Args:
-        stats: Tells how it stands.
-        clock: Tells the time in seconds.
+        stats: Gives the run's figures.
+        clock: Gives the time in seconds.
     """
 
     def __init__(self, stats: Callable[[], Stats], clock: Callable[[], float] = perf_counter) -> None:
@@ -81,15 +67,24 @@ class RateLine:
         while len(self._seen) > 2 and now - self._seen[1][0] >= RECENT_SECONDS:
             self._seen.popleft()
         then, earlier = self._seen[0]
-        return told(stats, earlier if now > then else None, now - then)
+        return format_line(stats, earlier if now > then else None, now - then)
+
+    def start(self) -> None:
+        """The consumer asks for the first time."""
+
+    def tick(self) -> None:
+        """The consumer took a chunk."""
+
+    def close(self) -> None:
+        """The run is over."""
 
 
-def told(stats: Stats, earlier: Stats | None, seconds: float) -> str:
+def format_line(stats: Stats, earlier: Stats | None, seconds: float) -> str:
     """A run in a line.
 
     Args:
-        stats: How it stands.
-        earlier: How it stood before; None for when it began.
+        stats: Its figures.
+        earlier: Its figures at an earlier moment; None for when it began.
         seconds: How long ago that was; without `earlier`, the time since the consumer first asked counts.
     """
     recent = stats if earlier is None else stats.since(earlier)
@@ -102,13 +97,12 @@ def told(stats: Stats, earlier: Stats | None, seconds: float) -> str:
     )
 
 
-class PlainDisplay:
-    """A line on a stream that is no terminal, now and then and at the end."""
+class PlainDisplay(Display):
+    """A line on a stream that is not a terminal, now and then and at the end."""
 
-    def __init__(self, rate: RateLine, stream: TextIO, clock: Callable[[], float] = perf_counter) -> None:
-        self._rate = rate
+    def __init__(self, stats: Callable[[], Stats], stream: TextIO, clock: Callable[[], float] = perf_counter) -> None:
+        super().__init__(stats, clock)
         self._stream = stream
-        self._clock = clock
         self._next = 0.0
         self._running = False
 
@@ -119,42 +113,40 @@ class PlainDisplay:
     def tick(self) -> None:
         if self._clock() >= self._next:
             self._next = self._clock() + PLAIN_SECONDS
-            print(self._rate.line(), file=self._stream, flush=True)
+            print(self.line(), file=self._stream, flush=True)
 
     def close(self) -> None:
         if self._running:
             self._running = False
-            print(self._rate.line(), file=self._stream, flush=True)
+            print(self.line(), file=self._stream, flush=True)
 
 
-class TerminalDisplay:
+class TerminalDisplay(Display):
     """A line on standard error that rich keeps below what the program prints, and refreshes by its own thread."""
 
-    def __init__(self, rate: RateLine) -> None:
+    def __init__(self, stats: Callable[[], Stats]) -> None:
+        super().__init__(stats)
         try:
             console, live, text = (import_module(f"rich.{name}") for name in ("console", "live", "text"))
         except ImportError as error:
             raise MissingExtraError("progress=True in a terminal needs rich: pip install 'streamrec[cli]'") from error
-        self._live = live.Live(console=console.Console(stderr=True), get_renderable=lambda: text.Text(rate.line()))
+        self._live = live.Live(console=console.Console(stderr=True), get_renderable=lambda: text.Text(self.line()))
 
     def start(self) -> None:
         self._live.start()
-
-    def tick(self) -> None:
-        """Nothing to do: rich looks by itself."""
 
     def close(self) -> None:
         self._live.stop()
 
 
-class NotebookDisplay:
+class NotebookDisplay(Display):
     """An output of the cell that the consumer runs in, rewritten by IPython's own messages.
 
     Every front end understands these (Jupyter, VS Code, Colab), and they need no package for widgets.
     """
 
-    def __init__(self, rate: RateLine) -> None:
-        self._rate = rate
+    def __init__(self, stats: Callable[[], Stats]) -> None:
+        super().__init__(stats)
         self._handle: Any = None
         self._next = 0.0
 
@@ -163,8 +155,8 @@ class NotebookDisplay:
         self._handle = display(self._data(), raw=True, display_id=True)
 
     def tick(self) -> None:
-        if self._handle is not None and perf_counter() >= self._next:
-            self._next = perf_counter() + NOTEBOOK_SECONDS
+        if self._handle is not None and self._clock() >= self._next:
+            self._next = self._clock() + NOTEBOOK_SECONDS
             self._handle.update(self._data(), raw=True)
 
     def close(self) -> None:
@@ -173,4 +165,4 @@ class NotebookDisplay:
             handle.update(self._data(), raw=True)
 
     def _data(self) -> dict[str, str]:
-        return {"text/plain": self._rate.line()}
+        return {"text/plain": self.line()}

@@ -1,4 +1,4 @@
-"""What sources and stages are called in statistics, by their descriptions alone."""
+"""What sources and stages are called, and how notebooks draw them, by their descriptions alone."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import fields, is_dataclass
 from itertools import pairwise
 from typing import Any, Final
 
+from streamrec import html
 from streamrec.display import display_text
 from streamrec.pipeline.engine.description import Chain, described
 
-__all__ = ["held_chains", "own_line", "title"]
+__all__ = ["draw_dataset", "held_chains", "own_line", "title"]
 
 VERBS: Final = {
     "Conform": "from_generator",
@@ -51,11 +52,11 @@ def snake(name: str) -> Iterator[str]:
 
 
 def own_line(what: object) -> str:
-    """The line of its description that is its own, and not that of a chain within it; without passwords."""
-    return display_text(line_of(what))
+    """The line of a description that is not one of a chain within it; without passwords."""
+    return display_text(find_line(what))
 
 
-def line_of(what: object) -> str:
+def find_line(what: object) -> str:
     if not hasattr(what, "lines"):
         return described(what)
     inner = {line.strip() for chain in held_chains(what) for line in chain.lines()}
@@ -64,7 +65,7 @@ def line_of(what: object) -> str:
 
 
 def scalars(what: Any) -> Iterator[str]:
-    """The arguments of a description that are no chains."""
+    """The arguments of a description that are not chains."""
     for field in fields(what):
         value = getattr(what, field.name)
         if field.repr and not list(chains_in(value)):
@@ -87,3 +88,17 @@ def chains_in(value: object) -> Iterator[Chain]:
     elif isinstance(value, tuple | list):
         for part in value:
             yield from chains_in(part)
+
+
+def draw_dataset(chain: Chain) -> str:
+    """The sources and stages as boxes, in the order in which elements pass."""
+    return html.fragment(draw_chain(chain))
+
+
+def draw_chain(chain: Chain) -> str:
+    """A chain: one within its source comes before it, several are set in, one below the other."""
+    inner = [draw_chain(part) for part in held_chains(chain.source)]
+    boxes = [html.element("div", html.boxed(title(part), own_line(part))) for part in (chain.source, *chain.stages)]
+    if len(inner) > 1:
+        inner = ["".join(html.element("div", part, kind="inner") for part in inner)]
+    return html.element("div", "↓", kind="arrow").join([*inner, *boxes])

@@ -170,7 +170,7 @@ def test_an_error_of_parallel_calls_or_of_a_generator(files: list[str], around: 
         list(around(Dataset.from_generator(numbers)))
     (note,) = lost.value.__notes__
     assert note.startswith("in from_generator: your function test_an_error")
-    assert note.endswith("numbers, behind 1 elements of this run")
+    assert note.endswith("numbers, after 1 elements of this run")
 
 
 def test_an_error_behind_a_batch_has_the_place_of_the_first_record(files: list[str]) -> None:

@@ -18,7 +18,7 @@ import pytest
 from streamrec import ClosedError, Dataset, Frames, PositionMismatchError, bridge
 from streamrec.pipeline.engine.options import Options
 from streamrec.pipeline.engine.run import started
-from streamrec.pipeline.telemetry.telemetry import Telemetry
+from streamrec.pipeline.telemetry.meters import Telemetry
 from tests.servers.resuming import assert_resumes_everywhere, plain
 
 

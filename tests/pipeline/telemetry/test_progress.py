@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from streamrec import Dataset, StageStats, Stats
-from streamrec.pipeline.telemetry.progress import PLAIN_SECONDS, PlainDisplay, RateLine, told
-from streamrec.pipeline.telemetry.snapshots import ChainStats
+from streamrec.pipeline.telemetry.progress import PLAIN_SECONDS, Display, PlainDisplay, format_line
+from streamrec.pipeline.telemetry.stats import ChainStats
 from streamrec.storage import Snapshot
 
 ROOT = Path(__file__).parents[3]
@@ -39,23 +39,23 @@ class Clock:
 
 def test_the_line() -> None:
     expected = "streamrec: 40 elements (40 records read), 10.0 MB/s, waited 50%, bottleneck: range"
-    assert told(stats(4.0, 2.0), None, 0.0) == expected
-    assert told(stats(0.0, 0.0), None, 0.0).endswith("0.0 MB/s, waited 0%, bottleneck: nothing yet")
+    assert format_line(stats(4.0, 2.0), None, 0.0) == expected
+    assert format_line(stats(0.0, 0.0), None, 0.0).endswith("0.0 MB/s, waited 0%, bottleneck: nothing yet")
 
 
 def test_speed_and_bottleneck_are_of_the_last_seconds() -> None:
     clock, lines = Clock(), []
-    pulse = RateLine(lambda: stats(clock.now, min(clock.now, 10.0)), clock)
+    display = Display(lambda: stats(clock.now, min(clock.now, 10.0)), clock)
     for second in range(30):
         clock.now = float(second)
-        lines.append(pulse.line())
+        lines.append(display.line())
     assert "waited 100%, bottleneck: range" in lines[9]
     assert lines[29] == "streamrec: 290 elements (290 records read), 10.0 MB/s, waited 0%, bottleneck: the consumer"
 
 
 def test_plain_lines_come_now_and_then() -> None:
     clock, stream = Clock(), io.StringIO()
-    plain = PlainDisplay(RateLine(lambda: stats(clock.now, 0.0), clock), stream, clock)
+    plain = PlainDisplay(lambda: stats(clock.now, 0.0), stream, clock)
     plain.close()
     assert stream.getvalue() == ""
     plain.start()

@@ -21,9 +21,16 @@ from streamrec.pipeline.sources.in_memory import Range
 from streamrec.pipeline.sources.prefetch import Prefetch
 from streamrec.pipeline.sources.repeat import Repeat
 from streamrec.pipeline.stages.select import TakeWhile
-from streamrec.pipeline.telemetry.bottleneck import CONSUMER, DISK, NETWORK, NOTHING, READING, bottleneck
-from streamrec.pipeline.telemetry.snapshots import ChainStats
 from streamrec.pipeline.telemetry.stage_names import own_line, title
+from streamrec.pipeline.telemetry.stats import (
+    CONSUMER,
+    DISK,
+    NETWORK,
+    NOTHING,
+    READING,
+    ChainStats,
+    find_bottleneck,
+)
 from tests.servers.faults import NO_FAULTS
 from tests.servers.objectstore import ObjectStore
 
@@ -71,19 +78,19 @@ MADE_UP = [
 
 @pytest.mark.parametrize(("chain", "waited", "backends", "expected"), MADE_UP)
 def test_the_rule_on_made_up_figures(chain: ChainStats, waited: float, backends: list[str], expected: str) -> None:
-    assert bottleneck(chain, waited, 10.0, backends) == expected
+    assert find_bottleneck(chain, waited, 10.0, backends) == expected
 
 
 def test_the_rule_before_anything_was_asked_for() -> None:
-    assert bottleneck(run(reader(0, 0)), 0.0, 0.0, []) == NOTHING
+    assert find_bottleneck(run(reader(0, 0)), 0.0, 0.0, []) == NOTHING
 
 
 def test_the_rule_follows_the_chain_that_was_waited_for() -> None:
     slow = run(reader(0, 1), stage("map: your function slow", 8), asked=9.0)
     quick = run(reader(0, 8), asked=2.0)
     zipped = StageStats("zip", "Zip()", busy=1, waited_for_input=8, chains=(quick, slow))
-    assert bottleneck(run(zipped, stage("batch", 1)), 9.0, 10.0, ["s3"]) == "map: your function slow"
-    assert bottleneck(run(replace(zipped, busy=9)), 9.0, 10.0, ["s3"]) == "zip"
+    assert find_bottleneck(run(zipped, stage("batch", 1)), 9.0, 10.0, ["s3"]) == "map: your function slow"
+    assert find_bottleneck(run(replace(zipped, busy=9)), 9.0, 10.0, ["s3"]) == "zip"
 
 
 def test_what_stages_are_called() -> None:
