@@ -26,8 +26,7 @@ from streamrec.pipeline.loading import Epochs
 
 torch = pytest.importorskip("torch")
 
-from streamrec.torch import IterableDataset, Loader  # noqa: E402
-from streamrec.torch.staging import Staging  # noqa: E402
+from streamrec.torch import IterableDataset, Loader, Staging  # noqa: E402
 
 pytestmark = pytest.mark.peer
 

@@ -1,0 +1,203 @@
+"""HTML for notebooks: self-contained pieces, escaped, readable on a light and on a dark background.
+
+Rules:
+- What comes from data is escaped; only JPEG and PNG images are shown as they are, as data URIs.
+- Everything is bounded: rows, characters, images and their bytes.
+- Passwords in URLs are masked, as in `repr`.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from itertools import islice
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from streamrec.display import display_text, text_of
+
+__all__ = [
+    "ROWS",
+    "Budget",
+    "bar",
+    "boxed",
+    "element",
+    "format_value",
+    "fragment",
+    "payloads",
+    "rows_of",
+    "table",
+    "text",
+]
+
+STYLE: Final = """<style>
+.streamrec { font: 13px/1.45 system-ui, sans-serif; color: inherit; overflow-x: auto; }
+.streamrec table { border-collapse: collapse; margin: 4px 0; color: inherit; font: inherit; }
+.streamrec td, .streamrec th { border: 0; border-bottom: 1px solid rgba(128,128,128,.35); padding: 3px 10px;
+  text-align: left; vertical-align: top; background: none; color: inherit; }
+.streamrec th { font-weight: 600; }
+.streamrec small { opacity: .7; font-weight: 400; }
+.streamrec code { font: 12px ui-monospace, monospace; background: none; color: inherit; overflow-wrap: anywhere; }
+.streamrec img { max-width: 128px; max-height: 96px; display: block; image-rendering: auto; }
+.streamrec .box { border: 1px solid rgba(128,128,128,.6); border-radius: 6px; padding: 4px 10px; max-width: 56em;
+  background: rgba(128,128,128,.08); display: inline-block; }
+.streamrec .inner { border-left: 2px solid rgba(128,128,128,.4); margin: 4px 0 4px 8px; padding-left: 12px; }
+.streamrec .arrow { opacity: .6; padding-left: 16px; line-height: 1.2; }
+.streamrec .bar { display: inline-flex; width: 220px; height: 12px; background: rgba(128,128,128,.18);
+  border-radius: 3px; overflow: hidden; vertical-align: middle; }
+.streamrec .busy { background: #2a9d8f; } .streamrec .input { background: #e9a23b; }
+.streamrec .output { background: #5b8def; }
+.streamrec .key { display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin: 0 4px 0 12px; }
+</style>"""
+"""Grey that is half transparent is grey on any ground."""
+
+
+def text(value: object, most: int = 400) -> str:
+    """Any text, escaped, without passwords, and cut where it is long."""
+    told = display_text(str(value)[: 4 * most], lines=True)
+    return escape(told if len(told) <= most else f"{told[: most - 1]}…")
+
+
+def element(tag: str, *children: str, kind: str = "", tip: str = "") -> str:
+    """An element around children that are HTML already.
+
+    >>> element("td", text("a<b"), kind="x")
+    '<td class="x">a&lt;b</td>'
+    """
+    attributes = f' class="{kind}"' if kind else ""
+    attributes += f' title="{text(tip)}"' if tip else ""
+    return f"<{tag}{attributes}>{''.join(children)}</{tag}>"
+
+
+def fragment(*children: str) -> str:
+    """What a `_repr_html_` returns: the children, with their style."""
+    return f'{STYLE}<div class="streamrec">{"".join(children)}</div>'
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of cells that are HTML already."""
+    lines = [element("tr", *(element("td", cell) for cell in row)) for row in rows]
+    return element("table", element("tr", *(element("th", cell) for cell in head)), *lines)
+
+
+def boxed(title: str, detail: str) -> str:
+    """A box with a title and, smaller, what is to be said of it."""
+    return element(
+        "div", element("b", text(title)), "<br>", element("small", element("code", text(detail))), kind="box"
+    )
+
+
+def bar(parts: Iterable[tuple[str, float]], whole: float, tip: str) -> str:
+    """A bar of parts, each with its class and its amount of the whole."""
+    inner = [
+        f'<span class="{kind}" style="width: {100 * min(1.0, amount / whole):.1f}%"></span>'
+        for kind, amount in parts
+        if whole > 0 and amount > 0
+    ]
+    return element("span", *inner, kind="bar", tip=tip)
+
+
+ROWS: Final = 8
+"""So many rows of a batch are shown."""
+
+IMAGE_BYTES: Final = 1 << 20
+ALL_IMAGES_BYTES: Final = 4 << 20
+"""Images above these are named, and not shown: a notebook keeps what it shows in its file."""
+
+CHARACTERS: Final = 120
+NUMBERS: Final = 8
+SIDE: Final = 256
+"""Arrays of pixels with a longer side are thinned out to it."""
+
+MAGIC: Final = {b"\xff\xd8\xff": "jpeg", b"\x89PNG\r\n\x1a\n": "png"}
+
+
+class Budget:
+    """How many bytes of images may still be shown."""
+
+    def __init__(self, nbytes: int = ALL_IMAGES_BYTES) -> None:
+        self.left = nbytes
+
+    def take(self, nbytes: int) -> bool:
+        """Whether an image of so many bytes is shown."""
+        if nbytes > min(IMAGE_BYTES, self.left):
+            return False
+        self.left -= nbytes
+        return True
+
+
+def payloads(title: str, lengths: Iterable[int], strings: Iterable[Any]) -> str:
+    """The first of many byte strings, each with its number and length: what a `_repr_html_` returns."""
+    budget = Budget()
+    cells = zip(range(ROWS), lengths, strings, strict=False)
+    rows = [(str(number), f"{int(size):,}", format_value(value, budget)) for number, size, value in cells]
+    return fragment(element("b", text(title)), table(("", "bytes", ""), rows))
+
+
+def rows_of(column: Iterable[Any]) -> Iterator[Any]:
+    """The first rows of a column."""
+    return islice(column, ROWS)
+
+
+def format_value(value: Any, budget: Budget) -> str:
+    r"""A value as HTML.
+
+    >>> format_value(b"cat <3", Budget()), format_value(np.arange(3), Budget()), format_value(b"\xff\x00", Budget())
+    ('cat &lt;3', '[0, 1, 2]', '<small>2 bytes: ff 00</small>')
+    """
+    if isinstance(value, bytes | bytearray | memoryview):
+        return _bytes(bytes(value), budget)
+    if isinstance(value, np.ndarray) and value.ndim:
+        return _image(_png(value), budget, "pixels") if _is_image(value) else _array(value, budget)
+    return text(f"{value:.6g}" if isinstance(value, float | np.floating) else value, CHARACTERS)
+
+
+def _bytes(value: bytes, budget: Budget) -> str:
+    kind = next((name for magic, name in MAGIC.items() if value.startswith(magic)), None)
+    if kind is not None:
+        return _image(value, budget, kind)
+    told = text_of(value)
+    if told is not None:
+        return text(told, CHARACTERS)
+    return element("small", text(f"{len(value):,} bytes: {value[:12].hex(' ')}{'…' if len(value) > 12 else ''}"))
+
+
+def _image(data: bytes, budget: Budget, kind: str) -> str:
+    told = f"{kind.upper()}, {len(data):,} bytes"
+    if not budget.take(len(data)):
+        return element("small", text(told))
+    source = f"data:image/{'jpeg' if kind == 'jpeg' else 'png'};base64,{base64.b64encode(data).decode()}"
+    return f'<img src="{source}" alt="{told}" title="{told}">'
+
+
+def _array(value: npt.NDArray[Any], budget: Budget) -> str:
+    if value.ndim > 1:
+        return element("small", text(f"{value.dtype} {list(value.shape)}"))
+    cells = [format_value(one, budget) for one in value[:NUMBERS].tolist()]
+    more = f", … {len(value):,} values" if len(value) > NUMBERS else ""
+    return f"[{', '.join(cells)}{more}]"
+
+
+def _is_image(value: npt.NDArray[Any]) -> bool:
+    """Whether it is [height, width, 1 or 3] of bytes, and no mere row."""
+    return value.dtype == np.uint8 and value.ndim == 3 and value.shape[2] in (1, 3) and min(value.shape[:2]) >= 4
+
+
+def _png(pixels: npt.NDArray[np.uint8]) -> bytes:
+    """Pixels as a PNG file (ISO/IEC 15948), thinned out where there are many."""
+    step = max(1, -(-max(pixels.shape[:2]) // SIDE))
+    kept = np.ascontiguousarray(pixels[::step, ::step])
+    height, width, channels = kept.shape
+    lines = np.zeros((height, 1 + width * channels), np.uint8)  # each begins with its filter: 0, none
+    lines[:, 1:] = kept.reshape(height, -1)
+    head = struct.pack(">2I5B", width, height, 8, 2 if channels == 3 else 0, 0, 0, 0)
+    chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(lines.tobytes())), (b"IEND", b""))
+    parts = [
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
