@@ -22,15 +22,7 @@ from streamrec.pipeline.sources.prefetch import Prefetch
 from streamrec.pipeline.sources.repeat import Repeat
 from streamrec.pipeline.stages.select import TakeWhile
 from streamrec.pipeline.telemetry.stage_names import own_line, title
-from streamrec.pipeline.telemetry.stats import (
-    CONSUMER,
-    DISK,
-    NETWORK,
-    NOTHING,
-    READING,
-    ChainStats,
-    find_bottleneck,
-)
+from streamrec.pipeline.telemetry.stats import DISK, NETWORK, READING, ChainStats, find_bottleneck
 from tests.servers.faults import NO_FAULTS
 from tests.servers.objectstore import ObjectStore
 
@@ -71,8 +63,8 @@ MADE_UP = [
     ),
     (run(reader(1, 2), stage("batch", 3), stage("parse_example", 4)), 9.0, ["s3"], "parse_example"),
     (run(reader(1, 2), stage("map", 3), stage("batch", 2)), 9.0, ["s3"], NETWORK),
-    (run(reader(1, 8)), 0.9, ["s3"], CONSUMER),
-    (run(reader(1, 1), asked=2.0), 4.0, ["s3"], CONSUMER),
+    (run(reader(1, 8)), 0.9, ["s3"], "the consumer"),
+    (run(reader(1, 1), asked=2.0), 4.0, ["s3"], "the consumer"),
 ]
 
 
@@ -82,7 +74,7 @@ def test_the_rule_on_made_up_figures(chain: ChainStats, waited: float, backends:
 
 
 def test_the_rule_before_anything_was_asked_for() -> None:
-    assert find_bottleneck(run(reader(0, 0)), 0.0, 0.0, []) == NOTHING
+    assert find_bottleneck(run(reader(0, 0)), 0.0, 0.0, []) == "nothing yet"
 
 
 def test_the_rule_follows_the_chain_that_was_waited_for() -> None:
@@ -267,7 +259,7 @@ def test_a_slow_consumer_is_named(files: list[str]) -> None:
         for _ in batches:
             burn(0.006)
         stats = batches.stats()
-    assert stats.bottleneck == CONSUMER
+    assert stats.bottleneck == "the consumer"
     assert stats.consumer_busy > 160 * 0.006
 
 
@@ -287,7 +279,7 @@ def test_a_slow_store_is_named(tmp_path: Path) -> None:
 
 async def test_async_iterators_tell_the_same(files: list[str]) -> None:
     async with TFRecordDataset(files).batch(1000).aiterate() as batches:
-        assert batches.stats().bottleneck == NOTHING
+        assert batches.stats().bottleneck == "nothing yet"
         count = len([frames async for frames in batches])
         stats = batches.stats()
     assert [stage.elements_out for stage in stats.stages] == [80_000, count]
