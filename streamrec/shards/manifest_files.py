@@ -11,39 +11,31 @@ Rules of `verify`:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Literal
 
 import anyio
-import numpy as np
 from fsspec import AbstractFileSystem
 
-from streamrec import bridge, kernels
+from streamrec import bridge
 from streamrec.display import display_name, display_repr, display_text
-from streamrec.errors import ManifestError, NotFoundError, StreamrecError
+from streamrec.errors import CorruptRecordError, ManifestError, NotFoundError, StreamrecError, TruncatedShardError
 from streamrec.shards.index import MAGIC
 from streamrec.shards.index_reader import END_BYTES, open_index
 from streamrec.shards.listing import find_shards
-from streamrec.shards.manifest import Manifest, Marks, ShardInfo
+from streamrec.shards.manifest import Manifest, ShardInfo
 from streamrec.shards.patterns import Filenames, listed
 from streamrec.shards.places import location_of
-from streamrec.storage import ByteStream, RetryPolicy, Storage, Storages, located
+from streamrec.shards.scan import ShardScan
+from streamrec.storage import RetryPolicy, Storage, Storages, located
 from streamrec.storage.tasks import side_by_side
 from streamrec.tfrecord import (
-    DETECT_BYTES,
-    LONG_BYTES,
     CompressionType,
-    Framer,
-    Inflater,
-    LengthPacker,
-    check_compression_type,
-    detect_compression,
 )
 
 __all__ = [
-    "ShardTally",
     "VerifyProblem",
     "VerifyReport",
     "read_manifest",
@@ -213,135 +205,37 @@ class _Survey:
                 )
 
     async def _look_at(self, shard: ShardInfo) -> list[VerifyProblem]:
+        storage = await self._storages.at(shard.path)
         try:
-            stream = await (await self._storages.at(shard.path)).stream(shard.path)
+            stream = await storage.stream(shard.path)
         except NotFoundError:
             return [VerifyProblem(shard.path, "missing", f"{shard.bytes:,} bytes", "nothing")]
-        try:
-            size = stream.info.size
-            if size is not None and size != shard.bytes:
-                return [VerifyProblem(shard.path, "bytes", f"{shard.bytes:,}", f"{size:,}")]
-            unsummed = shard.crc32c is None  # then each record's own CRC32C tells
-            tally = ShardTally(self._manifest.compression_type, shard.path, size=size, verify=unsummed)
-            await tally.take_all(stream)
-        finally:
+        size = stream.info.size
+        if size is not None and size != shard.bytes:
             with anyio.CancelScope(shield=True):
                 await stream.aclose()
-        self.bytes += tally.bytes
-        return list(tally.compare(shard))
+            return [VerifyProblem(shard.path, "bytes", f"{shard.bytes:,}", f"{size:,}")]
+        unsummed = shard.crc32c is None  # then each record's own CRC32C tells
+        scan = ShardScan(storage, stream, self._manifest.compression_type, verify=unsummed)
+        damage: StreamrecError | None = None
+        try:
+            await scan.run(to_end=True)
+        except (CorruptRecordError, TruncatedShardError) as error:
+            damage = error
+        self.bytes += scan.bytes
+        return list(differences(shard, scan, damage))
 
 
-class ShardTally:
-    """The bytes of one shard, their CRC32C, and the records in them, as far as they can be framed.
-
-    Args:
-        compression_type: "", "GZIP", "ZLIB" or "ZSTD".
-        path: The shard's URL.
-        lengths: Takes the lengths of the records, where they are wanted.
-        size: Bytes of the object in its store; None where that is not known.
-        verify: Whether the CRC32C of each record's payload is checked.
-    """
-
-    def __init__(
-        self,
-        compression_type: str,
-        path: str,
-        lengths: LengthPacker | None = None,
-        size: int | None = None,
-        verify: bool = False,
-    ) -> None:
-        self.bytes = 0
-        self._path = path
-        self._marks = Marks()
-        self._lengths = lengths
-        self._crc32c = 0
-        self._damage: StreamrecError | None = None
-        kind = check_compression_type(compression_type)
-        self._framer = Framer(verify=verify, path=path, size=None if kind else size, long_bytes=LONG_BYTES)
-        self._inflater = Inflater(kind, path) if kind else None
-        self._spare = memoryview(bytearray(BLOCK_BYTES))
-
-    async def take_all(self, stream: ByteStream, *, ends_at_damage: bool = False) -> None:
-        """Reads the stream to its end; or to where it is damaged, where nobody wants to know what follows."""
-        while not (ends_at_damage and self._damage is not None):
-            room = self._room()
-            filled = 0
-            while filled < len(room) and (count := await stream.readinto(room[filled:])):
-                filled += count
-            if self._inflater is None:
-                self._take(room, filled)
-            else:
-                await anyio.to_thread.run_sync(self._take, room, filled)
-            if filled < len(room):
-                return
-
-    def info(self, version: str | None = None) -> ShardInfo:
-        """What the shard turned out to be.
-
-        Args:
-            version: What the store calls this version of it.
-
-        Raises:
-            CorruptRecordError, TruncatedShardError: It is damaged: nobody can say how many records it holds.
-        """
-        self._try(self._close)
-        if self._damage is not None:
-            raise self._damage
-        return ShardInfo(self._path, self._framer.record, self.bytes, self._crc32c, self._marks.all(), version)
-
-    def compare(self, shard: ShardInfo) -> Iterator[VerifyProblem]:
-        """What differs from the manifest."""
-        if self.bytes != shard.bytes:
-            yield VerifyProblem(shard.path, "bytes", f"{shard.bytes:,}", f"{self.bytes:,}")
-        if shard.crc32c is not None and self._crc32c != shard.crc32c:
-            yield VerifyProblem(shard.path, "crc32c", f"{shard.crc32c:08x}", f"{self._crc32c:08x}")
-        self._try(self._close)
-        records = self._framer.record
-        if self._damage is not None:
-            yield VerifyProblem(shard.path, "records", f"{shard.records:,}", f"{records:,} before this: {self._damage}")
-        elif records != shard.records:
-            yield VerifyProblem(shard.path, "records", f"{shard.records:,}", f"{records:,}")
-
-    def _room(self) -> memoryview:
-        """Where the next bytes go: right behind what the framer holds, in growing steps for a long record."""
-        if self._inflater is None and self._damage is None:
-            held = self._framer.held
-            size = max(BLOCK_BYTES, min(self._framer.wants - held, max(held, GROWTH_BYTES)))
-            try:
-                return self._framer.reserve(size)
-            except StreamrecError as error:
-                self._damage = error
-        return self._spare
-
-    def _take(self, room: memoryview, filled: int) -> None:
-        self.bytes += filled
-        self._crc32c = kernels.crc32c(room[:filled], self._crc32c)
-        self._try(lambda: self._frame(room[:filled]))
-
-    def _frame(self, data: memoryview) -> None:
-        if self._inflater is None:
-            frames = self._framer.commit(len(data))
-            if self._lengths is not None:
-                self._lengths.add(np.array([long.length for long in self._framer.take_long_records()], np.int64))
-                self._lengths.add(frames.lengths)
-            self._marks.pass_by(self._framer.record, self._framer.position)
-            return
-        self._inflater.feed(bytes(data))
-        while plain := self._inflater.read(BLOCK_BYTES):
-            self._framer.feed(plain)
-
-    def _close(self) -> None:
-        if self._inflater is not None:
-            self._inflater.close()
-        self._framer.close()
-
-    def _try(self, step: Callable[[], object]) -> None:
-        """Goes on with framing; damage ends it, and the rest of the shard is only summed."""
-        if self._damage is None:
-            try:
-                step()
-            except StreamrecError as error:
-                self._damage = error
+def differences(shard: ShardInfo, scan: ShardScan, damage: StreamrecError | None) -> Iterator[VerifyProblem]:
+    """How a shard differs from what the manifest says of it."""
+    if scan.bytes != shard.bytes:
+        yield VerifyProblem(shard.path, "bytes", f"{shard.bytes:,}", f"{scan.bytes:,}")
+    if shard.crc32c is not None and scan.crc32c != shard.crc32c:
+        yield VerifyProblem(shard.path, "crc32c", f"{shard.crc32c:08x}", f"{scan.crc32c:08x}")
+    if damage is not None:
+        yield VerifyProblem(shard.path, "records", f"{shard.records:,}", f"{scan.records:,} before this: {damage}")
+    elif scan.records != shard.records:
+        yield VerifyProblem(shard.path, "records", f"{shard.records:,}", f"{scan.records:,}")
 
 
 async def write_manifest(
@@ -410,16 +304,9 @@ def check_named_once(paths: Sequence[str]) -> None:
 
 async def count(storage: Storage, path: str) -> tuple[ShardInfo, CompressionType]:
     """Reads one shard to its end."""
-    head = await storage.read_range(path, 0, DETECT_BYTES)
-    kind = detect_compression(head)
-    stream = await storage.stream(path)
-    tally = ShardTally(kind, path, size=stream.info.size)
-    try:
-        await tally.take_all(stream)
-    finally:
-        with anyio.CancelScope(shield=True):
-            await stream.aclose()
-    return tally.info(), kind
+    scan = ShardScan(storage, await storage.stream(path))
+    await scan.run()
+    return scan.info(), scan.compression_type
 
 
 def compression_of(counted: Mapping[str, tuple[ShardInfo, CompressionType]]) -> CompressionType:

@@ -26,17 +26,21 @@ from streamrec.errors import (
     StreamrecError,
     TruncatedShardError,
 )
-from streamrec.shards.index import IndexedShard
-from streamrec.shards.manifest import ShardInfo
-from streamrec.shards.manifest_files import ShardTally
-from streamrec.storage import ObjectInfo, Storage
+from streamrec.shards.index import IndexedShard, Numbers
+from streamrec.shards.manifest import Marks, ShardInfo
+from streamrec.shards.options import ReadOptions
+from streamrec.shards.reader import NO_FRAMES, ShardReader
+from streamrec.storage import ByteStream, ObjectInfo, Storage
 from streamrec.tfrecord import (
     BLOCK_RECORDS,
     DETECT_BYTES,
     FOOTER_BYTES,
     HEADER_BYTES,
+    LONG_BYTES,
     MAX_RECORD_BYTES,
+    CompressionType,
     Framer,
+    Frames,
     LengthPacker,
     PackedLengths,
     as_spans,
@@ -45,11 +49,10 @@ from streamrec.tfrecord import (
     unpack,
 )
 
-__all__ = ["lengths_of_file", "lengths_of_idx", "scan_file", "scan_idx", "scan_stream"]
+__all__ = ["ShardScan", "lengths_of_file", "lengths_of_idx", "scan_file", "scan_idx", "scan_stream"]
 
 READ_BYTES: Final = 1 << 20
-
-LONG_BYTES: Final = 16 << 10
+SKIP_BYTES: Final = 16 << 10
 """Records that are longer than this on average are passed over one by one. A call costs as much as reading this."""
 
 
@@ -78,7 +81,7 @@ def _go_through(file: int, size: int, packer: LengthPacker, url: str) -> None:
     position = records = 0
     alone: list[int] = []
     while position < size:
-        skips = bool(records) and position > LONG_BYTES * records
+        skips = bool(records) and position > SKIP_BYTES * records
         data = os.pread(file, HEADER_BYTES if skips else READ_BYTES, position)
         packed, end, code, wants = kernels.scan_frames(data, 0, False, MAX_RECORD_BYTES)
         spans = as_spans(packed)
@@ -92,7 +95,7 @@ def _go_through(file: int, size: int, packer: LengthPacker, url: str) -> None:
             raise _damage(data, position, records, url, size)
         position += end
         records += max(len(spans), 1)
-        if len(alone) >= LONG_BYTES:
+        if len(alone) >= SKIP_BYTES:
             packer.add(np.array(alone, np.int64))
             alone = []
     packer.add(np.array(alone, np.int64))
@@ -148,6 +151,113 @@ def lengths_of_idx(data: bytes, path: str, shard: str, size: int) -> PackedLengt
     return packer.finish()
 
 
+class SummedStream:
+    """A ByteStream that passes on another one, counts its bytes and sums their CRC32C."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self.info, self.tally = stream.info, stream.tally
+        self.position = self.crc32c = 0
+        self._stream = stream
+
+    async def readinto(self, buffer: memoryview) -> int:
+        count = await self._stream.readinto(buffer)
+        self.crc32c = kernels.crc32c(buffer[:count], self.crc32c)
+        self.position += count
+        return count
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class ShardScan:
+    """Reads a whole shard once, for what a manifest and an index say of it. Its records are counted and dropped.
+
+    Args:
+        storage: Where the shard is.
+        stream: All of its bytes; closed when they are read.
+        compression_type: None to detect; "", "GZIP", "ZLIB" or "ZSTD".
+        verify: Whether the CRC32C of each record's payload is checked.
+        lengths: Takes the lengths of the records, if they are wanted.
+
+    Attributes:
+        records: How many records came, up to damage.
+        compression_type: How the shard is compressed, known when it was read.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        stream: ByteStream,
+        compression_type: str | None = None,
+        *,
+        verify: bool = False,
+        lengths: LengthPacker | None = None,
+    ) -> None:
+        self.records = 0
+        self.compression_type: CompressionType = ""
+        self._storage = storage
+        self._stream = SummedStream(stream)
+        self._options = ReadOptions(compression_type, verify, long_bytes=LONG_BYTES)
+        self._lengths = lengths
+        self._marks = Marks()
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes were read, as they are stored."""
+        return self._stream.position
+
+    @property
+    def crc32c(self) -> int:
+        """The CRC32C of these bytes."""
+        return self._stream.crc32c
+
+    async def run(self, *, to_end: bool = False) -> None:
+        """Reads the shard.
+
+        Args:
+            to_end: Whether bytes after damage are read and summed too, before the error is raised.
+
+        Raises:
+            CorruptRecordError, TruncatedShardError: The shard is damaged.
+            StorageError: The store failed, and retrying did not help.
+        """
+        reader = await ShardReader.open(self._storage, self._stream.info.path, self._options, stream=self._stream)
+        self.compression_type = reader.compression_type
+        try:
+            await self._take_all(reader)
+        except (CorruptRecordError, TruncatedShardError):
+            self.records = reader.place.record
+            if to_end:
+                rest = memoryview(bytearray(READ_BYTES))
+                while await self._stream.readinto(rest):
+                    pass
+            raise
+        finally:
+            await reader.aclose()
+
+    def info(self) -> ShardInfo:
+        """What the shard turned out to be."""
+        found = self._stream.info
+        marks = () if self.compression_type else self._marks.all()
+        return ShardInfo(found.path, self.records, self.bytes, self.crc32c, marks, found.version)
+
+    async def _take_all(self, reader: ShardReader) -> None:
+        frames: Frames | None = NO_FRAMES
+        while frames is not None:
+            frames = await reader.read_alone()
+            for long in reader.take_long_records():
+                self._take(long.offset, np.array([long.length]))
+            if frames is not None:
+                self._take(frames.offset(0), frames.lengths)
+
+    def _take(self, offset: int, lengths: Numbers) -> None:
+        """Records that follow each other; the first one begins at `offset`."""
+        self._marks.pass_by(self.records, offset)
+        self.records += len(lengths)
+        if self._lengths is not None:
+            self._lengths.add(lengths)
+
+
 async def scan_stream(storage: Storage, path: str) -> IndexedShard:
     """Reads a shard to its end: its records' lengths, and the CRC32C of all its bytes.
 
@@ -157,18 +267,13 @@ async def scan_stream(storage: Storage, path: str) -> IndexedShard:
         StorageError: The store failed, and retrying did not help.
     """
     packer = LengthPacker()
-    stream = await storage.stream(path)
-    tally = ShardTally("", path, packer, stream.info.size)
+    scan = ShardScan(storage, await storage.stream(path), "", lengths=packer)
     try:
-        await tally.take_all(stream, ends_at_damage=True)
-        info = tally.info(stream.info.version)
+        await scan.run()
     except StreamrecError as error:
         await _refuse_compressed(storage, path, error)
         raise
-    finally:
-        with anyio.CancelScope(shield=True):
-            await stream.aclose()
-    return IndexedShard(info, packer.finish())
+    return IndexedShard(scan.info(), packer.finish())
 
 
 async def scan_file(storage: Storage, path: str, local: Path) -> IndexedShard:

@@ -13,6 +13,7 @@ from streamrec import (
     TruncatedShardError,
     encode_records,
     verify,
+    verify_sync,
     write_manifest,
     write_manifest_sync,
 )
@@ -52,6 +53,16 @@ async def test_marks_stand_where_records_begin(tmp_path: Path) -> None:
         assert all(MARK_BYTES <= b - a < MARK_BYTES + (3 << 20) for (_, a), (_, b) in pairwise(marks))
     written = Manifest.from_json("x", (tmp_path / "own.json").read_bytes())
     assert written.shards[0].marks == writer.shards[0].marks
+
+
+@pytest.mark.parametrize(("length", "count"), [(9_000_000, 1), (3_000_000, 3), (84_000, 110), (70_000_000, 2)])
+def test_the_end_of_a_shard_is_no_mark(tmp_path: Path, length: int, count: int) -> None:
+    """Not even where the last mark is far away."""
+    (tmp_path / "a").write_bytes(encode_records([bytes(length)] * count))
+    (shard,) = write_manifest_sync(str(tmp_path / "a"), str(tmp_path / "manifest.json"))
+    assert shard.records == count
+    assert all(0 < record < count and byte == record * (length + 16) for record, byte in shard.marks)
+    assert verify_sync(str(tmp_path / "manifest.json")).ok
 
 
 async def test_a_damaged_shard_has_no_count() -> None:
