@@ -4,21 +4,16 @@ One object, all numbers little-endian:
 
     head      8 bytes     MAGIC
     lengths               the packed lengths of all records, shard after shard (see `tfrecord.lengths`)
-    shards    JSON        {"format": "streamrec index", "version": 1, "pattern": ..., "compression_type": "",
-                           "shards": {"name": [...], "records": [...], "bytes": [...], "crc32c": [...],
-                                      "object_version": [...]}}
+    manifest  JSON        as in `manifest.py`, with the version of each object, without marks
     blocks                the table of blocks of all shards, 21 bytes for each 1,024 records
-    foot      44 bytes    FOOT: version of the format, size of `lengths`, `shards` and `blocks`, CRC32C of `shards` and
-                          `blocks`, CRC32C of the foot before it, MAGIC
+    foot      44 bytes    FOOT: version of the format, sizes of `lengths`, `manifest` and `blocks`, CRC32C of the last
+                          two, CRC32C of the foot before it, MAGIC
 
-- Opening an index takes its end: the foot, the shards and the table of blocks: about 100 bytes a shard and 0.02 bytes
+- Opening an index takes its end: the foot, the manifest and the table of blocks: about 110 bytes a shard and 0.02 bytes
   a record. 10^9 records are 21 MB. The lengths are read by ranges, block by block; each block has its CRC32C.
-- `name` and `pattern` are relative to the directory of the index, as in a manifest. `bytes` and `crc32c` are those of
-  the whole shard; `crc32c` is null where nobody has read the whole shard. `object_version` is what the store calls this
-  version of the shard, or null.
 - `digest` is that of names, numbers of records, sizes and the table of blocks (which holds a CRC32C of each block of
   lengths). Copies of a data set have the same digest, wherever they lie.
-- A `version` that a reader does not know is to be refused. Members of the JSON that it does not know are ignored.
+- A `version` that a reader does not know is refused.
 - It is written shard after shard, so that no more is held than the tables and what is on its way.
 """
 
@@ -27,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -38,16 +33,8 @@ import numpy.typing as npt
 from streamrec import kernels
 from streamrec.display import display_repr
 from streamrec.errors import ManifestError
-from streamrec.shards.manifest import (
-    Manifest,
-    Marks,
-    ShardInfo,
-    check_shards,
-    crc_of,
-    pattern_of,
-    plain_json,
-)
-from streamrec.shards.places import absolute, check_places, location_of, relative, text_of_name
+from streamrec.shards.manifest import Manifest, Marks, ShardInfo
+from streamrec.shards.places import check_places, location_of, relative
 from streamrec.tfrecord import (
     BLOCK,
     BLOCK_RECORDS,
@@ -56,7 +43,6 @@ from streamrec.tfrecord import (
     MOST_BITS,
     CompressionType,
     PackedLengths,
-    check_compression_type,
     packed_sizes,
 )
 
@@ -67,7 +53,6 @@ __all__ = [
     "Index",
     "IndexEncoder",
     "IndexedShard",
-    "decode_index",
     "encode_end",
     "encode_index",
     "read_end",
@@ -220,7 +205,7 @@ class Foot:
 
     Attributes:
         lengths: Bytes of the packed lengths.
-        shards: Bytes of the table of shards.
+        shards: Bytes of the manifest.
         blocks: Bytes of the table of blocks.
         crc: The CRC32C of both tables.
     """
@@ -251,20 +236,8 @@ def encode_end(index: Index) -> bytes:
         >>> read_end(index.path, read_foot(index.path, end, 8 + len(end)), end).shards == (shard,)
         True
     """
-    head = {
-        "format": FORMAT,
-        "version": VERSION,
-        "pattern": relative(index.path, index.pattern),
-        "compression_type": index.compression_type,
-        "shards": {
-            "name": [relative(index.path, shard.path) for shard in index.shards],
-            "records": [shard.records for shard in index.shards],
-            "bytes": [shard.bytes for shard in index.shards],
-            "crc32c": [None if shard.crc32c is None else f"{shard.crc32c:08x}" for shard in index.shards],
-            "object_version": [shard.version for shard in index.shards],
-        },
-    }
-    shards, blocks = json.dumps(head).encode(), index.blocks.tobytes()
+    manifest = Manifest(index.path, index.pattern, index.compression_type, index.shards)
+    shards, blocks = manifest.to_json(in_index=True), index.blocks.tobytes()
     lengths = int(index.block_places[-1]) - len(MAGIC)
     foot = FOOT.pack(VERSION, lengths, len(shards), len(blocks), kernels.crc32c(blocks, kernels.crc32c(shards)))
     return shards + blocks + foot + FOOT_CRC.pack(kernels.crc32c(foot)) + MAGIC
@@ -292,7 +265,10 @@ def read_foot(path: str, data: bytes, size: int) -> Foot:
         raise damaged(path, "the CRC32C of its foot is wrong")
     version, lengths, shards, blocks, tables = FOOT.unpack_from(foot)
     if version != VERSION:
-        raise ManifestError(f"{path}: an index of version {version}, where {VERSION} was wanted: update streamrec")
+        raise ManifestError(
+            f"{path}: an index of version {version}, where {VERSION} is wanted: write it again: streamrec index SHARDS "
+            f"{path}, or, if it is of a newer streamrec, update this one"
+        )
     found = Foot(lengths, shards, blocks, tables)
     if found.size != size:
         raise damaged(path, f"it has {size:,} bytes where its foot says {found.size:,}")
@@ -316,33 +292,14 @@ def read_end(path: str, foot: Foot, data: bytes, version: str | None = None) -> 
     if kernels.crc32c(tables) != foot.crc:
         raise damaged(path, "the CRC32C of its tables is wrong")
     try:
-        found = plain_json(tables[: foot.shards])
-        shards = tuple(shards_of(path, found["shards"]))
-        compression = check_compression_type(found["compression_type"]) or ""
-        check_shards(shards, compression)
+        found = Manifest.from_json(path, tables[: foot.shards])
         blocks = np.frombuffer(tables[foot.shards :], BLOCK)
-        index = Index(path, pattern_of(path, found["pattern"]), compression, shards, blocks, version)
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ManifestError, ValueError) as error:
         raise damaged(path, repr(error)) from error
-    if compression or not index.is_sound(foot.lengths):
+    index = Index(path, found.pattern, found.compression_type, found.shards, blocks, version)
+    if found.compression_type or not index.is_sound(foot.lengths):
         raise damaged(path, "its tables do not fit each other")
     return index
-
-
-def shards_of(path: str, columns: Mapping[str, Sequence[Any]]) -> list[ShardInfo]:
-    """The shards that an index at `path` names."""
-    names = ("name", "records", "bytes", "crc32c", "object_version")
-    return [
-        ShardInfo(absolute(path, text_of_name(name, path)), records, size, crc_of(crc), version=text_or_none(version))
-        for name, records, size, crc, version in zip(*(columns[name] for name in names), strict=True)
-    ]
-
-
-def text_or_none(version: Any) -> str | None:
-    """An object's version."""
-    if version is not None and not isinstance(version, str):
-        raise ValueError(f"{version!r} is no version of an object")
-    return version
 
 
 def damaged(path: str, how: str) -> ManifestError:
@@ -412,18 +369,3 @@ def encode_index(path: str, shards: list[IndexedShard], pattern: str | None = No
     encoder = IndexEncoder(path, pattern)
     data = b"".join(map(encoder.add, shards))
     return data + encoder.finish()[1]
-
-
-def decode_index(path: str, data: bytes) -> list[IndexedShard]:
-    """All of an index that lies in memory.
-
-    Raises:
-        ManifestError: It is no index, or it is damaged.
-    """
-    index = read_end(path, read_foot(path, data, len(data)), data)
-    shards = []
-    for number, info in enumerate(index.shards):
-        first, last = index.first_blocks[number : number + 2].tolist()
-        places = index.block_places[[first, last]].tolist()
-        shards.append(IndexedShard(info, PackedLengths(data[slice(*places)], index.blocks[first:last], info.records)))
-    return shards

@@ -16,6 +16,7 @@ A manifest is a JSON object:
   the plain CRC32C (not masked) as eight hexadecimal digits.
 - `marks`, where there are some: `[record, byte]` for a few records of an uncompressed shard: their number, and where
   their headers begin. Who wants records from the middle begins to read there.
+- `object_version`, in an index: what the store calls this version of the shard, or null.
 - Members that a reader does not know are to be ignored; a `version` that it does not know is to be refused.
 """
 
@@ -36,7 +37,7 @@ from streamrec.shards.places import absolute, check_places, location_of, portabl
 from streamrec.storage import Glob, split_chain
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, CompressionType, check_compression_type
 
-__all__ = ["MARK_BYTES", "Manifest", "Marks", "ShardInfo", "check_shards", "crc_of", "pattern_of", "plain_json"]
+__all__ = ["MARK_BYTES", "Manifest", "Marks", "ShardInfo"]
 
 FORMAT = "streamrec manifest"
 VERSION = 1
@@ -110,8 +111,12 @@ class Manifest:
     compression_type: CompressionType
     shards: tuple[ShardInfo, ...]
 
-    def to_json(self) -> bytes:
+    def to_json(self, *, in_index: bool = False) -> bytes:
         """The manifest as it is stored.
+
+        Args:
+            in_index: Whether it is part of an index. This has the versions of objects; it has no marks, as it knows
+                where each record is.
 
         Examples:
             >>> shard = ShardInfo("s3://b/x/train-0", records=2, bytes=40, crc32c=0xE3069283)
@@ -121,14 +126,25 @@ class Manifest:
             >>> b'{"name": "train-0", "records": 2, "bytes": 40, "crc32c": "e3069283"}' in manifest.to_json()
             True
         """
+
+        def name_of(url: str) -> str:
+            return relative(self.path, url if in_index else portable(self.path, url))
+
+        def entry(shard: ShardInfo) -> dict[str, Any]:
+            crc = None if shard.crc32c is None else f"{shard.crc32c:08x}"
+            found = {"name": name_of(shard.path), "records": shard.records, "bytes": shard.bytes, "crc32c": crc}
+            if in_index:
+                return {**found, "object_version": shard.version}
+            return {**found, "marks": shard.marks} if shard.marks else found
+
         head = {
             "format": FORMAT,
             "version": VERSION,
-            "pattern": self._relative(self.pattern),
+            "pattern": name_of(self.pattern),
             "compression_type": self.compression_type,
         }
         lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
-        shards = ",\n  ".join(json.dumps(self._entry(shard)) for shard in self.shards)
+        shards = ",\n  ".join(json.dumps(entry(shard)) for shard in self.shards)
         return ("{" + ",\n ".join([*lines, f'"shards": [\n  {shards}]']) + "}\n").encode()
 
     @classmethod
@@ -199,23 +215,14 @@ class Manifest:
         before, url, after = split_chain(self.pattern)
         return Glob(before + "*".join(map(glob.escape, NUMBER.split(url)[::2])) + after)
 
-    def _entry(self, shard: ShardInfo) -> dict[str, Any]:
-        entry: dict[str, Any] = {
-            "name": self._relative(shard.path),
-            "records": shard.records,
-            "bytes": shard.bytes,
-            "crc32c": None if shard.crc32c is None else f"{shard.crc32c:08x}",
-        }
-        return {**entry, "marks": shard.marks} if shard.marks else entry
-
-    def _relative(self, url: str) -> str:
-        return relative(self.path, portable(self.path, url))
-
 
 def _shard(path: str, entry: Mapping[str, Any]) -> ShardInfo:
     marks = [(record, byte) for record, byte in entry.get("marks", ())]
     url = absolute(path, text_of_name(entry["name"], path))
-    return ShardInfo(url, entry["records"], entry["bytes"], crc_of(entry["crc32c"]), tuple(marks))
+    version = entry.get("object_version")
+    if version is not None and not isinstance(version, str):
+        raise ValueError(f"{version!r} is not a version of an object")
+    return ShardInfo(url, entry["records"], entry["bytes"], crc_of(entry["crc32c"]), tuple(marks), version)
 
 
 def plain_json(data: bytes | str) -> Any:
