@@ -3,9 +3,9 @@
 `run` awaits one coroutine and returns its result. `iterate` runs a producer on the loop and hands what it
 puts to a `for` loop in the caller's thread, through a queue that is bounded in weight (bytes, say).
 
-The rules stand at the top of the file that keeps them:
+The rules are at the top of the file that keeps them:
 
-- `loop.py`: the thread, fork, the interpreter's exit, a loop that somebody stops;
+- `loop.py`: the thread, fork, the interpreter's exit, a loop that other code stops;
 - `job.py`: one piece of work: how it starts, is cancelled, cleans up and reports; Ctrl-C; `run`, `synchronous`,
   `detached`;
 - `channel.py`: the bounded queue between the loop and the consumers;

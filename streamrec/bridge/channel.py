@@ -4,14 +4,14 @@ What holds:
 
 - `put` waits until the queue is empty or the item fits: what is queued never weighs more than `limit`, save
   for one item that is heavier than the limit alone. The items of one task arrive in the order of its puts.
-- Crossing threads is dear (a wake-up of the loop costs some 50 us), so it happens only where one side
+- Crossing threads is expensive (a wake-up of the loop costs some 50 us), so it happens only where one side
   sleeps: the loop wakes a consumer that found the queue empty; a consumer wakes a `put` that waits, and
   only when half of the limit is free, so that a full queue of small items costs one wake-up for many. An
   emptied queue always wakes it.
 - Items go out together at the loop's next turn: what one step of a task puts wakes a sleeping consumer once.
 - `put` gives way to the loop's other tasks now and then, so that a producer that never waits can be
   cancelled.
-- After a cancellation, and after the end, `put` raises ClosedError: there is nobody to wait for.
+- After a cancellation, and after the end, `put` raises ClosedError: no consumer is left.
 - Neither side can miss the other: each first writes its own step (an item; what was taken; "I sleep") and
   then reads the other's, and the interpreter lock orders the writes. A wake-up too many is harmless, both
   sides look again.
@@ -39,14 +39,14 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 PUTS_PER_TURN = 64  # a turn of the loop costs some 10 us, a put 1
 
-NOBODY = "put() after the consumer has closed the iterator, or after the producer's end: nobody takes the item"
+NO_CONSUMER = "put() after the iterator was closed, or after the producer's end: no consumer takes the item"
 
 
 class Put(Protocol[T_contra]):
     """How a producer hands an item to the consumer."""
 
     async def __call__(self, item: T_contra, weight: int) -> None:
-        """Queue `item`; wait while it does not fit. `weight` is in the unit of the limit, 0 or more."""
+        """Queues `item`; waits while it does not fit. `weight` is in the unit of the limit, 0 or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Channel(Generic[T]):
         return entry
 
     def discard(self) -> None:
-        """Free what is queued. The producer must have ended; a consumer that blocks meanwhile gets an End."""
+        """Frees what is queued. The producer must have ended; a consumer that blocks meanwhile gets an End."""
         try:
             while True:
                 self._entries.get_nowait()
@@ -112,7 +112,7 @@ class Channel(Generic[T]):
     # The producer's side, on the loop thread.
 
     async def put(self, item: T, weight: int) -> None:
-        """Queue `item`; wait while it does not fit (see Put).
+        """Queues `item`; waits while it does not fit (see Put).
 
         Raises:
             ClosedError: The iterator was closed.
@@ -130,20 +130,20 @@ class Channel(Generic[T]):
         else:
             self._append(item, weight)
 
-    def cancelling(self) -> None:
+    def refuse_puts(self) -> None:
         """From now on puts fail."""
         self._shut = True
         self._resume()
 
-    def ended(self, error: BaseException | None) -> None:
-        """Queue the end behind all items."""
+    def end(self, error: BaseException | None) -> None:
+        """Queues the end after all items."""
         self._shut = True
         self._send()
         self._entries.put(End(error))
 
     def _append(self, item: T, weight: int) -> None:
         if self._shut:
-            raise ClosedError(NOBODY)
+            raise ClosedError(NO_CONSUMER)
         self._weight_in += weight
         if not self._outbox:
             asyncio.get_running_loop().call_soon(self._send)

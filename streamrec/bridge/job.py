@@ -3,14 +3,14 @@
 What holds:
 
 - The work runs in a copy of the caller's context variables, in a task of its own on the loop thread.
-- It is cancelled at most once, whoever asks and however often (close, Ctrl-C, garbage collection, exit): its
+- It is cancelled at most once, however many callers ask, however often (close, Ctrl-C, garbage collection, exit): its
   cleanup, slow `finally` blocks included, is not disturbed. `stop` returns when the cleanup is done.
 - Insistence is the exception: an interrupt (a Ctrl-C) *while* `stop` waits cancels the work again, and
   control is back when it has ended or after GRACE seconds. A further interrupt is back at once. Work left
   behind that way goes on on the loop thread; a note on the exception says so.
 - It reports exactly once, when it has ended, and always: also when the loop was stopped or never saw it.
 - An error that cleanup raises after a cancellation is raised by `stop`; where an interrupt is under way it
-  becomes a note on that; where nobody waits (garbage collection, exit) the loop's exception handler logs
+  becomes a note on that; where no caller waits (garbage collection, exit) the loop's exception handler logs
   it.
 - No interrupt is lost and none leaves a lock held: outside the loop thread a job only posts to the loop
   (which takes no lock) and waits at a latch (see there). The loop calls what is posted in order, so a
@@ -25,10 +25,10 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import Context, copy_context
 from functools import partial, wraps
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
-from streamrec.bridge.latch import Latch
-from streamrec.bridge.loop import EXITING, GRACE, LoopThread, is_inherited, loop_thread, park_if_exiting
+from streamrec.bridge.channel import Channel
+from streamrec.bridge.loop import EXITING, GRACE, Latch, LoopThread, is_inherited, loop_thread, park_if_exiting
 from streamrec.display import display_text
 from streamrec.errors import ClosedError
 
@@ -38,7 +38,7 @@ try:
 except ModuleNotFoundError:  # then nothing in this process can have set its variable
     sniffio = None
 
-__all__ = ["Job", "Listener", "detached", "run", "synchronous"]
+__all__ = ["Job", "detached", "run", "synchronous"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,18 +49,8 @@ CANCELLED = "the work was cancelled from outside before it had ended; what it ga
 LEFT_BEHIND = f"streamrec: cleanup was still running {GRACE:g} s after it was interrupted, and was left behind"
 
 
-class Listener(Protocol):
-    """What a job tells while it goes; all calls come on the loop thread."""
-
-    def cancelling(self) -> None:
-        """The work is about to be cancelled."""
-
-    def ended(self, error: BaseException | None) -> None:
-        """The work has ended, with this error or without."""
-
-
 class Job(Generic[T]):
-    """`await function(*args)` on a loop thread; an orphan's errors are logged, because nobody waits for it.
+    """`await function(*args)` on a loop thread; an orphan's errors are logged, because no caller waits for it.
 
     Args:
         failures: Errors of the work itself, which it adds to while it runs: these are not errors of its cleanup, and
@@ -76,7 +66,7 @@ class Job(Generic[T]):
         thread: LoopThread,
         function: Callable[..., Awaitable[T]],
         args: tuple[Any, ...] = (),
-        listener: Listener | None = None,
+        channel: Channel[Any] | None = None,
         *,
         orphan: bool = False,
         failures: Sequence[BaseException] = (),
@@ -85,7 +75,7 @@ class Job(Generic[T]):
         self.maker = os.getpid()
         self._call = function, args
         self._context = _carried_context()
-        self._listener = listener
+        self._channel = channel
         self._latch = Latch()
         # Below: written on the loop thread only.
         self._task: asyncio.Task[T] | None = None
@@ -98,13 +88,13 @@ class Job(Generic[T]):
     # Called by the thread that answers for the job.
 
     def start(self) -> None:
-        """Have the loop begin the work."""
-        self.thread.residents.add(self.fail)
+        """Makes the loop begin the work."""
+        self.thread.jobs.add(self.fail)
         if not self.thread.post(self._begin):
-            self.fail(ClosedError(self.thread.epitaph))
+            self.fail(ClosedError(self.thread.close_reason))
 
     def wait(self) -> None:
-        """Block until the work has ended."""
+        """Blocks until the work has ended."""
         self._latch.wait()
 
     def outcome(self) -> T:
@@ -123,7 +113,7 @@ class Job(Generic[T]):
             del error  # no cycle of this frame and the traceback
 
     def stop(self) -> None:
-        """Cancel the work and block until its cleanup is done; no effect on work that has ended.
+        """Cancels the work and blocks until its cleanup is done; no effect on work that has ended.
 
         Raises:
             BaseException: What cleanup raised; once.
@@ -142,7 +132,7 @@ class Job(Generic[T]):
             interrupt.add_note(display_text(f"streamrec: cleanup raised {self._error!r}"))
 
     def abandon(self) -> None:
-        """Cancel the work, and don't wait: nobody is there any more. Safe in a garbage collection."""
+        """Cancels the work and does not wait. Safe in a garbage collection."""
         self._post_cancel(orphan=True)
 
     def _post_cancel(self, again: bool = False, orphan: bool = False) -> None:
@@ -162,7 +152,7 @@ class Job(Generic[T]):
 
     def _begin(self) -> None:
         if self.thread.dead:
-            self.fail(ClosedError(self.thread.epitaph))
+            self.fail(ClosedError(self.thread.close_reason))
             return
         function, args = self._call
         name = f"streamrec: {getattr(function, '__qualname__', type(function).__qualname__)}"
@@ -174,8 +164,8 @@ class Job(Generic[T]):
         if self._latch.is_open or (self._cancelled and not again):
             return
         self._cancelled = True
-        if self._listener is not None:
-            self._listener.cancelling()
+        if self._channel is not None:
+            self._channel.refuse_puts()
         if self._task is None:
             self._finish(None)  # it was never posted, and won't be
         elif again or not self._task.cancelling():  # at exit the loop thread may have been first
@@ -186,36 +176,36 @@ class Job(Generic[T]):
         if isinstance(error, asyncio.CancelledError):
             error = None if self._cancelled else self._cut_short(error)
         elif self._cancelled and isinstance(error, ClosedError):
-            error = None  # a put said that nobody is there, before the cancellation reached the work
+            error = None  # a put found the iterator closed before the cancellation reached the work
         elif error is None:
             self._result = task.result()
-        elif (self._orphan or self.thread.epitaph is EXITING) and error not in self._failures:
+        elif (self._orphan or self.thread.close_reason is EXITING) and error not in self._failures:
             self._log(error)
         self._finish(error)
 
     def _cut_short(self, cause: BaseException) -> ClosedError:
-        error = ClosedError(self.thread.epitaph if self.thread.dead else CANCELLED)
+        error = ClosedError(self.thread.close_reason if self.thread.dead else CANCELLED)
         error.__cause__ = cause
         return error
 
     def _log(self, error: BaseException) -> None:
-        if self.thread.epitaph is EXITING:
+        if self.thread.close_reason is EXITING:
             logger.warning("cleanup failed while the program ended: %s: %s", type(error).__name__, error)
             return
-        message = "streamrec: cleanup failed, and nobody waits for it"
+        message = "streamrec: cleanup failed, and no caller waits for it"
         self.thread.loop.call_exception_handler({"message": message, "exception": error, "task": self._task})
 
     def fail(self, error: BaseException) -> None:
-        """End the job from without: its loop is at its end."""
+        """Ends the job from outside: its loop is ending."""
         self._finish(error)
 
     def _finish(self, error: BaseException | None) -> None:
         if self._latch.is_open:
             return
         self._error = error
-        self.thread.residents.discard(self.fail)
-        if self._listener is not None:
-            self._listener.ended(error)
+        self.thread.jobs.discard(self.fail)
+        if self._channel is not None:
+            self._channel.end(error)
         self._latch.open()
 
 
@@ -265,7 +255,7 @@ def synchronous(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]
 
 
 def detached(function: Callable[..., Awaitable[object]], *args: Any) -> Callable[[], bool]:
-    """Work that may be wanted when nobody is there any more to wait for it.
+    """Work that may be wanted when no caller is left to wait for it.
 
     Args:
         function: An async function.

@@ -16,7 +16,7 @@ What holds:
   rule.
 - A daemon thread that waits for the loop at exit goes on waiting, and dies with the process: an error would
   print a traceback on the way out, an end of data would be a lie.
-- A loop that somebody stops (`loop.stop()`): every job that it carried ends with ClosedError, its tasks are
+- A loop that other code stops (`loop.stop()`): every job on it ends with ClosedError, its tasks are
   cancelled and awaited, and the next use makes a fresh thread.
 - SystemExit or KeyboardInterrupt in a task ends that task, as any exception does, never the loop.
 """
@@ -30,27 +30,66 @@ import multiprocessing
 import multiprocessing.util
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-from streamrec.bridge.latch import Latch
 from streamrec.errors import ClosedError, LoopThreadError
 
-__all__ = ["EXITING", "GRACE", "LoopThread", "check_owner", "is_inherited", "loop_thread", "park_if_exiting"]
+__all__ = ["EXITING", "GRACE", "Latch", "LoopThread", "check_owner", "is_inherited", "loop_thread", "park_if_exiting"]
 
-GRACE = 5.0  # seconds that cleanup gets where nobody wants to wait for it any longer
+GRACE = 5.0  # seconds for cleanup that no caller waits for; not tuned
 
 STOPPED = "the bridge's event loop was stopped from outside (loop.stop()); start again, and leave that loop alone"
 EXITING = "the interpreter is exiting; end the iteration before the main thread ends"
 FORKED = (
-    "this was made in process {maker} and does not work after a fork, in process {here}; make it anew in this process"
+    "this was made in process {maker} and does not work after a fork, in process {here}; make it again in this process"
 )
 ON_LOOP = (
     "this call blocks, and it was made on the bridge's own event-loop thread, which it would wait for;"
     " there, await the async interface (`async for`), or make the call in a thread (asyncio.to_thread)"
 )
+
+
+class Latch:
+    """Opens once and stays open. Any number of threads may wait; `open` may come from any thread, more than once.
+
+    Why not `threading.Event`: it is a Condition in Python. A KeyboardInterrupt between two of its lines can leave its
+    lock held, and then the loop thread hangs in `set`. Here each waiter has a lock of its own that only the opener
+    releases: an interrupted waiter leaves nothing but a lock that no thread uses.
+    """
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self._waiters: deque[threading.Lock] = deque()
+
+    def open(self) -> None:
+        """Releases all waiters, also later ones."""
+        self.is_open = True
+        for _ in range(len(self._waiters)):
+            try:
+                self._waiters.popleft().release()
+            except IndexError:  # a second opener took it
+                return
+
+    def wait(self, timeout: float = -1) -> bool:
+        """Blocks until the latch is open.
+
+        Args:
+            timeout: Seconds; -1 waits without a limit.
+
+        Returns:
+            Whether it is open.
+        """
+        if self.is_open:
+            return True
+        lock = threading.Lock()
+        lock.acquire()
+        self._waiters.append(lock)
+        # Looked at again after joining the queue: an opener either finds this waiter or was seen here.
+        return self.is_open or lock.acquire(timeout=timeout)
 
 
 class LoopThread:
@@ -60,8 +99,8 @@ class LoopThread:
         loop: The loop; there once `start` has returned.
         ident: Identifier of its thread; 0 until it runs.
         dead: Whether it takes no new work any more.
-        epitaph: Why, in words.
-        residents: For each job under way, the function that ends it with an error. Any thread adds to it.
+        close_reason: Why, in words.
+        jobs: For each job under way, the function that ends it with an error. Any thread adds to it.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -69,28 +108,28 @@ class LoopThread:
     def __init__(self) -> None:
         self.ident = 0
         self.dead = False
-        self.epitaph = STOPPED
-        self.residents: set[Callable[[BaseException], None]] = set()
+        self.close_reason = STOPPED
+        self.jobs: set[Callable[[BaseException], None]] = set()
         self._made = Latch()  # open: the loop was made, or could not be
         self._gone = Latch()
         self._failure: BaseException | None = None  # of the making
 
     def start(self) -> None:
-        """Start the thread; its loop is there then."""
+        """Starts the thread and waits until it has a loop."""
         # Thread.start() is for _launch: interrupted here, it could leave a lock held that the new thread needs.
         _thread.start_new_thread(self._launch, ())
         self._made.wait()
         if self._failure is not None:
             raise self._failure
 
-    def forsake(self) -> None:
-        """End a thread that nobody has used yet, wherever its start is."""
+    def abandon(self) -> None:
+        """Ends a thread that has not been used yet, at any point of its start."""
         self.dead = True
         if self._made.is_open and self._failure is None:  # before that it looks at `dead` itself
             self.post(self.loop.stop)
 
     def post(self, callback: Callable[..., object], *args: object) -> bool:
-        """Have the loop call `callback(*args)` soon; from any thread, without a lock.
+        """Makes the loop call `callback(*args)` soon; from any thread, without a lock.
 
         Returns:
             False where the loop is closed and the call will not happen.
@@ -103,9 +142,9 @@ class LoopThread:
             return False
         return True
 
-    def retire(self, epitaph: str) -> None:
-        """Cancel all that runs, wait for its cleanup (GRACE seconds at most) and end the thread."""
-        self.epitaph = epitaph
+    def retire(self, close_reason: str) -> None:
+        """Cancels all work, waits for its cleanup (GRACE seconds at most) and ends the thread."""
+        self.close_reason = close_reason
         if self.post(self.loop.stop):
             self._gone.wait(GRACE)
 
@@ -128,7 +167,7 @@ class LoopThread:
             if not self.dead:
                 self._serve()
         finally:
-            self.dead = True  # before the last look at residents: who comes later is told by _wind_down or by post
+            self.dead = True  # before the last look at jobs: a later job gets its error from _wind_down or from post
             self._wind_down()
             self.ident = 0  # the system may give it to the next thread
 
@@ -149,16 +188,16 @@ class LoopThread:
             drain.result()
         finally:
             self.loop.close()
-            self._fail_residents()  # after close: a job posted too late to be seen by the loop is found here
+            self._fail_jobs()  # after close: a job posted too late to be seen by the loop is found here
             self._gone.open()
 
     async def _drain(self) -> None:
         tasks = await self._cancel_all()
-        self._fail_residents()
+        self._fail_jobs()
         if tasks:
-            await asyncio.wait(tasks)  # nobody waits for them any longer; they may not be destroyed either
+            await asyncio.wait(tasks)  # no caller waits for them, and they must not be destroyed
         await self.loop.shutdown_asyncgens()
-        if self.epitaph is not EXITING:  # at exit the interpreter has joined the pool's threads
+        if self.close_reason is not EXITING:  # at exit the interpreter has joined the pool's threads
             await self.loop.shutdown_default_executor()
 
     async def _cancel_all(self) -> set[asyncio.Task[Any]]:
@@ -187,16 +226,16 @@ class LoopThread:
         self.dead = True
         self._made.open()
 
-    def _fail_residents(self) -> None:
-        for fail in list(self.residents):
-            fail(ClosedError(self.epitaph))
+    def _fail_jobs(self) -> None:
+        for fail in list(self.jobs):
+            fail(ClosedError(self.close_reason))
 
 
 class _Pool(ThreadPoolExecutor):
-    """The loop's threads. Where they take nothing any more, because the interpreter exits, work is done at once."""
+    """The loop's threads. Where they take no more work, because the interpreter exits, it is done at once."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """As ever; or, at the exit, calls the function now."""
+        """Submits the function; at exit, calls it now."""
         try:
             return super().submit(fn, *args, **kwargs)
         except RuntimeError:
@@ -209,7 +248,7 @@ class _Pool(ThreadPoolExecutor):
 
 
 class _Process:
-    """What exists once per process: made anew in a forked child."""
+    """What exists once per process: a forked child makes its own."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -261,7 +300,7 @@ def is_inherited(maker: int) -> bool:
 
 
 def park_if_exiting() -> None:
-    """In a daemon thread of an exiting process: block for ever. Elsewhere: return at once."""
+    """In a daemon thread of an exiting process: block until it ends. Elsewhere: return at once."""
     if _process.exiting and threading.current_thread().daemon:
         Latch().wait()
 
@@ -279,8 +318,8 @@ def _start() -> LoopThread:
             multiprocessing.util.Finalize(None, _at_exit, exitpriority=20)
             _before_threads_are_joined(_at_exit)
         _process.thread = thread
-    except BaseException:  # Ctrl-C in between: the thread may run, and nobody would ever use it
-        thread.forsake()
+    except BaseException:  # Ctrl-C in between: the thread may run, and would never be used
+        thread.abandon()
         raise
     return thread
 

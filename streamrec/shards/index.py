@@ -336,6 +336,11 @@ class IndexEncoder:
         self._blocks = [np.empty(0, BLOCK)]
         self._locations = set[tuple[str, str]]()
 
+    @property
+    def count(self) -> int:
+        """How many shards were added."""
+        return len(self._shards)
+
     def add(self, shard: IndexedShard) -> bytes:
         """The next shard; returns the bytes to write next.
 

@@ -32,7 +32,7 @@ from streamrec.shards.manifest import ShardInfo
 from streamrec.shards.patterns import Filenames, listed
 from streamrec.shards.places import portable
 from streamrec.shards.scan import scan_file, scan_idx, scan_stream
-from streamrec.storage import RetryPolicy, Storage, Storages, Upload, local_path, located, protocol_of
+from streamrec.storage import RetryPolicy, Storage, Storages, local_path, located, protocol_of
 from streamrec.storage.tasks import side_by_side
 from streamrec.tfrecord import PackedLengths
 
@@ -69,39 +69,22 @@ async def assemble(
     Raises:
         StreamrecError: What a job raises, or the store.
     """
+    encoder, left = IndexEncoder(url, pattern), iter(enumerate(jobs))
+    found: dict[int, IndexedShard] = {}
+    lock = anyio.Lock()
     async with await storage.upload(url, overwrite=overwrite) as upload:
-        writing = _InOrder(upload, IndexEncoder(url, pattern))
-        left = iter(enumerate(jobs))
 
         async def work() -> None:
             for number, job in left:
-                await writing.put(number, await job())
+                found[number] = await job()
+                async with lock:
+                    while encoder.count in found:
+                        await upload.write(encoder.add(found.pop(encoder.count)))
 
         await side_by_side(*[work] * min(parallel, len(jobs)))
-        return await writing.finish()
-
-
-class _InOrder:
-    """Takes shards in any order, writes them in theirs."""
-
-    def __init__(self, upload: Upload, encoder: IndexEncoder) -> None:
-        self._upload = upload
-        self._encoder = encoder
-        self._waiting: dict[int, IndexedShard] = {}
-        self._next = 0
-        self._lock = anyio.Lock()
-
-    async def put(self, number: int, shard: IndexedShard) -> None:
-        self._waiting[number] = shard
-        async with self._lock:
-            while self._next in self._waiting:
-                await self._upload.write(self._encoder.add(self._waiting.pop(self._next)))
-                self._next += 1
-
-    async def finish(self) -> Index:
-        index, end = self._encoder.finish()
-        await self._upload.write(end)
-        return index
+        index, end = encoder.finish()
+        await upload.write(end)
+    return index
 
 
 async def read_indexed_shard(storage: Storage, index: Index, number: int) -> IndexedShard:

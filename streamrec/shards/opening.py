@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Protocol
 
 import anyio
 
@@ -16,7 +15,7 @@ from streamrec.display import display_name
 from streamrec.errors import NotFoundError, StorageError
 from streamrec.shards.options import Expected, Piece, ReadOptions, ShardPlace
 from streamrec.shards.pieces import PieceStream, begin_piece
-from streamrec.storage import ByteStream, ObjectInfo, Storage, Tally, directory_advice
+from streamrec.storage import ByteStream, ObjectInfo, Storage, directory_advice
 from streamrec.storage.tasks import finish
 from streamrec.tfrecord import (
     DETECT_BYTES,
@@ -99,21 +98,6 @@ class InflatedStream:
             self._ended = True
 
 
-class Bytes(Protocol):
-    """Where plain bytes come from."""
-
-    async def readinto(self, buffer: memoryview) -> int: ...
-
-
-class Counted(Protocol):
-    """What holds the connection, and where it is counted."""
-
-    @property
-    def tally(self) -> Tally: ...
-
-    async def aclose(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Opened:
     """An open shard.
@@ -130,8 +114,8 @@ class Opened:
         empty: Whether no record begins in a piece.
     """
 
-    stream: Counted
-    source: Bytes
+    stream: ByteStream | PieceStream
+    source: ByteStream | PieceStream | InflatedStream
     info: ObjectInfo
     compression_type: CompressionType
     place: ShardPlace
@@ -213,11 +197,9 @@ async def open_piece(
             f"{display_name(path)}: this shard is compressed ({kind}), and no record of it can be found from the "
             "middle; read it without start and end, or write it uncompressed, or as several shards"
         )
-    begun = await begin_piece(storage, path, piece, options.max_record_bytes, place, expected)
-    stream = begun.stream
-    at = ShardPlace(begun.position, place.record, stream.info.version)
-    empty = begun.head is None
-    return Opened(stream, stream, stream.info, "", at, begun.head or b"", piece.end, stream, empty)
+    stream, position, head = await begin_piece(storage, path, piece, options.max_record_bytes, place, expected)
+    at = ShardPlace(position, place.record, stream.info.version)
+    return Opened(stream, stream, stream.info, "", at, head or b"", piece.end, stream, head is None)
 
 
 async def open_bytes(storage: Storage, path: str, start: int = 0, version: str | None = None) -> ByteStream:

@@ -18,15 +18,13 @@ SLACK_BYTES at the most besides, which mostly spares a request.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import anyio
 
 from streamrec.shards.options import Expected, Piece, ShardPlace
 from streamrec.storage import ByteStream, ObjectInfo, Storage
 from streamrec.tfrecord import HEADER_BYTES, find_start, is_record, is_record_header, spanning
 
-__all__ = ["Begun", "PieceStream", "begin_piece"]
+__all__ = ["PieceStream", "begin_piece"]
 
 SLACK_BYTES = 64 << 10
 FIRST_BYTES = 64 << 10
@@ -99,19 +97,9 @@ class PieceStream:
         return size is None or self._stream.position < size
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """A piece that is open.
-
-    Args:
-        stream: Goes on behind `head`.
-        position: Where its first record's header begins.
-        head: The bytes from there on that were read already; None where no record begins in the piece.
-    """
-
-    stream: PieceStream
-    position: int
-    head: bytes | bytearray | None
+Begun = tuple[PieceStream, int, bytes | bytearray | None]
+"""An open piece: its stream, where its first record's header begins, and the bytes from there that are read
+already: None where no record begins in the piece."""
 
 
 async def begin_piece(
@@ -134,9 +122,9 @@ async def begin_piece(
         if expected is not None:
             expected.check(stream.info)
         if piece.end is not None and start >= piece.end:
-            return Begun(stream, start, None)
+            return stream, start, None
         if start == 0 or place.offset:
-            return Begun(stream, start, b"")
+            return stream, start, b""
         return await _Beginning(storage, path, piece, max_record_bytes, stream).find()
     except BaseException:
         with anyio.CancelScope(shield=True):
@@ -166,14 +154,14 @@ class _Beginning:
             self._drop(start.at)
             ended = final and not self._data
             if ended or (self._piece.end is not None and self._position >= self._piece.end):
-                return Begun(self._stream, self._position, None)
+                return self._stream, self._position, None
             if 0 < start.wants <= LONG_BYTES:
                 wants = max(start.wants, FIRST_BYTES)
                 continue
             settled = reach is None or (start.wants and await self._leads_on(self._position + start.wants))
             behind = None if settled or reach is None else await self._behind_span(reach)
             if behind is None:
-                return Begun(self._stream, self._position, self._data)
+                return self._stream, self._position, self._data
             await self._go_to(behind)
             wants = FIRST_BYTES
 

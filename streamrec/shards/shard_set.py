@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, NamedTuple, Self
 
 import anyio
 import numpy as np
@@ -32,29 +32,15 @@ from streamrec.storage import Replacement, Storages
 from streamrec.storage.tasks import side_by_side
 from streamrec.tfrecord import Deflater, Frames, TFRecordOptions, check_compression_type
 
-__all__ = ["Contiguous", "Dealt", "Layout", "Part", "ShardSet", "ShardTarget", "UploadPlan"]
+__all__ = ["Contiguous", "Dealt", "Part", "ShardSet", "ShardTarget", "UploadPlan"]
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Some of the records that came, for one shard.
-
-    Attributes:
-        shard: The shard's number.
-        records: Which of them, in order.
-        last: Whether the shard gets no more.
-    """
+class Part(NamedTuple):
+    """Some of the records that came, in order, for one shard; `last` where the shard gets no more."""
 
     shard: int
     records: slice
     last: bool = False
-
-
-class Layout(Protocol):
-    """Where records go."""
-
-    def parts(self, lengths: npt.NDArray[np.int64]) -> Iterator[Part]:
-        """What each shard gets of the records that come now."""
 
 
 class Dealt:
@@ -221,7 +207,7 @@ class ShardTarget:
         """The shards that there are whatever comes."""
         return range(self.num_shards or (0 if self.numbered else 1))
 
-    def layout(self) -> Layout:
+    def layout(self) -> Dealt | Contiguous:
         """Which record goes where."""
         if self.num_shards is not None:
             return Dealt(self.num_shards)

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from streamrec.bridge.latch import Latch
+from streamrec.bridge.loop import Latch
 from tests.servers.control import RemoteControl
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.network.fault_server import FaultServer
