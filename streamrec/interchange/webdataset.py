@@ -18,8 +18,7 @@ import json
 import re
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
-from typing import Any, BinaryIO, Final, Self, cast
+from typing import IO, Any, BinaryIO, Final, Self, cast
 from urllib.parse import unquote_to_bytes
 
 import numpy as np
@@ -206,30 +205,36 @@ def examples_in(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
     with tarfile.open(fileobj=cast(Any, Ending(file)), mode="r|", encoding="utf-8", tarinfo=Member) as tar:
         features: dict[str, Values] = {}
         last = None
-        for key, suffix, pieces in files_in(tar):
+        for key, suffix, member_file in files_in(tar):
             if key != last and last is not None:
                 record, features = example_of(features), {}
                 yield record
             last, ours = key, MARK.items() <= tar.pax_headers.items()
             if suffix != NO_FEATURE:
-                name, values = feature_of(suffix, b"".join(pieces), ours)
-                pieces.clear()
-                features |= {name: values} if reading.wants(name) else {}
+                features |= wanted_feature(suffix, contents_of(member_file), ours, reading)
             if reading.wants(KEY) and not (ours and key.isdigit()):
                 features[KEY] = Values(BYTES, [key.encode("utf-8", "surrogateescape")])
         if last is not None:
-            record, features = example_of(features), {}  # what is waited with holds nothing twice
+            record, features = example_of(features), {}  # while it is written, nothing holds the values too
             yield record
 
 
-def files_in(tar: tarfile.TarFile) -> Iterator[tuple[str, str, list[bytes]]]:
-    """Key and suffix of each file, and the pieces of its contents: read at once, it would take three times its size."""
+def files_in(tar: tarfile.TarFile) -> Iterator[tuple[str, str, IO[bytes]]]:
+    """Key, suffix and contents of each file, which are to be read before the next file is asked for."""
     while (info := tar.next()) is not None:
         tar.members.clear()  # type: ignore[attr-defined]  # it would hold the name of every file to the end
         found = MEMBER.fullmatch(info.name)
         opened = tar.extractfile(info) if info.isfile() else None
         if found and opened:
-            yield found[1], found[2], list(iter(partial(opened.read, PIECE_BYTES), b""))
+            yield found[1], found[2], opened
+
+
+def contents_of(file: IO[bytes]) -> bytes:
+    """All bytes of a file: in a buffer that grows, since `read()` takes three times as much, and a header may lie."""
+    buffer = io.BytesIO()
+    while piece := file.read(PIECE_BYTES):
+        buffer.write(piece)
+    return buffer.getvalue()
 
 
 def array_in(data: bytes) -> np.ndarray[Any, Any] | None:
@@ -250,6 +255,12 @@ def array_in(data: bytes) -> np.ndarray[Any, Any] | None:
     if not 0 <= shape[0] * dtype.itemsize <= len(data) - file.tell():
         raise ValueError(f"an array of {shape[0]:,} numbers in {len(data):,} bytes")
     return np.frombuffer(data, dtype, shape[0], file.tell())
+
+
+def wanted_feature(suffix: str, data: bytes, ours: bool, reading: Reading) -> dict[str, Values]:
+    """The feature of a file by its name; nothing where it is not wanted."""
+    name, values = feature_of(suffix, data, ours)
+    return {name: values} if reading.wants(name) else {}
 
 
 def feature_of(suffix: str, data: bytes, ours: bool) -> tuple[str, Values]:

@@ -136,9 +136,9 @@ def test_a_batch_of_nothing(walker: Walker) -> None:
         (sequence([], [("t", [b"\x1a"])]), "int64 values are damaged"),
         (sequence([], [("t", [b"\x12\x00"])]), "int64 values are damaged"),
         (field(2, entry("t", b"\x12\x00")), "int64 values are damaged"),
-        (field(2, entry("t", field(1, ints(1)), value_first=True)), "no serialized message"),
-        (field(2, entry("t", b"")) + b"\x0b", "no serialized message"),
-        (field(1, b"\x10\x01"), "no serialized message"),
+        (field(2, entry("t", field(1, ints(1)), value_first=True)), "not a serialized message"),
+        (field(2, entry("t", b"")) + b"\x0b", "not a serialized message"),
+        (field(1, b"\x10\x01"), "not a serialized message"),
     ],
 )
 def test_lists_that_are_refused(walker: Walker, record: bytes, message: str) -> None:

@@ -201,8 +201,14 @@ def gets_of_the_client(storage: Storage) -> list[str]:
     return sent
 
 
-async def test_a_copy_keeps_what_the_store_knows_of_an_object(s3_store: Store) -> None:
-    bucket, name = s3_store.url.removeprefix("s3://"), f"{uuid4()}?versionId=3"
+@pytest.mark.parametrize("in_parts", [False, True])
+async def test_a_copy_keeps_what_the_store_knows_of_an_object(
+    s3_store: Store, monkeypatch: pytest.MonkeyPatch, in_parts: bool
+) -> None:
+    bucket, name = s3_store.url.removeprefix("s3://"), f"{uuid4()}{'' if in_parts else '?versionId=3'}"
+    if in_parts:  # as objects above 5 GiB are
+        monkeypatch.setattr(s3, "MOST_COPIED", 2)
+        monkeypatch.setattr("s3fs.core.MANAGED_COPY_THRESHOLD", 2)
     known = {"Metadata": {"who": "me"}, "ContentType": "text/x-ours", "StorageClass": "STANDARD_IA"}
     async with Storages(s3_store.options) as storages:
         storage = await storages.at(s3_store.url)

@@ -53,6 +53,16 @@ __all__ = ["S3Backend", "connect"]
 logger = logging.getLogger("streamrec")
 
 MOST_COPIED: Final = 5 << 30
+KEPT: Final = (
+    "CacheControl",
+    "ContentDisposition",
+    "ContentEncoding",
+    "ContentLanguage",
+    "ContentType",
+    "Metadata",
+    "StorageClass",
+)
+"""What a copy in parts does not take over by itself, as it is called in the answer to a HeadObject."""
 """Bytes that S3 copies with one request."""
 
 UNLIMITED: Final = 1 << 16
@@ -261,6 +271,7 @@ class S3Backend:
             if head["ContentLength"] > MOST_COPIED:
                 if "?versionId=" in key + new_key:  # s3fs would cut the name there
                     raise UnsupportedOperationError("objects above 5 GiB of such a name cannot be copied", target)
+                keys |= {name: head[name] for name in KEPT if name in head}
                 await self._fs._cp_file(f"{bucket}/{key}", f"{new_bucket}/{new_key}", **keys)
                 return
             if "StorageClass" in head:
