@@ -175,18 +175,6 @@ def test_an_interrupted_command_leaves_what_was_there(old: Path) -> None:
     assert tree(old) == before
 
 
-def test_an_interrupted_command_leaves_what_was_in_the_store(
-    tmp_path: Path, shard: Path, bucket: Bucket, called: Call
-) -> None:
-    assert called("reshard", *bucket.options, "--shards", "8", shard, bucket.url).code == 0
-    before = called("cat", *bucket.options, "--raw", bucket.url).out
-    listed = called("ls", *bucket.options, "--json", bucket.url).out
-    interrupted("reshard", *bucket.options, "--overwrite", "--shards", "240", shard, bucket.url)
-    assert called("ls", *bucket.options, "--json", bucket.url).out == listed
-    assert called("cat", *bucket.options, "--raw", bucket.url).out == before
-    assert called("verify", *bucket.options, f"{bucket.url}manifest.json").code == 0
-
-
 def test_a_page_does_not_replace_a_spelling_in_a_store(shard: Path, bucket: Bucket, called: Call) -> None:
     source = f"{bucket.url}x"
     assert called("reshard", *bucket.options, shard, source).code == 0

@@ -111,6 +111,7 @@ async def commands_at(store: Store, output: Path) -> AsyncIterator[Commands]:
     assert await forks.wait() == 0
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("where", ["s3_store", "gcs_store"])
@@ -131,41 +132,35 @@ async def test_what_happens_at_any_request_leaves_the_old_objects_or_copies(
         found = after
         assert not any(map(hidden, after))
         assert all(after[each] != before[each] for each in before if each not in sources)
-        failed = copied = 0
         step = 1 if THOROUGH else 13 + KINDS.index(kind)
-        numbers = list(range(step // 2, count, step))
-        for number in numbers:
+        for number in range(step // 2, count, step):
             await place.restore(before, found)
             code, said = await commands.run(*words, kind=kind, at=number)
             found = await place.snapshot()
             if commands.hit is None:
                 assert code == 0, said
                 continue
-            failed += code != 0
             met = f"{kind} at {number} of {count}: {commands.hit.method} {commands.hit.path}: {code}, {said}"
-            copied += check(before, after, found, kind, code, commands.hit.method == "DELETE", met)
+            check(before, after, found, kind, code, commands.hit.method == "DELETE", met)
             copies = [each for each in found if secured_of(each)]
             if copies:
                 code, said = await commands.run("doctor", "--no-write", *typed(place.options), f"{place.url}/old/")
                 assert code == 3, (met, said)
                 assert "copy each over its name" in said, (met, said)
                 assert f"{len(copies):,} such objects" in said, (met, said)
-        print(f"{where} {name} {kind}: {count} requests, {len(numbers)} tried, {failed} failed, {copied} half way")
 
 
-def check(before: Objects, after: Objects, found: Objects, kind: str, code: int, removal: bool, met: str) -> bool:
-    """Nothing old is lost. Whether all of it is now in copies only."""
+def check(before: Objects, after: Objects, found: Objects, kind: str, code: int, removal: bool, met: str) -> None:
+    """Nothing old is lost."""
     shown = {name: data for name, data in found.items() if not hidden(name)}
     copies = {secured_of(name): data for name, data in found.items() if secured_of(name)}
     if code == 0:
         assert shown == after, met
-        return False
+        return
     assert code == {"interrupt": 130, "kill": -9}.get(kind, 3), met
     if kind in ("fault", "interrupt"):
         assert shown == before or (kind == "interrupt" and shown == after), met
         assert removal or not copies, (met, copies)
         assert kind == "interrupt" or removal or found == shown, met
-        return False
-    if shown != after:
+    elif shown != after:
         assert all(data in (found.get(name), copies.get(name)) for name, data in before.items()), met
-    return shown not in (before, after)
