@@ -106,6 +106,7 @@ test-wheel: client servers wheel
 check: client
 	$(CLIENT)/bin/ruff check .
 	$(CLIENT)/bin/ruff format --check .
+	$(CLIENT)/bin/ruff format --check --line-length 76 README.md $$(find docs -name '*.md')
 	$(CLIENT)/bin/python -m mypy
 	$(CLIENT)/bin/python -m pytest -q tests/test_structure.py tests/test_size.py
 

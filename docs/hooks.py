@@ -1,6 +1,7 @@
-"""Fills the reference when mkdocs builds it.
+"""Completes pages when mkdocs builds them.
 
-`<!-- names of ROOM -->` becomes all public names of a room, with their docstrings; `<!-- adapters -->` all adapters.
+`<!-- names of FOLDER -->` becomes the public names of a folder and their docstrings; `<!-- adapters -->` all adapters.
+A page that installs streamrec by name says that it is not on PyPI, until it is.
 """
 
 import pkgutil
@@ -11,11 +12,19 @@ import streamrec
 
 NAMES_OF = streamrec._NAMES_OF
 NO_ADAPTERS = {*NAMES_OF, "arguments", "bridge", "cli", "html", "interchange", "kernels", "lazy"}
+ON_PYPI = False  # True from the first release on
+NOT_ON_PYPI = """!!! note "Not on PyPI yet"
+    Where a page says `pip install 'streamrec[...]'`, run `pip install '.[...]'` in a checkout, or name the wheel of
+    `make wheel`: `pip install 'dist/NAME.whl[...]'`.
+
+"""
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Called by mkdocs for each page."""
-    markdown = re.sub(r"<!-- names of (\w+) -->", lambda mark: references(NAMES_OF[mark[1]]), markdown)
+    if not ON_PYPI and "pip install 'streamrec" in markdown:
+        markdown = re.sub(r"(?<=\n\n)", NOT_ON_PYPI, markdown, count=1)
+    markdown = re.sub(r"<!-- names of (\w+) -->", lambda found: references(NAMES_OF[found[1]]), markdown)
     return markdown.replace("<!-- adapters -->", references(adapters()))
 
 
@@ -25,6 +34,6 @@ def references(names: list[str] | tuple[str, ...]) -> str:
 
 
 def adapters() -> list[str]:
-    """The modules beside the rooms."""
+    """The modules outside of the folders."""
     modules = [module.name for module in pkgutil.iter_modules(streamrec.__path__)]
     return [name for name in modules if name not in NO_ADAPTERS and not name.startswith("_")]

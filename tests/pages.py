@@ -2,23 +2,32 @@
 
 What each kind of fenced block means:
 
-- `python` with `>>>`: examples of doctest, which share one namespace. `...` in the output stands for anything.
+- `python`: a program; the programs of a page share one namespace. A comment `# -> OUTPUT` says what the statement
+  that it follows prints, or which value it has; comments `#    ` on the next lines continue it.
+- `text title="Output"` after a program: what the rest of the program prints.
 - `python title="NAME"`: a file that the reader writes.
-- `console`: commands behind `$ `, each followed by what it prints; `...` stands for anything there, too. A line
-  `[exit code N]` behind the output says that the command ends with N.
+- `console`: commands after `$ `, each followed by its output. A line `[exit code N]` after the output says that the
+  command ends with N.
 - `bash` and all others: for reading only, such as lines that install packages.
 
-A block that names torch, TensorFlow, JAX, Ray or their like runs where that is installed, as in CI.
+`...` in an output stands for anything. A block that names torch, TensorFlow, JAX, Ray or their like runs where that is
+installed, as in CI.
 """
 
 from __future__ import annotations
 
+import ast
+import bisect
+import contextlib
 import doctest
 import importlib.util
+import io
+import itertools
 import os
 import re
 import subprocess
 import sys
+import tokenize
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,12 +38,13 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 FENCE = re.compile(r"^(?P<indent> *)```(?P<kind>\w*)(?P<info>[^\n]*)\n(?P<text>.*?)^(?P=indent)```$", re.M | re.S)
 TITLE = re.compile(r'title="([^"]+)"')
 PEERS = ("torch", "torchdata", "lightning", "accelerate", "tensorflow", "jax", "grain", "ray")
+ARROW, MORE, OUTPUT = "# -> ", "#    ", "Output"
 EXIT_CODE = re.compile(r"\[exit code (\d+)\]\n\Z")
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language, what stands behind the language, its text, and the line that it begins at."""
+    """A fenced block: its language, the rest of that line, its text, and the number of the text's first line."""
 
     kind: str
     info: str
@@ -42,8 +52,8 @@ class Block:
     line: int
 
     @property
-    def file(self) -> str | None:
-        """The name of the file that the block is, if it is one."""
+    def title(self) -> str | None:
+        """Its title: of Python, the name of the file that it is."""
         title = TITLE.search(self.info)
         return title and title[1]
 
@@ -66,46 +76,57 @@ def peers_in(block: Block) -> list[str]:
     return [peer for peer in PEERS if re.search(rf"\b{peer}\b", block.text)]
 
 
-def lacks(block: Block) -> list[str]:
-    """Those of them that are not installed."""
-    return [peer for peer in peers_in(block) if importlib.util.find_spec(peer) is None]
-
-
-def runs(block: Block) -> bool:
-    """Whether `run` does something with a block."""
-    return block.kind == "console" or (block.kind == "python" and (block.file is not None or ">>> " in block.text))
-
-
 def run(page: Path, environment: Mapping[str, str], names: dict[str, Any]) -> None:
-    """Runs a page's blocks in the working directory.
-
-    Args:
-        page: The page.
-        environment: Environment variables of the commands.
-        names: The namespace of the examples.
-
-    Raises:
-        AssertionError: An example or a command printed something else than the page says.
-    """
-    for block in blocks(page):
-        if lacks(block):
+    """Runs a page's blocks in the working directory: commands in `environment`, Python in the namespace `names`."""
+    for block, following in itertools.zip_longest(found := list(blocks(page)), found[1:]):
+        if any(importlib.util.find_spec(peer) is None for peer in peers_in(block)):
             continue
-        if block.file is not None:
-            Path(block.file).parent.mkdir(parents=True, exist_ok=True)
-            Path(block.file).write_text(block.text)
-        elif block.kind == "console":
+        if block.kind == "console":
             run_commands(block, page, environment)
-        elif runs(block):
-            run_examples(block, page, names)
+        elif block.kind == "python" and block.title:
+            Path(block.title).parent.mkdir(parents=True, exist_ok=True)
+            Path(block.title).write_text(block.text)
+        elif block.kind == "python":
+            output = following.text if following and following.title == OUTPUT else ""
+            run_python(block, page, names, output)
 
 
-def run_examples(block: Block, page: Path, names: dict[str, Any]) -> None:
-    """Runs a block of `>>>` examples."""
-    test = doctest.DocTestParser().get_doctest(block.text, names, page.name, str(page), block.line - 1)
-    test.globs = names  # not the copy that doctest makes, so that the next block has what this one defines
-    printed: list[str] = []
-    doctest.DocTestRunner(optionflags=FLAGS).run(test, out=printed.append, clear_globs=False)
-    assert not printed, "".join(printed)
+def run_python(block: Block, page: Path, names: dict[str, Any], output: str) -> None:
+    """Runs a block statement by statement, and compares what it prints with its comments, else with `output`."""
+    statements = ast.parse(block.text).body
+    stated = outputs(block.text, [statement.lineno for statement in statements])
+    unstated = ""
+    for statement, wanted in zip(statements, stated, strict=True):
+        ast.increment_lineno(statement, block.line - 1)
+        # A statement in a program of its own prints its value, as in a Python shell.
+        tree = ast.Interactive([statement]) if wanted else ast.Module([statement], [])
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(compile(tree, str(page), "single" if wanted else "exec"), names)
+        if wanted:
+            expect(wanted, printed.getvalue(), f"{page.name}, line {statement.lineno}")
+        else:
+            unstated += printed.getvalue()
+    expect(output, unstated, f"{page.name}, line {block.line}")
+
+
+def outputs(text: str, beginnings: list[int]) -> list[str]:
+    """What the comments of a program say that its statements print: one text for each statement."""
+    stated = [""] * len(beginnings)
+    last = 0
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type != tokenize.COMMENT:
+            continue
+        line = token.start[0]
+        if token.string.startswith(ARROW) or (line == last + 1 and token.string.startswith(MORE)):
+            last = line
+            stated[bisect.bisect(beginnings, line) - 1] += token.string[len(ARROW) :] + "\n"
+    return stated
+
+
+def expect(wanted: str, printed: str, place: str) -> None:
+    """Compares what the page says with what was printed."""
+    same = doctest.OutputChecker().check_output(wanted, printed, FLAGS)
+    assert same, f"{place} printed\n{printed}but the page says\n{wanted}"
 
 
 def run_commands(block: Block, page: Path, environment: Mapping[str, str]) -> None:
@@ -124,13 +145,14 @@ def run_commands(block: Block, page: Path, environment: Mapping[str, str]) -> No
             text=True,
             timeout=120,
         )
-        place = f"{page.name}, line {block.line}: $ {command}\nprinted\n{done.stdout}"
-        assert done.returncode == (int(code[1]) if code else 0), f"{place}and ended with {done.returncode}"
-        assert doctest.OutputChecker().check_output(wanted, done.stdout, FLAGS), f"{place}but the page says\n{wanted}"
+        place = f"{page.name}, line {block.line}: $ {command}"
+        ended = done.returncode
+        assert ended == (int(code[1]) if code else 0), f"{place} ended with {ended} and printed\n{done.stdout}"
+        expect(wanted, done.stdout, place)
 
 
 def command_and_output(part: str) -> tuple[str, str]:
-    """A command, which may go on behind a backslash, and what it prints."""
+    """A command, which may continue after a backslash, and what it prints."""
     found = re.match(r"(?:[^\n]*\\\n)*[^\n]*\n", part)
     assert found
     return found[0].rstrip("\n"), part[found.end() :]

@@ -1,7 +1,9 @@
 """README.md and the pages of docs/: their snippets run, the site builds, and its links lead somewhere."""
 
+import contextlib
 import gc
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -11,16 +13,17 @@ from pathlib import Path
 import pytest
 import s3fs
 
-from tests.pages import FENCE, ROOT, blocks, pages, peers_in, run, runs
-from tests.servers.real import KEY, SECRET, Store
+from tests.adapters.conftest import client_environment
+from tests.pages import FENCE, ROOT, Block, blocks, pages, peers_in, run, run_python
+from tests.servers.real import Store
 
 PROGRAMS = {"pytorch.md", "jax.md", "ray.md"}
-"""Pages whose snippets are programs of their own, which tests/adapters runs."""
+"""Pages whose snippets run as a program of their own: in `test_program`, and ray.md in tests/adapters."""
 
 SNIPPETS = [
     pytest.param(page, marks=[pytest.mark.peer] if any(map(peers_in, blocks(page))) else [])
     for page in pages()
-    if any(runs(block) for block in blocks(page))
+    if page.name not in PROGRAMS and any(block.kind in {"python", "console"} for block in blocks(page))
 ]
 
 
@@ -33,12 +36,7 @@ def bucket(s3_store: Store) -> Iterator[dict[str, str]]:
     """An empty bucket, `s3://my-bucket`, and the environment in which it is found without storage options."""
     client = s3fs.S3FileSystem(**s3_store.options, skip_instance_cache=True)
     client.mkdir("my-bucket")
-    yield {
-        "AWS_ENDPOINT_URL": s3_store.endpoint,
-        "AWS_ACCESS_KEY_ID": KEY,
-        "AWS_SECRET_ACCESS_KEY": SECRET,
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
+    yield client_environment(s3_store)
     client.rm("my-bucket", recursive=True)
 
 
@@ -47,7 +45,7 @@ def bucket(s3_store: Store) -> Iterator[dict[str, str]]:
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")  # a DataLoader's workers
 @pytest.mark.parametrize("page", SNIPPETS, ids=identity)
 def test_snippets(page: Path, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each snippet runs as it stands, in one directory, and prints what the page says."""
+    """Each snippet runs unchanged, in one directory, and prints what the page says."""
     monkeypatch.chdir(tmp_path)
     variables = request.getfixturevalue("bucket") if "my-bucket" in page.read_text() else {}
     for name, value in variables.items():
@@ -55,14 +53,48 @@ def test_snippets(page: Path, request: pytest.FixtureRequest, tmp_path: Path, mo
     names = {"__name__": "__main__"}
     run(page, {"COLUMNS": "100", "NO_COLOR": "1"}, names)
     names.clear()
-    gc.collect()  # ends the workers of a loader that the page leaves open
+    gc.collect()  # ends the workers of a loader that the page has not closed
 
 
-@pytest.mark.parametrize("page", [page for page in pages() if page.name not in PROGRAMS], ids=identity)
-def test_python_runs(page: Path) -> None:
-    """A snippet of Python has examples with their results, or is a file that a later command runs."""
-    shown = [f"line {block.line}" for block in blocks(page) if block.kind == "python" and not runs(block)]
-    assert not shown, f"{identity(page)}: Python that no test runs: {', '.join(shown)}"
+@pytest.mark.peer
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("page", ["pytorch.md", "jax.md"])
+def test_program(tmp_path: Path, s3_store: Store, page: str) -> None:
+    """A page's snippets run, one after the other, as a program whose data is in S3."""
+    snippets = [block for block in blocks(ROOT / "docs" / page) if block.kind == "python" and not block.title]
+    missing = [peer for block in snippets for peer in peers_in(block) if importlib.util.find_spec(peer) is None]
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)}")
+    program = "\n".join(block.text for block in snippets)
+    assert program.count('"data/') >= 2
+    (tmp_path / "page.py").write_text(program.replace('"data/', f'"{s3_store.url}/{page}/'))
+    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    environment = {**os.environ, **client_environment(s3_store), **devices}
+    done = subprocess.run([sys.executable, "page.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "output", "error"),
+    [
+        ("1 + 1  # -> 2\nprint(3)\n", "3\n", None),
+        ("1 + 1  # -> 3\n", "", "line 1 printed\n2\nbut the page says\n3\n"),
+        ("print(1)\n# -> 1\n#    2\n", "", "line 1 printed\n1\nbut the page says\n1\n2\n"),
+        ("print(3)\n", "", "printed\n3\nbut the page says\n"),
+        ("x = 3  # -> 3\n", "", "printed\nbut the page says\n3\n"),
+    ],
+)
+def test_a_wrong_output_fails(text: str, output: str, error: str | None) -> None:
+    with pytest.raises(AssertionError, match=re.escape(error)) if error else contextlib.nullcontext():
+        run_python(Block("python", "", text, 1), Path("page.md"), {}, output)
+
+
+@pytest.mark.parametrize("page", pages(), ids=identity)
+def test_code_fits_the_site(page: Path) -> None:
+    """Code has no line that the site cuts, and no prompt that is copied with it."""
+    lines = [(block.kind, line) for block in blocks(page) for line in block.text.splitlines()]
+    code = [line for kind, line in lines if kind in {"python", "bash"} or (kind == "console" and line.startswith("$ "))]
+    assert [line for line in code if len(line) > 76 or line.startswith(">>> ")] == []
 
 
 @pytest.mark.parametrize("page", pages(), ids=identity)
@@ -75,8 +107,30 @@ def test_paragraphs_are_short(page: Path) -> None:
     assert not long, f"{identity(page)}: paragraphs of more than six lines: {long}"
 
 
+@pytest.mark.parametrize("page", pages(), ids=identity)
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    text = page.read_text()
+    for name in re.findall(r"`((?:streamrec|tests|docs|benchmarks|examples|fuzz)/[\w./-]+)`", text):
+        assert (ROOT / name).exists(), f"{page.name} names {name}"
+    for name in re.findall(
+        r"`((?:storage|pipeline|shards|tfrecord|example|kernels|bridge|cli)/[\w./-]+\.(?:py|c|h))`", text
+    ):
+        assert (ROOT / "streamrec" / name).exists(), f"{page.name} names {name}"
+    for name in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", text):
+        assert (page.parent / name).exists(), f"{page.name} links to {name}"
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if "internals" in str(page)], ids=identity)
+def test_modules_that_the_internals_name_exist(page: Path) -> None:
+    """Also those that are named without their folder."""
+    known = {path.name for path in (ROOT / "streamrec").rglob("*") if path.suffix in {".py", ".pyi", ".c", ".h"}}
+    known |= {path.name for folder in ("tests", "benchmarks") for path in (ROOT / folder).rglob("*.py")}
+    text = page.read_text()
+    assert [name for name in re.findall(r"`(?:[\w/]+/)?(\w+\.(?:py|c|h))`", text) if name not in known] == []
+
+
 def test_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
 def test_site_builds(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_a_killed_run_of_accelerate_goes_on_where_it_was(s3_store: Store, tmp_pa
             for number in range(shard, RECORDS, SHARDS):
                 writer.write(encode_example({"x": [number / RECORDS, 1.0], "label": number % 2, "id": number}))
     write_manifest_sync(f"{folder}train-*", f"{folder}manifest.json", storage_options=s3_store.options)
-    [block] = [block for block in blocks(ROOT / "docs/pytorch.md") if block.file == "train_accelerate.py"]
+    [block] = [block for block in blocks(ROOT / "docs/pytorch.md") if block.title == "train_accelerate.py"]
     (tmp_path / "train.py").write_text(block.text.replace('"data/', f'"{folder}'))
     (tmp_path / "whole").mkdir()
     (tmp_path / "killed").mkdir()
