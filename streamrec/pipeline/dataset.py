@@ -20,8 +20,8 @@ from streamrec import arguments
 from streamrec.arguments import described, flag, function, integer, mapping
 from streamrec.pipeline import sources, stages, static_sources
 from streamrec.pipeline.arrow_stream import read_batches
-from streamrec.pipeline.elements.chunk import Traceable
 from streamrec.pipeline.elements.nests import leaves, map_nest
+from streamrec.pipeline.elements.positions import Positions
 from streamrec.pipeline.engine.description import Chain, Source
 from streamrec.pipeline.engine.options import AUTOTUNE, Options
 from streamrec.pipeline.engine.ranks import rank_of
@@ -835,6 +835,6 @@ def _mixed(datasets: Sequence[Dataset[Any]], choices: Chain, stop_on_empty: bool
     return _joined(datasets, sources.Choose(chains, choices, flag("stop_on_empty_dataset", stop_on_empty)))
 
 
-def in_memory(column: Any, origin: Traceable) -> Dataset[Any]:
+def in_memory(column: Any, origin: Positions) -> Dataset[Any]:
     """A dataset of the rows of a column; `origin` says what these were made of."""
     return Dataset(Chain(sources.Slices.holding(column, origin)))

@@ -2,10 +2,7 @@
 
 Rules:
 - A chunk's elements are Frames (records that are not Python objects yet), Columns, or a list of any objects.
-- `positions.at(i)` says where to resume so that exactly `elements[i:]` and all that follows come. It is made
-  when somebody asks, never per record.
-- Chunks and positions are immutable, and positions hold no data.
-- Positions that know what an element was made of say so (`made_of`), down to the records of shards: errors ask.
+- Chunks are immutable. Their positions (`positions.py`) say where to resume.
 - A chunk with an error stands for an element that failed: it has no elements, and its place is behind that one.
 """
 
@@ -13,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, overload, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -21,37 +18,10 @@ import numpy.typing as npt
 from streamrec.example import BytesColumn
 from streamrec.pipeline.elements.columns import Columns, window
 from streamrec.pipeline.elements.nests import leaves
+from streamrec.pipeline.elements.positions import Positions, shifted
 from streamrec.tfrecord import Frames
 
-__all__ = [
-    "FAILURE_BYTES",
-    "NUMBERS",
-    "Batches",
-    "Chunk",
-    "ElementPlace",
-    "Elements",
-    "FixedPosition",
-    "Nested",
-    "Picked",
-    "Place",
-    "Position",
-    "Positions",
-    "Precursor",
-    "RecordPlace",
-    "Shifted",
-    "StageState",
-    "Stretches",
-    "Stride",
-    "Traceable",
-    "in_stretches",
-    "records_behind",
-    "weigh",
-    "weigh_places",
-    "with_state",
-]
-
-Position = Mapping[str, Any]
-"""JSON: `source` (the source's own state), `skip` (elements after it), `stages` (a state per stage that has one)."""
+__all__ = ["FAILURE_BYTES", "NUMBERS", "Batches", "Chunk", "Elements", "weigh"]
 
 
 class Batches:
@@ -108,76 +78,6 @@ NUMBERS: Final = frozenset({bool, int, float, *(np.dtype(code).type for code in 
 """Types of numbers that all weigh the same."""
 
 
-class Positions(Protocol):
-    """The places between a chunk's elements."""
-
-    def at(self, index: int) -> Position:
-        """Resume there, and exactly `elements[index:]` and what follows come."""
-
-
-class RecordPlace(NamedTuple):
-    """Where a record lies: its shard's URL, its number there, and its header's offset, as far as they are known."""
-
-    path: str
-    record: int | None
-    offset: int | None = None
-
-    def __str__(self) -> str:
-        at = f"byte {self.offset:,}" if self.record is None else f"record {self.record:,}"
-        return f"{self.path}, {at}"
-
-
-class ElementPlace(NamedTuple):
-    """Where an element lies that came from a cache: the file's URL, and its number among all elements there."""
-
-    path: str
-    number: int
-
-    def __str__(self) -> str:
-        return f"{self.path}, element {self.number:,}"
-
-
-@dataclass(frozen=True, slots=True)
-class Precursor:
-    """What an element was made of: element `index` of an earlier chunk with these positions; of a batch, its row."""
-
-    positions: Positions
-    index: int
-    row: int = 0
-
-
-Place = RecordPlace | ElementPlace
-
-Stretches = Sequence[tuple[Positions, int, int]]
-"""Elements that follow each other: the positions of their chunk, the first one's index there, and how many."""
-
-
-@runtime_checkable
-class Traceable(Protocol):
-    """Positions that say what the elements between them were made of."""
-
-    def made_of(self, index: int, row: int) -> Sequence[Precursor | Place]:
-        """What element `index`, or row `row` of it if it is a batch, was made of; nothing where that is not known."""
-
-
-def records_behind(positions: Positions, index: int, row: int = 0) -> Iterator[Place]:
-    """What an element or a row of a batch was made of: records, or elements of a cache; as far as they are known."""
-    for found in positions.made_of(index, row) if isinstance(positions, Traceable) else ():
-        if isinstance(found, Precursor):
-            yield from records_behind(found.positions, found.index, found.row)
-        else:
-            yield found
-
-
-def in_stretches(stretches: Stretches, index: int, row: int = 0) -> Sequence[Precursor]:
-    """Element `index` of all stretches; nothing where they have fewer."""
-    for positions, first, count in stretches:
-        if index < count:
-            return (Precursor(positions, first + index, row),)
-        index -= count
-    return ()
-
-
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """A run of elements, their positions, and about how many bytes both keep alive; or an element that failed."""
@@ -190,7 +90,7 @@ class Chunk:
     @classmethod
     def failure(cls, error: Exception, positions: Positions, index: int) -> Chunk:
         """An element that failed; `positions.at(index)` is the place behind it."""
-        return cls((), Shifted(positions, index) if index else positions, FAILURE_BYTES, error)
+        return cls((), shifted(positions, index), FAILURE_BYTES, error)
 
     def windows(self, count: int) -> Iterator[Chunk]:
         """The same elements, so many at a time, each with its part of the bytes."""
@@ -198,109 +98,12 @@ class Chunk:
         for first in range(0, whole, count):
             last = min(first + count, whole)
             nbytes = self.nbytes * last // whole - self.nbytes * first // whole
-            yield Chunk(window(self.elements, first, last), Shifted(self.positions, first), nbytes)
+            yield Chunk(window(self.elements, first, last), shifted(self.positions, first), nbytes)
 
     @classmethod
     def weighed(cls, elements: Elements, positions: Positions) -> Chunk:
         """A chunk that weighs what its elements and its positions do."""
-        return cls(elements, positions, weigh(elements) + weigh_places(positions, len(elements)))
-
-
-@dataclass(frozen=True, slots=True)
-class FixedPosition:
-    """The position of the only place there is."""
-
-    position: Position | None
-
-    def at(self, index: int) -> Position:
-        return self.position or {}
-
-
-@dataclass(frozen=True, slots=True)
-class Stride:
-    """Positions of elements that are made of `size` elements each, from element `first` on."""
-
-    inner: Positions
-    first: int
-    size: int
-
-    def at(self, index: int) -> Position:
-        return self.inner.at(self.first + index * self.size)
-
-    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
-        return (Precursor(self.inner, self.first + index * self.size + row),) if row < self.size else ()
-
-
-@dataclass(frozen=True, slots=True)
-class Picked:
-    """Positions of elements that were picked out of others, at `indices`; behind the last one, all `size` are done."""
-
-    inner: Positions
-    indices: npt.NDArray[np.int64]
-    size: int
-
-    def at(self, index: int) -> Position:
-        return self.inner.at(int(self.indices[index]) if index < len(self.indices) else self.size)
-
-    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
-        return (Precursor(self.inner, int(self.indices[index]), row),)
-
-
-@dataclass(frozen=True, slots=True)
-class StageState:
-    """Positions with the state of one stage that counts elements: `first + index` of them at each place."""
-
-    inner: Positions
-    stage: str
-    first: int
-
-    def at(self, index: int) -> Position:
-        return with_state(self.inner.at(index), self.stage, self.first + index)
-
-    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
-        return (Precursor(self.inner, index, row),)
-
-
-@dataclass(frozen=True, slots=True)
-class Shifted:
-    """Positions of a chunk whose first elements were skipped."""
-
-    inner: Positions
-    first: int
-
-    def at(self, index: int) -> Position:
-        return self.inner.at(self.first + index)
-
-    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
-        return (Precursor(self.inner, self.first + index, row),)
-
-
-@dataclass(frozen=True, slots=True)
-class Nested:
-    """Positions of a chain within a source that adds a state of its own."""
-
-    inner: Positions
-    state: Mapping[str, Any]
-
-    def at(self, index: int) -> Position:
-        return {"source": {**self.state, "inner": dict(self.inner.at(index))}}
-
-    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
-        return (Precursor(self.inner, index, row),)
-
-
-def with_state(position: Position, stage: str, state: Any) -> Position:
-    """A position with the state, JSON, of one stage more."""
-    return {**position, "stages": {**position.get("stages", {}), stage: state}}
-
-
-def weigh_places(positions: Positions, count: int) -> int:
-    """About how many bytes the places between so many elements keep alive: `place_bytes` each, where they say so."""
-    if isinstance(positions, Stride):
-        return weigh_places(positions.inner, count * positions.size)
-    if isinstance(positions, Picked | StageState | Shifted | Nested):
-        return weigh_places(positions.inner, count)
-    return count * int(getattr(positions, "place_bytes", 0))
+        return cls(elements, positions, weigh(elements) + positions.weight(len(elements)))
 
 
 def weigh(elements: Iterable[Any]) -> int:

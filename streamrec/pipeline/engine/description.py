@@ -16,7 +16,8 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from hashlib import blake2b
 from typing import Any, Protocol
 
-from streamrec.pipeline.elements.chunk import Chunk, Position
+from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.pipeline.elements.positions import Position
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.queue import ByteQueue
 from streamrec.pipeline.engine.ranks import Rank

@@ -29,8 +29,9 @@ from typing import Any
 import anyio.lowlevel
 
 from streamrec.errors import DataError
-from streamrec.pipeline.elements.chunk import Chunk, Position, Shifted
+from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import window
+from streamrec.pipeline.elements.positions import Position, shifted
 from streamrec.pipeline.engine.apply_steps import drain, push, strict
 from streamrec.pipeline.engine.description import Chain, ChainCounter, ChunkCounter, RunContext, SourceCounter
 from streamrec.pipeline.engine.offload import Offloader
@@ -144,7 +145,7 @@ async def skipping(source: AsyncGenerator[Chunk], skip: int) -> AsyncGenerator[C
         elif skip >= count:
             skip -= count
         else:
-            yield Chunk(window(chunk.elements, skip, count), Shifted(chunk.positions, skip), chunk.nbytes)
+            yield Chunk(window(chunk.elements, skip, count), shifted(chunk.positions, skip), chunk.nbytes)
             skip = 0
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from streamrec.display import mask_name
 from streamrec.errors import PositionMismatchError
-from streamrec.pipeline.elements.chunk import Position, Positions
+from streamrec.pipeline.elements.positions import Position, Positions
 from streamrec.pipeline.engine.description import Chain
 
 __all__ = [

@@ -7,7 +7,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from streamrec.pipeline.elements.chunk import Chunk, Nested
+from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.pipeline.elements.positions import Nested
 from streamrec.pipeline.engine.description import Chain, RunContext
 
 __all__ = ["Concatenate"]

@@ -11,9 +11,9 @@ import numpy as np
 
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import Columns
+from streamrec.pipeline.elements.positions import NumberedPositions
 from streamrec.pipeline.engine.description import RunContext
 from streamrec.pipeline.engine.random_streams import RANDOM_BITS, words
-from streamrec.pipeline.sources.in_memory import NumberedPositions
 
 __all__ = ["Choices", "Counter", "Random", "weights_of"]
 

@@ -31,8 +31,9 @@ from typing import Any, Final
 import anyio
 
 from streamrec.errors import PositionMismatchError
-from streamrec.pipeline.elements.chunk import Chunk, Position, weigh_one
+from streamrec.pipeline.elements.chunk import Chunk, weigh_one
 from streamrec.pipeline.elements.codec import digest_of
+from streamrec.pipeline.elements.positions import Position, Positions
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import RunContext, name_of
 from streamrec.pipeline.sources.element_buffer import ElementBuffer, Made, in_own_thread
@@ -213,7 +214,7 @@ def chunk_of(made: Sequence[Made], first: int, saved: str | None) -> Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Told(Positions):
     """Positions of elements that have numbers, and a state each where their generator tells one."""
 
     first: int

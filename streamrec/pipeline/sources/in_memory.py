@@ -10,17 +10,18 @@ from typing import Any
 import anyio.lowlevel
 import numpy as np
 
-from streamrec.pipeline.elements.chunk import Chunk, Place, Position, Precursor, Traceable, weigh
+from streamrec.pipeline.elements.chunk import Chunk, weigh
 from streamrec.pipeline.elements.codec import digest_of
 from streamrec.pipeline.elements.columns import Columns, rows_of, window
 from streamrec.pipeline.elements.nests import leaves, map_nest
+from streamrec.pipeline.elements.positions import NumberedPositions, Positions
 from streamrec.pipeline.elements.ragged_rows import RaggedRows
 from streamrec.pipeline.elements.sparse_rows import SparseRows
 from streamrec.pipeline.engine.description import RunContext
 from streamrec.pipeline.stages.batch import stack
 from streamrec.tfrecord import Frames
 
-__all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "NumberedPositions", "Range", "Slices"]
+__all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "Range", "Slices"]
 
 CHUNK_ROWS = 1 << 14
 CHUNK_BYTES = 1 << 20
@@ -79,7 +80,7 @@ class Slices:
 
     data: Frames | Columns = field(repr=False, compare=False)
     digest: str
-    origin: Traceable | None = field(default=None, repr=False, compare=False)
+    origin: Positions | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of(cls, tensors: Any) -> Slices:
@@ -100,7 +101,7 @@ class Slices:
         return cls.of(batch)
 
     @classmethod
-    def holding(cls, column: Any, origin: Traceable | None = None) -> Slices:
+    def holding(cls, column: Any, origin: Positions | None = None) -> Slices:
         """The values of a column of the caller's, or of dicts and tuples of them, which it gives away."""
         for part in leaves(column):
             if isinstance(part, np.ndarray):
@@ -146,17 +147,3 @@ async def yielded(source: Range | Slices, state: Mapping[str, Any] | None) -> As
         await anyio.lowlevel.checkpoint()
         yield Chunk.weighed(elements, NumberedPositions(first, getattr(source, "origin", None)))
         first += count
-
-
-@dataclass(frozen=True, slots=True)
-class NumberedPositions:
-    """Positions of elements that have numbers."""
-
-    first: int
-    origin: Traceable | None = None
-
-    def at(self, index: int) -> Position:
-        return {"source": {"next": self.first + index}}
-
-    def made_of(self, index: int, row: int) -> Sequence[Precursor | Place]:
-        return self.origin.made_of(self.first + index, row) if self.origin is not None else ()

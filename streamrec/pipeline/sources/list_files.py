@@ -19,8 +19,9 @@ import numpy as np
 
 from streamrec.display import display_repr
 from streamrec.errors import PositionMismatchError
-from streamrec.pipeline.elements.chunk import Chunk, Position
+from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import Columns, objects
+from streamrec.pipeline.elements.positions import Position, Positions
 from streamrec.pipeline.engine.description import RunContext
 from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.random_streams import words
@@ -113,8 +114,8 @@ class EpochNames:
 
 
 @dataclass(frozen=True, slots=True)
-class NamePositions:
-    """Positions of names."""
+class NamePositions(Positions):
+    """Positions of names: a message says which name came next where a state was saved."""
 
     listed: EpochNames
     first: int

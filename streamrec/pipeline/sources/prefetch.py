@@ -7,7 +7,8 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from streamrec.pipeline.elements.chunk import Chunk, Nested
+from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.pipeline.elements.positions import Nested
 from streamrec.pipeline.engine.background_tasks import background
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import Chain, RunContext

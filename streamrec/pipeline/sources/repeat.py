@@ -15,8 +15,9 @@ from typing import Any
 import anyio.lowlevel
 import numpy as np
 
-from streamrec.pipeline.elements.chunk import Chunk, Nested, Position, weigh
+from streamrec.pipeline.elements.chunk import Chunk, weigh
 from streamrec.pipeline.elements.columns import select
+from streamrec.pipeline.elements.positions import FixedPosition, Nested
 from streamrec.pipeline.engine.description import Chain, RunContext
 from streamrec.pipeline.sources.in_memory import CHUNK_BYTES, CHUNK_ROWS, Range, Slices
 
@@ -45,7 +46,8 @@ class Repeat:
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         source = self.inner.source
         if isinstance(source, Range | Slices) and not self.inner.stages and 0 < len(source) <= FEW_ROWS:
-            first = state["epoch"] * len(source) + state["inner"]["source"]["next"] if state else 0
+            inner = state["inner"] if state else {}
+            first = state["epoch"] * len(source) + inner["source"]["next"] + inner.get("skip", 0) if state else 0
             async for chunk in cycled(source, first, None if self.count < 0 else self.count * len(source)):
                 yield chunk
             return
@@ -79,17 +81,7 @@ async def cycled(source: Range | Slices, first: int, total: int | None) -> Async
         last = first + count if total is None else min(first + count, total)
         elements = select(rows, np.arange(first, last) % size)
         await anyio.lowlevel.checkpoint()
-        yield Chunk.weighed(elements, CycledPositions(first, size))
+        epoch, row = divmod(first, size)
+        place = FixedPosition({"source": {"epoch": epoch, "inner": {"source": {"next": row}}}})
+        yield Chunk.weighed(elements, place)
         first = last
-
-
-@dataclass(frozen=True, slots=True)
-class CycledPositions:
-    """Positions of elements of a source of so many rows that comes again and again."""
-
-    first: int
-    size: int
-
-    def at(self, index: int) -> Position:
-        epoch, row = divmod(self.first + index, self.size)
-        return {"source": {"epoch": epoch, "inner": {"source": {"next": row}}}}

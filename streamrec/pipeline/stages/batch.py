@@ -10,21 +10,19 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.example import RaggedTensor, SparseTensor
-from streamrec.pipeline.elements.chunk import (
-    NUMBERS,
-    Batches,
-    Chunk,
-    Elements,
+from streamrec.pipeline.elements.chunk import NUMBERS, Batches, Chunk, Elements
+from streamrec.pipeline.elements.columns import Columns, as_array, compacted, joined, objects, window
+from streamrec.pipeline.elements.nests import map_nest, map_nests
+from streamrec.pipeline.elements.positions import (
+    Joined,
+    Place,
     Position,
     Positions,
     Precursor,
-    Shifted,
     Stretches,
-    Stride,
-    in_stretches,
+    grouped,
+    shifted,
 )
-from streamrec.pipeline.elements.columns import Columns, as_array, compacted, joined, objects, window
-from streamrec.pipeline.elements.nests import map_nest, map_nests
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, stacked_ragged
 from streamrec.pipeline.elements.sparse_rows import SparseRows, stacked_sparse
 from streamrec.pipeline.engine.stage import Stage, Step
@@ -146,7 +144,10 @@ class _Batching:
         """The batches that lie in one chunk: of records without a copy."""
         if first == last:
             return []
-        elements, positions = window(chunk.elements, first, last), Stride(chunk.positions, first, self._size)
+        elements, positions = (
+            window(chunk.elements, first, last),
+            grouped(chunk.positions, first, self._size),
+        )
         if isinstance(elements, Frames):
             return [Chunk(Batches(elements, self._size), positions, chunk.nbytes)]
         out: list[Chunk] = []
@@ -181,7 +182,7 @@ class _Batching:
 def made(batches: list[Any], positions: Positions, end: int) -> list[Chunk]:
     """A chunk of batches, the last of which ends at place `end`; none where there is none."""
     first = end - len(batches)
-    return [Chunk.weighed(batches, Shifted(positions, first) if first else positions)] if batches else []
+    return [Chunk.weighed(batches, shifted(positions, first))] if batches else []
 
 
 class Parts:
@@ -201,7 +202,7 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldPositions:
+class HeldPositions(Positions):
     """Positions of a batch that several chunks began, or the end of the input cut short.
 
     Args:
@@ -219,8 +220,8 @@ class HeldPositions:
         positions, inner, _ = self.stretches[0]
         return {**positions.at(inner), "ended": True} if index else positions.at(inner)
 
-    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
-        return in_stretches(self.stretches, row)
+    def made_of(self, index: int, row: int) -> Sequence[Precursor | Place]:
+        return Joined(self.stretches).made_of(row, 0)
 
 
 def batched(elements: Any) -> Any:

@@ -17,9 +17,10 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from streamrec.pipeline.elements.chunk import Chunk, Elements, Positions, Shifted, Traceable
+from streamrec.pipeline.elements.chunk import Chunk, Elements
 from streamrec.pipeline.elements.columns import as_array, joined, select, window
 from streamrec.pipeline.elements.nests import is_nest
+from streamrec.pipeline.elements.positions import Positions, shifted
 from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.stages.batch import batched, check_size, made
@@ -121,7 +122,7 @@ class Groups(Protocol):
     def order(self, group: int) -> int:
         """Where a group's remainder comes among those of others."""
 
-    def batch(self, group: int, elements: Any, origin: Traceable) -> Any:
+    def batch(self, group: int, elements: Any, origin: Positions) -> Any:
         """What is made of elements of one group, which were made of that."""
 
 
@@ -148,7 +149,7 @@ class LengthBuckets:
         """The shortest lengths come first."""
         return group
 
-    def batch(self, group: int, elements: Any, origin: Traceable) -> Any:
+    def batch(self, group: int, elements: Any, origin: Positions) -> Any:
         """A batch of one bucket."""
         return self.stage.batch(group, elements)
 
@@ -211,7 +212,7 @@ class Grouping:
         out, first, count = [], 0, len(chunk.elements)
         error: Exception | None = None
         while not first or error is not None:
-            rest = Chunk(window(chunk.elements, first, count), Shifted(chunk.positions, first), 0) if first else chunk
+            rest = Chunk(window(chunk.elements, first, count), shifted(chunk.positions, first), 0) if first else chunk
             ids, error = self._ids(rest.elements)
             out += self._filled(rest, ids, first)
             first += len(ids) + 1

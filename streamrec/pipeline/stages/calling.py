@@ -12,8 +12,9 @@ from inspect import isawaitable, iscoroutine
 from itertools import starmap
 from typing import Any, ClassVar, NamedTuple
 
-from streamrec.pipeline.elements.chunk import Chunk, Elements, Shifted
+from streamrec.pipeline.elements.chunk import Chunk, Elements
 from streamrec.pipeline.elements.columns import pieces
+from streamrec.pipeline.elements.positions import shifted
 from streamrec.pipeline.engine.stage import Halt, Offload, Stage, Step, halting
 
 __all__ = ["Calling", "Calls", "Map", "Mapped", "Stretch", "called", "failure_of"]
@@ -143,7 +144,7 @@ class Mapped(Calling):
         for stretch in self._stretches(chunk.elements):
             refuse_awaitables(stretch.results)
             if stretch.results:
-                positions = Shifted(chunk.positions, stretch.first) if stretch.first else chunk.positions
+                positions = shifted(chunk.positions, stretch.first)
                 out.append(Chunk.weighed(stretch.results, positions))
             out += failure_of(chunk, stretch)
         return out

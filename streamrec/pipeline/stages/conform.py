@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from streamrec.pipeline.elements.chunk import Chunk, Shifted, StageState
+from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.pipeline.elements.positions import StageState, shifted
 from streamrec.pipeline.elements.specs import TensorSpec, conformed
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.stages.calling import Calling, failure_of
@@ -45,7 +46,7 @@ class _Conforming(Calling):
         for stretch in self._stretches([(element,) for element in chunk.elements]):
             if stretch.results:
                 elements = Frames.of(stretch.results) if self._records else stretch.results
-                out.append(Chunk.weighed(elements, Shifted(positions, stretch.first) if stretch.first else positions))
+                out.append(Chunk.weighed(elements, shifted(positions, stretch.first)))
             out += failure_of(numbered, stretch)
         return out
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.pipeline.elements.chunk import Position, Positions, Precursor, with_state
+from streamrec.pipeline.elements.positions import Position, Positions, Precursor, with_state
 
 __all__ = ["NONE", "CompletedPositions", "Ordinals", "Origins", "RemainderPositions", "WaitedElements"]
 
@@ -61,7 +61,7 @@ class Origins:
         return with_state(self.at(oldest), key, state)
 
 
-class WaitedElements:
+class WaitedElements(Positions):
     """What the elements of a window were made of: it is a dataset of its own, which no position of the chain knows.
 
     No dataclass: who goes through descriptions need not go through this.
@@ -82,7 +82,7 @@ class WaitedElements:
 
 
 @dataclass(frozen=True, slots=True)
-class CompletedPositions:
+class CompletedPositions(Positions):
     """Positions of the batches that one chunk completed.
 
     Args:
@@ -120,7 +120,7 @@ class CompletedPositions:
 
 
 @dataclass(frozen=True, slots=True)
-class RemainderPositions:
+class RemainderPositions(Positions):
     """Positions of the last, smaller batches, one for each bucket in which elements wait.
 
     Args:

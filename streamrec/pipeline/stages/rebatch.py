@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from streamrec.pipeline.elements.chunk import Chunk, Position, Positions, Precursor, StageState, with_state
+from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import compacted, joined, window
+from streamrec.pipeline.elements.positions import Position, Positions, Precursor, StageState, with_state
 from streamrec.pipeline.engine.stage import Stage, Step
 from streamrec.pipeline.stages.batch import batched, check_size
 from streamrec.tfrecord import Frames
@@ -93,7 +94,7 @@ class _CyclicBatching:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnPositions:
+class TurnPositions(Positions):
     """Positions between batches, each with whose turn it is; behind the last mark the input has ended."""
 
     marks: tuple[tuple[Positions, int], ...]

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.arguments import number
-from streamrec.pipeline.elements.chunk import Chunk, Position, Positions, Precursor, Shifted, with_state
+from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.pipeline.elements.positions import Derived, Position, Positions, shifted, with_state
 from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.engine.random_streams import RANDOM_BITS
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
@@ -84,7 +85,7 @@ class _Resampling(Calling):
     def feed(self, chunk: Chunk) -> list[Chunk]:
         out = []
         for stretch in self._stretches(chunk.elements):
-            out += self._kept(Shifted(chunk.positions, stretch.first), stretch.results)
+            out += self._kept(shifted(chunk.positions, stretch.first), stretch.results)
             if stretch.error is not None:
                 out += self.fail(Chunk.failure(stretch.error, chunk.positions, stretch.last + 1))
         return out
@@ -135,10 +136,9 @@ def kept_shares(target: Shares, initial: Shares) -> Shares:
 
 
 @dataclass(frozen=True, slots=True)
-class ResamplePositions:
+class ResamplePositions(Derived):
     """Positions of elements, with how many of each class had come before."""
 
-    inner: Positions
     stage: str
     counts: npt.NDArray[np.int64]
     classes: npt.NDArray[np.int64]
@@ -146,6 +146,3 @@ class ResamplePositions:
     def at(self, index: int) -> Position:
         counts = self.counts + np.bincount(self.classes[:index], minlength=len(self.counts))
         return with_state(self.inner.at(index), self.stage, counts.tolist())
-
-    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
-        return (Precursor(self.inner, index, row),)

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from streamrec.arguments import described
-from streamrec.pipeline.elements.chunk import Chunk, Position, Positions, Precursor, Shifted, with_state
+from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.codec import digest_of, pack, unpack
+from streamrec.pipeline.elements.positions import Derived, Position, Precursor, shifted, with_state
 from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.stages.calling import Calling
@@ -65,7 +66,7 @@ class _Scanning(Calling):
             self._again -= used
             if used < len(results):
                 positions = ScanPositions(chunk.positions, first, self._key, before)
-                out.append(Chunk.weighed(results[used:], Shifted(positions, used) if used else positions))
+                out.append(Chunk.weighed(results[used:], shifted(positions, used)))
             if error is not None:
                 before = packed(self._state)
                 beside = BesidePositions(chunk.positions, self._key, before)
@@ -88,18 +89,12 @@ class _Scanning(Calling):
 
 
 @dataclass(frozen=True, slots=True)
-class ScanPositions:
+class ScanPositions(Derived):
     """Positions of what was made of a chunk's elements from `first` on: the place there, and how many were seen."""
 
-    inner: Positions
     first: int
     stage: str
     state: str
-
-    @property
-    def place_bytes(self) -> int:
-        """What the state weighs is little beside the elements."""
-        return int(getattr(self.inner, "place_bytes", 0))
 
     def at(self, index: int) -> Position:
         return with_state(self.inner.at(self.first), self.stage, {"state": self.state, "seen": index})
@@ -109,10 +104,9 @@ class ScanPositions:
 
 
 @dataclass(frozen=True, slots=True)
-class BesidePositions:
+class BesidePositions(Derived):
     """Positions before and behind an element that failed: the scan has the same state at both."""
 
-    inner: Positions
     stage: str
     state: str
 

@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.pipeline.elements.chunk import Chunk, Picked, Positions, StageState
+from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import Columns, compacted, select, window
+from streamrec.pipeline.elements.positions import IndexMap, Positions, StageState
 from streamrec.pipeline.engine.ranks import warn_once
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.stages.calling import Calling, failure_of
@@ -245,4 +246,4 @@ def picked(chunk: Chunk, positions: Positions, indices: npt.NDArray[np.int64], s
     first, last = int(indices[0]), int(indices[-1]) + 1
     run = last - first == count
     elements = compacted(window(chunk.elements, first, last)) if run else select(chunk.elements, indices)
-    return [Chunk.weighed(elements, Picked(positions, indices, seen))]
+    return [Chunk.weighed(elements, IndexMap(positions, np.append(indices, seen)))]

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from streamrec.pipeline.elements.chunk import Batches, Chunk, Position, Positions, Precursor, with_state
+from streamrec.pipeline.elements.chunk import Batches, Chunk
 from streamrec.pipeline.elements.columns import rows_of, window
+from streamrec.pipeline.elements.positions import Position, Positions, Precursor, with_state
 from streamrec.pipeline.engine.stage import Stage, Step
 
 __all__ = ["Unbatch"]
@@ -61,7 +62,7 @@ class _Unbatching:
 
 
 @dataclass(frozen=True, slots=True)
-class RowPositions:
+class RowPositions(Positions):
     """Positions of the rows of batches of `size`, of which the first is `batch`; row `first` of it comes first."""
 
     inner: Positions

@@ -7,16 +7,16 @@ many different elements weighs.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.pipeline.elements.chunk import Chunk, Position, Positions, Precursor, with_state
+from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.codec import digest_of
 from streamrec.pipeline.elements.columns import Columns
+from streamrec.pipeline.elements.positions import Derived, Position, with_state
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.stages.select import picked
 
@@ -77,7 +77,7 @@ def candidates(elements: Any) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class UniquePositions:
+class UniquePositions(Derived):
     """Positions of a chunk's elements, with the digests of those that had been given before each.
 
     Args:
@@ -88,7 +88,6 @@ class UniquePositions:
         given: The places in the chunk of those that were given of it.
     """
 
-    inner: Positions
     stage: str
     digests: bytearray
     before: int
@@ -98,6 +97,3 @@ class UniquePositions:
         count = self.before + int(np.searchsorted(self.given, index))
         seen = bytes(self.digests[: count * DIGEST_BYTES])
         return with_state(self.inner.at(index), self.stage, b64encode(seen).decode())
-
-    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
-        return (Precursor(self.inner, index, row),)

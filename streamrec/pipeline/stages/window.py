@@ -19,9 +19,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from streamrec.pipeline.elements.chunk import Chunk, Position, Precursor, Traceable, weigh, with_state
+from streamrec.pipeline.elements.chunk import Chunk, weigh
 from streamrec.pipeline.elements.columns import Columns, compacted, joined, select, window
 from streamrec.pipeline.elements.nests import is_nest, map_nest, map_nests
+from streamrec.pipeline.elements.positions import Position, Positions, Precursor, with_state
 from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.stages.bucket import Grouping
@@ -30,7 +31,7 @@ from streamrec.tfrecord import Frames
 
 __all__ = ["GroupByWindow", "Window"]
 
-MakeDataset = Callable[[Any, Traceable], Any]
+MakeDataset = Callable[[Any, Positions], Any]
 """Makes a dataset in memory of columns, which know what they were made of."""
 
 
@@ -115,7 +116,7 @@ class _Windowing:
 
 
 @dataclass(frozen=True, slots=True)
-class WindowPositions:
+class WindowPositions(Positions):
     """Positions of windows.
 
     Args:
@@ -146,7 +147,7 @@ class WindowPositions:
         return (self.places.precursor(self.first + index * self.shift),)
 
 
-def stage_window(elements: Any, dataset_of: MakeDataset, origin: Traceable) -> tuple[Any, int]:
+def stage_window(elements: Any, dataset_of: MakeDataset, origin: Positions) -> tuple[Any, int]:
     """A window of elements, as a nest of datasets, and the bytes that they hold."""
     if isinstance(elements, Columns):
         nest = map_nest(lambda column: column, elements.nest)
@@ -205,7 +206,7 @@ class KeyedGroups:
         """The smallest keys come first."""
         return self._keys[group]
 
-    def batch(self, group: int, elements: Any, origin: Traceable) -> Any:
+    def batch(self, group: int, elements: Any, origin: Positions) -> Any:
         """A key, and the dataset of its elements."""
         data = elements.nest if isinstance(elements, Columns) else elements
         return np.int64(self._keys[group]), self._dataset_of(data, origin)

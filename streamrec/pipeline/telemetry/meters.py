@@ -22,7 +22,8 @@ from weakref import WeakSet
 
 from streamrec.display import display_text
 from streamrec.errors import FeatureError
-from streamrec.pipeline.elements.chunk import Chunk, records_behind
+from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.pipeline.elements.positions import records_behind
 from streamrec.pipeline.engine.apply_steps import passed_on
 from streamrec.pipeline.engine.description import Chain, Source
 from streamrec.pipeline.engine.queue import ByteQueue

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from streamrec import AUTOTUNE, Dataset, Frames, TFRecordDataset, encode_records
 from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.pipeline.elements.positions import NumberedPositions
 from streamrec.pipeline.engine.budget import (
     CONSUMER,
     LEAST_DEFAULT,
@@ -23,7 +24,6 @@ from streamrec.pipeline.engine.budget import (
 )
 from streamrec.pipeline.engine.description import Chain, RunContext
 from streamrec.pipeline.engine.options import Options
-from streamrec.pipeline.sources.in_memory import NumberedPositions
 from tests.effort import draws
 
 MIB = 1 << 20

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 from streamrec import CacheError, Dataset, Frames, TFRecordDataset, encode_records
 from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.pipeline.elements.positions import NumberedPositions
 from streamrec.pipeline.engine.description import Chain, RunContext
-from streamrec.pipeline.sources.in_memory import NumberedPositions
 from tests.effort import draws
 from tests.servers.real import Store
 from tests.servers.resuming import assert_resumes_everywhere, plain

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from streamrec import Dataset
-from streamrec.pipeline.elements.chunk import Chunk, Position
+from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.pipeline.elements.positions import Position
 from streamrec.pipeline.engine.description import Chain, RunContext
 
 

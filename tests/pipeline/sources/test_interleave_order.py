@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from streamrec import Frames
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.sources.combine.inputs import InputBuffer, InputPositions, Signal
+from streamrec.pipeline.elements.positions import Joined, NumberedPositions
+from streamrec.pipeline.sources.combine.inputs import InputBuffer, Signal
 from streamrec.pipeline.sources.combine.interleave_order import InterleaveOrder, OpenInput
-from streamrec.pipeline.sources.in_memory import NumberedPositions
 from streamrec.pipeline.sources.shards.interleave import Plan
 from tests.effort import draws
 
-ENDED = InputPositions(((NumberedPositions(10**6), 0, 0),))
+ENDED = Joined(((NumberedPositions(10**6), 0, 0),))
 
 
 def specification(
@@ -59,9 +59,7 @@ async def interleaved(queues: list[list[int]], plan: Plan, kind: str, seed: int)
             if len(buffers) < len(queues):
                 buffers.append(InputBuffer(1 << 40, signal))
                 number = len(buffers) - 1
-                order.waiting.append(
-                    OpenInput(number, InputPositions(((NumberedPositions(number), 0, 0),)), buffers[-1])
-                )
+                order.waiting.append(OpenInput(number, Joined(((NumberedPositions(number), 0, 0),)), buffers[-1]))
             order.complete = len(buffers) == len(queues) and rng.random() < 0.9
         elif not buffers[chosen].ended:
             first = arrived[chosen]
@@ -72,7 +70,7 @@ async def interleaved(queues: list[list[int]], plan: Plan, kind: str, seed: int)
             if last == len(queues[chosen]):
                 buffers[chosen].end(None)
         while rng.random() < 0.7:
-            chunk = order.pull(len(buffers), InputPositions(((NumberedPositions(len(buffers)), 0, 0),)))
+            chunk = order.pull(len(buffers), Joined(((NumberedPositions(len(buffers)), 0, 0),)))
             if chunk is None:
                 break
             found += map(int, chunk.elements)
@@ -137,7 +135,7 @@ def test_many_rounds_are_one_chunk() -> None:
     async def pulled() -> Chunk | None:
         order, signal = InterleaveOrder(Plan(4), [None] * 4), Signal()
         for at, queue in enumerate(queues):
-            order.waiting.append(OpenInput(at, InputPositions(()), InputBuffer(1 << 30, signal)))
+            order.waiting.append(OpenInput(at, Joined(()), InputBuffer(1 << 30, signal)))
             buffer = order.waiting[-1].buffer
             await buffer.put(Chunk(Frames.of([b"%d" % value for value in queue]), NumberedPositions(0), 10), 10)
         return order.pull(4, ENDED)

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec import Frames
-from streamrec.pipeline.elements.chunk import Batches, Chunk, Position
+from streamrec.pipeline.elements.chunk import Batches, Chunk
 from streamrec.pipeline.elements.columns import Columns, window
+from streamrec.pipeline.elements.positions import Position
 from streamrec.pipeline.sources.shuffle.buffer import HeldElements, ShuffleBuffer
 from streamrec.pipeline.sources.shuffle.buffer_index import END, START, TAG, Rows, ShuffleRule
 from streamrec.pipeline.sources.shuffle.buffer_store import BufferStore, spans_of

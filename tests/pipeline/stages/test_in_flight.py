@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamrec.pipeline.elements.chunk import Chunk, Position
+from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import Columns
-from streamrec.pipeline.sources.in_memory import NumberedPositions
+from streamrec.pipeline.elements.positions import NumberedPositions, Position
 from streamrec.pipeline.sources.parallel_map.in_flight import Delivered, ElementRun, InFlight
 
 RUNS = st.lists(st.integers(0, 6), max_size=8)

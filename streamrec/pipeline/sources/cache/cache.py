@@ -27,25 +27,23 @@ import anyio.lowlevel
 import numpy as np
 
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
-from streamrec.pipeline.elements.chunk import (
-    Batches,
-    Chunk,
+from streamrec.pipeline.elements.chunk import Batches, Chunk, weigh
+from streamrec.pipeline.elements.columns import Columns, window
+from streamrec.pipeline.elements.nests import is_nest, map_nest
+from streamrec.pipeline.elements.positions import (
     ElementPlace,
     Nested,
+    NumberedPositions,
     Position,
     Positions,
     Precursor,
-    weigh,
 )
-from streamrec.pipeline.elements.columns import Columns, window
-from streamrec.pipeline.elements.nests import is_nest, map_nest
 from streamrec.pipeline.elements.ragged_rows import RaggedRows
 from streamrec.pipeline.elements.sparse_rows import SparseRows
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import Chain, RunContext
 from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.sources.cache.cache_file import CacheFile
-from streamrec.pipeline.sources.in_memory import NumberedPositions
 from streamrec.pipeline.sources.shards.distribute import readers_lines
 from streamrec.tfrecord import Frames
 
@@ -171,7 +169,7 @@ class InFile(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class CachedPositions:
+class CachedPositions(Positions):
     """Positions of elements by their numbers; and by their places in the file that they come from."""
 
     first: int

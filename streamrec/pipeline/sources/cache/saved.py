@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamrec.errors import NotFoundError
-from streamrec.pipeline.elements.chunk import Chunk, Nested
+from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.pipeline.elements.positions import Nested
 from streamrec.pipeline.engine.description import Chain, RunContext
 from streamrec.pipeline.sources.cache.cache import UPLOAD
 from streamrec.pipeline.sources.cache.cache_file import CacheFile

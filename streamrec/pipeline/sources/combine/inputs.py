@@ -18,23 +18,16 @@ from typing import Any, NamedTuple
 
 import anyio
 
-from streamrec.pipeline.elements.chunk import (
-    FAILURE_BYTES,
-    Chunk,
-    Position,
-    Positions,
-    Precursor,
-    Stretches,
-    in_stretches,
-)
+from streamrec.pipeline.elements.chunk import FAILURE_BYTES, Chunk
 from streamrec.pipeline.elements.columns import window
+from streamrec.pipeline.elements.positions import Joined, Position, Positions
 from streamrec.pipeline.engine.background_tasks import background
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import Chain, RunContext
 from streamrec.pipeline.engine.queue import fill
 from streamrec.tfrecord import Frames
 
-__all__ = ["AHEAD", "InputBuffer", "InputPositions", "Signal", "TakenElements", "run_inputs"]
+__all__ = ["AHEAD", "InputBuffer", "Signal", "TakenElements", "run_inputs"]
 
 AHEAD = Share(4)
 """A chain runs ahead of those beside it by this part of its part of the budget."""
@@ -57,31 +50,7 @@ class Signal:
 
 
 @dataclass(frozen=True, slots=True)
-class InputPositions:
-    """Where an input buffer stood when elements were taken, and the places between those.
-
-    Args:
-        stretches: The elements.
-        start: The place where there is no stretch: nothing had arrived yet.
-    """
-
-    stretches: Stretches
-    start: Position | None = None
-
-    def at(self, index: int) -> Position | None:
-        """The place behind `index` elements; None for the start of the chain."""
-        for positions, first, count in self.stretches:
-            if index <= count:
-                return dict(positions.at(first + index))
-            index -= count
-        return self.start
-
-    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
-        return in_stretches(self.stretches, index, row)
-
-
-@dataclass(frozen=True, slots=True)
-class FailurePositions:
+class FailurePositions(Positions):
     """The places before and behind an element that failed.
 
     Args:
@@ -89,13 +58,13 @@ class FailurePositions:
         behind: Gives the place behind it; None where nobody asks.
     """
 
-    before: InputPositions
+    before: Joined
     behind: Positions | None = None
 
     def at(self, index: int) -> Position:
         if index and self.behind is not None:
             return self.behind.at(0)
-        return self.before.at(0) or {}
+        return self.before.at(0)
 
 
 class TakenElements(NamedTuple):
@@ -108,7 +77,7 @@ class TakenElements(NamedTuple):
     """
 
     windows: list[Any]
-    places: InputPositions
+    places: Joined
     nbytes: int
 
 
@@ -141,7 +110,7 @@ class InputBuffer:
         self._chunks: deque[Chunk] = deque()
         self._weights: deque[int] = deque()
         self._used = 0
-        self._passed = self._last = InputPositions((), start)
+        self._passed = self._last = Joined((), start)
 
     async def put(self, chunk: Chunk, weight: int) -> None:
         """Adds a chunk; waits while there is no room for it."""
@@ -164,7 +133,7 @@ class InputBuffer:
     def _add(self, chunk: Chunk, weight: int) -> None:
         self._chunks.append(chunk)
         self._weights.append(weight)
-        self._last = InputPositions(((chunk.positions, len(chunk.elements), 0),))
+        self._last = Joined(((chunk.positions, len(chunk.elements), 0),))
         self.held += weight
         self._arrived.notify()
 
@@ -222,9 +191,9 @@ class InputBuffer:
         nbytes = abs(chunk.elements.extent) if isinstance(chunk.elements, Frames) else chunk.nbytes
         return nbytes // len(chunk.elements) + 1
 
-    def mark(self) -> InputPositions:
+    def mark(self) -> Joined:
         """Where the buffer stands."""
-        return InputPositions(((self._chunks[0].positions, self._used, 0),)) if self._chunks else self._passed
+        return Joined(((self._chunks[0].positions, self._used, 0),)) if self._chunks else self._passed
 
     def peek(self, most: int) -> list[Any]:
         """The next elements, `most` of them at the most, as windows; they are not taken."""
@@ -258,12 +227,12 @@ class InputBuffer:
             self._used = last
             if last == size:
                 self._drop()
-        return TakenElements(windows, InputPositions(tuple(stretches)), nbytes)
+        return TakenElements(windows, Joined(tuple(stretches)), nbytes)
 
     def _drop(self) -> None:
         """The first chunk is used up."""
         chunk = self._chunks.popleft()
-        self._passed = InputPositions(((chunk.positions, self._used, 0),))
+        self._passed = Joined(((chunk.positions, self._used, 0),))
         self._used = 0
         self.held -= self._weights.popleft()
         self._room.notify()

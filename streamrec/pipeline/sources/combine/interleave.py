@@ -22,7 +22,8 @@ from typing import Any
 from anyio.abc import TaskGroup
 
 from streamrec.errors import PositionMismatchError
-from streamrec.pipeline.elements.chunk import Chunk, Position
+from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.pipeline.elements.positions import Position
 from streamrec.pipeline.engine.background_tasks import background
 from streamrec.pipeline.engine.description import Chain, RunContext, name_of
 from streamrec.pipeline.engine.queue import fill

@@ -22,10 +22,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from streamrec.pipeline.elements.chunk import Chunk, Position, Precursor
+from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.merge import in_turn
+from streamrec.pipeline.elements.positions import Joined, Place, Position, Positions, Precursor
 from streamrec.pipeline.engine.description import Chain
-from streamrec.pipeline.sources.combine.inputs import InputBuffer, InputPositions
+from streamrec.pipeline.sources.combine.inputs import InputBuffer
 from streamrec.pipeline.sources.shards.interleave import CHUNK_BYTES, Plan
 from streamrec.pipeline.sources.shards.shard_queue import STRETCH_BYTES
 
@@ -42,7 +43,7 @@ class OpenInput:
         chain: The chain; None until it is made.
     """
 
-    def __init__(self, ordinal: int, outer: InputPositions, buffer: InputBuffer) -> None:
+    def __init__(self, ordinal: int, outer: Joined, buffer: InputBuffer) -> None:
         self.ordinal = ordinal
         self.outer = outer
         self.buffer = buffer
@@ -53,18 +54,18 @@ class SlotMark(NamedTuple):
     """What is known of an open input before a pull, and where it stood. It holds no data."""
 
     ordinal: int
-    outer: InputPositions
+    outer: Joined
     chain: Chain | None
-    places: InputPositions
+    places: Joined
 
     @classmethod
     def of(cls, entry: OpenInput) -> SlotMark:
         """An input as it is now."""
         return cls(entry.ordinal, entry.outer, entry.chain, entry.buffer.mark())
 
-    def to_json(self, places: InputPositions, count: int) -> list[Any]:
+    def to_json(self, places: Joined, count: int) -> list[Any]:
         """The input's number, its chain's digest, and its place."""
-        return [self.ordinal, self.chain and digest_of(self.chain), places.at(count)]
+        return [self.ordinal, self.chain and digest_of(self.chain), places.at(count) or None]
 
 
 class OrderMark(NamedTuple):
@@ -72,7 +73,7 @@ class OrderMark(NamedTuple):
 
     slots: tuple[SlotMark | None, ...]
     next_ordinal: int
-    next_outer: InputPositions
+    next_outer: Joined
 
 
 class InterleaveOrder:
@@ -109,7 +110,7 @@ class InterleaveOrder:
         """Whether every element was taken."""
         return self.complete and not self.under_way
 
-    def pull(self, next_ordinal: int, next_outer: InputPositions) -> Chunk | None:
+    def pull(self, next_ordinal: int, next_outer: Joined) -> Chunk | None:
         """The next elements, as far as they have arrived; None where nothing can be taken yet.
 
         Args:
@@ -125,7 +126,7 @@ class InterleaveOrder:
             return self._take(ready, self._mark(next_ordinal, next_outer))
         return self._failure(next_ordinal, next_outer) if self._failed(self._cycle) else None
 
-    def _mark(self, next_ordinal: int, next_outer: InputPositions) -> OrderMark:
+    def _mark(self, next_ordinal: int, next_outer: Joined) -> OrderMark:
         """Where it stands."""
         if self.waiting:
             next_ordinal, next_outer = self.waiting[0].ordinal, self.waiting[0].outer
@@ -137,7 +138,7 @@ class InterleaveOrder:
         entry = self._slots[index]
         return entry is not None and entry.buffer.failed
 
-    def _failure(self, next_ordinal: int, next_outer: InputPositions) -> Chunk:
+    def _failure(self, next_ordinal: int, next_outer: Joined) -> Chunk:
         """The next element of the slot whose turn it is, which failed."""
         entry = self._slots[self._cycle]
         assert entry is not None
@@ -145,7 +146,7 @@ class InterleaveOrder:
         if entry.chain is None:
             self._pass()
         entry = self._slots[self._cycle]
-        place = InputPositions(()) if entry is None else entry.buffer.mark()
+        place = Joined(()) if entry is None else entry.buffer.mark()
         turn = TurnShares((self._cycle,), (self._cycle,), self._plan.block_length, self._block)
         here = InterleavedPositions(self._mark(next_ordinal, next_outer), turn, (place,))
         return Chunk.failure(error, here, 0)
@@ -290,12 +291,12 @@ class TurnShares:
 
 
 @dataclass(frozen=True, slots=True)
-class InterleavedPositions:
+class InterleavedPositions(Positions):
     """Positions of elements that were interleaved."""
 
     before: OrderMark
     turns: TurnShares
-    taken: tuple[InputPositions, ...]
+    taken: tuple[Joined, ...]
 
     def at(self, index: int) -> Position:
         cycle, block = self.turns.next(index)
@@ -308,7 +309,7 @@ class InterleavedPositions:
         inputs = {"outer": outer.at(0), "first": first, "next": self.before.next_ordinal, "slots": slots}
         return {"source": {**inputs, "cycle": cycle, "block": block}}
 
-    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+    def made_of(self, index: int, row: int) -> Sequence[Precursor | Place]:
         number, before = self.turns.giver(index)
         return self.taken[number].made_of(before, row)
 

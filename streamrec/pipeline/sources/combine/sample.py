@@ -21,11 +21,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.pipeline.elements.chunk import Chunk, Position, Precursor
+from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import Columns
 from streamrec.pipeline.elements.merge import merged
+from streamrec.pipeline.elements.positions import Joined, Place, Position, Positions, Precursor
 from streamrec.pipeline.engine.description import Chain, RunContext
-from streamrec.pipeline.sources.combine.inputs import InputBuffer, InputPositions, Signal, run_inputs
+from streamrec.pipeline.sources.combine.inputs import InputBuffer, Signal, run_inputs
 from streamrec.pipeline.sources.shards.interleave import CHUNK_BYTES
 
 __all__ = ["Choose"]
@@ -152,7 +153,7 @@ class Sampler:
         fitting = CHUNK_BYTES // max(part.typical_bytes for part in self._parts)
         return max(1, min(FEWEST + 2 * available, fitting, MOST))
 
-    def _taken(self, chosen: Indices, rank: Indices, kept: Indices, count: int, choices: InputPositions) -> Chunk:
+    def _taken(self, chosen: Indices, rank: Indices, kept: Indices, count: int, choices: Joined) -> Chunk:
         """What these choices take, each of which is the `rank`-th of its part: what is passed over comes behind."""
         shares = np.bincount(chosen, minlength=len(self._parts))
         taken = [part.take(share) for part, share in zip(self._parts, shares.tolist(), strict=True)]
@@ -212,7 +213,7 @@ def ranks(chosen: Indices, parts: int) -> Indices:
 
 
 @dataclass(frozen=True, slots=True)
-class SampledPositions:
+class SampledPositions(Positions):
     """Positions of elements that were mixed.
 
     Args:
@@ -223,11 +224,11 @@ class SampledPositions:
         parts: The places of the parts.
     """
 
-    choices: InputPositions
+    choices: Joined
     count: int
     kept: Indices
     chosen: Indices
-    parts: tuple[InputPositions, ...]
+    parts: tuple[Joined, ...]
 
     def at(self, index: int) -> Position:
         shares = np.bincount(self.chosen[:index], minlength=len(self.parts)).tolist()
@@ -235,6 +236,6 @@ class SampledPositions:
         parts = [places.at(share) for places, share in zip(self.parts, shares, strict=True)]
         return {"source": {"choices": self.choices.at(choice), "parts": parts}}
 
-    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+    def made_of(self, index: int, row: int) -> Sequence[Precursor | Place]:
         part = int(self.chosen[index])
         return self.parts[part].made_of(int(np.count_nonzero(self.chosen[:index] == part)), row)

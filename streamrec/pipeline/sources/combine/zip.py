@@ -6,11 +6,12 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from streamrec.pipeline.elements.chunk import Chunk, Position, Precursor
+from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import Columns
 from streamrec.pipeline.elements.nests import leaves, map_nest
+from streamrec.pipeline.elements.positions import Joined, Place, Position, Positions, Precursor
 from streamrec.pipeline.engine.description import RunContext
-from streamrec.pipeline.sources.combine.inputs import InputBuffer, InputPositions, Signal, run_inputs
+from streamrec.pipeline.sources.combine.inputs import InputBuffer, Signal, run_inputs
 
 __all__ = ["Zip"]
 
@@ -68,13 +69,13 @@ def column(elements: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class ZippedPositions:
+class ZippedPositions(Positions):
     """Positions of elements that were paired: those of all parts."""
 
-    parts: tuple[InputPositions, ...]
+    parts: tuple[Joined, ...]
 
     def at(self, index: int) -> Position:
         return {"source": {"parts": [places.at(index) for places in self.parts]}}
 
-    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+    def made_of(self, index: int, row: int) -> Sequence[Precursor | Place]:
         return [found for places in self.parts for found in places.made_of(index, row)]

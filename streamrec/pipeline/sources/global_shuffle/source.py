@@ -21,7 +21,8 @@ import numpy as np
 
 from streamrec.display import display_name
 from streamrec.errors import PositionMismatchError
-from streamrec.pipeline.elements.chunk import Batches, Chunk, Position, RecordPlace
+from streamrec.pipeline.elements.chunk import Batches, Chunk
+from streamrec.pipeline.elements.positions import Position, Positions, RecordPlace
 from streamrec.pipeline.engine.background_tasks import background
 from streamrec.pipeline.engine.description import RunContext, derived
 from streamrec.pipeline.engine.epochs import SEED_BITS, Memo
@@ -266,7 +267,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class StepPositions:
+class StepPositions(Positions):
     """Positions of elements of which each is a step.
 
     Args:

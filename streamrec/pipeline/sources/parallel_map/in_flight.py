@@ -21,18 +21,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from streamrec.pipeline.elements.chunk import (
-    FAILURE_BYTES,
-    Chunk,
+from streamrec.pipeline.elements.chunk import FAILURE_BYTES, Chunk
+from streamrec.pipeline.elements.columns import window
+from streamrec.pipeline.elements.positions import (
     FixedPosition,
     Position,
     Positions,
     Precursor,
-    Shifted,
-    weigh_places,
+    RecordLocations,
+    shifted,
 )
-from streamrec.pipeline.elements.columns import window
-from streamrec.pipeline.sources.shards import record_locations
 
 __all__ = ["Delivered", "ElementRun", "InFlight"]
 
@@ -245,7 +243,7 @@ class InFlight:
             nbytes: What these results weigh.
             error: Of the element behind them.
         """
-        nbytes += weigh_places(element_run.held.chunk.positions, len(results))
+        nbytes += element_run.held.chunk.positions.weight(len(results))
         element_run.results.extend(results)
         element_run.first += len(results)
         element_run.nbytes += nbytes
@@ -320,14 +318,14 @@ class InFlight:
         while len(self._fed) > 1 and self._fed[1].ordinal <= self._delivered.low:
             self._fed.popleft()
         places = ResultPositions(tuple(self._fed), self._delivered.copy(), tuple(parts))
-        positions: Positions = places if results else Shifted(places, 1)
+        positions: Positions = places if results else shifted(places, 1)
         for first, last in parts:
             self._delivered.add(first, last)
         return Chunk(results, positions, nbytes)
 
 
 @dataclass(frozen=True, slots=True)
-class ResultPositions:
+class ResultPositions(Positions):
     """Positions of results: what had been delivered before them, and which elements' they are.
 
     Args:
@@ -340,9 +338,8 @@ class ResultPositions:
     delivered: Delivered
     parts: tuple[tuple[int, int], ...]
 
-    @property
-    def place_bytes(self) -> int:
-        return weigh_places(self.fed[-1].positions, 1)
+    def weight(self, count: int) -> int:
+        return self.fed[-1].positions.weight(count)
 
     def at(self, index: int) -> Position:
         delivered = self.delivered.copy()
@@ -363,15 +360,15 @@ class ResultPositions:
             index -= last - first
         return ()
 
-    def places(self) -> record_locations.RecordLocations | None:
+    def locations(self) -> RecordLocations | None:
         """The places of the records that these results were made of, where they are known."""
         found = []
         ends = [fed.ordinal for fed in self.fed[1:]] + [sys.maxsize]
         for first, last in self.parts:
             for fed, end in zip(self.fed, ends, strict=True):
                 if first < end and fed.ordinal < last:
-                    known = record_locations.places_of(fed.positions)
+                    known = fed.positions.locations()
                     if known is None:
                         return None
                     found.append(known.picked(slice(max(first - fed.ordinal, 0), min(last, end) - fed.ordinal)))
-        return record_locations.joined(found)
+        return RecordLocations.joined(found)

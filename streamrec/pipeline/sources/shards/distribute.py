@@ -20,8 +20,9 @@ from typing import Any, ClassVar, Final
 
 from streamrec.display import display_name, display_repr
 from streamrec.errors import ManifestError, PositionMismatchError
-from streamrec.pipeline.elements.chunk import Chunk, Position
+from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import window
+from streamrec.pipeline.elements.positions import Position
 from streamrec.pipeline.engine.description import Chain, RunContext
 from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.ranks import Rank, Reader, reader_here, warn_once, warn_uneven

@@ -23,13 +23,12 @@ from operator import attrgetter
 from typing import Final
 
 from streamrec.arguments import flag, integer
-from streamrec.pipeline.elements.chunk import Positions
+from streamrec.pipeline.elements.positions import Positions
 from streamrec.pipeline.engine.options import AUTOTUNE
 from streamrec.pipeline.sources.shards.positions import (
-    BlockPositions,
     InterleaveMark,
+    InterleavePositions,
     InterleaveSnapshot,
-    SourcePositions,
 )
 from streamrec.pipeline.sources.shards.record_locations import TakenRecords
 from streamrec.pipeline.sources.shards.shard_queue import (
@@ -186,7 +185,7 @@ class Interleave:
                 before = self.snapshot
                 frames, taken = self._take({index: queue}, queue.first_block())
                 self._advance()
-                return frames, BlockPositions(before, queue.shard, taken)
+                return frames, InterleavePositions(before, taken, shard=queue.shard)
             self._advance()
             idle += 1
             if queue is not None and queue.ended:
@@ -239,7 +238,7 @@ class Interleave:
             return None
         self._pulled += len(frames)
         before, self._before = self._before, self.snapshot
-        return frames, SourcePositions(before, self._before, len(frames), taken)
+        return frames, InterleavePositions(before, taken, self._before, len(frames))
 
     def _take(self, ready: Mapping[int, ShardQueue], count: int) -> tuple[Frames, TakenRecords]:
         """The next `count` records of the queues in these slots, in turn."""

@@ -6,7 +6,6 @@ only when somebody asks. It holds spans, never a buffer of records.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -16,22 +15,20 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.errors import PositionMismatchError
-from streamrec.pipeline.elements.chunk import Position, Positions, Precursor, RecordPlace
+from streamrec.pipeline.elements.positions import Derived, Position, Positions, RecordLocations, RecordPlace
 from streamrec.pipeline.engine.session import ListedShards
-from streamrec.pipeline.sources.shards.record_locations import RecordLocations, TakenRecords, joined, places_of
+from streamrec.pipeline.sources.shards.record_locations import TakenRecords
 from streamrec.shards import ShardPlace
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 __all__ = [
     "START",
-    "BlockPositions",
     "InterleaveMark",
+    "InterleavePositions",
     "InterleaveSnapshot",
-    "JoinedPositions",
     "QueueMark",
     "ShardMark",
     "SharePositions",
-    "SourcePositions",
     "WholeListing",
 ]
 
@@ -136,67 +133,39 @@ class InterleaveSnapshot(NamedTuple):
         return InterleaveMark(slots, self.cycle, self.block, self.next_shard)
 
 
-class SourcePositions(NamedTuple):
-    """Positions within a chunk that came in order: the turn before it, and how many records into it."""
+@dataclass(frozen=True, slots=True)
+class InterleavePositions(Positions):
+    """Positions within a chunk of records: they came in order, or are a part of a block of one shard.
+
+    Args:
+        before: Where the interleave stood before the chunk.
+        taken: Where its records lie; None where that is not known.
+        after: Where it stands after all of these, in order; None for a block of `shard`, which needs no skip.
+        size: How many records there are.
+        shard: The number of the shard that the block is of.
+    """
 
     before: InterleaveSnapshot
-    after: InterleaveSnapshot
-    size: int
-    taken: TakenRecords | None = None
+    taken: TakenRecords | None
+    after: InterleaveSnapshot | None = None
+    size: int = 0
+    shard: int = -1
 
-    def places(self) -> RecordLocations | None:
-        return self.taken and self.taken.places()
+    def locations(self) -> RecordLocations | None:
+        return self.taken and self.taken.locations()
 
     def made_of(self, index: int, row: int) -> Sequence[RecordPlace]:
         return self.taken.record(index) if self.taken else ()
 
     def at(self, index: int) -> Position:
+        if self.after is None:
+            return {"source": self.before.turn(self.shard, index).to_json(), "skip": 0}
         if index == self.size:
             return {"source": self.after.turn().to_json(), "skip": 0}
         before = self.before.turn()
         if index and self.taken:
             before = before.with_versions(self.taken.versions())
         return {"source": before.to_json(), "skip": index}
-
-
-class BlockPositions(NamedTuple):
-    """Positions within a block of one shard whose place in the order is not fixed: exact, without a skip."""
-
-    before: InterleaveSnapshot
-    shard: int
-    taken: TakenRecords | None = None
-
-    def places(self) -> RecordLocations | None:
-        return self.taken and self.taken.places()
-
-    def made_of(self, index: int, row: int) -> Sequence[RecordPlace]:
-        return self.taken.record(index) if self.taken else ()
-
-    def at(self, index: int) -> Position:
-        return {"source": self.before.turn(self.shard, index).to_json(), "skip": 0}
-
-
-class JoinedPositions(NamedTuple):
-    """Positions of several pulls, one behind the other: where each begins, and the last one ends."""
-
-    firsts: tuple[int, ...]
-    parts: tuple[Positions, ...]
-
-    def part_of(self, index: int) -> int:
-        """Which pull an element is of; the last one also for the place behind all elements."""
-        return min(bisect_right(self.firsts, index), len(self.parts)) - 1
-
-    def places(self) -> RecordLocations | None:
-        found = [places_of(part) for part in self.parts]
-        return None if None in found else joined([places for places in found if places is not None])
-
-    def at(self, index: int) -> Position:
-        part = self.part_of(index)
-        return self.parts[part].at(index - self.firsts[part])
-
-    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
-        part = self.part_of(index)
-        return (Precursor(self.parts[part], index - self.firsts[part], row),)
 
 
 class Owner(Protocol):
@@ -248,19 +217,11 @@ class WholeListing:
 
 
 @dataclass(frozen=True, slots=True)
-class SharePositions:
+class SharePositions(Derived):
     """Positions within a share: of the source, whose share it is, and how many came before, where that is counted."""
 
-    inner: Positions
     share: Owner
     given: int | None = None
-
-    def places(self) -> RecordLocations | None:
-        """The places of the records in their portions, whose numbers stand for the shards'."""
-        return places_of(self.inner)
-
-    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
-        return (Precursor(self.inner, index, row),)
 
     def at(self, index: int) -> Position:
         position = self.inner.at(index)

@@ -1,79 +1,29 @@
 """Record locations: where records lie in their shards, so that a position can name them without their data.
 
 Rules:
-- What a source took is noted as references to spans, and worked out only for who asks (`places_of`).
+- What a source took is noted as references to spans, and worked out when asked for (`Positions.locations`).
 - Stages that pick records out of others pick their places with them; a stage that makes something else of each record
-  leaves the place that it was made of. Whoever asks must know the chain: behind a batch there are none.
+  leaves the place that it was made of. Callers must know the chain: after a batch there are none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.pipeline.elements.chunk import Nested, Picked, Positions, RecordPlace, Shifted, StageState
+from streamrec.pipeline.elements.positions import RecordLocations, RecordPlace
 from streamrec.shards import OFFSET_BITS
 from streamrec.tfrecord import HEADER_BYTES
 
-__all__ = ["LocatedPositions", "RecordLocations", "RecordRun", "TakenRecords", "joined", "places_of"]
+__all__ = ["RecordRun", "TakenRecords"]
 
 Numbers = npt.NDArray[np.int64]
 
 MOST_SHARDS = 1 << (63 - OFFSET_BITS)
 MOST_BYTES = 1 << 32
-
-
-@dataclass(frozen=True, slots=True)
-class RecordLocations:
-    """Where records lie.
-
-    Args:
-        references: For each, its shard's number and its header's offset there.
-        sizes: For each, its payload's bytes.
-        shards: The version and the compression of each shard, by its number.
-        paths: The shards' URLs.
-    """
-
-    references: Numbers
-    sizes: Numbers
-    shards: Mapping[int, tuple[str | None, str | None]]
-    paths: Sequence[str] = ()
-
-    def picked(self, indices: Any) -> RecordLocations:
-        """Those of some records, by indices or a slice."""
-        return RecordLocations(self.references[indices], self.sizes[indices], self.shards, self.paths)
-
-
-@runtime_checkable
-class LocatedPositions(Protocol):
-    """Positions of a source that knows where its records lie."""
-
-    def places(self) -> RecordLocations | None:
-        """The places of all records, or None where they were not noted."""
-
-
-def places_of(positions: Positions) -> RecordLocations | None:
-    """The places of the elements between these positions, of which there may be more than elements; None: unknown."""
-    if isinstance(positions, LocatedPositions):
-        return positions.places()
-    if isinstance(positions, StageState | Nested):
-        return places_of(positions.inner)
-    if isinstance(positions, Picked | Shifted):
-        inner = places_of(positions.inner)
-        indices = positions.indices if isinstance(positions, Picked) else slice(positions.first, None)
-        return inner and inner.picked(indices)
-    return None
-
-
-def joined(parts: Sequence[RecordLocations]) -> RecordLocations:
-    """Several places as one."""
-    shards = {shard: told for part in parts for shard, told in part.shards.items()}
-    references, sizes = [part.references for part in parts], [part.sizes for part in parts]
-    return RecordLocations(np.concatenate(references), np.concatenate(sizes), shards, parts[0].paths if parts else ())
 
 
 class RecordRun(NamedTuple):
@@ -101,7 +51,7 @@ class TakenRecords(NamedTuple):
     total: int
     paths: Sequence[str] = ()
 
-    def places(self) -> RecordLocations:
+    def locations(self) -> RecordLocations:
         """The places of the records, in the order in which they were taken."""
         references, sizes = np.empty(self.total, np.int64), np.empty(self.total, np.int64)
         for number, (shard, _, _, stretches, _) in enumerate(self.queues):

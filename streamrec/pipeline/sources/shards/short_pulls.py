@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Final
 
 from streamrec import kernels
-from streamrec.pipeline.elements.chunk import Chunk, Positions
+from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.pipeline.elements.positions import Joined, Positions
 from streamrec.pipeline.sources.shards.interleave import Interleave
-from streamrec.pipeline.sources.shards.positions import JoinedPositions
 from streamrec.tfrecord import Frames, Scattered, are_long, as_spans
 
 __all__ = ["pull"]
@@ -38,9 +37,7 @@ def chunk_of(pulled: Sequence[tuple[Frames, Positions]]) -> Chunk | None:
     if len(pulled) < 2:
         return Chunk.weighed(*pulled[0]) if pulled else None
     windows = [frames for frames, _ in pulled]
-    positions = JoinedPositions(
-        tuple(accumulate(map(len, windows), initial=0)), tuple(positions for _, positions in pulled)
-    )
+    positions = Joined(tuple((positions, 0, len(frames)) for frames, positions in pulled))
     if are_long(windows):
         return Chunk.weighed(Scattered.joining(windows), positions)
     buffer, spans = kernels.interleave([[(frames.buffer, frames.spans) for frames in windows]], 1)

@@ -19,22 +19,22 @@ from binascii import b2a_base64
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from streamrec.errors import StreamrecError
-from streamrec.pipeline.elements.chunk import (
-    Chunk,
+from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.pipeline.elements.positions import (
     FixedPosition,
     Place,
     Position,
     Positions,
     Precursor,
+    RecordLocations,
     RecordPlace,
-    Shifted,
+    shifted,
 )
-from streamrec.pipeline.sources.shards.record_locations import RecordLocations, places_of
 from streamrec.pipeline.sources.shuffle.buffer_index import (
     END,
     REFERENCE,
@@ -182,7 +182,7 @@ class ShuffleBuffer:
         rows = self._enter(chunk)
         piece = max(LEAST_PIECE, len(self._slots.rows) // 2)
         for first in range(0, count, piece):
-            positions = Shifted(chunk.positions, first) if first else chunk.positions
+            positions = shifted(chunk.positions, first)
             yield from self._let_in(Entry(rows[first : first + piece], positions, self._next))
         self._store.tidy(self._slots.rows, self._slots.live_bytes)
 
@@ -210,7 +210,7 @@ class ShuffleBuffer:
         """
         last = self._entries[-1] if self._entries else self._base.entry
         taken = len(last.rows) if self._entries else self._base.taken
-        end = Entry(NOTHING, Shifted(last.positions, taken), self._next, True)
+        end = Entry(NOTHING, shifted(last.positions, taken), self._next, True)
         self._entries.append(end)
         while held := len(self._slots.rows):
             most = max(1, CHUNK_BYTES * held // self._slots.weight)
@@ -294,13 +294,13 @@ class ShuffleBuffer:
 
 def known_places(positions: Positions) -> RecordLocations:
     """The places of records that are held by reference."""
-    places = places_of(positions)
+    places = positions.locations()
     assert places is not None, "a chain whose records are held by reference says where they lie"
     return places
 
 
 @dataclass(frozen=True, slots=True)
-class ShuffledPositions:
+class ShuffledPositions(Positions):
     """Positions of elements that went.
 
     Args:
@@ -327,10 +327,11 @@ class ShuffledPositions:
     recent: Iterable[tuple[int, int, Positions]] = ()
     paths: Sequence[str] = ()
 
-    place_bytes: ClassVar[int] = 3 * ROW_BYTES
-    """A row that came in, and two of a base, which is copied when half as many went as it holds."""
+    def weight(self, count: int) -> int:
+        """Of a row that came in, and two of a base, which is copied when half as many went as it holds."""
+        return 3 * ROW_BYTES * count
 
-    def places(self) -> RecordLocations | None:
+    def locations(self) -> RecordLocations | None:
         """Where these elements lie, if they are records of shards."""
         if self.shards is None:
             return None

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec import kernels
-from streamrec.pipeline.elements.chunk import Positions
+from streamrec.pipeline.elements.positions import Positions
 
 __all__ = [
     "END",

@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.errors import CorruptRecordError, PositionMismatchError
-from streamrec.pipeline.elements.chunk import Chunk, Position
+from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import compacted, joined
+from streamrec.pipeline.elements.positions import Positions, RecordLocations
 from streamrec.pipeline.engine.description import RunContext
 from streamrec.pipeline.engine.session import OpenSource
 from streamrec.pipeline.sources.shards.distribute import Distribute
-from streamrec.pipeline.sources.shards.record_locations import RecordLocations
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.shards import OFFSET_BITS, RUN_BYTES, ByteRun, ShardPlace, ShardReader, byte_runs, first_difference
 from streamrec.tfrecord import HEADER_BYTES, Frames
@@ -55,7 +55,7 @@ class Refetch:
             group = plan[: max(1, bisect_bytes(plan[:PARALLEL], most))]
             plan = plan[len(group) :]
             for frames in await self._fetched(opened, group):
-                yield Chunk(frames, NoPositions(), memoryview(frames.buffer).nbytes)
+                yield Chunk(frames, Positions(), memoryview(frames.buffer).nbytes)
 
     def _plan(self) -> list[ByteRun]:
         """What is read, in order: of a compressed shard, one stretch."""
@@ -164,11 +164,3 @@ def bisect_bytes(plan: Sequence[ByteRun], most: int) -> int:
     """How many of the first stretches have no more than so many bytes together."""
     total = np.cumsum([stretch.end - stretch.start for stretch in plan])
     return int(np.searchsorted(total, most, side="right"))
-
-
-@dataclass(frozen=True, slots=True)
-class NoPositions:
-    """Positions that nobody asks for: what is refetched is on its way into a buffer."""
-
-    def at(self, index: int) -> Position:
-        raise NotImplementedError("records that are fetched again have the places that they had")

@@ -27,8 +27,9 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.errors import PositionMismatchError
-from streamrec.pipeline.elements.chunk import Chunk, FixedPosition, Shifted
+from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import select, window
+from streamrec.pipeline.elements.positions import FixedPosition, RecordLocations, shifted
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import Chain, RunContext, Source, derived, in_order
 from streamrec.pipeline.engine.offload import through
@@ -38,7 +39,6 @@ from streamrec.pipeline.sources.parallel_map.source import ParallelMap
 from streamrec.pipeline.sources.prefetch import Prefetch
 from streamrec.pipeline.sources.repeat import Repeat
 from streamrec.pipeline.sources.shards.distribute import Distribute
-from streamrec.pipeline.sources.shards.record_locations import RecordLocations
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.pipeline.sources.shuffle.buffer import NOTHING, HeldElements, ShuffleBuffer
 from streamrec.pipeline.sources.shuffle.buffer_index import END, REFERENCE, TAG, Entry, ShuffleRule
@@ -188,7 +188,7 @@ async def run_again(
             used = count - (first - last)
             filling.into(buffer, state["step"], Entry(NOTHING, chunk.positions, last - used), used)
             if used < count:
-                yield Chunk(window(chunk.elements, used, count), Shifted(chunk.positions, used), chunk.nbytes)
+                yield Chunk(window(chunk.elements, used, count), shifted(chunk.positions, used), chunk.nbytes)
     if first < last:
         raise PositionMismatchError(
             f"the input of a shuffle has {first:,} elements from the saved place on, where there were {last:,}: "
