@@ -1,7 +1,7 @@
 """The shuffle buffer: chunks in, shuffled chunks out, and the place behind any element that went. Pure.
 
 A position says which elements the buffer holds, not what they are, in one of two ways:
-- by reference: shard and offset of each record; they are fetched again from there (`refetching`).
+- by reference: shard and offset of each record; they are fetched again from there (`refetch.py`).
 - by number: how many elements of the input came before it. What is before the buffer is run again from a place that it
   came through, up to the next input, and all but these elements are dropped. Such places are kept one for each buffer
   that went through, as far back as anything is held: an element stays for one round of the buffer on average, but the
