@@ -132,23 +132,23 @@ class PartSink(Protocol):
         Args:
             index: Counted from 0.
             offset: Its first byte in the object.
-            pieces: The bytes, where they lie; nobody writes to them any more. Unless the sink says that parts grow, all
-                but the last have the same size; the last may be empty.
+            pieces: The bytes. Unless the sink says that parts grow, all but the last have the same size; the last may
+                be empty.
             whole: The whole object, where it ends with this part; else None. Exactly one part is the last.
         """
 
     async def complete(self, sent: ContentDigest) -> ObjectInfo:
         """Makes the object visible, and compares what the store has with what was sent. May be called again.
 
-        An answer that was lost is no failure: where a second call finds the upload gone, the object tells.
+        A lost answer is not a failure: where a second call finds the upload gone, the object tells.
 
         Args:
             sent: What was sent in all parts.
 
         Raises:
-            IntegrityError: The store has something else. It was removed, where nobody replaced it meanwhile.
+            IntegrityError: The store has something else. It was removed, unless it was replaced meanwhile.
             AlreadyExistsError: There is an object of this name, and it must not be replaced.
-            ObjectChangedError: Somebody else wrote the same name at the same time.
+            ObjectChangedError: Another writer wrote the same name at the same time.
         """
 
     async def abort(self) -> None:
@@ -195,7 +195,7 @@ class Backend(Protocol):
         Args:
             path: The object's URL.
             start: First byte; at or after the end of the object gives an empty body.
-            end: One past the last byte, greater than `start`, or None: to the end. May lie past the end.
+            end: One past the last byte, greater than `start`, or None: to the end. May be past the end.
             version: If given and the object has another one, ObjectChangedError.
         """
 
@@ -224,7 +224,7 @@ class FollowsLinks(Protocol):
     """A backend whose names may lead to others."""
 
     async def followed(self, path: str) -> str | None:
-        """The name of what a symbolic link leads to, else the same; None for what is no plain file."""
+        """The name of what a symbolic link leads to, else the same; None for what is not a plain file."""
 
 
 class BytesBody:

@@ -115,8 +115,8 @@ class Storage:
         """All objects whose URL begins with `prefix`, in the order of their paths.
 
         A prefix is a string, as object stores understand it: "s3://b/train-" finds "s3://b/train-1" and
-        "s3://b/train-x/2". Directories are descended into and not reported. Nothing found is no error,
-        but a missing bucket is. All pages are fetched before the first object is given, because not every
+        "s3://b/train-x/2". Directories are descended into and not reported. An empty listing is not
+        an error, but a missing bucket is. All pages are fetched before the first object is given, because not every
         store sorts (SeaweedFS goes directory by directory, as do S3's directory buckets).
 
         What cannot be listed is an error that names it: a listing is whole, or there is none.
@@ -129,7 +129,7 @@ class Storage:
 
         Raises:
             PermissionDeniedError: A directory, or the bucket, must not be listed.
-            StorageError: The store failed for good, or cannot list (plain HTTP).
+            StorageError: The store failed permanently, or cannot list (plain HTTP).
         """
         found: list[ObjectInfo] = []
         token: str | None = None
@@ -148,7 +148,7 @@ class Storage:
 
         Raises:
             NotFoundError: There is none.
-            StorageError: The store failed for good.
+            StorageError: The store failed permanently.
         """
         return await self._attempt(path, lambda: _read(self._backend.stat(path)), "stat")
 
@@ -167,13 +167,13 @@ class Storage:
         Args:
             path: The object's URL.
             start: First byte. At or after the end of the object, the stream is empty.
-            end: One past the last byte; None: to the end. May lie past the end.
+            end: One past the last byte; None: to the end. May be past the end.
             version: If given (from `ObjectInfo.version`), any other version is an ObjectChangedError.
             tally: Where it is counted: that of another stream which it goes on from; None: in one of its own.
 
         Raises:
             ObjectChangedError: The object has another version than the one given.
-            StorageError: The store failed for good.
+            StorageError: The store failed permanently.
         """
         _check_range(start, end)
         self._check_open(path)
@@ -225,14 +225,14 @@ class Storage:
         Args:
             path: The object's URL. What is there stays until completion, and is replaced by it.
             part_size: Bytes of a part: a multiple of 256 KiB, and at least 5 MiB on S3.
-            parallel: Parts under way at the same time, at the most.
+            parallel: Parts that may be under way at the same time.
             overwrite: Whether an object that is there already is replaced.
             free: Whether the caller knows that none is there.
 
         Raises:
             AlreadyExistsError: `overwrite` is False, and there is one. It may also come from `complete`.
             UnsupportedOperationError: This kind of storage cannot be written, or not without `overwrite`.
-            StorageError: The store failed for good.
+            StorageError: The store failed permanently.
         """
         if part_size < 1 << 18 or part_size % (1 << 18):
             raise ValueError(f"part_size is {part_size:,}; stores want a multiple of 256 KiB (262,144)")
@@ -251,13 +251,13 @@ class Storage:
             None where there is none for certain, and where an upload writes straight through (a pipe, /dev/stdout).
 
         Raises:
-            StorageError: The store failed for good.
+            StorageError: The store failed permanently.
         """
         try:
             await self.stat(path)
         except NotFoundError:
             return None
-        except PermissionDeniedError:  # S3 does not say that there is none to whoever may not list
+        except PermissionDeniedError:  # S3 says so to clients that may not list, where there is none
             return path
         return await self._backend.followed(path) if isinstance(self._backend, FollowsLinks) else path
 
@@ -271,7 +271,7 @@ class Storage:
 
         Raises:
             UnsupportedOperationError: This store cannot.
-            StorageError: The store failed for good.
+            StorageError: The store failed permanently.
         """
         await self._attempt(target, lambda: self._backend.copy(source, target), "copying")
 
@@ -279,7 +279,7 @@ class Storage:
         """Removes one object; that there is none is fine.
 
         Raises:
-            StorageError: The store failed for good.
+            StorageError: The store failed permanently.
         """
         with suppress(NotFoundError):
             await self._attempt(path, lambda: self._backend.remove(path), "removing")
@@ -293,14 +293,14 @@ class Storage:
             await self._backend.aclose()
 
     def _check_open(self, path: str) -> None:
-        """A client that is used after its end would quietly open connections that nobody closes."""
+        """A client that is used after its end would quietly open connections that are never closed."""
         if self._closed:
             raise ClosedError(f"{path}: the storage is closed; ask new Storages for it")
 
     async def _page(
         self, prefix: str, token: str | None, glob: Glob | None, seen: set[str]
     ) -> tuple[Sequence[ObjectInfo], str | None]:
-        """One page of a listing. One that is gone, or that was given before, is no end of it."""
+        """One page of a listing. One that is gone, or that was given before, does not end it."""
         try:
             page, after = await _read(self._backend.list_page(prefix, token, glob))
         except NotFoundError as error:

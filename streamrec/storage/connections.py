@@ -97,11 +97,11 @@ class AdaptiveConcurrency:
         self._next_rest = REST
 
     def measured(self, rate: float, step: int = 0) -> None:
-        """The connections of `target` gave so much together.
+        """What the connections of `target` gave together.
 
         Args:
             rate: Bytes per second.
-            step: Connections to try more at the least (one for each open shard, or the step changes nothing).
+            step: At least how many more connections to try (one for each open shard, or the step changes nothing).
         """
         if self._before is not None:
             count, before = self._before
@@ -126,7 +126,7 @@ class ByteBudget:
     """Bytes that may be held ahead of their turn, in all.
 
     Args:
-        limit: So many.
+        limit: How many.
 
     Attributes:
         held: Bytes that were taken and not given back.
@@ -146,7 +146,7 @@ class ByteBudget:
         return True
 
     def withdraw(self, nbytes: int) -> None:
-        """So many of the bytes that were promised are taken now, or never."""
+        """Some of the bytes that were promised are taken now, or never."""
         self.promised -= nbytes
 
     def take(self, nbytes: int) -> bool:
@@ -161,7 +161,7 @@ class ByteBudget:
         self.held -= nbytes
 
     def widen(self, nbytes: int) -> None:
-        """From now on so many bytes more, or less, may be held: what is held already stays."""
+        """From now on more bytes, or fewer, may be held: what is held already stays."""
         self.limit += nbytes
 
 
@@ -169,18 +169,18 @@ FLOOR: Final = 0.1
 """Seconds in which no connection is called slow."""
 
 SLOW: Final = 3
-"""A slow one gives less than one part in so many of what each of the others gives."""
+"""A slow connection gives less than this part of what each of the others gives: a third."""
 
 
 BUFFER_BYTES: Final = 96 << 20
 """Default bytes that ranges may hold ahead of their turn."""
 
 MOST_OPEN: Final = 64
-"""Small objects open at a time, at the most: processors take no more. Where more connections are allowed, as many."""
+"""How many small objects may be open at a time: processors take no more. As many as connections, if these are more."""
 
 LEAST_OPEN: Final = 8
 OF_LIMIT: Final = 8
-"""Of the files that the process may have open, those ahead of their turn are no more than this part."""
+"""Of the files that the process may have open, those ahead of their turn are at most this part: an eighth."""
 
 PROOF_ALONE: Final = 1 << 20
 PROOF_BESIDE: Final = 8 << 20
@@ -192,11 +192,11 @@ RECENT: Final = 1.0
 rest for a moment, as behind a slow consumer, further connections cost a TLS handshake each, and gain nothing."""
 
 SPARE: Final = 8
-"""One part in so many of the room is left to ranges whose turn has come late: they are shared out."""
+"""An eighth of the room is left to ranges that are late when their turn has come: they are divided."""
 
 MOST_AHEAD: Final = 2
-"""So many times as many requests are under way ahead of their turn as the wire takes, at the most: those that end soon
-have successors already, and those that wait for room are waited for, while a late one is shared out."""
+"""At most this many times as many requests are ahead of their turn as the wire takes: those that end soon
+have successors already, and those that wait for room are waited for, while a late one is divided."""
 
 COUNT_SECONDS: Final = 0.01
 """For how long a count of those that move holds good."""
@@ -302,7 +302,7 @@ class Connections:
         return RangeLimits(connections, range_bytes(pace, connections, budget), pace.lead)
 
     def promise(self, share: StreamShare, nbytes: int, urgent: bool = False) -> bool:
-        """A range of so many bytes may be asked for ahead of its turn; False where there is no room for it now."""
+        """A range of `nbytes` may be asked for ahead of its turn; False where there is no room for it now."""
         if share.reserved + (share.promised + nbytes) // 2 > self._room(urgent) or not self.budget.promise(nbytes):
             self._short = True
             return False
@@ -310,7 +310,7 @@ class Connections:
         return True
 
     def withdraw(self, share: StreamShare, nbytes: int) -> None:
-        """So many of the bytes that were promised have their room, or come no more, or not ahead of their turn."""
+        """Some of the bytes that were promised have their room, or come no more, or not ahead of their turn."""
         share.promised -= nbytes
         self.budget.withdraw(nbytes)
 
@@ -323,7 +323,7 @@ class Connections:
         return True
 
     def release(self, share: StreamShare, nbytes: int) -> None:
-        """Gives reserved bytes back: their consumer has them, or nobody wants them."""
+        """Gives reserved bytes back: their consumer has them, or they are not wanted."""
         share.reserved -= nbytes
         self.budget.give(nbytes)
         if not self.budget.held:
@@ -352,7 +352,7 @@ class Connections:
         self.pace = replace(self.pace, latency=median(self._latencies))
 
     def flowed(self, nbytes: int, seconds: float) -> None:
-        """One connection, which nothing held up, gave so many bytes in that time."""
+        """One connection, which nothing held up, gave `nbytes` in that time."""
         if nbytes >= 1 << 20:
             self._rates.append(nbytes / max(seconds, 1e-6))
             self.pace = replace(self.pace, rate=median(self._rates))
@@ -386,7 +386,7 @@ class Connections:
         return part if urgent else part - part // SPARE
 
     def _moving(self) -> int:
-        """How many streams count; counted anew every few milliseconds, since each block asks."""
+        """How many streams count; counted again every few milliseconds, since each block asks."""
         now = self.clock()
         if now >= self._count_until:
             self._count = max(1, sum(share.waiting or now - share.last < RECENT for share in self._shares))

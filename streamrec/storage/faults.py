@@ -160,7 +160,7 @@ def from_status(
     region: str = "",
     retry_after: float | None = None,
 ) -> StorageError | TransientError:
-    """The error that an HTTP answer stands for.
+    """The error that an HTTP answer means.
 
     Args:
         status: The HTTP status.
@@ -169,7 +169,7 @@ def from_status(
         start: First byte that was asked for, or None.
         end: One past the last byte, or None.
         code: The store's own error code ("SlowDown"), or empty.
-        region: Where the bucket lies, if the store said so; or empty.
+        region: Where the bucket is, if the store said so; or empty.
         retry_after: Seconds that the server asked to wait, or None.
 
     Returns:

@@ -30,7 +30,7 @@ FIRST_BYTE_FLOOR: Final = 0.1
 """Seconds that every response may take to begin, where the policy says nothing else."""
 
 STALL_FLOOR: Final = 0.5
-"""Seconds that every body may stand still, where the policy says nothing else."""
+"""Seconds for which every body may give nothing, where the policy says nothing else."""
 
 ALLOWANCE: Final = 4
 """Hedges before any was earned, where the policy says nothing else."""
@@ -39,7 +39,7 @@ FEW: Final = 32
 """Answers; while there are fewer, requests that wait for theirs are part of the measure."""
 
 SIBLINGS: Final = 3
-"""So many answers for each request that waits are a measure for it."""
+"""How many answers there must be for each request that waits, to be a measure for it."""
 
 FIRST_BLOCKS: Final = 8
 """Blocks from which on their gaps are a measure."""
@@ -81,7 +81,7 @@ class Recent:
     def quantile(self, share: float) -> float:
         """About what this share of them does not exceed, in seconds; 0.0 where there are none.
 
-        Within its bucket they are taken to lie evenly: a bucket's bound alone may be 1.4 times too high.
+        Within its bucket they are taken to be spread evenly: a bucket's bound alone may be 1.4 times too high.
         """
         wanted, below = share * self.seen, 0
         for index, count in enumerate(self._counts):
@@ -99,10 +99,10 @@ class Hedging:
     Args:
         share: Hedges that each request earns, from 0 (never hedge) to 1.
         first_byte_guess: Seconds that a response may take to begin, until enough were seen.
-        stall_guess: Seconds that a body may stand still, until enough blocks were seen.
+        stall_guess: Seconds for which a body may give nothing, until enough blocks were seen.
         allowance: Hedges before any was earned, for what is late beside its siblings.
         first_byte_floor: Seconds that every response may take to begin.
-        stall_floor: Seconds that every body may stand still.
+        stall_floor: Seconds for which every body may give nothing.
 
     Attributes:
         blocks: How many blocks came, on all connections.
@@ -175,7 +175,7 @@ class Hedging:
         self._slowest = max(self._slowest, seconds)
 
     def block(self, seconds: float, nbytes: int) -> None:
-        """A block of a body came, after so many seconds."""
+        """A block of a body came, after `seconds`."""
         self._gaps.observe(seconds)
         self.earn(nbytes / EARNS)
         self.blocks += 1
@@ -197,7 +197,7 @@ class Hedging:
         return max(self.first_byte_floor, usual)
 
     def flows_since(self, blocks: int) -> bool:
-        """Whether other bodies flow: enough blocks came since there were so many."""
+        """Whether other bodies flow: enough blocks came since the count was `blocks`."""
         return self.blocks - blocks >= FIRST_BLOCKS
 
     def spend(self, *, beside_siblings: bool = False) -> bool:

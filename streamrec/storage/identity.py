@@ -33,10 +33,10 @@ def identities(url: str, endpoint: str = "") -> frozenset[Identity]:
 
     Args:
         url: Its URL, or path.
-        endpoint: The URL of the server that it lies on, where the object's own URL does not say that.
+        endpoint: The URL of its server, where the object's own URL does not say that.
 
     Returns:
-        Nothing for what is no plain file: a device or a pipe may be written to by many.
+        Nothing for what is not a plain file: many may write to a device or a pipe.
 
     Examples:
         >>> bool(identities("s3a://b//k") & identities("s3://b/x/../k")), bool(identities("s3://b/k") & identities("k"))
@@ -71,7 +71,7 @@ def server(endpoint: str) -> str:
 
 
 def is_special(path: Path) -> bool:
-    """Whether a path leads to something that is no plain file and no directory, or to an open file by its number."""
+    """Whether a path leads to what is neither a plain file nor a directory, or to an open file by its number."""
     try:
         mode = path.stat().st_mode
     except OSError:

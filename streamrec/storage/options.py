@@ -150,12 +150,12 @@ def parameters_of(*callables: Callable[..., Any]) -> set[str]:
 
 
 def check_names(url: str, place: str, options: Any, known: Iterable[str]) -> None:
-    """Refuses options that nobody knows.
+    """Refuses options that the client does not know.
 
     Args:
         url: The URL, for the message.
         place: What holds them: "storage_options", or an option that is a dict itself.
-        options: By their names; what is no dict is not looked at.
+        options: By their names; what is not a dict is not looked at.
         known: All names.
 
     Raises:

@@ -133,7 +133,7 @@ class RangeBuffer:
         """Lands it ahead of its turn.
 
         Args:
-            promised: How many bytes of it, at the most.
+            promised: How many bytes of it may arrive so.
             then: Called when these have arrived, or its turn has come.
         """
         self._receiving, self._promised = True, promised
@@ -234,10 +234,10 @@ class RangeBuffer:
 
 
 LATE_PARTS: Final = 3
-"""So many, where a first byte is late: it is not taken for late before two latencies are over."""
+"""Into how many parts a range is divided whose first byte is late, which takes two latencies to find out. Not tuned."""
 
 LEAST_REST: Final = 1 << 20
-"""For fewer bytes nobody else is asked."""
+"""For fewer bytes there is no other request. Not tuned."""
 
 SLOW_REST: Final = 1 << 20
 """So much is left to a connection that is slow: about what the kernel has of it by the time that others flow."""
@@ -394,7 +394,7 @@ class ParallelStream:
             self._share_out(head, resting + 1)
 
     def _share_out(self, late: RangeBuffer, connections: int) -> None:
-        """A range is read by so many requests instead of one, as far as it is worth it and there is room."""
+        """A range is read by several requests instead of one, as far as it is worth it and there is room."""
         if self._closed:
             return
         connections = min(connections, 1 + self._connections.spare)

@@ -5,7 +5,7 @@ cut short, and the bytes behind the cut are fetched by ranges beside it. Where t
 request takes all that is left again.
 
 Rules, each with a property test over any order of arrivals:
-- The ranges lie end to end, in order: each byte is asked for exactly once.
+- The ranges are adjacent, in order: each byte is asked for exactly once.
 - No more ranges are under way than the terms allow.
 - A range is large enough for its first byte's latency not to count, and small enough for all to fit the budget.
 - A range is the smaller the fewer are under way, and the last ones shrink: so those that begin together, behind a cut
@@ -43,7 +43,7 @@ FIRST_RANGE: Final = 2 << 20
 either, so nothing that waits for fewer bytes reads beyond it."""
 
 LATENCIES: Final = 4
-"""A range takes as long as so many first-byte latencies, so that waiting for it costs a fifth at the most."""
+"""How many first-byte latencies a range takes: so waiting for it costs at most a fifth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class ConnectionSpeed:
 
 
 class RangeLimits(NamedTuple):
-    """What one stream may use now: so many connections, each for a range of so many bytes.
+    """What one stream may use now: a number of connections, each for a range of `range_bytes`.
 
     The next range is asked for when no more than `lead` bytes are left of one.
     """
@@ -170,12 +170,12 @@ class RangePlan:
 
     def accept(self, span: ByteRange) -> None:
         """The range that was offered is being fetched."""
-        assert span.start == self._next, "ranges lie end to end"
+        assert span.start == self._next, "ranges are adjacent"
         self._next = span.stop
         self._ends_open = span.stop == self._stop
 
     def _size(self, start: int, terms: RangeLimits, under_way: int) -> int:
-        """How large the range from `start` on is, beside so many."""
+        """How large the range from `start` on is, beside those under way."""
         left = self._stop - start
         rising = max(terms.range_bytes * (under_way + 1) // terms.connections, FIRST_RANGE)
         falling = max(left // (2 * terms.connections), LEAST_RANGE)

@@ -49,7 +49,7 @@ class Storages:
             arguments, in the running loop; any other is used as it is. A path without a scheme is a path in it.
         retry: When to try again and when to give up.
         buffer_bytes: How much all streams together may hold of large objects ahead of what was read.
-        max_connections: How many requests for ranges of large objects may be under way, at the most; beside these, each
+        max_connections: How many requests for ranges of large objects may be under way; beside these, each
             stream has one.
         report_interval: Seconds between two lines in the log, where its level is INFO; see `report`.
 
@@ -189,7 +189,7 @@ def _hedging(backend: Backend, policy: RetryPolicy) -> Hedging | None:
 
 
 def check_source(storage_options: object, filesystem: object) -> None:
-    """Refuses options that are no dict, a filesystem that is none, and both together.
+    """Refuses options that are not a dict, what is not a filesystem, and both together.
 
     Raises:
         TypeError: One of them is something else.

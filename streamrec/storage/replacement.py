@@ -12,8 +12,8 @@ The rules:
   elsewhere.
 * Where `commit` fails or is cancelled, it puts back what it secured. What it cannot put back stays secured, and the
   error names it.
-* A process that is killed leaves all old objects: under their names, or secured. Nobody removes what is secured but
-  the Replacement that made it; the log tells whoever writes over such a name later.
+* A process that is killed leaves all old objects: under their names, or secured. Only the
+  Replacement that secured an object removes it; the log warns a later writer of such a name.
 * Several tasks may use it, of one event loop.
 """
 
@@ -64,13 +64,13 @@ class WrittenObject:
 
     Attributes:
         asked: The URL that was asked for.
-        storage: Where it lies.
+        storage: Where it is stored.
         path: The URL that it is to have: where a symbolic link leads.
         written: The URL under which it is written: the same, or a hidden one.
         describes: Whether it describes others.
-        upload: What writes it; None where somebody else does.
+        upload: What writes it; None where another process does.
         old: Where what it replaces is secured; None for nowhere.
-        touched: Whether `commit` has begun to change what lies at `path`.
+        touched: Whether `commit` has begun to change what is at `path`.
     """
 
     asked: str
@@ -89,7 +89,7 @@ class WrittenObject:
 
     @property
     def may_be_there(self) -> bool:
-        """Whether something may lie where it was written."""
+        """Whether something may be where it was written."""
         return self.upload is None or self.upload.may_be_there
 
 
@@ -136,7 +136,7 @@ class Replacement:
         return member.upload
 
     async def name(self, path: str) -> str:
-        """The URL under which somebody else is to write one of the objects before `commit`, as a worker of a cluster.
+        """The URL under which another process is to write one of the objects before `commit`: a worker of a cluster.
 
         Raises:
             StorageError: As for `upload`.
@@ -144,10 +144,10 @@ class Replacement:
         return (await self._joined(path, False)).written
 
     async def adopt(self, path: str, written: str) -> None:
-        """Takes in an object that somebody else has written: under its own URL, or a hidden one beside it.
+        """Takes in an object that another process has written: under its own URL, or a hidden one beside it.
 
         Raises:
-            StorageError: The store failed for good.
+            StorageError: The store failed permanently.
         """
         storage = await self._storages.at(path)
         self._staging = self._staging or written != path
@@ -160,7 +160,7 @@ class Replacement:
             What the stores say of these objects, by the URLs that were asked for.
 
         Raises:
-            StorageError: A store failed for good. All is as it was before, save for what the error names.
+            StorageError: A store failed permanently. All is as it was before, save for what the error names.
         """
         staged = [member for member in self._members if member.staged]
         try:
@@ -224,7 +224,7 @@ class Replacement:
         try:
             found = [info.path async for info in storage.list(f"{directory}.", hidden=True) if secured_of(info.path)]
         except StreamrecError:
-            return  # whoever may not list cannot be told
+            return  # a client that may not list cannot know
         if found:
             logger.warning(
                 "%s is what %s was before a run that was to replace it ended half way, or is at work; %d such objects "
@@ -302,7 +302,7 @@ class Replacement:
             await self._remove([(member.storage, member.old) for member in staged if member.old], cause)
 
     async def _tidy_up(self, staged: list[WrittenObject]) -> None:
-        """All is in place: nobody needs the hidden names any more."""
+        """All is in place: removes the hidden names."""
         names = [(member.storage, name) for member in staged for name in (member.old, member.written) if name]
         await self._remove(names, None)
 
@@ -331,7 +331,7 @@ async def take_away(member: WrittenObject) -> None:
 async def each(items: Iterable[T], call: Callable[[T], Coroutine[Any, Any, None]]) -> None:
     """Calls for each item, several at the same time. After the first error, or a cancellation, no call begins.
 
-    Calls that have begun are waited for: a store may still do what it was asked to do when nobody waits for the answer.
+    Calls that have begun are waited for: a store may still do what it was asked to when its answer is ignored.
     """
     limiter = anyio.CapacityLimiter(AT_ONCE)
 

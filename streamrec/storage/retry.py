@@ -4,13 +4,13 @@ Rules:
 
 * Only `faults.TransientError` is tried again. Every other error is final and passes through untouched.
 * What is limited is failure **without progress**: a body that delivers even one byte starts the count
-  and the clock anew, so a long shard on a bad line gets through, and a dead server fails in seconds.
+  and the clock again, so a long shard on a bad line gets through, and a dead server fails in seconds.
 * Waiting grows exponentially with full jitter (the wait is drawn from [0, ceiling]), so that many streams
   that failed together do not come back together. Source: Brooker, "Exponential Backoff And Jitter", AWS
   Architecture Blog, 2015. A Retry-After from the server is a lower bound.
 * Every attempt has a time limit, so nothing hangs. Waiting for the limiter's leave is not part of it, nor of
   the budget.
-* A store that throttles us while it answers others of our requests is no dead one: such refusals do not count as
+* A store that throttles us while it answers others of our requests is alive: such refusals do not count as
   attempts, only the budget ends them.
 """
 
@@ -53,13 +53,13 @@ class RetryPolicy:
         complete_timeout: Seconds for the store to put the parts of an upload together.
         budget: Seconds from the first failure, without progress since, after which no further attempt
             begins. A wait that the server asks for and that does not fit in is not begun either.
-        upload_rate: Bytes per second that an upload must reach at the least; sets the time limit of a part.
-        hedge_share: Second requests, sent where the first is late by this run's own measure, as a share of all
-            requests, at the most; 0 sends none. See `storage.resilience.hedging`.
+        upload_rate: Bytes per second that an upload must reach; sets the time limit of a part.
+        hedge_share: Second requests, sent where the first is late by this run's own measure, at most this share
+            of all requests; 0 sends none. See `storage.hedging`.
         hedge_allowance: Second requests that may be sent before any share was earned, for what is late beside its
             siblings: a run of few requests earns none in time.
         first_byte_floor: Seconds within which no response is late enough for a second request.
-        stall_floor: Seconds within which no body stands still for long enough for one.
+        stall_floor: Seconds for which every body may give nothing without one.
     """
 
     attempts: int = 6
@@ -189,7 +189,7 @@ async def attempt(
     start: int | None = None,
     end: int | None = None,
 ) -> T:
-    """Calls until it succeeds, fails for good, or the policy gives up.
+    """Calls until it succeeds, fails permanently, or the policy gives up.
 
     Args:
         policy: The limits.

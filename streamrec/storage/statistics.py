@@ -96,7 +96,7 @@ class Distribution:
     """A histogram as it stood.
 
     Attributes:
-        counts: How many observations lie in each bucket; bucket i holds those above `BOUNDS[i - 1]` and up to
+        counts: How many observations are in each bucket; bucket i holds those above `BOUNDS[i - 1]` and up to
             `BOUNDS[i]`, the last one those above all bounds.
         total: Sum of all observations in seconds.
 
@@ -148,7 +148,7 @@ class LatencyHistogram:
         self.total += seconds
 
     def distribution(self) -> Distribution:
-        """How it stands now."""
+        """A copy of it now."""
         return Distribution(tuple(self.counts), self.total)
 
 
@@ -160,14 +160,14 @@ class Counts:
         requests: Requests sent, hedges included.
         bytes: Bytes delivered to the readers.
         retries: Attempts that failed and were made again, by their cause (`Cause`, in lower case).
-        failures: Operations that were given up for good after their retries.
+        failures: Operations that were given up after their retries.
         hedges: Requests that were sent because another one was slow.
         hedges_won: Those of them that were faster in the end.
         stalls: Bodies that stood still for longer than the limit.
         throttled: Answers that asked for fewer requests.
         waited_for_turn: Time that requests were held back because the store throttles.
         waited_for_store: Time that readers waited for bytes.
-        waited_for_consumer: Time that open responses waited for somebody to read on.
+        waited_for_consumer: Time that open responses waited for their reader.
         first_byte: From a request to the head of its response.
         losses: Damaged places that readers reported.
         lost_bytes: How many bytes were lost there.
@@ -222,14 +222,14 @@ class Tally:
             table[what] += amount
 
     def block(self, nbytes: int, store: float, consumer: float) -> None:
-        """A block arrived, after so many seconds for the store and, before that, for the consumer."""
+        """A block arrived, after seconds of waiting for the store and, before that, for the consumer."""
         for table in self._tables:
             table["bytes"] += nbytes
             table["waited_for_store"] += store
             table["waited_for_consumer"] += consumer
 
     def request(self, waited: float = 0.0) -> None:
-        """A request goes out, after waiting so many seconds for its turn."""
+        """A request goes out, after seconds of waiting for its turn."""
         for table in self._tables:
             table["requests"] += 1
             table["waited_for_turn"] += waited
@@ -240,7 +240,7 @@ class Tally:
             histogram.observe(seconds)
 
     def count_loss(self, nbytes: int) -> None:
-        """A reader lost so many bytes to damage."""
+        """A reader lost bytes to damage."""
         self.count("losses")
         self.count("lost_bytes", nbytes)
 
@@ -289,13 +289,13 @@ class Statistics:
         tally.open_streams += 1
 
     def closed(self, tally: Tally) -> None:
-        """One of its streams is gone: with the last one it is no longer listed. It stays readable."""
+        """One of its streams is closed: with the last one it is no longer listed. It stays readable."""
         tally.open_streams -= 1
         if not tally.open_streams:
             self._streams.pop(tally, None)
 
     def snapshot(self) -> Snapshot:
-        """How it stands now; from any thread."""
+        """A copy of all counts; from any thread."""
         backends, streams = self._backends.copy(), self._streams.copy()  # each in one step of the interpreter
         return Snapshot(
             {scheme: tally.counts() for scheme, tally in backends.items()},

@@ -47,7 +47,7 @@ async def in_thread(
     undo: Callable[[T], Any],
     run: Callable[[Callable[[], T]], Awaitable[T]] = asyncio.to_thread,
 ) -> T:
-    """Calls a function in a thread. Its result is undone there if nobody waits for it any more.
+    """Calls a function in a thread. Its result is undone there if its caller was cancelled.
 
     Args:
         function: What is called; it gives something that must be freed again (an open file, say).
@@ -87,7 +87,7 @@ async def side_by_side(*looks: Callable[[], Awaitable[None]]) -> None:
     async def run(look: Callable[[], Awaitable[None]]) -> None:
         try:
             await look()
-        except Exception as error:  # a group of exceptions tells nobody anything
+        except Exception as error:  # a group of exceptions would hide it
             errors.append(error)
             group.cancel_scope.cancel()
 

@@ -43,7 +43,7 @@ LEAST_RATE: Final = 5.0
 """Requests per second that are always allowed: one refusal must not make a reader of few requests wait for a second."""
 
 LEAST_INCREASE: Final = 1.0
-"""Requests per second that the rate grows by each second at the least."""
+"""Requests per second that the rate grows by each second at least."""
 
 HOLD_CAP: Final = 30.0
 """Seconds that a Retry-After may hold all requests back."""
@@ -214,7 +214,7 @@ class Traffic:
         self._limiters: dict[str, Limiter] = {}
 
     def limiter(self, path: str) -> Limiter:
-        """The limiter of the bucket (or host) that a URL lies in."""
+        """The limiter of the bucket (or host) of a URL."""
         bucket = path.partition("://")[2].partition("/")[0]
         limiter = self._limiters.get(bucket)
         if limiter is None:
@@ -224,7 +224,7 @@ class Traffic:
     def affords(self, limiter: Limiter, *, beside_siblings: bool = False, stalled: bool = False) -> bool:
         """Whether a request more than are needed may be made now; if so, it is paid for.
 
-        A store that throttles gets none, but for a body that stands still, and in its turn.
+        A store that throttles gets none, but for a body that is stalled, and in its turn.
         """
         if limiter.rate is not None and not (stalled and limiter.delay(time.monotonic()) == 0.0):
             return False
@@ -237,7 +237,7 @@ class Traffic:
             limiter: Of the request's bucket.
             tally: Where it is counted.
             beside_siblings: Others are not late.
-            stalled: It is for a body that stands still, and not for a response that has not begun.
+            stalled: It is for a body that is stalled, and not for a response that has not begun.
         """
         if not self.affords(limiter, beside_siblings=beside_siblings, stalled=stalled):
             return False

@@ -67,7 +67,7 @@ class UploadPart:
         self._short = bytearray()
 
     def add(self, piece: memoryview) -> None:
-        """Appends bytes; a long piece stays where it lies, and nobody may write to it any more."""
+        """Appends bytes; a long piece is not copied, and must not be written to any more."""
         self.size += len(piece)
         if len(piece) < SHORT_BYTES:
             self._short += piece
@@ -161,10 +161,10 @@ PARALLEL = 4
 """Parts under way at the same time."""
 
 GROWTH_AFTER = 1000
-"""Parts after which they grow, where the store takes so many only: S3 takes 10,000, and 5 TB in all."""
+"""Parts after which they grow, where the store limits their number: S3 takes 10,000, and 5 TB in all."""
 
 GROWTH_EVERY = 64
-"""After so many more, parts are larger by the size of the first ones."""
+"""After as many more parts, they are larger by the size of the first ones."""
 
 LARGE_BYTES = 16 << 20
 """Of larger parts fewer are under way at the same time."""
@@ -189,12 +189,12 @@ class Upload:
         policy: When to give up.
         path: The object's URL.
         part_size: Bytes of a part.
-        parallel: Parts under way at the most.
+        parallel: How many parts may be under way.
         traffic: What its requests share with the store's others; None: nothing.
 
     Attributes:
         in_doubt: Whether a cancellation cut `complete` off where the object may have appeared, whole.
-        may_be_there: Whether the object has appeared, or may have: not where the name turned out to be somebody else's.
+        may_be_there: Whether the object has appeared, or may have: not where the name was another writer's.
         version: That of the object, once it is complete; None where the store has none.
     """
 
@@ -235,7 +235,7 @@ class Upload:
 
         Args:
             data: What is written next.
-            given: Whether nobody writes to it any more, so that it may stay where it lies.
+            given: Whether it is not written to any more, so that it need not be copied.
 
         Raises:
             ClosedError: After `complete`, `abort` or an error.
@@ -286,7 +286,7 @@ class Upload:
         """Drops everything. May be called at any time, also twice; after `complete` it does nothing.
 
         Raises:
-            StorageError: The store could not be told; it holds parts that nobody sees until it is tidied up.
+            StorageError: The store could not be reached; it holds invisible parts until it is tidied up.
         """
         if not self._closed:
             self._closed = True

@@ -82,8 +82,8 @@ class UrlChain(NamedTuple):
 
     Attributes:
         before: Links without a path, each with its `::`.
-        url: The link that has the path, as a URL of its own; of what is no chain, all of it.
-        after: What it lies in, from its `::` on.
+        url: The link that has the path, as a URL of its own; of what is not a chain, all of it.
+        after: What contains it, from its `::` on.
     """
 
     before: str
@@ -161,7 +161,7 @@ def _has_path(link: str) -> bool:
 
 
 def local_path(url: str) -> Path:
-    """The path of a plain path, or a file:// or local:// URL; one that begins with `~` lies in a home directory.
+    """The path of a plain path, or a file:// or local:// URL; one that begins with `~` is in a home directory.
 
     What follows the scheme is the path, byte for byte: nothing in it is decoded or cut.
 
@@ -229,7 +229,7 @@ def directory_advice(url: str) -> str:
 
 
 def temporary_name(path: str) -> str:
-    """A name in the same directory that nobody else uses and that no listing shows."""
+    """A name in the same directory that no other writer uses and no listing shows."""
     return hidden_name(path, "", secrets.token_hex(8))
 
 
@@ -238,7 +238,7 @@ def hidden_name(path: str, kind: Literal["", "new-", "old-"] = "", number: str =
 
     Args:
         path: The object's URL.
-        kind: What lies there.
+        kind: What is stored there.
         number: 16 hexadecimal digits, where several writers must not meet.
 
     >>> hidden_name("s3://b/dir/shard", "old-", "0123456789abcdef")
@@ -250,7 +250,7 @@ def hidden_name(path: str, kind: Literal["", "new-", "old-"] = "", number: str =
 
 
 def secured_of(path: str) -> str | None:
-    """The URL of the object whose former content has this name; None where it is no such name.
+    """The URL of the object whose former content has this name; None for any other name.
 
     >>> secured_of("dir/.shard.streamrec-old-0123456789abcdef"), secured_of("dir/shard")
     ('dir/shard', None)

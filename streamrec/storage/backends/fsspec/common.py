@@ -166,7 +166,7 @@ def name_of(filesystem: Any, url: str) -> str:
 
 
 def root_of(url: str) -> str:
-    """A URL without its path, from which options are read that are no part of any path; a chain as it is.
+    """A URL without its path, from which options are read that do not belong to a path; a chain as it is.
 
     >>> root_of("sftp://user@host/run#1"), root_of("zip://a#b::file://c.zip")
     ('sftp://user@host/', 'zip://a#b::file://c.zip')
@@ -182,7 +182,7 @@ def check_version(info: ObjectInfo, version: str | None, start: int, end: int | 
 
 
 def check_writable(path: str, overwrite: bool) -> None:
-    """No verb of fsspec creates and never replaces, so to promise it would be a lie. Chains are there to be read.
+    """No verb of fsspec creates and never replaces, so that cannot be promised. Chains are only read.
 
     Raises:
         UnsupportedOperationError: It cannot be written.
@@ -223,7 +223,7 @@ def _translate(error: Exception, path: str, start: int | None, end: int | None) 
 
 
 def _status(error: Exception) -> int | None:
-    """The status of the HTTP answer that an exception stands for: as azure-core, aiohttp and requests keep it."""
+    """The status of the HTTP answer below an exception: as azure-core, aiohttp and requests keep it."""
     holders = (error, getattr(error, "response", None))
     found = [getattr(holder, name, None) for holder in holders for name in ("status_code", "status")]
     return next((status for status in found if isinstance(status, int) and 400 <= status < 600), None)
@@ -275,7 +275,7 @@ class SpooledUpload:
         return info
 
     async def abort(self) -> None:
-        """Deletes the local file, and what may lie in the store."""
+        """Deletes the local file, and what may be in the store."""
         await asyncio.to_thread(self._file.close)
         if self._delivering:
             await self._discard()

@@ -200,7 +200,7 @@ class SyncFsBackend:
 
 
 class _Lock:
-    """A lock that is forgotten when nobody has it."""
+    """A lock that is dropped when no thread holds it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

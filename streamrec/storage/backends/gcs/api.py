@@ -35,7 +35,7 @@ __all__ = ["GcsApi", "check", "check_token", "info_in", "read_json", "resource"]
 
 
 async def check(answer: aiohttp.ClientResponse, path: str, start: int | None = None, end: int | None = None) -> None:
-    """Raises what an error stands for, in the store's own words."""
+    """Raises what an error means, in the store's own words."""
     if answer.status >= 300:
         said = " ".join((await answer.text(errors="replace"))[:1000].split())
         check_answer(answer, path, start, end, said)
@@ -101,7 +101,7 @@ class GcsCredentials:
         """The headers for a request that is sent now.
 
         Raises:
-            PermissionDeniedError: There is no other token to be had.
+            PermissionDeniedError: There is no other token.
             TransientError: Just now there is none.
         """
         headers = dict(self._agent)

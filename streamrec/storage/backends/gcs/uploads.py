@@ -9,7 +9,7 @@
   of one part only; for others there is nothing but the look before the upload begins. Such an object carries a
   mark of its upload (metadata `streamrec-upload`), so that after a lost answer a writer knows its own object from
   an equal one.
-* A writer that is killed leaves a session that nobody can list and nobody sees; the store drops it after a week.
+* A writer that is killed leaves a session that cannot be listed or seen; the store drops it after a week.
 
 Source: cloud.google.com/storage/docs/resumable-uploads and .../data-validation.
 """
@@ -74,7 +74,7 @@ class GcsUpload:
             self._only = pieces
         else:
             if self._session is None:
-                await finish(self._create())  # cut off half way, nobody would know what to abort
+                await finish(self._create())  # cut off half way, it could not be aborted
             await self._send(offset, pieces, whole)
 
     async def complete(self, sent: ContentDigest) -> ObjectInfo:

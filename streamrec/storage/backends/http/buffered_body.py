@@ -8,7 +8,7 @@ protocol instead (`Transport.set_protocol`, asyncio's documented way to switch),
 framer wants them. Measured beside aiohttp's own stream: see benchmarks/stream.py.
 
 Rules:
-- Behind the last byte the connection is aiohttp's again, and goes back to its pool: the next request uses it. aiohttp
+- After the last byte the connection is aiohttp's again, and goes back to its pool: the next request uses it. aiohttp
   parses each response with a new parser, so it does not matter that the last one never saw the body's end. A body that
   is closed before its end closes the connection.
 - The transport reads only while a `readinto` waits: back-pressure is the caller's, and no byte is ever
@@ -33,10 +33,10 @@ from typing import Final
 __all__ = ["GATHER", "LINGER", "BufferedBody"]
 
 SPILL: Final = 1 << 16
-"""Bytes that are taken at a time while nobody waits for them."""
+"""Bytes that are taken at a time while no reader waits for them."""
 
 GATHER: Final = 1 << 20
-"""So many bytes at a time: a turn of the event loop for fewer costs as much as receiving them. Ungathered, a paced
+"""Bytes at a time: a turn of the event loop for fewer costs as much as receiving them. Ungathered, a paced
 connection gives 64 KiB."""
 
 LINGER: Final = 0.02
@@ -122,7 +122,7 @@ class BufferedBody(asyncio.BufferedProtocol):
         return self._delivered(count)
 
     def _delivered(self, count: int) -> int:
-        """The caller has so many bytes more; the connection has done its work behind the last one."""
+        """The caller has more bytes; the connection has done its work after the last one."""
         self._remaining -= count
         if not self._remaining and self._failure is None and not self._spilled:
             self._release()
@@ -188,7 +188,7 @@ class BufferedBody(asyncio.BufferedProtocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
             self._let_go()
-            self._loop.call_soon(self._rest)  # behind the caller's step, and before the loop looks at its sockets
+            self._loop.call_soon(self._rest)  # after the caller's step, and before the loop looks at its sockets
 
     def _let_go(self) -> None:
         """The caller's buffer is its own again."""
@@ -198,6 +198,6 @@ class BufferedBody(asyncio.BufferedProtocol):
             self._linger = None
 
     def _rest(self) -> None:
-        """The transport reads no further, unless somebody waits by now."""
+        """The transport reads no further, unless a reader waits by now."""
         if self._target is None and self._failure is None and not self._transport.is_closing():
             self._transport.pause_reading()

@@ -4,7 +4,7 @@ Python's `SSLObject` deciphers one record of 16 KiB a call, and each call takes 
 thread that deciphers so waits for it 64 times a megabyte. OpenSSL's own BIOs do the loop: a buffering BIO over an SSL
 BIO reads until the caller's buffer is full or the socket is empty, in one call that holds no lock.
 
-What is private here is CPython's: where an `SSLObject` has its `SSL *`. It lies between two members of which one is
+What is private here is CPython's: where an `SSLObject` has its `SSL *`. It is between two members of which one is
 known, the context, in all releases from 3.11 to 3.14. Where that is not found, or where the functions are not to be
 had (a Python that has OpenSSL built in, as those that uv installs), a `RecordReader` does the same by `SSLObject`.
 """
@@ -77,7 +77,7 @@ class SocketReader:
     One thread at a time may use it. Its `close` must come before the socket is closed.
 
     Args:
-        connection: The connection; nothing may lie in its memory BIO any more.
+        connection: The connection; its memory BIO must be empty.
         file: The descriptor of its socket, which does not block.
 
     Raises:
@@ -189,7 +189,7 @@ def _buffer_of_thread() -> memoryview:
 
 
 def decipher(connection: ssl.SSLObject, target: memoryview) -> int:
-    """Deciphers what lies in a connection's memory BIO; returns how many bytes that are, maybe none."""
+    """Deciphers what is in a connection's memory BIO; returns how many bytes that are, maybe none."""
     filled = 0
     try:
         while filled < len(target):

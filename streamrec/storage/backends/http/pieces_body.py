@@ -1,4 +1,4 @@
-"""A request's body that is sent from the pieces that it lies in.
+"""A request's body that is sent from its pieces, without joining them.
 
 aiohttp copies a BytesIO twice, once whole into fresh memory and once as it reads it, and who makes one has joined the
 pieces before.
@@ -16,14 +16,14 @@ import aiohttp
 __all__ = ["PiecesBody", "between"]
 
 CHUNK_BYTES: Final = 256 << 10
-"""After so many the event loop breathes."""
+"""Bytes after which the event loop may do other work."""
 
 
 class PiecesBody(aiohttp.Payload):
     """What aiohttp sends, and botocore reads as a file to sign it. It may be sent again.
 
     Args:
-        pieces: The bytes, in order; nobody writes to them.
+        pieces: The bytes, in order; they must not be written to.
 
     Attributes:
         failure: What went wrong in `write` that the connection has no part in.

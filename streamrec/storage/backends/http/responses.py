@@ -189,7 +189,7 @@ class AiohttpBody:
 
 
 def _plain_length(response: aiohttp.ClientResponse) -> int:
-    """Bytes of a body that comes as it is; 0 where nobody knows, or where aiohttp must decode it."""
+    """Bytes of a body that comes as it is; 0 where that is not known, or where aiohttp must decode it."""
     encoded = "Transfer-Encoding" in response.headers or "Content-Encoding" in response.headers
     return 0 if encoded else int(response.headers.get("Content-Length", 0))
 
@@ -228,7 +228,7 @@ def range_header(start: int, end: int | None) -> dict[str, str]:
 def check_answer(
     answer: aiohttp.ClientResponse, path: str, start: int | None = None, end: int | None = None, said: str = ""
 ) -> None:
-    """Raises what an answer of 300 and above stands for.
+    """Raises what an answer of 300 and above means.
 
     Args:
         answer: The answer.

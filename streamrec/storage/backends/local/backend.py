@@ -75,7 +75,7 @@ class FairScheduler:
         self._line: deque[asyncio.Future[None]] = deque()
 
     async def take(self) -> None:
-        """Waits for a turn of the loop that nobody has; at once where that is this one."""
+        """Waits for a free turn of the loop; at once where that is this one."""
         loop = asyncio.get_running_loop()
         if self._taken:
             place = loop.create_future()
@@ -108,7 +108,7 @@ ShortFile = tuple[bytes, os.stat_result]
 
 
 def read_if_short(file: int, start: int, end: int | None) -> ShortFile | None:
-    """What an open file has from `start` to `end`; None where that is long, or nothing, or somebody writes to it."""
+    """What an open file has from `start` to `end`; None where that is long, or nothing, or is being written."""
     before = os.fstat(file)
     count = (before.st_size if end is None else min(end, before.st_size)) - start
     if not 0 < count <= SHORT_BYTES:
@@ -216,7 +216,7 @@ class LocalBackend:
             return await finish(_begin(path, final, overwrite), undo=_LocalUpload.abort)
 
     async def followed(self, path: str) -> str | None:
-        """Where a symbolic link leads; None for what is no plain file."""
+        """Where a symbolic link leads; None for what is not a plain file."""
         return await asyncio.to_thread(_followed, path)
 
     async def copy(self, source: str, target: str) -> None:
@@ -369,7 +369,7 @@ def _followed(url: str) -> str | None:
 
 
 def _open(path: Path, start: int, end: int | None) -> io.FileIO | ShortFile | None:
-    """Opens a plain file, or reads what was asked for where that is short. None for what is no plain file."""
+    """Opens a plain file, or reads what was asked for where that is short. None for what is not a plain file."""
     if is_special(path):
         return None
     file = open(path, "rb", buffering=0)  # noqa: SIM115 - its caller closes it

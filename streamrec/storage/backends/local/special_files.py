@@ -1,7 +1,7 @@
-"""What is no plain file: named pipes, devices, /dev/stdin, and files of /proc, whose size is told as 0.
+"""What is not a plain file: named pipes, devices, /dev/stdin, and files of /proc, whose size is given as 0.
 
 They are read to their end, once, in order: there is no size, no version, and no second read from another place. They
-are written straight through: nothing stands under another name first, so what was written before an error stays.
+are written straight through: nothing is stored under another name first, so what was written before an error stays.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["DirectUpload", "SpecialBody", "is_unsized"]
 
 
 def is_unsized(number: int) -> bool:
-    """Whether an open file has bytes though its size is told as 0, or is no plain file."""
+    """Whether an open file has bytes though its size is given as 0, or is not a plain file."""
     status = os.fstat(number)
     if not stat.S_ISREG(status.st_mode):
         return True
@@ -52,7 +52,7 @@ class SpecialBody:
 
     @classmethod
     async def open(cls, path: str, local: Path, start: int) -> SpecialBody:
-        """Opens it; a named pipe when somebody opens its other end.
+        """Opens it; a named pipe when its other end is opened.
 
         Raises:
             StorageError: It is to be read from another place than its beginning.
@@ -103,7 +103,7 @@ class SpecialBody:
 
 def _free(local: Path) -> None:
     """A thread that waits for the other end of a named pipe finds one, and comes back."""
-    with suppress(OSError):  # nobody waits
+    with suppress(OSError):  # no thread waits
         os.close(os.open(local, os.O_WRONLY | os.O_NONBLOCK))
 
 

@@ -38,11 +38,11 @@ def create_temporary(final: Path) -> tuple[Path, int]:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             locked = _lock(handle)
-        except OSError:  # a filesystem without locks: nobody can take the file for abandoned there either
+        except OSError:  # a filesystem without locks: the file cannot be taken for abandoned there either
             locked = True
         if locked and os.fstat(handle).st_nlink:
             return path, handle
-        os.close(handle)  # somebody who looked for abandoned files came between making and locking
+        os.close(handle)  # another writer removed it as abandoned, between making and locking
 
 
 def remove_abandoned(final: Path) -> None:
@@ -112,7 +112,7 @@ def _prefix(final: Path) -> str:
 
 
 def _remove_if_unlocked(path: Path) -> None:
-    with suppress(OSError):  # it went meanwhile, belongs to somebody else, or the filesystem has no locks
+    with suppress(OSError):  # it went meanwhile, belongs to another user, or the filesystem has no locks
         handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             if _lock(handle):

@@ -150,7 +150,7 @@ def _session(options: Mapping[str, Any]) -> AioSession:
 def _loader(data_path: str | None) -> Loader:
     """What is parsed once a process; the large descriptions are, when this returns."""
     loader = create_loader(data_path)
-    with suppress(BotoCoreError):  # whoever makes a client is told
+    with suppress(BotoCoreError):  # an error is raised where a client is made
         loader.load_data("endpoints")
         for kind in ("service-2", "endpoint-rule-set-1"):
             loader.load_service_model("s3", kind)

@@ -2,7 +2,7 @@
 
 * A refresh function that blocks (a user's own) is called in a thread.
 * A token that the store refuses before its time (a clock that is off, a session that was revoked, a credentials
-  file that somebody rewrites) is renewed once, and the request is sent once more. Keys that the user passed
+  file that is rewritten) is renewed once, and the request is sent once more. Keys that the user passed
   are all there is; those are never renewed.
 
 It hooks into botocore's events, below every verb: `before-sign` notes the generation of the credentials,
@@ -50,7 +50,7 @@ def watch_credentials(filesystem: S3FileSystem) -> Renewal | None:
 
 
 async def renewed(renewal: Renewal, context: Mapping[str, Any]) -> bool:
-    """Whether there are newer credentials than those that a request was signed with; where not, its answer stands.
+    """Whether there are newer credentials than those that a request was signed with; where not, its answer is final.
 
     Args:
         renewal: Who renews them.

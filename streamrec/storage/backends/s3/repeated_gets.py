@@ -7,11 +7,11 @@ Small shards and ranges are many requests, so it matters: this way costs a third
 Rules:
 - The client sends the first GET of a bucket. What it sent is noted as it leaves (botocore's `before-send`): URL up to
   the key, headers, where and how it was signed. Further objects are asked for in the same way.
-- It is a `FastPath`: where it fails, or the store refuses what it asked for and then answers the
-  client itself, the bucket is left to the client for good. Before any of these requests was answered well, each error
-  may be due to it, unless the store is busy; later only those that are not about the object.
+- It is a `FastPath`: where it fails, or the store refuses what it asked for and then answers the client itself, the
+  bucket is left to the client permanently. Before any of these requests was answered well, each error may be due to it,
+  unless the store is busy; later only those that are not about the object.
 - The client's own signer signs each further request, and its own HTTP session sends it: credentials that are renewed,
-  proxies and certificates are as ever. Its errors are parsed by the client's parser and raised as its own.
+  proxies and certificates work as before. Its errors are parsed by the client's parser and raised as its own.
 - A bucket whose GETs do not look as expected is left to the client: a URL that does not end with the key, an older
   kind of signature.
 - A request whose credentials were refused is sent once more when they were renewed, as by the client.
@@ -169,7 +169,7 @@ async def _error_of(client: Any, answer: Any) -> ClientError:
 
 
 def _quoted(key: str) -> str:
-    """A key as it stands in a URL."""
+    """A key as it is written in a URL."""
     return quote(key, safe="/~")
 
 

@@ -201,7 +201,7 @@ _LOG = logging.getLogger("streamrec")
 
 
 class UnfinishedUploads:
-    """Multipart uploads that nobody finished, and the right to end them; one for each client.
+    """Multipart uploads that were not finished, and the right to end them; one for each client.
 
     Args:
         filesystem: As for S3Backend.
@@ -345,7 +345,7 @@ class S3Upload:
         """The upload's id: the first part that comes along asks for it."""
         async with self._starting:
             if self._id is None:
-                await finish(self._create())  # cut off half way, nobody would know what to abort
+                await finish(self._create())  # cut off half way, it could not be aborted
             return str(self._id)
 
     async def _create(self) -> None:
@@ -414,7 +414,7 @@ class S3Upload:
         return ObjectInfo(self._path, sent.size, head.get("ETag"))
 
     async def _remove(self, etag: str | None) -> None:
-        """Removes what we made; without an etag nobody could say that it is ours. Gone or replaced is fine."""
+        """Removes what we made; without an etag it may be another writer's. Gone or replaced is fine."""
         if etag is not None:
             with suppress(NotFoundError, ObjectChangedError), translate_errors(self._path):
                 await self._fs._call_s3("delete_object", IfMatch=etag, **self._place)
