@@ -33,6 +33,7 @@ from streamrec.shards.opening import Opened, open_piece, open_whole
 from streamrec.shards.options import Expected, Piece, ReadOptions, ShardPlace
 from streamrec.shards.serial_calls import Serial
 from streamrec.storage import (
+    BLOCK_BYTES,
     BUFFER_BYTES,
     ByteStream,
     Counts,
@@ -175,7 +176,7 @@ class ShardReader:
             opened = await open_whole(storage, path, options, place, stream, expected)
         else:
             opened = await open_piece(storage, path, options, piece, place, expected)
-        return cls(storage, path, options, opened, options.block_bytes or storage.block_bytes)
+        return cls(storage, path, options, opened, options.block_bytes or BLOCK_BYTES)
 
     @property
     def place(self) -> ShardPlace:

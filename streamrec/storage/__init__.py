@@ -9,7 +9,7 @@ Layers, from the top: `registry` (Storages: which backend for a URL), `base` (St
 must be able to do), and in `backends/` a module for each kind of store.
 """
 
-from streamrec.storage.backend import ObjectInfo, ShortObject
+from streamrec.storage.backend import BLOCK_BYTES, ObjectInfo, ShortObject
 from streamrec.storage.base import ByteStream, Storage
 from streamrec.storage.connections import BUFFER_BYTES, MAX_CONNECTIONS
 from streamrec.storage.identity import Identity
@@ -34,6 +34,7 @@ from streamrec.storage.urls import (
 )
 
 __all__ = [
+    "BLOCK_BYTES",
     "BUFFER_BYTES",
     "MAGIC",
     "MAX_CONNECTIONS",

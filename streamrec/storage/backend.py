@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from streamrec.display import display_repr
 from streamrec.storage.urls import Glob
@@ -33,11 +33,9 @@ __all__ = [
     "BytesBody",
     "ContentDigest",
     "FastPath",
-    "FollowsLinks",
     "ObjectInfo",
     "PartSink",
     "Pieces",
-    "ReadsShort",
     "ShortObject",
 ]
 
@@ -92,14 +90,6 @@ class ShortObject:
     data: bytes
 
 
-@runtime_checkable
-class ReadsShort(Protocol):
-    """A backend that reads many small objects in one step, where each costs little beside the step."""
-
-    async def read_short(self, paths: Sequence[str]) -> list[ShortObject | None]:
-        """Each object, or None where it has to be opened: it is long, empty, changing, special, or not to be read."""
-
-
 @dataclass(frozen=True, slots=True)
 class ContentDigest:
     """All bytes of an object, as they were sent: what the store must have in the end.
@@ -122,9 +112,11 @@ class PartSink(Protocol):
 
     Attributes:
         parallel: How many parts may be under way at the same time. 1 means: in order, one by one.
+        grows: Whether parts grow with their number, because the store limits it.
     """
 
-    parallel: int
+    parallel: int = 1
+    grows: bool = False
 
     async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
         """Stores one part; the same part may be put again after a fault.
@@ -156,21 +148,28 @@ class PartSink(Protocol):
 
 
 BLOCK_BYTES = 2 << 20
-"""How much of a remote object is worth a buffer at a time."""
+"""How much of an object is best read at a time."""
 
 
 class Backend(Protocol):
-    """One kind of store, one attempt per verb.
+    """One kind of store, one attempt per verb. What most stores have in common is here.
 
     Attributes:
-        block_bytes: How much is best read at a time: what each read costs beside its bytes decides.
         remote: Whether it answers over a network, so that a late answer is worth asking again for.
         compares_first: Whether an upload is compared with what was sent before its object is visible.
+        reads_short: Whether `read_short` can give anything.
+        fast_paths: Those that it takes.
     """
 
-    block_bytes: int
-    remote: bool
-    compares_first: bool
+    remote: bool = False
+    compares_first: bool = True
+    reads_short: bool = False
+    fast_paths: Sequence[FastPath] = ()
+
+    @property
+    def endpoint(self) -> str:
+        """The URL of its server; "" where the URLs of objects say it, or it is the usual one."""
+        return ""
 
     async def list_page(
         self, prefix: str, token: str | None, glob: Glob | None
@@ -215,16 +214,20 @@ class Backend(Protocol):
     async def remove(self, path: str) -> None:
         """Removes one object."""
 
+    async def read_short(self, paths: Sequence[str]) -> list[ShortObject | None]:
+        """Many small objects in one step, where each costs little beside the step.
+
+        Returns:
+            Each object; None where it has to be opened: it is long, empty, changing, special, or not to be read.
+        """
+        return [None] * len(paths)
+
+    async def follow(self, path: str) -> str | None:
+        """The name of what a symbolic link leads to, else the same; None for what is not a plain file."""
+        return path
+
     async def aclose(self) -> None:
         """Closes the client, in the loop that made it."""
-
-
-@runtime_checkable
-class FollowsLinks(Protocol):
-    """A backend whose names may lead to others."""
-
-    async def followed(self, path: str) -> str | None:
-        """The name of what a symbolic link leads to, else the same; None for what is not a plain file."""
 
 
 class BytesBody:

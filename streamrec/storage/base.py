@@ -21,7 +21,7 @@ from operator import attrgetter
 from typing import Protocol, TypeVar
 
 from streamrec.errors import ClosedError, NotFoundError, PermissionDeniedError, StreamrecError
-from streamrec.storage.backend import Backend, FollowsLinks, ObjectInfo, ReadsShort, ShortObject
+from streamrec.storage.backend import Backend, ObjectInfo, ShortObject
 from streamrec.storage.connections import Connections
 from streamrec.storage.faults import Cause, TransientError
 from streamrec.storage.parallel_stream import open_parallel
@@ -68,7 +68,6 @@ class Storage:
         release: Ends the use of a backend that others share; None: it is closed with the Storage.
 
     Attributes:
-        block_bytes: How much of an object is best read at a time.
         reads_short: Whether `read_short` can give anything.
     """
 
@@ -80,8 +79,7 @@ class Storage:
         traffic: Traffic | None = None,
         release: Callable[[], None] | None = None,
     ) -> None:
-        self.block_bytes = backend.block_bytes
-        self.reads_short = isinstance(backend, ReadsShort)
+        self.reads_short = backend.reads_short
         self._backend = backend
         self._release = release
         self._retry = retry or RetryPolicy()
@@ -99,8 +97,6 @@ class Storage:
             Each one; None for each that only `stream` can read, or say what is wrong with.
         """
         self._check_open(paths[0])
-        if not isinstance(self._backend, ReadsShort):
-            return [None] * len(paths)
         began = time.monotonic()
         found = await self._backend.read_short(paths)
         seconds = (time.monotonic() - began) / len(paths)
@@ -259,12 +255,12 @@ class Storage:
             return None
         except PermissionDeniedError:  # S3 says so to clients that may not list, where there is none
             return path
-        return await self._backend.followed(path) if isinstance(self._backend, FollowsLinks) else path
+        return await self._backend.follow(path)
 
     @property
     def endpoint(self) -> str:
         """The URL of its server; "" where the URLs of objects say it, or it is the usual one."""
-        return str(getattr(self._backend, "endpoint", ""))
+        return self._backend.endpoint
 
     async def copy(self, source: str, target: str) -> None:
         """Puts an object under another name, too, within the store; what is there is replaced.

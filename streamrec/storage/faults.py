@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from streamrec.display import display_text, masked_cause, secrets_in
 from streamrec.errors import (
@@ -33,7 +33,6 @@ from streamrec.errors import (
 
 __all__ = [
     "Cause",
-    "ErrorTranslator",
     "TransientError",
     "changed",
     "error_translator",
@@ -78,12 +77,7 @@ class TransientError(Exception):
         return display_text(f"{self.cause.value} ({self.reason})")
 
 
-class ErrorTranslator(Protocol):
-    """Translates the foreign exceptions that leave its block; they concern bytes [start, end) of `path`."""
-
-    def __call__(self, path: str, start: int | None = None, end: int | None = None) -> AbstractContextManager[None]: ...
-
-
+ErrorTranslator = Callable[..., AbstractContextManager[None]]
 Translate = Callable[[Any, str, int | None, int | None], StorageError | TransientError]
 
 
@@ -96,8 +90,12 @@ def too_many_files() -> str:
     )
 
 
-def error_translator(foreign: tuple[type[Exception], ...], translate: Translate) -> ErrorTranslator:
+def error_translator(
+    foreign: tuple[type[Exception], ...], translate: Translate
+) -> Callable[..., AbstractContextManager[None]]:
     """Makes a `translate_errors` for exceptions of these types; ours, among them or not, pass as they are.
+
+    `with translate_errors(path, start, end)` translates what leaves its block; it concerns these bytes of `path`.
 
     Args:
         foreign: What the client below raises.

@@ -156,7 +156,7 @@ class Storages:
                 url,
             ) from cause
         traffic = Traffic(self.statistics, protocol, _hedging(backend, self._retry))
-        for fast_path in getattr(backend, "fast_paths", ()):
+        for fast_path in backend.fast_paths:
             traffic.tally.watch(fast_path)
         storage = Storage(backend, self._retry, self.connections, traffic, release)
         self._stack.push_async_callback(storage.aclose)

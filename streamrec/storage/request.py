@@ -50,6 +50,7 @@ class HedgedRequest:
     Attributes:
         info: The object, as far as it is known.
         end: One past the last byte that a second request asks for.
+        splits: Whether other ranges of the object can be asked for at the same time; known when it is open.
     """
 
     __slots__ = (
@@ -69,6 +70,7 @@ class HedgedRequest:
         "_waiting",
         "end",
         "info",
+        "splits",
     )
 
     def __init__(
@@ -84,6 +86,7 @@ class HedgedRequest:
     ) -> None:
         self.info = info
         self.end = end
+        self.splits = False
         self._backend = backend
         self._policy = policy
         self._traffic = traffic
@@ -96,11 +99,6 @@ class HedgedRequest:
         self._began = self._since = self._limit = 0.0
         self._blocks_before = 0
         self._stalled = False
-
-    @property
-    def splits(self) -> bool:
-        """Whether other ranges of the object can be asked for at the same time; known when it is open."""
-        return self._body is not None and self._body.splits
 
     async def open(self) -> None:
         """Waits for the response; from here on `info` tells size and version.
@@ -202,7 +200,7 @@ class HedgedRequest:
 
     def _accept(self, body: Body) -> None:
         """From here on this body is read; pins what it tells of the object."""
-        info, self._body = self.info, body
+        info, self._body, self.splits = self.info, body, body.splits
         if _differ(info.version, body.info.version) or _differ(info.size, body.info.size):
             raise changed(info.path, self._position, self.end)
         self.info = ObjectInfo(info.path, body.info.size, body.info.version or info.version)

@@ -56,6 +56,7 @@ class ResumingStream:
     Attributes:
         info: The object, as far as it is known.
         position: The next byte.
+        splits: Whether other ranges of the object can be asked for at the same time; known when it is open.
         tally: Where it is counted.
         late: Called where the first byte is late, before it is asked for once more; it may `cut` what is asked for.
     """
@@ -78,6 +79,7 @@ class ResumingStream:
         self._end = end
         self._stop: int | None = None
         self._request: HedgedRequest | None = None
+        self.splits = False
         self._traffic = traffic or Traffic()
         self.tally = tally or Tally(self._traffic.tally)
         self.late: Callable[[], None] | None = None
@@ -85,11 +87,6 @@ class ResumingStream:
         self._failures = Failures(policy, path, self._traffic, self.tally)
         self._idle_since = time.monotonic()
         self._closed = False
-
-    @property
-    def splits(self) -> bool:
-        """Whether other ranges of the object can be asked for at the same time; known when it is open."""
-        return self._request is not None and self._request.splits
 
     def cut(self, end: int) -> None:
         """It ends at `end` now: after `position`, and before where it would have ended."""
@@ -182,6 +179,7 @@ class ResumingStream:
             self._backend, self._policy, self._traffic, self.tally, self.info, self.position, self._end, self.late
         )
         await request.open()
+        self.splits = request.splits
         self._pin(request.info)
         self._failures.limiter.answered()
         return request

@@ -97,7 +97,7 @@ def encoded(crc32c: int) -> str:
     return base64.b64encode(crc32c.to_bytes(4, "big")).decode()
 
 
-class StagedSink:
+class StagedSink(PartSink):
     """A PartSink for a name that is taken.
 
     Args:
@@ -109,7 +109,7 @@ class StagedSink:
 
     def __init__(self, backend: Backend, path: str, hidden: str, sink: PartSink) -> None:
         self.parallel = sink.parallel
-        self.grows = bool(getattr(sink, "grows", False))
+        self.grows = sink.grows
         self._backend = backend
         self._path = path
         self._hidden = hidden
@@ -212,7 +212,7 @@ class Upload:
         self._sink = sink
         self._policy = policy
         self._first_size = self._part_size = part_size
-        self._grows = bool(getattr(sink, "grows", False))
+        self._grows = sink.grows
         self._parallel = min(parallel, sink.parallel)
         self._slots = asyncio.Semaphore(self._parallel)
         self._tasks: set[asyncio.Task[None]] = set()

@@ -13,7 +13,7 @@ from typing import Any
 from fsspec.implementations.memory import MemoryFileSystem
 
 from streamrec.errors import NotFoundError
-from streamrec.storage.backend import BLOCK_BYTES, Body, BytesBody, ContentDigest, ObjectInfo, PartSink, Pieces
+from streamrec.storage.backend import Backend, Body, BytesBody, ContentDigest, ObjectInfo, PartSink, Pieces
 from streamrec.storage.faults import changed, exists
 from streamrec.storage.options import ClientOptions
 from streamrec.storage.retry import RetryPolicy
@@ -27,16 +27,12 @@ async def connect(source: ClientOptions, policy: RetryPolicy) -> MemoryBackend:
     return MemoryBackend(source.filesystem or MemoryFileSystem(**source.options))
 
 
-class MemoryBackend:
+class MemoryBackend(Backend):
     """One memory filesystem.
 
     Args:
         filesystem: fsspec's, any instance.
     """
-
-    block_bytes = BLOCK_BYTES
-    remote = False
-    compares_first = True
 
     def __init__(self, filesystem: MemoryFileSystem) -> None:
         self._fs = filesystem
@@ -44,17 +40,14 @@ class MemoryBackend:
     async def list_page(
         self, prefix: str, token: str | None, glob: Glob | None = None
     ) -> tuple[Sequence[ObjectInfo], str | None]:
-        """All of them on one page."""
         start = prefix.removeprefix("memory://").lstrip("/")
         files = {name.lstrip("/"): file for name, file in self._fs.store.items()}  # a name with "::" begins without "/"
         return [_info(f"memory://{name}", file) for name, file in files.items() if name.startswith(start)], None
 
     async def stat(self, path: str) -> ObjectInfo:
-        """Length and time of creation."""
         return _info(path, self._file(path))
 
     async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
-        """A body over the file as it is now."""
         file = self._file(path)
         info = _info(path, file)
         if version is not None and version != info.version:
@@ -64,22 +57,19 @@ class MemoryBackend:
         return BytesBody(info) if start >= stop else _MemoryBody(file, info, start, stop)
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
-        """Collects parts until they are complete."""
         upload = _MemoryUpload(self._fs, path, overwrite)
         upload.check_free()
         return upload
 
     async def copy(self, source: str, target: str) -> None:
-        """Puts a copy there in one step."""
         self._fs.pipe_file(target, self._file(source).getvalue())
 
     async def remove(self, path: str) -> None:
-        """Forgets it."""
         self._file(path)
         self._fs.rm_file(path)
 
     async def aclose(self) -> None:
-        """Nothing to close."""
+        """Holds nothing."""
 
     def _file(self, path: str) -> Any:
         try:
@@ -99,7 +89,6 @@ class _MemoryBody:
         self._stop = stop
 
     async def readinto(self, buffer: memoryview) -> int:
-        """Copies; never waits."""
         count = min(len(buffer), self._stop - self._position)
         with self._file.getbuffer() as view:
             buffer[:count] = view[self._position : self._position + count]
@@ -110,9 +99,7 @@ class _MemoryBody:
         """Nothing to free."""
 
 
-class _MemoryUpload:
-    parallel = 1
-
+class _MemoryUpload(PartSink):
     def __init__(self, filesystem: MemoryFileSystem, path: str, overwrite: bool) -> None:
         self._fs = filesystem
         self._path = path
@@ -120,7 +107,6 @@ class _MemoryUpload:
         self._data = bytearray()
 
     async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
-        """Keeps a copy."""
         self._data[offset:] = b"".join(pieces)
 
     def check_free(self) -> None:
@@ -129,13 +115,11 @@ class _MemoryUpload:
             raise exists(self._path)
 
     async def complete(self, sent: ContentDigest) -> ObjectInfo:
-        """Puts the file there in one step."""
         self.check_free()
         self._fs.pipe_file(self._path, bytes(self._data))
         return _info(self._path, self._fs.store[self._fs._strip_protocol(self._path)])
 
     async def abort(self) -> None:
-        """Drops the copy."""
         self._data = bytearray()
 
 

@@ -51,7 +51,7 @@ from streamrec.shards import (
     open_short_shard,
     read_short_shards,
 )
-from streamrec.storage import MAX_CONNECTIONS, ByteStream, RetryPolicy, Storage
+from streamrec.storage import BLOCK_BYTES, MAX_CONNECTIONS, ByteStream, RetryPolicy
 
 __all__ = ["Shards", "read"]
 
@@ -391,7 +391,7 @@ class Fetchers:
                 check_whole(portion, found)
                 return
             stream = found
-        place, options = queue.start.place, self._options_for(queue, storage)
+        place, options = queue.start.place, self._options_for(queue)
         if not place.offset and portion.place.offset:  # a mark in a manifest: only shards without compression have them
             place, options = replace(portion.place, version=place.version), replace(options, compression_type="")
         expected = portion.expected
@@ -419,19 +419,19 @@ class Fetchers:
             with anyio.CancelScope(shield=True):
                 await reader.aclose()
 
-    def _options_for(self, queue: ShardQueue, storage: Storage) -> ReadOptions:
+    def _options_for(self, queue: ShardQueue) -> ReadOptions:
         """How one shard is read: blocks of which two of the usual size fit in its share, and the compression if known.
 
         Larger blocks than usual are for who has the memory: records of all blocks that were pulled last are kept too.
         """
-        block = self._block_bytes(storage, ALONE_BLOCKS if self._alone else 1)
+        block = self._block_bytes(ALONE_BLOCKS if self._alone else 1)
         compression = self._options.compression_type if queue.start.compression is None else queue.start.compression
         group = self._batch if self._alone else self._shards.plan.block_length
         return replace(self._options, block_bytes=block, compression_type=compression, block_records=group)
 
-    def _block_bytes(self, storage: Storage, blocks: int) -> int:
+    def _block_bytes(self, blocks: int) -> int:
         """As many as were asked for, or so many of the usual blocks, as far as its share goes."""
-        wanted = self._options.block_bytes or storage.block_bytes * blocks
+        wanted = self._options.block_bytes or BLOCK_BYTES * blocks
         return min(wanted, max(self._share // (2 * blocks), LEAST_BLOCK_BYTES))
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 import fsspec
 from fsspec.asyn import AsyncFileSystem
 
-from streamrec.storage.backend import BLOCK_BYTES, Body, BytesBody, ObjectInfo, PartSink
+from streamrec.storage.backend import Backend, Body, BytesBody, ObjectInfo, PartSink
 from streamrec.storage.backends.fsspec import common
 from streamrec.storage.backends.fsspec.common import SpooledUpload
 from streamrec.storage.faults import Cause, TransientError
@@ -61,16 +61,14 @@ def _forget(filesystem: AsyncFileSystem) -> None:
             finalizer.detach()
 
 
-class AsyncFsBackend:
+class AsyncFsBackend(Backend):
     """One async filesystem.
 
     Args:
         filesystem: Made for the running loop.
     """
 
-    block_bytes = BLOCK_BYTES
     remote = True
-    compares_first = True
 
     def __init__(self, filesystem: AsyncFileSystem) -> None:
         self._fs = filesystem
@@ -78,7 +76,6 @@ class AsyncFsBackend:
     async def list_page(
         self, prefix: str, token: str | None, glob: Glob | None = None
     ) -> tuple[Sequence[ObjectInfo], str | None]:
-        """All of them on one page."""
         root = self._name(common.parent(prefix))
         with common.translate_errors(prefix):
             if not common.lists_directories(self._fs):
@@ -97,7 +94,6 @@ class AsyncFsBackend:
             return found, None
 
     async def stat(self, path: str) -> ObjectInfo:
-        """Fsspec's info."""
         with common.translate_errors(path):
             return common.info_of(path, await self._fs._info(self._name(path)))
 
@@ -141,12 +137,10 @@ class AsyncFsBackend:
         return await SpooledUpload.start(deliver, discard)
 
     async def copy(self, source: str, target: str) -> None:
-        """The filesystem's own copy."""
         with common.translate_errors(target):
             await self._fs._cp_file(self._name(source), self._name(target))
 
     async def remove(self, path: str) -> None:
-        """Removes one object."""
         with common.translate_errors(path):
             await self._fs._rm_file(self._name(path))
 
@@ -182,7 +176,6 @@ class _RangesBody:
         self._read_ahead()
 
     async def readinto(self, buffer: memoryview) -> int:
-        """Copies of the block that is there, or waits for the next."""
         if not self._left and self._ahead is not None:
             asked = self._next - self._at
             self._left = memoryview(await self._ahead)

@@ -34,7 +34,7 @@ from streamrec.errors import (
     StorageError,
     UnsupportedOperationError,
 )
-from streamrec.storage.backend import ContentDigest, ObjectInfo, Pieces
+from streamrec.storage.backend import ContentDigest, ObjectInfo, PartSink, Pieces
 from streamrec.storage.faults import Cause, TransientError, changed, error_translator, from_status
 from streamrec.storage.options import full_url, version_of
 from streamrec.storage.tasks import finish
@@ -235,7 +235,7 @@ translate_errors = error_translator((Exception,), _translate)
 Deliver = Callable[[str, int], Awaitable[ObjectInfo]]
 
 
-class SpooledUpload:
+class SpooledUpload(PartSink):
     """An upload by way of a local file.
 
     Args:
@@ -244,8 +244,6 @@ class SpooledUpload:
             again.
         discard: Removes what an unfinished `deliver` may have left in the store.
     """
-
-    parallel = 1
 
     def __init__(
         self,
@@ -260,15 +258,12 @@ class SpooledUpload:
 
     @classmethod
     async def start(cls, deliver: Deliver, discard: Callable[[], Awaitable[None]]) -> SpooledUpload:
-        """Makes the local file."""
         return cls(await asyncio.to_thread(tempfile.NamedTemporaryFile, prefix="streamrec-"), deliver, discard)
 
     async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
-        """Writes to the local file."""
         await finish(asyncio.to_thread(self._write, offset, pieces))
 
     async def complete(self, sent: ContentDigest) -> ObjectInfo:
-        """Delivers the file."""
         self._delivering = True
         info = await self._deliver(self._file.name, sent.size)
         await asyncio.to_thread(self._file.close)

@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 import anyio.to_thread
 import fsspec.core
 
-from streamrec.storage.backend import BLOCK_BYTES, Body, BytesBody, ObjectInfo, PartSink
+from streamrec.storage.backend import Backend, Body, BytesBody, ObjectInfo, PartSink
 from streamrec.storage.backends.fsspec import common, repairs
 from streamrec.storage.backends.fsspec.common import SpooledUpload
 from streamrec.storage.faults import Cause, TransientError
@@ -61,17 +61,13 @@ def _is_shared(filesystem: object) -> bool:
     return bool(protocols & SHARED) or _is_shared(getattr(filesystem, "fs", None))
 
 
-class SyncFsBackend:
+class SyncFsBackend(Backend):
     """One sync filesystem.
 
     Args:
         filesystem: Any; but for those in `SHARED` it must bear calls from several threads.
         ours: Whether it was made here, and so is closed here.
     """
-
-    block_bytes = BLOCK_BYTES
-    remote = False
-    compares_first = True
 
     def __init__(self, filesystem: fsspec.AbstractFileSystem, ours: bool = False) -> None:
         self._fs = filesystem
@@ -83,7 +79,6 @@ class SyncFsBackend:
     async def list_page(
         self, prefix: str, token: str | None, glob: Glob | None = None
     ) -> tuple[Sequence[ObjectInfo], str | None]:
-        """All of them on one page."""
         with common.translate_errors(prefix):
             root = self._name(common.parent(prefix)) or ("/" if protocol_of(prefix) in repairs.SFTP else "")
             return await self.call(lambda: self._find(prefix, root, glob)), None
@@ -94,7 +89,6 @@ class SyncFsBackend:
             return common.info_of(path, await self.call(lambda: self._info(self._name(path))))
 
     async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
-        """Opens the file in a thread."""
         info = await self.stat(path)
         common.check_version(info, version, start, end)
         stop = info.size if end is None or (info.size is not None and info.size < end) else end
@@ -145,7 +139,6 @@ class SyncFsBackend:
             await self.call(copy)
 
     async def remove(self, path: str) -> None:
-        """Removes one file."""
         with common.translate_errors(path):
             await self.call(lambda: self._fs.rm_file(self._name(path)))
 
@@ -162,7 +155,6 @@ class SyncFsBackend:
         return await _in_thread(alone)
 
     async def aclose(self) -> None:
-        """Most have nothing to close."""
         if self._ours:
             repairs.close(self._fs)
 
@@ -246,7 +238,6 @@ class _FileBody:
         self._busy = False
 
     async def readinto(self, buffer: memoryview) -> int:
-        """Copies of the block that is there, or waits for the next."""
         if not self._left:
             self._left = memoryview(await self._next_block())
         count = min(len(buffer), len(self._left))

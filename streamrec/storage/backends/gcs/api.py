@@ -149,7 +149,6 @@ class GcsApi:
 
     @property
     def endpoint(self) -> str:
-        """The URL of the store."""
         return str(self._fs._location)
 
     async def metadata(self, path: str) -> dict[str, Any]:
@@ -211,6 +210,5 @@ class GcsApi:
         )
 
     async def aclose(self) -> None:
-        """Closes the session."""
         await self._credentials.renewal.aclose()
         await self._fs.session.close()

@@ -20,7 +20,7 @@ from gcsfs import GCSFileSystem as EverySize
 from gcsfs.core import GCSFileSystem
 
 from streamrec.errors import NotFoundError
-from streamrec.storage.backend import BLOCK_BYTES, Body, ObjectInfo, PartSink
+from streamrec.storage.backend import Backend, Body, ObjectInfo, PartSink
 from streamrec.storage.backends.gcs.api import GcsApi, check, check_token, info_in, resource
 from streamrec.storage.backends.gcs.uploads import GcsUpload
 from streamrec.storage.backends.http.responses import (
@@ -68,7 +68,7 @@ async def connect(source: ClientOptions, policy: RetryPolicy) -> GcsBackend:
     return GcsBackend(filesystem, client_timeout(policy))
 
 
-class GcsBackend:
+class GcsBackend(Backend):
     """One GCS client.
 
     Args:
@@ -76,7 +76,6 @@ class GcsBackend:
         timeout: aiohttp's time limits for each request.
     """
 
-    block_bytes = BLOCK_BYTES
     remote = True
     compares_first = False
 
@@ -100,11 +99,9 @@ class GcsBackend:
         return infos, str(after) if after else None
 
     async def stat(self, path: str) -> ObjectInfo:
-        """The object's metadata."""
         return info_in(path, await self._api.metadata(path))
 
     async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
-        """A streamed GET."""
         query = {"alt": "media", "generation": version}
         with translate_errors(path, start, end):
             answer = await self._api.send(
@@ -132,7 +129,6 @@ class GcsBackend:
 
     @property
     def endpoint(self) -> str:
-        """The URL of the store."""
         return self._api.endpoint
 
     async def copy(self, source: str, target: str) -> None:
@@ -143,13 +139,11 @@ class GcsBackend:
             answer = await self._api.json(target, "POST", place, {"rewriteToken": answer.get("rewriteToken")})
 
     async def remove(self, path: str) -> None:
-        """A DELETE."""
         with translate_errors(path):
             async with await self._api.send("DELETE", "/storage/v1" + resource(path)) as answer:
                 await check(answer, path)
 
     async def aclose(self) -> None:
-        """Closes the session."""
         await self._api.aclose()
 
     async def _check_not_changed(self, path: str, start: int, version: str | None, missing: NotFoundError) -> None:

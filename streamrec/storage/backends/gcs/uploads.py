@@ -24,7 +24,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from streamrec.errors import IntegrityError, NotFoundError, ObjectChangedError, StorageError
-from streamrec.storage.backend import ContentDigest, ObjectInfo, Pieces
+from streamrec.storage.backend import ContentDigest, ObjectInfo, PartSink, Pieces
 from streamrec.storage.backends.gcs.api import GcsApi, check, info_in, read_json, resource
 from streamrec.storage.backends.http.pieces_body import between
 from streamrec.storage.backends.http.responses import translate_errors
@@ -39,7 +39,7 @@ MARK: Final = "streamrec-upload"
 _RESUME: Final = 308  # "Resume Incomplete": more bytes are wanted
 
 
-class GcsUpload:
+class GcsUpload(PartSink):
     """One upload under way.
 
     Args:
@@ -47,8 +47,6 @@ class GcsUpload:
         path: The object's URL.
         overwrite: Whether an object of this name is replaced.
     """
-
-    parallel = 1
 
     def __init__(self, api: GcsApi, path: str, overwrite: bool) -> None:
         bucket, self._key = split_object(path)

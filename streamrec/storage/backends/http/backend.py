@@ -17,7 +17,7 @@ from fsspec.implementations.http import HTTPFileSystem
 from yarl import URL
 
 from streamrec.errors import StorageError, UnsupportedOperationError
-from streamrec.storage.backend import BLOCK_BYTES, Body, ObjectInfo, PartSink
+from streamrec.storage.backend import Backend, Body, ObjectInfo, PartSink
 from streamrec.storage.backends.http.responses import (
     BUFFERED_BODIES,
     AiohttpBody,
@@ -55,16 +55,14 @@ async def connect(source: ClientOptions, policy: RetryPolicy) -> HttpBackend:
     return HttpBackend(filesystem)
 
 
-class HttpBackend:
+class HttpBackend(Backend):
     """One HTTP session.
 
     Args:
         filesystem: An asynchronous HTTPFileSystem whose session was made in the running loop.
     """
 
-    block_bytes = BLOCK_BYTES
     remote = True
-    compares_first = True
 
     def __init__(self, filesystem: HTTPFileSystem) -> None:
         self._fs = filesystem
@@ -75,30 +73,24 @@ class HttpBackend:
     async def list_page(
         self, prefix: str, token: str | None, glob: Glob | None = None
     ) -> tuple[Sequence[ObjectInfo], str | None]:
-        """Not over HTTP."""
         _unsupported("list", prefix)
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
-        """Not over HTTP."""
         _unsupported("write", path)
 
     async def copy(self, source: str, target: str) -> None:
-        """Not over HTTP."""
         _unsupported("write", target)
 
     async def remove(self, path: str) -> None:
-        """Not over HTTP."""
         _unsupported("remove", path)
 
     async def stat(self, path: str) -> ObjectInfo:
-        """A HEAD."""
         with translate_errors(path):
             async with await self._send("HEAD", path, {}) as answer:
                 check_answer(answer, path)
                 return ObjectInfo(path, size_in(answer), _version(answer.headers))
 
     async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
-        """A streamed GET."""
         headers = {**range_header(start, end), **_pin(version)}
         with translate_errors(path, start, end):
             answer = await self._send("GET", path, headers)
@@ -116,7 +108,6 @@ class HttpBackend:
         return AiohttpBody(answer, info, start, end, splits=ranges)
 
     async def aclose(self) -> None:
-        """Closes the sessions."""
         if self._bare_session is not None:
             await self._bare_session.close()
         await self._session.close()

@@ -137,7 +137,6 @@ class BufferedBody(asyncio.BufferedProtocol):
         self._finish()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the transport puts the next bytes."""
         if self._target is None:
             self._transport.pause_reading()
         if self._target is None:
@@ -146,7 +145,6 @@ class BufferedBody(asyncio.BufferedProtocol):
         return self._target[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes have landed."""
         if self._target is None:
             self._spilled += self._spill[:nbytes]
             return

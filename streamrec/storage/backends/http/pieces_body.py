@@ -38,19 +38,16 @@ class PiecesBody(aiohttp.Payload):
 
     @property
     def size(self) -> int:
-        """How many bytes."""
         return self._length
 
     @property
     def autoclose(self) -> bool:
-        """There is nothing to close."""
         return True
 
     def __len__(self) -> int:
         return self._length
 
     async def write(self, writer: Any) -> None:
-        """Sends all of it."""
         try:
             for piece in self._pieces:
                 for start in range(0, len(piece), CHUNK_BYTES):
@@ -67,18 +64,15 @@ class PiecesBody(aiohttp.Payload):
         return b"".join(self._pieces).decode(encoding, errors)
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes."""
         start, stop = self._position, self._length if size is None or size < 0 else self._position + size
         self._position = max(start, min(stop, self._length))
         return b"".join(between(self._pieces, start, stop))
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Goes to another place."""
         self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._length}[whence]
         return self._position
 
     def tell(self) -> int:
-        """Where the next bytes are."""
         return self._position
 
 

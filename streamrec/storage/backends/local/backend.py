@@ -39,7 +39,7 @@ from streamrec.errors import (
     UnsupportedOperationError,
 )
 from streamrec.storage.backend import (
-    BLOCK_BYTES,
+    Backend,
     Body,
     BytesBody,
     ContentDigest,
@@ -143,12 +143,10 @@ async def connect(source: ClientOptions, policy: RetryPolicy) -> LocalBackend:
     return LocalBackend()
 
 
-class LocalBackend:
+class LocalBackend(Backend):
     """The files of this machine."""
 
-    block_bytes = BLOCK_BYTES
-    remote = False
-    compares_first = True
+    reads_short = True
 
     def __init__(self) -> None:
         self._turns = FairScheduler()
@@ -156,7 +154,6 @@ class LocalBackend:
     async def list_page(
         self, prefix: str, token: str | None, glob: Glob | None = None
     ) -> tuple[Sequence[ObjectInfo], str | None]:
-        """All of them on one page."""
         with _translate_errors(prefix):
             return await asyncio.to_thread(_list, prefix, glob), None
 
@@ -193,7 +190,6 @@ class LocalBackend:
         return _LocalBody(file, info, start, self._turns)
 
     async def read_short(self, paths: Sequence[str]) -> list[ShortObject | None]:
-        """All files in one go, in a thread."""
         read = await finish(asyncio.to_thread(read_all, [local_name(path) for path in paths]))
         return [
             None if short is None else ShortObject(_info(path, short[1]), short[0])
@@ -215,9 +211,9 @@ class LocalBackend:
                 raise exists(path)
             return await finish(_begin(path, final, overwrite), undo=_LocalUpload.abort)
 
-    async def followed(self, path: str) -> str | None:
+    async def follow(self, path: str) -> str | None:
         """Where a symbolic link leads; None for what is not a plain file."""
-        return await asyncio.to_thread(_followed, path)
+        return await asyncio.to_thread(_follow, path)
 
     async def copy(self, source: str, target: str) -> None:
         """A second name for the same file; a copy where there are no hard links."""
@@ -225,12 +221,11 @@ class LocalBackend:
             await finish(asyncio.to_thread(copy_file, *map(_resolved, (source, target))))
 
     async def remove(self, path: str) -> None:
-        """Removes a file."""
         with _translate_errors(path):
             await finish(asyncio.to_thread(os.unlink, _resolved(path)))
 
     async def aclose(self) -> None:
-        """Nothing to close."""
+        """Holds nothing."""
 
 
 class _LocalBody:
@@ -262,13 +257,10 @@ class _LocalBody:
             raise changed(self.info.path, position)
 
     async def aclose(self) -> None:
-        """Closes the file."""
         await finish(_close(self._file))
 
 
-class _LocalUpload:
-    parallel = 1
-
+class _LocalUpload(PartSink):
     def __init__(self, path: str, final: Path, temporary: Path, file: Any, overwrite: bool) -> None:
         self._path = path
         self._final = final
@@ -278,17 +270,14 @@ class _LocalUpload:
         self._left = weakref.finalize(self, remove_own, temporary, os.getpid())
 
     async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
-        """Writes at the offset."""
         with _translate_errors(self._path, offset, offset + sum(map(len, pieces))):
             await finish(asyncio.to_thread(_write_all, self._file.fileno(), offset, pieces))
 
     async def complete(self, sent: ContentDigest) -> ObjectInfo:
-        """fsync, rename, fsync of the directory."""
         with _translate_errors(self._path):
             return _info(self._path, await finish(self._commit(sent)))
 
     async def abort(self) -> None:
-        """Removes the temporary file."""
         with _translate_errors(self._path):
             await _close(self._file)
             await run_to_completion(partial(self._temporary.unlink, missing_ok=True))
@@ -361,7 +350,7 @@ def _resolved(url: str) -> Path:
     return Path(os.path.realpath(local_path(url)))
 
 
-def _followed(url: str) -> str | None:
+def _follow(url: str) -> str | None:
     local = local_path(url)
     if is_special(local):
         return None

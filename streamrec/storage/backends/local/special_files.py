@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from streamrec.errors import StorageError
-from streamrec.storage.backend import ContentDigest, ObjectInfo, Pieces
+from streamrec.storage.backend import ContentDigest, ObjectInfo, PartSink, Pieces
 from streamrec.storage.tasks import finish, in_thread, run_to_completion
 
 MOST_BYTES = 1 << 20
@@ -70,7 +70,6 @@ class SpecialBody:
         return cls(path, number)
 
     async def readinto(self, buffer: memoryview) -> int:
-        """Waits for the next bytes; 0 at the end."""
         if self._reading is None:  # else a call that was cancelled has begun it
             reading = partial(self._read, min(len(buffer), MOST_BYTES))
             self._reading = asyncio.get_running_loop().run_in_executor(None, reading)
@@ -107,10 +106,8 @@ def _free(local: Path) -> None:
         os.close(os.open(local, os.O_WRONLY | os.O_NONBLOCK))
 
 
-class DirectUpload:
+class DirectUpload(PartSink):
     """A PartSink over a file that is written as it comes."""
-
-    parallel = 1
 
     def __init__(self, path: str, local: Path) -> None:
         self._path = path
@@ -122,7 +119,6 @@ class DirectUpload:
         await finish(asyncio.to_thread(self._write, pieces))
 
     async def complete(self, sent: ContentDigest) -> ObjectInfo:
-        """Closes the file."""
         await self.abort()
         return ObjectInfo(self._path, None, None)
 

@@ -28,7 +28,7 @@ from s3fs import S3FileSystem
 
 from streamrec.display import display_name
 from streamrec.errors import StorageError, UnsupportedOperationError
-from streamrec.storage.backend import BLOCK_BYTES, Body, FastPath, ObjectInfo, PartSink
+from streamrec.storage.backend import Backend, Body, FastPath, ObjectInfo, PartSink
 from streamrec.storage.backends.http import responses as http_body
 from streamrec.storage.backends.http.responses import BUFFERED_BODIES
 from streamrec.storage.backends.s3.credentials import watch_credentials
@@ -169,7 +169,7 @@ def _client_config(policy: RetryPolicy) -> dict[str, Any]:
     }
 
 
-class S3Backend:
+class S3Backend(Backend):
     """One S3 client.
 
     Args:
@@ -177,7 +177,6 @@ class S3Backend:
         renewal: How its credentials are renewed, if they can be; closed with the backend.
     """
 
-    block_bytes = BLOCK_BYTES
     remote = True
     compares_first = False
 
@@ -208,14 +207,12 @@ class S3Backend:
         return infos, page["NextContinuationToken"] if page.get("IsTruncated") else None
 
     async def stat(self, path: str) -> ObjectInfo:
-        """A HEAD."""
         bucket, key = split_object(path)
         with translate_errors(path):
             head = await self._fs._call_s3("head_object", Bucket=bucket, Key=key)
         return ObjectInfo(path, head["ContentLength"], head.get("ETag"))
 
     async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
-        """A streamed GET."""
         bucket, key = split_object(path)
         headers = http_body.range_header(start, end)
         if version:
@@ -233,7 +230,6 @@ class S3Backend:
         return _body(answer, path, start, end)
 
     async def _first_get(self, bucket: str, key: str, headers: Mapping[str, str]) -> Response:
-        """A GET by the client itself."""
         extra = {name.replace("-", ""): value for name, value in headers.items()}
         response = await self._fs._call_s3("get_object", Bucket=bucket, Key=key, **extra)
         self._repeated_gets.answered(bucket, key)
@@ -257,7 +253,6 @@ class S3Backend:
 
     @property
     def endpoint(self) -> str:
-        """The URL of the store."""
         return str(self._fs._s3.meta.endpoint_url)
 
     async def copy(self, source: str, target: str) -> None:
@@ -280,13 +275,11 @@ class S3Backend:
             await self._fs._call_s3("copy_object", keys, Bucket=new_bucket, Key=new_key, CopySource=place)
 
     async def remove(self, path: str) -> None:
-        """A DELETE."""
         bucket, key = split_object(path)
         with translate_errors(path):
             await self._fs._call_s3("delete_object", Bucket=bucket, Key=key)
 
     async def aclose(self) -> None:
-        """Closes the client's connections."""
         if self._renewal is not None:
             await self._renewal.aclose()
         creator = getattr(self._fs, "_s3creator", None)
@@ -327,12 +320,10 @@ class ClientBody:
         self._end = end
 
     async def readinto(self, buffer: memoryview) -> int:
-        """Waits for the next bytes; 0 at the end."""
         with translate_errors(self.info.path, self._start, self._end):
             data = await self._body.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
 
     async def aclose(self) -> None:
-        """Closes it."""
         self._body.close()

@@ -56,7 +56,7 @@ from streamrec.errors import (
     StorageError,
     UnsupportedOperationError,
 )
-from streamrec.storage.backend import ContentDigest, FastPath, ObjectInfo, Pieces
+from streamrec.storage.backend import ContentDigest, FastPath, ObjectInfo, PartSink, Pieces
 from streamrec.storage.backends.http.pieces_body import PiecesBody
 from streamrec.storage.backends.s3.errors import (
     BadDigestError,
@@ -245,7 +245,7 @@ class UnfinishedUploads:
             pass
 
 
-class S3Upload:
+class S3Upload(PartSink):
     """A multipart upload, or one PUT where there is only one part.
 
     Args:
@@ -333,7 +333,6 @@ class S3Upload:
         return await self._check(sent, done.get("ETag"))
 
     async def abort(self) -> None:
-        """Frees the parts."""
         self._only = None
         if self._id is not None:
             await self._unfinished.abort(self._path, self._id)
