@@ -377,7 +377,7 @@ class ParallelStream:
             if self._pieces and not (self._connections.spare and self._connections.promise(self._share, room)):
                 return
             self._plan.accept(span)
-            self._pieces.append(self._begun(span, room if self._pieces else 0))
+            self._pieces.append(self._begin_range(span, room if self._pieces else 0))
 
     def _hurry(self) -> None:
         """Ranges that flow slowly are shared out; and the first one, of which nothing is there, if most others rest."""
@@ -418,22 +418,22 @@ class ParallelStream:
             return
         late.cut(spans[0].start)
         for place, span in enumerate(spans, self._pieces.index(late) + 1):
-            self._pieces.insert(place, self._begun(span, span.stop - span.start, urgent=True))
+            self._pieces.insert(place, self._begin_range(span, span.stop - span.start, urgent=True))
 
-    def _begun(self, span: ByteRange, room: int, urgent: bool = False) -> RangeBuffer:
+    def _begin_range(self, span: ByteRange, room: int, urgent: bool = False) -> RangeBuffer:
         """One more request: ahead of its turn, or with no room where its turn is now."""
         stream = self._request(span.start, span.stop, self.info.version)
         piece = RangeBuffer(stream, self._connections, self._share, span.stop, urgent)
         if room:
             stream.late = partial(self._share_out, piece, LATE_PARTS)
-            piece.begin(room, self._arrived)
+            piece.begin(room, self._on_arrival)
         return piece
 
     def _feed(self) -> bool:
         """Gives room to the ranges that wait for it, in their order; whether none waits any more."""
         return all(not piece.hungry or piece.feed() for piece in self._pieces)
 
-    def _arrived(self) -> None:
+    def _on_arrival(self) -> None:
         """A range has arrived, or as much of it as there is room for: the next may be asked for."""
         if not self._closed:
             self._ask()

@@ -127,7 +127,7 @@ class Replacement:
         Raises:
             StorageError: As for `Storage.upload`; or the object is spared, or is one of the set already.
         """
-        member = await self._joined(path, describes)
+        member = await self._join(path, describes)
         try:
             member.upload = await member.storage.upload(member.written, free=self._stages, **how)
         except BaseException:
@@ -141,7 +141,7 @@ class Replacement:
         Raises:
             StorageError: As for `upload`.
         """
-        return (await self._joined(path, False)).written
+        return (await self._join(path, False)).written
 
     async def adopt(self, path: str, written: str) -> None:
         """Takes in an object that another process has written: under its own URL, or a hidden one beside it.
@@ -198,7 +198,7 @@ class Replacement:
             await self.abort(cause)
             raise
 
-    async def _joined(self, path: str, describes: bool) -> WrittenObject:
+    async def _join(self, path: str, describes: bool) -> WrittenObject:
         """One more object; where it is to be written is known from now on."""
         storage = await self._storages.at(path)
         [identities] = await self._storages.identities([path])

@@ -48,7 +48,7 @@ from streamrec.storage.traffic import Traffic
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["PARALLEL", "PART_SIZE", "StagedSink", "Upload", "encoded"]
+__all__ = ["PARALLEL", "PART_SIZE", "StagedSink", "Upload", "encode_crc32c"]
 
 SHORT_BYTES: Final = 64 << 10
 """Shorter pieces are copied together."""
@@ -88,10 +88,10 @@ class UploadPart:
             self._short = bytearray()
 
 
-def encoded(crc32c: int) -> str:
+def encode_crc32c(crc32c: int) -> str:
     """A CRC32C as S3 and GCS write it: base64 of its four bytes, the highest first.
 
-    >>> encoded(0xE3069283)
+    >>> encode_crc32c(0xE3069283)
     '4waSgw=='
     """
     return base64.b64encode(crc32c.to_bytes(4, "big")).decode()

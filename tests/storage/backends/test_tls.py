@@ -17,7 +17,7 @@ from streamrec.kernels import crc32c
 from streamrec.storage import Storage, Storages
 from streamrec.storage.backend import FastPath
 from streamrec.storage.backends.http import openssl, responses, tls_body
-from streamrec.storage.upload import encoded
+from streamrec.storage.upload import encode_crc32c
 from tests.servers.real import Store, seaweedfs
 from tests.storage.contract import QUICK, read_all
 
@@ -60,7 +60,7 @@ async def test_an_upload_is_verified_without_sha256(storage: Storage, path: str,
     bucket, _, key = path.removeprefix("s3://").partition("/")
     fs = storage._backend._fs  # type: ignore[attr-defined]
     head = await fs._call_s3("head_object", Bucket=bucket, Key=key, ChecksumMode="ENABLED")
-    assert (head["ContentLength"], head.get("ChecksumCRC32C")) == (size, encoded(crc32c(data)))
+    assert (head["ContentLength"], head.get("ChecksumCRC32C")) == (size, encode_crc32c(crc32c(data)))
 
 
 async def test_other_settings_of_the_users_leave_bodies_unsigned(store: Store, path: str) -> None:

@@ -19,7 +19,7 @@ from streamrec.kernels import crc32c
 from streamrec.storage import RetryPolicy, Storage, Storages
 from streamrec.storage.backend import ContentDigest
 from streamrec.storage.backends.s3.uploads import StoredPart, difference
-from streamrec.storage.upload import encoded
+from streamrec.storage.upload import encode_crc32c
 from tests.servers.real import Store
 from tests.storage.contract import read_all
 from tests.storage.faultproxy import Fault, FaultProxy, Request, status
@@ -344,7 +344,7 @@ def part(data: bytes, checked: bool, md5: bool) -> StoredPart:
 HALVES = [b"one half, ", b"the other"]
 WHOLE = ContentDigest(19, crc32c(b"one half, the other"))
 ETAG = hashlib.md5(b"".join(hashlib.md5(half).digest() for half in HALVES)).hexdigest()
-COMPOSED = encoded(crc32c(b"".join(crc32c(half).to_bytes(4, "big") for half in HALVES)))
+COMPOSED = encode_crc32c(crc32c(b"".join(crc32c(half).to_bytes(4, "big") for half in HALVES)))
 
 
 @pytest.mark.parametrize(
@@ -352,10 +352,10 @@ COMPOSED = encoded(crc32c(b"".join(crc32c(half).to_bytes(4, "big") for half in H
     [
         ({}, True, None),
         ({"ContentLength": 18}, True, "18 bytes where 19 were sent"),
-        ({"ChecksumCRC32C": encoded(WHOLE.crc32c)}, False, None),
-        ({"ChecksumCRC32C": encoded(1)}, False, "its CRC32C is AAAAAQ=="),
+        ({"ChecksumCRC32C": encode_crc32c(WHOLE.crc32c)}, False, None),
+        ({"ChecksumCRC32C": encode_crc32c(1)}, False, "its CRC32C is AAAAAQ=="),
         ({"ChecksumCRC32C": f"{COMPOSED}-2"}, False, None),
-        ({"ChecksumCRC32C": f"{encoded(1)}-2"}, False, f"where {COMPOSED}-2 was sent"),
+        ({"ChecksumCRC32C": f"{encode_crc32c(1)}-2"}, False, f"where {COMPOSED}-2 was sent"),
         ({"ETag": f'"{ETAG}-2"'}, True, None),
         ({"ETag": f'"{"0" * 32}-2"'}, True, f"where the parts make {ETAG}-2"),
         ({"ETag": f'"{"0" * 32}-2"'}, False, None),

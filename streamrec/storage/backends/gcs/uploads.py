@@ -30,7 +30,7 @@ from streamrec.storage.backends.http.pieces_body import between
 from streamrec.storage.backends.http.responses import translate_errors
 from streamrec.storage.faults import exists
 from streamrec.storage.tasks import finish
-from streamrec.storage.upload import encoded
+from streamrec.storage.upload import encode_crc32c
 from streamrec.storage.urls import split_object
 
 __all__ = ["GcsUpload"]
@@ -101,7 +101,7 @@ class GcsUpload(PartSink):
     async def _insert(self, sent: ContentDigest, pieces: Pieces) -> None:
         """Object and checksum in one request."""
         query = {"uploadType": "multipart", "name": self._key, **self._condition()}
-        metadata = {**self._resource(), "crc32c": encoded(sent.crc32c)}
+        metadata = {**self._resource(), "crc32c": encode_crc32c(sent.crc32c)}
         boundary = secrets.token_hex(16)
         headers = {"Content-Type": f"multipart/related; boundary={boundary}"}
         body = _related(boundary, metadata, pieces)
@@ -120,7 +120,7 @@ class GcsUpload(PartSink):
         query = {"uploadType": "resumable", "name": self._key, **self._condition()}
         headers = {"X-Upload-Content-Type": "application/octet-stream", "Content-Type": "application/json"}
         body = [memoryview(json.dumps(self._resource()).encode())]
-        with self._taken(), translate_errors(self._path):
+        with self._name_is_taken(), translate_errors(self._path):
             async with await self._api.send("POST", self._place, query, headers, body) as answer:
                 await check(answer, self._path)
                 self._session = answer.headers["Location"]
@@ -163,7 +163,7 @@ class GcsUpload(PartSink):
         and GCS takes no chunk twice.
         """
         assert self._session is not None
-        with self._taken(), translate_errors(self._path):
+        with self._name_is_taken(), translate_errors(self._path):
             async with await self._api.send("POST", self._session, None, headers, pieces) as answer:
                 if answer.status == _RESUME:
                     stored = answer.headers.get("Range", "")  # none: nothing yet
@@ -194,7 +194,7 @@ class GcsUpload(PartSink):
         return {} if self._overwrite else {"ifGenerationMatch": "0"}
 
     @contextmanager
-    def _taken(self) -> Iterator[None]:
+    def _name_is_taken(self) -> Iterator[None]:
         """A 412 in here can only mean that the name is taken."""
         try:
             yield
@@ -206,7 +206,7 @@ def _span(there: int, stop: int, whole: ContentDigest | None) -> dict[str, str]:
     """Headers for the bytes from `there` on; with the last ones, the whole object's size and checksum."""
     total = "*" if whole is None else str(whole.size)
     span = f"bytes {there}-{stop - 1}/{total}" if there < stop else f"bytes */{total}"
-    checksum = {} if whole is None else {"X-Goog-Hash": f"crc32c={encoded(whole.crc32c)}"}
+    checksum = {} if whole is None else {"X-Goog-Hash": f"crc32c={encode_crc32c(whole.crc32c)}"}
     return {"Content-Range": span, **checksum}
 
 
@@ -224,5 +224,5 @@ def _difference(sent: ContentDigest, item: Mapping[str, Any]) -> str | None:
     size, crc32c = int(item["size"]), item.get("crc32c")
     if size != sent.size:
         return f"it has {size:,} bytes where {sent.size:,} were sent"
-    wanted = encoded(sent.crc32c)
+    wanted = encode_crc32c(sent.crc32c)
     return None if crc32c in (None, wanted) else f"its CRC32C is {crc32c} where {wanted} was sent"

@@ -66,7 +66,7 @@ def take_over(response: aiohttp.ClientResponse, remaining: int) -> BufferedBody 
     if remaining < LEAST or not BUFFERED_BODIES.is_open(ALL):
         return None
     try:
-        return _taken(response, remaining)
+        return _switch_protocol(response, remaining)
     except OSError:  # no descriptor is left, or the connection is gone: the next one may be had
         return None
     except Exception as error:
@@ -74,7 +74,7 @@ def take_over(response: aiohttp.ClientResponse, remaining: int) -> BufferedBody 
         return None
 
 
-def _taken(response: aiohttp.ClientResponse, remaining: int) -> BufferedBody | TLSBody | None:
+def _switch_protocol(response: aiohttp.ClientResponse, remaining: int) -> BufferedBody | TLSBody | None:
     connection = response.connection
     if connection is None or connection.transport is None:
         return None

@@ -68,7 +68,7 @@ from streamrec.storage.backends.s3.errors import (
 )
 from streamrec.storage.faults import Cause, TransientError, exists
 from streamrec.storage.tasks import finish
-from streamrec.storage.upload import encoded
+from streamrec.storage.upload import encode_crc32c
 from streamrec.storage.urls import split_object
 
 __all__ = ["Bodies", "S3Upload", "StoredPart", "UnfinishedUploads", "difference", "is_md5"]
@@ -101,7 +101,7 @@ class Bodies:
             Exception: As the client.
         """
         if again or not self.fast_path.is_open(ALL):
-            return await self._joined(verb, pieces, parameters)
+            return await self._send_joined(verb, pieces, parameters)
         body = PiecesBody(pieces)
         try:
             answer: Mapping[str, Any] = await self._fs._call_s3(verb, Body=body, **parameters)
@@ -112,11 +112,11 @@ class Bodies:
         else:
             self._proven = True
             return answer
-        answer = await self._joined(verb, pieces, parameters)
+        answer = await self._send_joined(verb, pieces, parameters)
         self.fast_path.leave(ALL, refused)
         return answer
 
-    async def _joined(
+    async def _send_joined(
         self, verb: str, pieces: Sequence[memoryview], parameters: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         answer: Mapping[str, Any] = await self._fs._call_s3(verb, Body=io.BytesIO(b"".join(pieces)), **parameters)
@@ -163,7 +163,7 @@ def difference(sent: ContentDigest, parts: Sequence[StoredPart], head: Mapping[s
         return f"it has {head['ContentLength']:,} bytes where {sent.size:,} were sent"
     found = head.get("ChecksumCRC32C")
     if found is not None:
-        wanted = _composed(parts) if "-" in found else encoded(sent.crc32c)
+        wanted = _compose(parts) if "-" in found else encode_crc32c(sent.crc32c)
         return None if found == wanted else f"its CRC32C is {found} where {wanted} was sent"
     etag, made = str(head.get("ETag", "")).strip('"'), _etag(parts)
     own = head.get("ServerSideEncryption", "AES256") != "AES256" or "SSECustomerAlgorithm" in head
@@ -172,9 +172,9 @@ def difference(sent: ContentDigest, parts: Sequence[StoredPart], head: Mapping[s
     return None if etag == made else f"its etag is {etag} where the parts make {made}"
 
 
-def _composed(parts: Sequence[StoredPart]) -> str:
+def _compose(parts: Sequence[StoredPart]) -> str:
     crc32c = google_crc32c.value(b"".join(part.crc32c.to_bytes(4, "big") for part in parts))
-    return f"{encoded(crc32c)}-{len(parts)}"
+    return f"{encode_crc32c(crc32c)}-{len(parts)}"
 
 
 def _etag(parts: Sequence[StoredPart]) -> str | None:
@@ -312,7 +312,7 @@ class S3Upload(PartSink):
                 self._again(index),
                 UploadId=upload,
                 PartNumber=index + 1,
-                ChecksumCRC32C=encoded(crc32c),
+                ChecksumCRC32C=encode_crc32c(crc32c),
                 **self._place,
             )
         checked = "ChecksumCRC32C" in part
@@ -368,14 +368,16 @@ class S3Upload(PartSink):
                 "put_object",
                 self._only or (),
                 self._again(0),
-                ChecksumCRC32C=encoded(sent.crc32c),
+                ChecksumCRC32C=encode_crc32c(sent.crc32c),
                 **self._condition(),
                 **self._marked(),
                 **self._place,
             )
 
     async def _complete_parts(self, sent: ContentDigest) -> Mapping[str, Any]:
-        whole = {"ChecksumCRC32C": encoded(sent.crc32c), "ChecksumType": "FULL_OBJECT"} if self._checks_whole else {}
+        whole = (
+            {"ChecksumCRC32C": encode_crc32c(sent.crc32c), "ChecksumType": "FULL_OBJECT"} if self._checks_whole else {}
+        )
         try:
             with translate_errors(self._path):
                 done: Mapping[str, Any] = await self._fs._call_s3(
@@ -448,5 +450,5 @@ class S3Upload(PartSink):
 
 def _listed(index: int, part: StoredPart) -> dict[str, Any]:
     """A part in the list that completes an upload; with its checksum where the store keeps one."""
-    checksum = {"ChecksumCRC32C": encoded(part.crc32c)} if part.checked else {}
+    checksum = {"ChecksumCRC32C": encode_crc32c(part.crc32c)} if part.checked else {}
     return {"PartNumber": index + 1, "ETag": part.etag, **checksum}
