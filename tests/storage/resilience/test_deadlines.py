@@ -130,18 +130,12 @@ def request_of(hedging: Hedging, limit: float) -> HedgedRequest:
     return request
 
 
-def waiting(loop: FakeLoop, hedging: Hedging, limit: float) -> list[float]:
-    """When a request that is never answered is looked at, the last time at its time limit."""
-    request = request_of(hedging, limit)
-    seen = [hedging.first_byte_floor]
-    while (again := request._look(seen[-1], 0.0)) is not None:
-        seen.append(again)
-    return seen
-
-
 def test_a_wait_is_looked_at_at_doubled_times_until_it_is_late(loop: FakeLoop) -> None:
     hedging = Hedging(0.0, first_byte_guess=0.3, stall_guess=1.0, first_byte_floor=0.05)
-    assert waiting(loop, hedging, limit=20.0) == pytest.approx([0.05, 0.1, 0.2, 0.3, 20.0])
+    request, seen = request_of(hedging, limit=20.0), [0.05]
+    while (again := request._look(seen[-1], 0.0)) is not None:
+        seen.append(again)
+    assert seen == pytest.approx([0.05, 0.1, 0.2, 0.3, 20.0])
 
 
 def test_time_in_which_the_loop_was_blocked_does_not_count(loop: FakeLoop) -> None:
