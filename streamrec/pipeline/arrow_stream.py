@@ -16,7 +16,7 @@ from streamrec.kernels.arrow_buffers import load_pyarrow
 from streamrec.pipeline import sources, stages
 from streamrec.pipeline.engine.description import Chain
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
-from streamrec.pipeline.stages.calling import Mapped
+from streamrec.pipeline.stages.calling import Calling
 from streamrec.tfrecord import Frames
 
 __all__ = ["arrow_chain", "read_batches"]
@@ -40,7 +40,7 @@ class ToArrow(Stage):
     offload: ClassVar[Offload] = Offload.LONG
 
     def start(self, key: str, state: int | None) -> Step:
-        return Mapped(self)
+        return Calling(self)
 
     def __call__(self, batch: Any) -> ArrowBatch:
         if isinstance(batch, Frames):

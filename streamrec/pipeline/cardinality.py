@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from streamrec import bridge
 from streamrec.pipeline import sources, stages
@@ -17,17 +17,14 @@ from streamrec.pipeline.elements.nests import leaves
 from streamrec.pipeline.engine.description import Chain, Source
 from streamrec.pipeline.engine.ranks import Rank, rank_here, worker_here
 from streamrec.pipeline.engine.session import session
-from streamrec.pipeline.engine.stage import Stage
+from streamrec.pipeline.engine.stage import UNKNOWN_CARDINALITY
 from streamrec.pipeline.sources.shards.source import Shards
-from streamrec.pipeline.stages.calling import Map
+from streamrec.pipeline.stages.batch import Batching
 
 __all__ = ["INFINITE_CARDINALITY", "UNKNOWN_CARDINALITY", "cardinality_of", "is_endless"]
 
 INFINITE_CARDINALITY: Final = -1
 """What `cardinality()` gives of a Dataset without an end. tf.data.INFINITE_CARDINALITY is the same number."""
-
-UNKNOWN_CARDINALITY: Final = -2
-"""What `cardinality()` gives where only the data says it. tf.data.UNKNOWN_CARDINALITY is the same number."""
 
 
 def cardinality_of(chain: Chain, rank: Rank | None = None) -> int:
@@ -46,11 +43,11 @@ def cardinality_of(chain: Chain, rank: Rank | None = None) -> int:
         if isinstance(stage, stages.Unbatch):
             count, rows = rows, UNKNOWN_CARDINALITY
             continue
-        if isinstance(stage, stages.Batch | stages.PaddedBatch | stages.RaggedBatch):
+        if isinstance(stage, Batching):
             rows = count - count % stage.batch_size if stage.drop_remainder and count >= 0 else count
         elif not isinstance(stage, stages.Parse):
             rows = UNKNOWN_CARDINALITY
-        count = behind(stage, count)
+        count = stage.cardinality(count)
     return count
 
 
@@ -65,14 +62,7 @@ def is_endless(chain: Chain) -> bool:
     >>> is_endless(Chain(sources.Counter(0, 1), (stages.Take(7),)))
     False
     """
-    endless = is_endless_source(chain.source)
-    for stage in chain.stages:
-        match stage:
-            case stages.Take(count=count) | stages.Skip(count=count):
-                endless = endless and (count < 0) is isinstance(stage, stages.Take)
-            case stages.TakeWhile():
-                endless = False
-    return endless
+    return is_endless_source(chain.source) and not any(stage.ends for stage in chain.stages)
 
 
 def is_endless_source(source: Source) -> bool:
@@ -164,63 +154,3 @@ def least(counts: Iterable[int]) -> int:
     if UNKNOWN_CARDINALITY in parts:
         return UNKNOWN_CARDINALITY
     return min((count for count in parts if count >= 0), default=INFINITE_CARDINALITY)
-
-
-def behind(stage: Stage, count: int) -> int:
-    """How many elements a stage makes of so many."""
-    match stage:
-        case stages.Take():
-            return taken(stage.count, count)
-        case stages.Skip(count=-1):
-            return 0
-        case Map() | stages.Parse() | stages.Enumerate() | stages.Scan() | stages.Conform():
-            return count
-        case (
-            stages.Skip()
-            | stages.Shard()
-            | stages.Batch()
-            | stages.PaddedBatch()
-            | stages.RaggedBatch()
-            | stages.CyclicBatch()
-            | stages.Window()
-        ):
-            return count if count < 0 else of_known(stage, count)
-        case _:
-            return UNKNOWN_CARDINALITY
-
-
-def taken(most: int, count: int) -> int:
-    """Of so many elements the first ones."""
-    if most < 0 or count == 0:
-        return count
-    if count == INFINITE_CARDINALITY or most == 0:
-        return most
-    return count if count < 0 else min(most, count)
-
-
-def of_known(stage: Any, count: int) -> int:
-    """How many elements a stage makes of a known number."""
-    match stage:
-        case stages.Skip():
-            return max(0, count - stage.count)
-        case stages.Shard():
-            return len(range(stage.index, count, stage.num_shards))
-        case stages.Window():
-            last = stage.reach if stage.drop_remainder else 1
-            return max(0, (count - last) // stage.shift + 1)
-        case stages.CyclicBatch():
-            return batches_in_turn(stage, count)
-        case _:
-            whole: int = count // stage.batch_size
-            return whole if stage.drop_remainder else whole + (count % stage.batch_size > 0)
-
-
-def batches_in_turn(stage: stages.CyclicBatch, count: int) -> int:
-    """How many batches of several sizes so many elements make."""
-    rounds, rest = divmod(count, sum(stage.batch_sizes))
-    batches = rounds * len(stage.batch_sizes)
-    for size in stage.batch_sizes:
-        if rest < size:
-            break
-        batches, rest = batches + 1, rest - size
-    return batches + (rest > 0 and not stage.drop_remainder)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.engine.stage import Step
 
-__all__ = ["collect", "drain", "passed_on", "push", "strict"]
+__all__ = ["collect", "drain", "push", "strict"]
 
 
 def push(steps: Sequence[Step], chunk: Chunk) -> Iterator[Chunk]:
@@ -17,17 +17,8 @@ def push(steps: Sequence[Step], chunk: Chunk) -> Iterator[Chunk]:
         return
     if steps[0].done:
         return
-    for out in steps[0].feed(chunk) if chunk.error is None else passed_on(steps[0], chunk.error, chunk):
+    for out in steps[0].feed(chunk) if chunk.error is None else steps[0].fail(chunk):
         yield from push(steps[1:], out)
-
-
-def passed_on(step: Step, error: Exception, chunk: Chunk) -> list[Chunk]:
-    """What a step makes of an element that failed before it; one that cannot go on behind that raises its error."""
-    fail = getattr(step, "fail", None)
-    if fail is None:
-        raise error
-    chunks: list[Chunk] = fail(chunk)
-    return chunks
 
 
 def strict(outputs: Iterator[Chunk]) -> Iterator[Chunk]:

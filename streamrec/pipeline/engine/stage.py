@@ -8,8 +8,8 @@ Rules:
 - Whatever an emitted chunk's positions say is enough to go on from there: a step whose output straddles
   input chunks points back to the input's places, and needs no state of its own.
 - An element at which a step fails becomes a failure (`Chunk.error`) among what the step gives, and the step goes on
-  behind it. A step that gets a failure gives what it holds, then the failure, with its own state in the positions
-  (`fail`). A step that has no `fail`, and one that raises, ends the run.
+  after it. A step that gets a failure gives what it holds, then the failure, with its own state in the positions
+  (`fail`). A step that raises ends the run.
 - The user's functions get what tf.data's would get: a tuple is passed as several arguments.
 """
 
@@ -18,11 +18,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextvars import ContextVar
 from enum import IntEnum
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Final
 
 from streamrec.pipeline.elements.chunk import Chunk
 
-__all__ = ["Halt", "Offload", "Stage", "Step", "halting"]
+__all__ = ["UNKNOWN_CARDINALITY", "Halt", "Offload", "Stage", "Step", "halting"]
+
+UNKNOWN_CARDINALITY: Final = -2
+"""What `cardinality()` gives where only the data says it. tf.data.UNKNOWN_CARDINALITY is the same number."""
 
 
 class Offload(IntEnum):
@@ -36,22 +39,29 @@ class Offload(IntEnum):
     ALWAYS = 2
 
 
-class Step(Protocol):
-    """A stage at work.
+class Step:
+    """A stage at work; one that holds nothing needs `feed` alone.
 
-    It may have `fail(chunk)`, which takes an element that failed before it, and `failures`: the errors of the last
-    chunk and at which of its elements each was, None where that says nothing.
+    Attributes:
+        done: Whether the step wants no more input: the pipeline ends with what it gave so far.
+        failures: The errors of the last chunk, and at which of its elements each was; None where that says nothing.
     """
 
-    @property
-    def done(self) -> bool:
-        """Whether the step wants no more input: the pipeline ends with what it gave so far."""
+    def __init__(self) -> None:
+        self.done = False
+        self.failures: list[tuple[Exception, int | None]] = []
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
         """Takes a chunk; returns those that it completes, possibly none."""
+        raise NotImplementedError
 
     def flush(self) -> list[Chunk]:
-        """Says that the input ended; returns what is left."""
+        """The input has ended; returns what is left."""
+        return []
+
+    def fail(self, chunk: Chunk) -> list[Chunk]:
+        """Takes an element that failed before the step; returns what was held, and the failure."""
+        return [chunk]
 
 
 class Stage:
@@ -61,6 +71,7 @@ class Stage:
         offload: Where `feed` runs.
         picks: Whether it gives some of the elements that it gets, as they are.
         one_to_one: Whether it makes each of its elements of one element alone.
+        ends: Whether it gives a last element though its input never ends.
     """
 
     __slots__ = ()
@@ -69,9 +80,21 @@ class Stage:
     one_to_one: ClassVar[bool] = False
 
     @property
+    def ends(self) -> bool:
+        return False
+
+    @property
     def windows_of(self) -> int:
         """How many elements make one of its own without a copy, where a chunk holds all of them."""
         return 1
+
+    def cardinality(self, count: int) -> int:
+        """How many elements it makes of `count`, which may be infinite or unknown, too."""
+        return count if self.one_to_one else UNKNOWN_CARDINALITY
+
+    def element_spec(self, spec: Any) -> Any:
+        """What its elements look like where those it gets look like `spec`; None where that is not known."""
+        return spec if self.picks else None
 
     def start(self, key: str, state: Any) -> Step:
         """Makes the running step.

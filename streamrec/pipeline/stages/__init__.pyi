@@ -1,15 +1,12 @@
 from streamrec.pipeline.stages.batch import Batch, PaddedBatch, RaggedBatch
 from streamrec.pipeline.stages.bucket import Bucket
-from streamrec.pipeline.stages.conform import Conform
-from streamrec.pipeline.stages.ignore_errors import IgnoreErrors
+from streamrec.pipeline.stages.calling import Conform
 from streamrec.pipeline.stages.padding import Padding
 from streamrec.pipeline.stages.parse import Parse
-from streamrec.pipeline.stages.rebatch import CyclicBatch
+from streamrec.pipeline.stages.rebatch import CyclicBatch, Unbatch
 from streamrec.pipeline.stages.resample import Resample, distribution
 from streamrec.pipeline.stages.scan import Scan
-from streamrec.pipeline.stages.select import Enumerate, Filter, Shard, Skip, Take, TakeWhile
-from streamrec.pipeline.stages.unbatch import Unbatch
-from streamrec.pipeline.stages.unique import Unique
+from streamrec.pipeline.stages.select import Enumerate, Filter, IgnoreErrors, Shard, Skip, Take, TakeWhile, Unique
 from streamrec.pipeline.stages.window import GroupByWindow, Window
 
 __all__ = [

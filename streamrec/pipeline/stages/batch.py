@@ -1,8 +1,8 @@
-"""Batches: so many elements as one; of records as Frames, of which only short ones that straddle chunks are copied."""
+"""Batches: several elements as one; of records as Frames, of which only short ones that straddle chunks are copied."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,11 +25,12 @@ from streamrec.pipeline.elements.positions import (
 )
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, stacked_ragged
 from streamrec.pipeline.elements.sparse_rows import SparseRows, stacked_sparse
+from streamrec.pipeline.elements.specs import RaggedTensorSpec
 from streamrec.pipeline.engine.stage import Stage, Step
 from streamrec.pipeline.stages.padding import Padding, ragged
 from streamrec.tfrecord import Frames, Joining
 
-__all__ = ["Batch", "PaddedBatch", "RaggedBatch", "batched", "check_size", "made", "stack"]
+__all__ = ["Batch", "Batching", "PaddedBatch", "RaggedBatch", "batch_spec", "batched", "check_size", "made", "stack"]
 
 
 def check_size(size: int) -> None:
@@ -38,64 +39,96 @@ def check_size(size: int) -> None:
         raise ValueError(f"batch_size={size} must be at least 1")
 
 
+class Batching(Stage):
+    """What the stages have in common that join `batch_size` elements in one.
+
+    Attributes:
+        batch_size, drop_remainder: Fields of each of them.
+    """
+
+    __slots__ = ()
+    batch_size: int
+    drop_remainder: bool
+
+    def __post_init__(self) -> None:
+        check_size(self.batch_size)
+
+    def cardinality(self, count: int) -> int:
+        if count < 0:
+            return count
+        whole = count // self.batch_size
+        return whole if self.drop_remainder else whole + (count % self.batch_size > 0)
+
+    def start(self, key: str, state: int | None) -> Step:
+        return _Batching(self)
+
+    def combine(self, elements: Any) -> Any:
+        """Elements as one batch."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True)
-class Batch(Stage):
+class Batch(Batching):
     """Joins `batch_size` elements in one: records to Frames, arrays (in dicts and tuples too) by stacking."""
 
     batch_size: int
     drop_remainder: bool = False
 
-    def __post_init__(self) -> None:
-        check_size(self.batch_size)
-
     @property
     def windows_of(self) -> int:
         return self.batch_size
 
-    def start(self, key: str, state: int | None) -> Step:
-        return _Batching(self.batch_size, self.drop_remainder, batched)
+    def element_spec(self, spec: Any) -> Any:
+        return batch_spec(spec, self.batch_size if self.drop_remainder else None)
+
+    def combine(self, elements: Any) -> Any:
+        return batched(elements)
 
 
 @dataclass(frozen=True, slots=True)
-class PaddedBatch(Stage):
+class PaddedBatch(Batching):
     """Joins elements whose arrays differ in length: each is padded to the longest, or to a given shape."""
 
     batch_size: int
     padding: Padding = Padding()
     drop_remainder: bool = False
 
-    def __post_init__(self) -> None:
-        check_size(self.batch_size)
-
-    def start(self, key: str, state: int | None) -> Step:
-        return _Batching(self.batch_size, self.drop_remainder, self.padding.batch)
+    def combine(self, elements: Any) -> Any:
+        return self.padding.batch(elements)
 
 
 @dataclass(frozen=True, slots=True)
-class RaggedBatch(Stage):
+class RaggedBatch(Batching):
     """Joins elements whose arrays differ in length, to ragged tensors."""
 
     batch_size: int
     drop_remainder: bool = False
 
-    def __post_init__(self) -> None:
-        check_size(self.batch_size)
-
-    def start(self, key: str, state: int | None) -> Step:
-        return _Batching(self.batch_size, self.drop_remainder, ragged)
+    def combine(self, elements: Any) -> Any:
+        return ragged(elements)
 
 
-class _Batching:
-    done = False
+def batch_spec(spec: Any, size: int | None) -> Any:
+    """The spec of batches of elements; `size` is None where they differ."""
 
-    def __init__(self, size: int, drop_remainder: bool, combine: Callable[[Any], Any]) -> None:
-        self._size = size
-        self._drop_remainder = drop_remainder
-        self._combine = combine
+    def part(spec: Any) -> Any:
+        if isinstance(spec, RaggedTensorSpec):
+            shape = None if spec.shape is None else (size, *spec.shape)
+            return RaggedTensorSpec(shape, spec.dtype, spec.ragged_rank + 1)
+        return type(spec)(None if spec.shape is None else (size, *spec.shape), spec.dtype)
+
+    return map_nest(part, spec)
+
+
+class _Batching(Step):
+    def __init__(self, stage: Batching) -> None:
+        super().__init__()
+        self._size = stage.batch_size
+        self._drop_remainder = stage.drop_remainder
+        self._combine = stage.combine
         self._held: Joining | Parts | None = None
         self._stretches: list[tuple[Positions, int, int]] = []  # what is held
         self._end: tuple[Positions, int] | None = None
-        self.failures: list[tuple[Exception, int]] = []
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
         self.failures = []
@@ -117,7 +150,7 @@ class _Batching:
         return self._tried(None)
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
-        """What came before an element that failed is a smaller batch; another one begins behind it."""
+        """What came before an element that failed is a smaller batch; another one begins after it."""
         left: list[Chunk] = []
         if self._held is not None and not self._drop_remainder:
             left = self._tried(self._end)
@@ -141,7 +174,7 @@ class _Batching:
             return [Chunk.failure(error, places, 1)]
 
     def _whole(self, chunk: Chunk, first: int, last: int) -> list[Chunk]:
-        """The batches that lie in one chunk: of records without a copy."""
+        """The batches whose elements are all in one chunk: of records without a copy."""
         if first == last:
             return []
         elements, positions = (
@@ -186,7 +219,7 @@ def made(batches: list[Any], positions: Positions, end: int) -> list[Chunk]:
 
 
 class Parts:
-    """The start of a batch of anything but records: windows of the chunks that it lies in."""
+    """The start of a batch of anything but records: windows of the chunks that hold it."""
 
     def __init__(self) -> None:
         self.parts: list[Elements] = []
@@ -196,7 +229,7 @@ class Parts:
         return self._count
 
     def add(self, elements: Elements) -> None:
-        """Keeps some elements more."""
+        """Keeps more elements."""
         self.parts.append(compacted(elements))
         self._count += len(elements)
 
@@ -207,7 +240,7 @@ class HeldPositions(Positions):
 
     Args:
         stretches: Its elements.
-        end: The place behind it; None for the end of the input.
+        end: The place after it; None for the end of the input.
     """
 
     stretches: Stretches
@@ -236,7 +269,7 @@ def batched(elements: Any) -> Any:
 
 
 def stack(elements: Sequence[Any]) -> Any:
-    """A batch of elements that are no raw records, as tf.data batches them.
+    """A batch of elements that are not raw records, as tf.data batches them.
 
     Dicts and tuples are batched part by part; arrays and numbers get a first dimension, and so do ragged and sparse
     tensors; `bytes` and `str` become an object array, which keeps trailing NULs.
@@ -265,7 +298,7 @@ def stack_part(values: list[Any]) -> Any:
 
 
 def numbers_of(values: list[Any], kind: type) -> npt.NDArray[Any] | None:
-    """Numbers of one type as an array of the dtype that each of them has; None where there is no such."""
+    """Numbers of one type as an array of the dtype that each of them has; None where there is none."""
     if kind not in NUMBERS:
         return None
     array = np.array(values)  # all at once: one by one they cost twenty times as much

@@ -72,10 +72,23 @@ class Bucket(Stage):
         return f"Bucket({name_of(self.length_of)}, {sizes}, {padding}, drop_remainder={self.drop_remainder})"
 
     def start(self, key: str, state: Mapping[str, Any] | None) -> Step:
-        groups = LengthBuckets(self)
-        return Grouping(self.length_of, groups, self.drop_remainder, key, state)
+        return Grouping(self.length_of, self, self.drop_remainder, key, state)
 
-    def batch(self, bucket: int, elements: Any) -> Any:
+    @property
+    def sizes(self) -> Sequence[int]:
+        return self.batch_sizes
+
+    def value(self, found: Any) -> int:
+        return int(found)
+
+    def ids(self, values: Sequence[int]) -> Ordinals:
+        return np.searchsorted(self.boundaries, values, side="right")
+
+    def order(self, group: int) -> int:
+        """The shortest lengths come first."""
+        return group
+
+    def batch(self, group: int, elements: Any, origin: Positions) -> Any:
         """The elements of one bucket as a batch.
 
         Raises:
@@ -85,12 +98,12 @@ class Bucket(Stage):
             return batched(elements)
         if not self.pad_to_bucket_boundary:
             return self.padding.batch(elements)
-        if bucket == len(self.boundaries):
+        if group == len(self.boundaries):
             raise ValueError(
                 "pad_to_bucket_boundary=True, and there is an element as long as the last of"
                 f" bucket_boundaries={list(self.boundaries)} or longer: filter such elements, or add a boundary"
             )
-        shapes = bounded(elements[0], self.padding.shapes, self.boundaries[bucket] - 1)
+        shapes = bounded(elements[0], self.padding.shapes, self.boundaries[group] - 1)
         return replace(self.padding, shapes=shapes).batch(elements)
 
 
@@ -126,34 +139,6 @@ class Groups(Protocol):
         """What is made of elements of one group, which were made of that."""
 
 
-@dataclass(frozen=True, slots=True)
-class LengthBuckets:
-    """The buckets of lengths."""
-
-    stage: Bucket
-
-    @property
-    def sizes(self) -> Sequence[int]:
-        """How many make a batch."""
-        return self.stage.batch_sizes
-
-    def value(self, found: Any) -> int:
-        """A length."""
-        return int(found)
-
-    def ids(self, values: Sequence[int]) -> Ordinals:
-        """The bucket of each length."""
-        return np.searchsorted(self.stage.boundaries, values, side="right")
-
-    def order(self, group: int) -> int:
-        """The shortest lengths come first."""
-        return group
-
-    def batch(self, group: int, elements: Any, origin: Positions) -> Any:
-        """A batch of one bucket."""
-        return self.stage.batch(group, elements)
-
-
 class WaitingElements:
     """The elements that wait in one bucket: parts of chunks, and their ordinals."""
 
@@ -174,7 +159,7 @@ class WaitingElements:
         return joined(parts)
 
 
-class Grouping:
+class Grouping(Step):
     """A step that gives each group of elements when it is full.
 
     Args:
@@ -184,8 +169,6 @@ class Grouping:
         key, state: As for `Stage.start`.
     """
 
-    done = False
-
     def __init__(
         self,
         function: Callable[..., Any],
@@ -194,10 +177,10 @@ class Grouping:
         key: str,
         state: Mapping[str, Any] | None,
     ) -> None:
+        super().__init__()
         self._groups = groups
         self._drop_remainder = drop_remainder
         self._key = key
-        self.failures: list[tuple[Exception, int | None]] = []
         self._lengths = Calls(function)
         self._buckets: list[WaitingElements] = []
         self._places = Origins()
@@ -251,7 +234,7 @@ class Grouping:
         return self._remainder(ended=True)
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
-        """What waits when an element failed comes in smaller batches; buckets begin anew behind it."""
+        """What waits when an element failed comes in smaller batches; buckets begin again after it."""
         left = self._remainder(ended=False)
         self._buckets = [WaitingElements() for _ in self._buckets]
         self._places, self._last, self._resumed = Origins(), None, NONE

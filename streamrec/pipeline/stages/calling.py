@@ -1,4 +1,4 @@
-"""Calls of the user's functions: `Map`, and what steps that call one have in common.
+"""Calls of functions for each element: `Map`, `Conform`, and what steps that call one have in common.
 
 A function gets what tf.data's would get: a tuple is passed as several arguments.
 """
@@ -6,18 +6,22 @@ A function gets what tf.data's would get: a tuple is passed as several arguments
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from inspect import isawaitable, iscoroutine
 from itertools import starmap
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+
 from streamrec.pipeline.elements.chunk import Chunk, Elements
 from streamrec.pipeline.elements.columns import pieces
-from streamrec.pipeline.elements.positions import shifted
+from streamrec.pipeline.elements.positions import StageState, shifted
+from streamrec.pipeline.elements.specs import TensorSpec, conformed
 from streamrec.pipeline.engine.stage import Halt, Offload, Stage, Step, halting
+from streamrec.tfrecord import Frames
 
-__all__ = ["Calling", "Calls", "Map", "Mapped", "Stretch", "called", "failure_of"]
+__all__ = ["Calling", "Calls", "Conform", "Map", "Results", "called"]
 
 
 def called(function: Callable[..., Any], element: Any) -> Any:
@@ -59,11 +63,11 @@ class Map(Stage):
     one_to_one: ClassVar[bool] = True
 
     def start(self, key: str, state: int | None) -> Step:
-        return Mapped(self.function)
+        return Calling(self.function)
 
 
-class Stretch(NamedTuple):
-    """What a function made of some elements that follow each other, and the error of the one behind these."""
+class Results(NamedTuple):
+    """What a function made of some elements that follow each other, and the error of the one after these."""
 
     first: int
     results: list[Any]
@@ -71,40 +75,46 @@ class Stretch(NamedTuple):
 
     @property
     def last(self) -> int:
-        """The index behind those that gave results: that of the element that failed."""
+        """The index after those that gave results: that of the element that failed."""
         return self.first + len(self.results)
 
 
-class Calling:
-    """What steps that call a function of the user's have in common: an element at which it fails becomes a failure.
+class Calling(Step):
+    """Calls a function for each element; an element at which it fails becomes a failure.
 
-    Attributes:
-        failures: The errors of the last chunk, and at which of its elements each was.
+    Args:
+        function: What is called.
+        kind: Makes of each result what is wanted; None for the result itself.
     """
 
-    done = False
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.failures: list[tuple[Exception, int]] = []
+    def __init__(self, function: Callable[..., Any], kind: Callable[[Any], Any] | None = None) -> None:
+        super().__init__()
         self._function = function
+        self._kind = kind
 
-    def flush(self) -> list[Chunk]:
-        """Nothing is held."""
-        return []
+    def feed(self, chunk: Chunk) -> list[Chunk]:
+        """What the function makes of the chunk's elements."""
+        out = []
+        for results in self._results(chunk.elements):
+            out += self._make(chunk, results)
+            if results.error is not None:
+                out += self.fail(Chunk.failure(results.error, chunk.positions, results.last + 1))
+        return out
 
-    def fail(self, chunk: Chunk) -> list[Chunk]:
-        """A failure goes on as it is."""
-        return [chunk]
+    def _make(self, chunk: Chunk, results: Results) -> list[Chunk]:
+        """What comes out for some of a chunk's elements."""
+        refuse_awaitables(results.results)
+        return weigh_results(chunk, results.first, results.results)
 
-    def _stretches(self, elements: Elements, kind: Callable[[Any], Any] | None = None) -> Iterator[Stretch]:
-        """What the function makes of each element, made a `kind`."""
+    def _results(self, elements: Elements) -> Iterator[Results]:
+        """What the function makes of each element, in runs that errors end."""
         self.failures = []
         halt, first, end = halting.get() or Halt(), 0, 0
         results: list[Any] = []
         for piece in pieces(elements):
             end += len(piece)
             made = results_of(self._function, piece, halt.ends(piece))
-            made = made if kind is None else map(kind, made)
+            made = made if self._kind is None else map(self._kind, made)
             while True:
                 error = extended(results, made)
                 if halt.asked:
@@ -113,9 +123,60 @@ class Calling:
                     break
                 error = error or RuntimeError("the function raised StopIteration")
                 self.failures.append((error, first + len(results)))
-                yield Stretch(first, results, error)
+                yield Results(first, results, error)
                 first, results = first + len(results) + 1, []
-        yield Stretch(first, results, None)
+        yield Results(first, results, None)
+
+
+def weigh_results(chunk: Chunk, first: int, results: Elements) -> list[Chunk]:
+    """A chunk of what was made of another's elements from `first` on; none where nothing was."""
+    if not len(results):
+        return []
+    return [Chunk.weighed(results, shifted(chunk.positions, first))]
+
+
+@dataclass(frozen=True, slots=True)
+class Conform(Stage):
+    """Elements of a generator made to fit a nest of specs; what does not fit is an error with its number."""
+
+    signature: Any
+    offload: ClassVar[Offload] = Offload.LONG
+
+    def cardinality(self, count: int) -> int:
+        return count
+
+    def element_spec(self, spec: Any) -> Any:
+        return self.signature
+
+    def start(self, key: str, state: int | None) -> Step:
+        return _Conforming(self.signature, key, state or 0)
+
+
+class _Conforming(Calling):
+    def __init__(self, signature: Any, key: str, seen: int) -> None:
+        super().__init__(self._conform)
+        self._signature = signature
+        self._records = signature == TensorSpec((), np.dtype(object))
+        self._key = key
+        self._number = seen
+
+    def feed(self, chunk: Chunk) -> list[Chunk]:
+        positions = StageState(chunk.positions, self._key, self._number)
+        if self._records and isinstance(chunk.elements, Frames):
+            self._number += len(chunk.elements)
+            return [Chunk(chunk.elements, positions, chunk.nbytes)]
+        return super().feed(replace(chunk, elements=[(element,) for element in chunk.elements], positions=positions))
+
+    def _make(self, chunk: Chunk, results: Results) -> list[Chunk]:
+        return weigh_results(chunk, results.first, Frames.of(results.results) if self._records else results.results)
+
+    def _conform(self, element: Any) -> Any:
+        number, self._number = self._number, self._number + 1
+        try:
+            return conformed(self._signature, element)
+        except (TypeError, ValueError) as error:
+            reason = f"element {number:,} of the generator is not as output_signature says: {error}"
+            raise type(error)(reason) from error
 
 
 def results_of(function: Callable[..., Any], piece: list[Any], elements: Iterator[Any]) -> Iterator[Any]:
@@ -127,7 +188,7 @@ def results_of(function: Callable[..., Any], piece: list[Any], elements: Iterato
 
 
 def extended(results: list[Any], made: Iterator[Any]) -> Exception | None:
-    """Adds to the results what comes; gives the error that ended this. `made` goes on behind it."""
+    """Adds to the results what comes; gives the error that ended this. `made` goes on after it."""
     try:
         results.extend(made)  # what came before an error stays in the list
     except Exception as error:
@@ -135,28 +196,8 @@ def extended(results: list[Any], made: Iterator[Any]) -> Exception | None:
     return None
 
 
-class Mapped(Calling):
-    """A step that calls a function for each element."""
-
-    def feed(self, chunk: Chunk) -> list[Chunk]:
-        """What the function makes of the chunk's elements."""
-        out = []
-        for stretch in self._stretches(chunk.elements):
-            refuse_awaitables(stretch.results)
-            if stretch.results:
-                positions = shifted(chunk.positions, stretch.first)
-                out.append(Chunk.weighed(stretch.results, positions))
-            out += failure_of(chunk, stretch)
-        return out
-
-
-def failure_of(chunk: Chunk, stretch: Stretch) -> list[Chunk]:
-    """The failure behind a stretch of a chunk's elements; none where there is none."""
-    return [] if stretch.error is None else [Chunk.failure(stretch.error, chunk.positions, stretch.last + 1)]
-
-
 def refuse_awaitables(results: list[Any]) -> None:
-    """Refuses what nobody would await.
+    """Refuses what would not be awaited.
 
     Raises:
         TypeError: The function gives awaitables; the message says how it is called.

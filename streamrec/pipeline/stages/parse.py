@@ -10,11 +10,22 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
+import numpy as np
+
 from streamrec.example.columns import Column
-from streamrec.example.features import Feature
+from streamrec.example.features import (
+    Feature,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+    SparseFeature,
+    VarLenFeature,
+)
 from streamrec.example.parsing.parse import ExampleParser
+from streamrec.pipeline.elements.nests import is_nest
+from streamrec.pipeline.elements.specs import RaggedTensorSpec, SparseTensorSpec, TensorSpec
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
-from streamrec.pipeline.stages.calling import Mapped
+from streamrec.pipeline.stages.calling import Calling
 
 __all__ = ["Parse"]
 
@@ -28,8 +39,14 @@ class Parse(Stage):
     offload: ClassVar[Offload] = Offload.LONG
     one_to_one: ClassVar[bool] = True
 
+    def element_spec(self, spec: Any) -> Any:
+        if is_nest(spec) or spec.dtype != np.dtype(object) or spec.shape is None or len(spec.shape) > 1:
+            return None
+        columns = {key: column_spec(feature, spec.shape) for key, feature in self.features.items()}
+        return None if None in columns.values() else columns
+
     def start(self, key: str, state: int | None) -> Step:
-        return Mapped(self)
+        return Calling(self)
 
     @cached_property
     def _parser(self) -> ExampleParser:
@@ -37,3 +54,20 @@ class Parse(Stage):
 
     def __call__(self, serialized: Any) -> dict[str, Column]:
         return self._parser(serialized)
+
+
+def column_spec(feature: Any, batch: tuple[int | None, ...]) -> Any:
+    """The spec of one feature's column; None where it is not known."""
+    match feature:
+        case FixedLenFeature():
+            return TensorSpec((*batch, *feature.shape), feature.dtype)
+        case FixedLenSequenceFeature():
+            return TensorSpec((*batch, None, *feature.shape), feature.dtype)
+        case VarLenFeature():
+            return SparseTensorSpec((*batch, None), feature.dtype)
+        case SparseFeature():
+            return SparseTensorSpec((*batch, *np.atleast_1d(feature.size).tolist()), feature.dtype)
+        case RaggedFeature(partitions=()):
+            return RaggedTensorSpec((*batch, None), feature.dtype, 1) if batch else TensorSpec((None,), feature.dtype)
+        case _:
+            return None

@@ -1,4 +1,4 @@
-"""CyclicBatch: batches of several sizes in turn, as tf.data's `rebatch` of a list makes them."""
+"""Stages that change batches: `Unbatch` splits them into rows, `CyclicBatch` makes batches of several sizes in turn."""
 
 from __future__ import annotations
 
@@ -6,14 +6,84 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.elements.columns import compacted, joined, window
+from streamrec.pipeline.elements.chunk import Batches, Chunk
+from streamrec.pipeline.elements.columns import compacted, joined, rows_of, window
+from streamrec.pipeline.elements.nests import leaves, map_nest
 from streamrec.pipeline.elements.positions import Position, Positions, Precursor, StageState, with_state
+from streamrec.pipeline.elements.specs import SparseTensorSpec, TensorSpec
 from streamrec.pipeline.engine.stage import Stage, Step
-from streamrec.pipeline.stages.batch import batched, check_size
+from streamrec.pipeline.stages.batch import batch_spec, batched, check_size
 from streamrec.tfrecord import Frames
 
-__all__ = ["CyclicBatch"]
+__all__ = ["CyclicBatch", "RowPositions", "Unbatch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unbatch(Stage):
+    """Splits each element into its rows: the records of Frames, the rows of arrays (in dicts and tuples too)."""
+
+    def element_spec(self, spec: Any) -> Any:
+        rows = map_nest(row_spec, spec)
+        return None if None in leaves(rows) else rows
+
+    def start(self, key: str, state: int | None) -> Step:
+        return _Unbatching(key, state or 0)
+
+
+class _Unbatching(Step):
+    def __init__(self, key: str, first: int) -> None:
+        super().__init__()
+        self._key = key
+        self._first = first
+
+    def feed(self, chunk: Chunk) -> list[Chunk]:
+        self.failures = []
+        if isinstance(chunk.elements, Batches):
+            parts = [self._rows(chunk, 0, chunk.elements.frames, chunk.elements.size)]
+        else:
+            parts = [self._tried(chunk, index, batch) for index, batch in enumerate(chunk.elements)]
+        return [part for part in parts if len(part.elements) or part.error]
+
+    def _tried(self, chunk: Chunk, index: int, batch: Any) -> Chunk:
+        """The rows of one batch, or what is wrong with it."""
+        try:
+            return self._rows(chunk, index, rows_of(batch))
+        except Exception as error:
+            self.failures.append((error, index))
+            return Chunk.failure(error, chunk.positions, index + 1)
+
+    def _rows(self, chunk: Chunk, index: int, rows: Any, size: int | None = None) -> Chunk:
+        """The rows of one batch, or of several of one size; without those that came before the run was resumed."""
+        first, self._first = self._first, 0
+        positions = RowPositions(chunk.positions, self._key, index, len(rows) if size is None else size, first)
+        rows = window(rows, first, len(rows)) if first else rows
+        return Chunk.weighed(rows, positions)
+
+
+@dataclass(frozen=True, slots=True)
+class RowPositions(Positions):
+    """Positions of the rows of batches of `size`, of which the first is `batch`; row `first` of it comes first."""
+
+    inner: Positions
+    stage: str
+    batch: int
+    size: int
+    first: int
+
+    def at(self, index: int) -> Position:
+        batches, row = divmod(self.first + index, self.size)
+        return with_state(self.inner.at(self.batch + batches), self.stage, row)
+
+    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+        batches, own = divmod(self.first + index, self.size)
+        return (Precursor(self.inner, self.batch + batches, own),)
+
+
+def row_spec(spec: Any) -> Any:
+    """The spec of a row; None where it is not known, or there are no rows."""
+    if not isinstance(spec, TensorSpec | SparseTensorSpec):
+        return None
+    return type(spec)(spec.shape[1:], spec.dtype) if spec.shape else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +95,31 @@ class CyclicBatch(Stage):
 
     def __post_init__(self) -> None:
         if not self.batch_sizes:
-            raise ValueError("batch_size=[] must hold a number at least")
+            raise ValueError("batch_size=[] must hold at least a number")
         for size in self.batch_sizes:
             check_size(size)
+
+    def cardinality(self, count: int) -> int:
+        if count < 0:
+            return count
+        rounds, rest = divmod(count, sum(self.batch_sizes))
+        batches = rounds * len(self.batch_sizes)
+        for size in self.batch_sizes:
+            if rest < size:
+                break
+            batches, rest = batches + 1, rest - size
+        return batches + (rest > 0 and not self.drop_remainder)
+
+    def element_spec(self, spec: Any) -> Any:
+        return batch_spec(spec, None)
 
     def start(self, key: str, state: int | None) -> Step:
         return _CyclicBatching(self, key, state or 0)
 
 
-class _CyclicBatching:
-    done = False
-
+class _CyclicBatching(Step):
     def __init__(self, stage: CyclicBatch, key: str, turn: int) -> None:
+        super().__init__()
         self._sizes = stage.batch_sizes
         self._drop_remainder = stage.drop_remainder
         self._key = key
@@ -62,7 +145,7 @@ class _CyclicBatching:
         return [Chunk.weighed(batches, places)] if batches else []
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
-        """What came before an element that failed is a smaller batch; the next size's batch begins behind it."""
+        """What came before an element that failed is a smaller batch; the next size's batch begins after it."""
         left: list[Chunk] = []
         if self._held and not self._drop_remainder:
             assert self._mark is not None
@@ -95,7 +178,7 @@ class _CyclicBatching:
 
 @dataclass(frozen=True, slots=True)
 class TurnPositions(Positions):
-    """Positions between batches, each with whose turn it is; behind the last mark the input has ended."""
+    """Positions between batches, each with whose turn it is; after the last mark the input has ended."""
 
     marks: tuple[tuple[Positions, int], ...]
     stage: str

@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from streamrec.arguments import number
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.elements.positions import Derived, Position, Positions, shifted, with_state
+from streamrec.pipeline.elements.positions import Derived, Position, shifted, with_state
 from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.engine.random_streams import RANDOM_BITS
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
-from streamrec.pipeline.stages.calling import Calling, called
-from streamrec.pipeline.stages.select import picked
+from streamrec.pipeline.stages.calling import Calling, Results, called
+from streamrec.pipeline.stages.select import select_chunk
 
 __all__ = ["Resample", "distribution"]
 
@@ -82,27 +82,20 @@ class _Resampling(Calling):
         self._key = key
         self._counts = np.array([SMOOTHING] * len(stage.target) if state is None else state, np.int64)
 
-    def feed(self, chunk: Chunk) -> list[Chunk]:
-        out = []
-        for stretch in self._stretches(chunk.elements):
-            out += self._kept(shifted(chunk.positions, stretch.first), stretch.results)
-            if stretch.error is not None:
-                out += self.fail(Chunk.failure(stretch.error, chunk.positions, stretch.last + 1))
-        return out
-
     def fail(self, chunk: Chunk) -> list[Chunk]:
         """An element that failed is of no class."""
         return [replace(chunk, positions=ResamplePositions(chunk.positions, self._key, self._counts, NO_CLASSES))]
 
-    def _kept(self, inner: Positions, classified: Sequence[tuple[int, int, tuple[Any, Any]]]) -> list[Chunk]:
-        """Those that are kept of some elements, which are counted."""
+    def _make(self, chunk: Chunk, results: Results) -> list[Chunk]:
+        """Those that are kept of some elements, all of which are counted."""
+        inner, classified = shifted(chunk.positions, results.first), results.results
         classes = np.array([kind for kind, _, _ in classified], np.int64)
         numbers = np.array([drawn for _, drawn, _ in classified], np.float64)
         kept = np.flatnonzero(numbers < self._chances(classes) * 2.0**RANDOM_BITS)
         positions = ResamplePositions(inner, self._key, self._counts, classes)
         self._counts = self._counts + np.bincount(classes, minlength=len(self._counts))
         pairs = [pair for _, _, pair in classified]
-        return picked(Chunk.weighed(pairs, positions), positions, kept, len(pairs))
+        return select_chunk(Chunk.weighed(pairs, positions), kept, len(pairs))
 
     def _classified(self, drawn: Any, element: Any) -> tuple[int, int, tuple[Any, Any]]:
         found = called(self._stage.class_func, element)

@@ -46,6 +46,9 @@ class Scan(Stage):
         """As in positions: functions differ from run to run but for their names."""
         return f"Scan({name_of(self.scan_func)}, initial_state of digest {self.digest})"
 
+    def cardinality(self, count: int) -> int:
+        return count
+
     def start(self, key: str, state: Mapping[str, Any] | None) -> Step:
         before = unpacked(packed(self.initial_state) if state is None else state["state"])
         return _Scanning(self.scan_func, key, before, state["seen"] if state else 0)
@@ -61,7 +64,7 @@ class _Scanning(Calling):
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
         before, out = packed(self._state), []
-        for first, results, error in self._stretches([(element,) for element in chunk.elements]):
+        for first, results, error in self._results([(element,) for element in chunk.elements]):
             used = min(self._again, len(results))
             self._again -= used
             if used < len(results):

@@ -1,104 +1,137 @@
-"""Stages that pick elements: take, skip, filter, take_while, shard; and enumerate. Frames stay Frames.
+"""Stages that pick elements (take, skip, shard, filter, take_while, unique, ignore_errors), and enumerate.
 
-Those that count say in their positions how many elements they had seen; the others need no state.
+Frames stay Frames. Those that count say in their positions how many elements they had seen; `unique` says which.
 """
 
 from __future__ import annotations
 
+import logging
+from base64 import b64decode, b64encode
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.pipeline.elements.codec import digest_of
 from streamrec.pipeline.elements.columns import Columns, compacted, select, window
-from streamrec.pipeline.elements.positions import IndexMap, Positions, StageState
+from streamrec.pipeline.elements.positions import Derived, IndexMap, Position, StageState, with_state
+from streamrec.pipeline.elements.specs import TensorSpec
 from streamrec.pipeline.engine.ranks import warn_once
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
-from streamrec.pipeline.stages.calling import Calling, failure_of
+from streamrec.pipeline.stages.calling import Calling, Results
 
-__all__ = ["Enumerate", "Filter", "Shard", "Skip", "Take", "TakeWhile"]
+__all__ = ["Enumerate", "Filter", "IgnoreErrors", "Shard", "Skip", "Take", "TakeWhile", "Unique", "select_chunk"]
+
+DIGEST_BYTES: Final = 16
+
+logger = logging.getLogger("streamrec")
+
+
+class Counted(Stage):
+    """A stage that goes by how many elements came before each; positions hold that number."""
+
+    __slots__ = ()
+    counts_failures: ClassVar[bool] = False
+    """Whether an element that failed has a number, too."""
+
+    def start(self, key: str, state: int | None) -> Step:
+        return _Counting(self, key, state or 0)
+
+    def is_done(self, seen: int) -> bool:
+        """Whether it needs no more elements than these."""
+        return False
+
+    def apply(self, chunk: Chunk, seen: int) -> list[Chunk]:
+        """What it makes of a chunk before which this many elements came."""
+        raise NotImplementedError
+
+    def finish(self, seen: int) -> None:
+        """The input has ended."""
+
+
+class _Counting(Step):
+    def __init__(self, stage: Counted, key: str, seen: int) -> None:
+        super().__init__()
+        self._stage = stage
+        self._key = key
+        self._seen = seen
+        self.done = stage.is_done(seen)
+
+    def feed(self, chunk: Chunk) -> list[Chunk]:
+        seen = self._seen
+        positions = StageState(chunk.positions, self._key, seen)
+        self._seen += len(chunk.elements)
+        self.done = self._stage.is_done(self._seen)
+        return self._stage.apply(Chunk(chunk.elements, positions, chunk.nbytes), seen)
+
+    def fail(self, chunk: Chunk) -> list[Chunk]:
+        self._seen += self._stage.counts_failures
+        return [replace(chunk, positions=StageState(chunk.positions, self._key, self._seen))]
+
+    def flush(self) -> list[Chunk]:
+        self._stage.finish(self._seen)
+        return []
 
 
 @dataclass(frozen=True, slots=True)
-class Take(Stage):
+class Take(Counted):
     """The first `count` elements; all of them where `count` is -1, as in tf.data."""
 
     count: int
     picks: ClassVar[bool] = True
 
-    def start(self, key: str, state: int | None) -> Step:
-        return _Taking(self.count, key, state or 0)
-
-
-class _Taking:
-    def __init__(self, count: int, key: str, taken: int) -> None:
-        self._count = count
-        self._key = key
-        self._taken = taken
-
     @property
-    def done(self) -> bool:
-        return 0 <= self._count <= self._taken
+    def ends(self) -> bool:
+        return self.count >= 0
 
-    def feed(self, chunk: Chunk) -> list[Chunk]:
+    def cardinality(self, count: int) -> int:
+        if self.count < 0 or count == 0:
+            return count
+        if count == -1 or self.count == 0:  # of an infinite number
+            return self.count
+        return count if count < 0 else min(self.count, count)
+
+    def is_done(self, seen: int) -> bool:
+        return 0 <= self.count <= seen
+
+    def apply(self, chunk: Chunk, seen: int) -> list[Chunk]:
         count = len(chunk.elements)
-        left = count if self._count < 0 else min(count, self._count - self._taken)
+        left = count if self.count < 0 else min(count, self.count - seen)
         if not left:
             return []
-        elements = chunk.elements if left == count else window(chunk.elements, 0, left)
-        positions = StageState(chunk.positions, self._key, self._taken)
-        self._taken += left
-        return [Chunk(elements, positions, chunk.nbytes)]
-
-    def fail(self, chunk: Chunk) -> list[Chunk]:
-        return [replace(chunk, positions=StageState(chunk.positions, self._key, self._taken))]
-
-    def flush(self) -> list[Chunk]:
-        return []
+        return [chunk if left == count else replace(chunk, elements=window(chunk.elements, 0, left))]
 
 
 @dataclass(frozen=True, slots=True)
-class Skip(Stage):
+class Skip(Counted):
     """All but the first `count` elements; none where `count` is -1, as in tf.data."""
 
     count: int
     picks: ClassVar[bool] = True
 
-    def start(self, key: str, state: int | None) -> Step:
-        return _Skipping(self.count, key, state or 0)
-
-
-class _Skipping:
-    def __init__(self, count: int, key: str, seen: int) -> None:
-        self._count = count
-        self._key = key
-        self._seen = seen
-
     @property
-    def done(self) -> bool:
-        return self._count < 0
+    def ends(self) -> bool:
+        return self.count < 0
 
-    def feed(self, chunk: Chunk) -> list[Chunk]:
+    def cardinality(self, count: int) -> int:
+        if self.count < 0:
+            return 0
+        return count if count < 0 else max(0, count - self.count)
+
+    def is_done(self, seen: int) -> bool:
+        return self.count < 0
+
+    def apply(self, chunk: Chunk, seen: int) -> list[Chunk]:
         count = len(chunk.elements)
-        first = min(count, max(0, self._count - self._seen))
-        positions = StageState(chunk.positions, self._key, self._seen)
-        self._seen += count
-        if not first:
-            return [Chunk(chunk.elements, positions, chunk.nbytes)]
-        return picked(chunk, positions, np.arange(first, count), count)
-
-    def fail(self, chunk: Chunk) -> list[Chunk]:
-        return [replace(chunk, positions=StageState(chunk.positions, self._key, self._seen))]
-
-    def flush(self) -> list[Chunk]:
-        return []
+        first = min(count, max(0, self.count - seen))
+        return select_chunk(chunk, np.arange(first, count), count) if first else [chunk]
 
 
 @dataclass(frozen=True, slots=True)
-class Shard(Stage):
+class Shard(Counted):
     """Every element whose number, modulo `num_shards`, is `index`."""
 
     num_shards: int
@@ -111,71 +144,41 @@ class Shard(Stage):
         if not 0 <= self.index < self.num_shards:
             raise ValueError(f"index={self.index} must be at least 0 and less than num_shards={self.num_shards}")
 
-    def start(self, key: str, state: int | None) -> Step:
-        return _Sharding(self.num_shards, self.index, key, state or 0)
+    def cardinality(self, count: int) -> int:
+        return count if count < 0 else len(range(self.index, count, self.num_shards))
 
-
-class _Sharding:
-    done = False
-
-    def __init__(self, shards: int, index: int, key: str, seen: int) -> None:
-        self._shards = shards
-        self._index = index
-        self._key = key
-        self._seen = seen
-
-    def feed(self, chunk: Chunk) -> list[Chunk]:
+    def apply(self, chunk: Chunk, seen: int) -> list[Chunk]:
         count = len(chunk.elements)
-        first = (self._index - self._seen) % self._shards
-        positions = StageState(chunk.positions, self._key, self._seen)
-        self._seen += count
-        return picked(chunk, positions, np.arange(first, count, self._shards), count)
+        first = (self.index - seen) % self.num_shards
+        return select_chunk(chunk, np.arange(first, count, self.num_shards), count)
 
-    def fail(self, chunk: Chunk) -> list[Chunk]:
-        return [replace(chunk, positions=StageState(chunk.positions, self._key, self._seen))]
-
-    def flush(self) -> list[Chunk]:
-        if 0 < self._seen <= self._index:
+    def finish(self, seen: int) -> None:
+        if 0 < seen <= self.index:
             warn_once(
-                f"shard({self._shards}, {self._index}) gives nothing: it came after {self._seen:,} elements. In "
+                f"shard({self.num_shards}, {self.index}) gives nothing: it came after {seen:,} elements. In "
                 "distributed training the other ranks wait for this one. Use fewer shards, or give shard() more "
                 "elements: records in place of file names, or repeat()"
             )
-        return []
 
 
 @dataclass(frozen=True, slots=True)
-class Enumerate(Stage):
+class Enumerate(Counted):
     """Pairs each element with its number, an int64, from `first` on."""
 
     first: int = 0
+    counts_failures: ClassVar[bool] = True  # as in tf.data
 
-    def start(self, key: str, state: int | None) -> Step:
-        return _Enumerating(self.first, key, state or 0)
+    def cardinality(self, count: int) -> int:
+        return count
 
+    def element_spec(self, spec: Any) -> Any:
+        return TensorSpec((), np.int64), spec
 
-class _Enumerating:
-    done = False
-
-    def __init__(self, first: int, key: str, seen: int) -> None:
-        self._first = first
-        self._key = key
-        self._seen = seen
-
-    def feed(self, chunk: Chunk) -> list[Chunk]:
-        count = len(chunk.elements)
-        positions = StageState(chunk.positions, self._key, self._seen)
-        numbers = np.arange(self._first + self._seen, self._first + self._seen + count, dtype=np.int64)
-        self._seen += count
+    def apply(self, chunk: Chunk, seen: int) -> list[Chunk]:
+        first = self.first + seen
+        numbers = np.arange(first, first + len(chunk.elements), dtype=np.int64)
         elements = chunk.elements.nest if isinstance(chunk.elements, Columns) else chunk.elements
-        return [Chunk(Columns((numbers, elements)), positions, chunk.nbytes + numbers.nbytes)]
-
-    def fail(self, chunk: Chunk) -> list[Chunk]:
-        self._seen += 1  # an element that failed has a number, too, as in tf.data
-        return [replace(chunk, positions=StageState(chunk.positions, self._key, self._seen))]
-
-    def flush(self) -> list[Chunk]:
-        return []
+        return [Chunk(Columns((numbers, elements)), chunk.positions, chunk.nbytes + numbers.nbytes)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,16 +190,12 @@ class Filter(Stage):
     picks: ClassVar[bool] = True
 
     def start(self, key: str, state: int | None) -> Step:
-        return _Filtering(self.function)
+        return _Filtering(self.function, bool)
 
 
 class _Filtering(Calling):
-    def feed(self, chunk: Chunk) -> list[Chunk]:
-        out = []
-        for stretch in self._stretches(chunk.elements, bool):
-            indices = stretch.first + np.flatnonzero(stretch.results)
-            out += [*picked(chunk, chunk.positions, indices, stretch.last), *failure_of(chunk, stretch)]
-        return out
+    def _make(self, chunk: Chunk, results: Results) -> list[Chunk]:
+        return select_chunk(chunk, results.first + np.flatnonzero(results.results), results.last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,21 +206,25 @@ class TakeWhile(Stage):
     offload: ClassVar[Offload] = Offload.ALWAYS
     picks: ClassVar[bool] = True
 
+    @property
+    def ends(self) -> bool:
+        return True
+
     def start(self, key: str, state: int | None) -> Step:
-        return _TakingWhile(self.function)
+        return _TakingWhile(self.function, check_true)
 
 
 class _TakingWhile(Calling):
     def feed(self, chunk: Chunk) -> list[Chunk]:
         out = []
-        for stretch in self._stretches(chunk.elements, wanted):
-            indices = np.arange(stretch.first, stretch.last)
-            out += picked(chunk, chunk.positions, indices, stretch.last)
-            if isinstance(stretch.error, Enough):
+        for results in self._results(chunk.elements):
+            out += select_chunk(chunk, np.arange(results.first, results.last), results.last)
+            if isinstance(results.error, Enough):
                 self.done = True
                 self.failures.pop()
                 break
-            out += failure_of(chunk, stretch)
+            if results.error is not None:
+                out.append(Chunk.failure(results.error, chunk.positions, results.last + 1))
         return out
 
 
@@ -229,21 +232,127 @@ class Enough(Exception):  # noqa: N818
     """The element at which `take_while` ends."""
 
 
-def wanted(verdict: Any) -> bool:
-    """True; raises Enough for what is false."""
+def check_true(verdict: Any) -> bool:
     if not verdict:
         raise Enough
     return True
 
 
-def picked(chunk: Chunk, positions: Positions, indices: npt.NDArray[np.int64], seen: int) -> list[Chunk]:
-    """The elements at these places of the first `seen`, in order; no chunk where there is none."""
+@dataclass(frozen=True, slots=True)
+class IgnoreErrors(Stage):
+    """Leaves out elements that failed in stages before it; the run's statistics count them.
+
+    Args:
+        log_warning: Whether each is logged.
+    """
+
+    log_warning: bool = field(default=False, repr=False)
+
+    def start(self, key: str, state: None) -> Step:
+        return _Ignoring(self.log_warning)
+
+
+class _Ignoring(Step):
+    def __init__(self, log_warning: bool) -> None:
+        super().__init__()
+        self._log_warning = log_warning
+
+    def feed(self, chunk: Chunk) -> list[Chunk]:
+        return [chunk]
+
+    def fail(self, chunk: Chunk) -> list[Chunk]:
+        error = chunk.error
+        if self._log_warning and error is not None:
+            places = "; ".join(getattr(error, "__notes__", ())) or "its place is not known"
+            logger.warning("an element is left out: %s: %s (%s)", type(error).__name__, error, places)
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class Unique(Stage):
+    """Each element once, where it comes first.
+
+    What came before is kept as digests of 16 bytes, in the run and in its positions: that is what a state of a run with
+    many different elements weighs.
+    """
+
+    offload: ClassVar[Offload] = Offload.LONG
+
+    def element_spec(self, spec: Any) -> Any:
+        return spec
+
+    def start(self, key: str, state: str | None) -> Step:
+        return _Unique(key, b64decode(state or ""))
+
+
+class _Unique(Step):
+    def __init__(self, key: str, seen: bytes) -> None:
+        super().__init__()
+        self._key = key
+        self._seen = {seen[at : at + DIGEST_BYTES] for at in range(0, len(seen), DIGEST_BYTES)}
+        self._in_order = bytearray(seen)  # it only grows: positions look at a beginning of it
+
+    def feed(self, chunk: Chunk) -> list[Chunk]:
+        before = len(self._seen)
+        new = [index for index in find_candidates(chunk.elements) if self._is_new(chunk.elements[index])]
+        indices = np.array(new, np.int64)
+        positions = UniquePositions(chunk.positions, self._key, self._in_order, before, indices)
+        return select_chunk(replace(chunk, positions=positions), indices, len(chunk.elements))
+
+    def fail(self, chunk: Chunk) -> list[Chunk]:
+        """An element that failed does not count as seen."""
+        none = np.array([], np.int64)
+        positions = UniquePositions(chunk.positions, self._key, self._in_order, len(self._seen), none)
+        return [replace(chunk, positions=positions)]
+
+    def _is_new(self, element: Any) -> bool:
+        digest = bytes.fromhex(digest_of(element))
+        if digest in self._seen:
+            return False
+        self._seen.add(digest)
+        self._in_order += digest
+        return True
+
+
+def find_candidates(elements: Any) -> list[int]:
+    """The indices of elements that may be new: of a column of numbers, each number's first."""
+    column = elements.nest if isinstance(elements, Columns) else None
+    if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind != "O":
+        return sorted(np.unique(column, return_index=True)[1].tolist())
+    return list(range(len(elements)))
+
+
+@dataclass(frozen=True, slots=True)
+class UniquePositions(Derived):
+    """Positions of a chunk's elements, with the digests of those that had been given before each.
+
+    Args:
+        inner: The positions in the input.
+        stage: The stage.
+        digests: Of all that was given, in order; those of later chunks too.
+        before: How many were given before the chunk.
+        given: The indices in the chunk of those that were given of it.
+    """
+
+    stage: str
+    digests: bytearray
+    before: int
+    given: npt.NDArray[np.int64]
+
+    def at(self, index: int) -> Position:
+        count = self.before + int(np.searchsorted(self.given, index))
+        seen = bytes(self.digests[: count * DIGEST_BYTES])
+        return with_state(self.inner.at(index), self.stage, b64encode(seen).decode())
+
+
+def select_chunk(chunk: Chunk, indices: npt.NDArray[np.int64], seen: int) -> list[Chunk]:
+    """The elements at these indices among the first `seen`, in order; no chunk where there are none."""
     count = len(indices)
     if not count:
         return []
     if count == len(chunk.elements):
-        return [Chunk(chunk.elements, positions, chunk.nbytes)]
+        return [chunk]
     first, last = int(indices[0]), int(indices[-1]) + 1
-    run = last - first == count
-    elements = compacted(window(chunk.elements, first, last)) if run else select(chunk.elements, indices)
-    return [Chunk.weighed(elements, IndexMap(positions, np.append(indices, seen)))]
+    adjacent = last - first == count
+    elements = compacted(window(chunk.elements, first, last)) if adjacent else select(chunk.elements, indices)
+    return [Chunk.weighed(elements, IndexMap(chunk.positions, np.append(indices, seen)))]

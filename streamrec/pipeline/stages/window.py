@@ -48,17 +48,20 @@ class Window(Stage):
 
     @property
     def reach(self) -> int:
-        """From the first element of a window to behind its last."""
+        """How many elements a window spans, from its first to its last."""
         return (self.size - 1) * self.stride + 1
+
+    def cardinality(self, count: int) -> int:
+        last = self.reach if self.drop_remainder else 1
+        return count if count < 0 else max(0, (count - last) // self.shift + 1)
 
     def start(self, key: str, state: int | None) -> Step:
         return _Windowing(self, key, state or 0)
 
 
-class _Windowing:
-    done = False
-
+class _Windowing(Step):
     def __init__(self, stage: Window, key: str, passed: int) -> None:
+        super().__init__()
         self._stage = stage
         self._key = key
         self._next = passed  # the ordinal of the next window's first element
@@ -85,7 +88,7 @@ class _Windowing:
         return self._windows(self._left, ended=True)
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
-        """What is held when an element failed comes in smaller windows; others begin behind it."""
+        """What is held when an element failed comes in smaller windows; others begin after it."""
         out = self._windows(self._left, ended=False)
         self._next = self._seen = self._held = 0
         self._parts, self._places = [], Origins()

@@ -24,7 +24,6 @@ from streamrec.display import display_text
 from streamrec.errors import FeatureError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import records_behind
-from streamrec.pipeline.engine.apply_steps import passed_on
 from streamrec.pipeline.engine.description import Chain, Source
 from streamrec.pipeline.engine.queue import ByteQueue
 from streamrec.pipeline.engine.stage import Halt, Stage, Step, halting
@@ -139,16 +138,13 @@ class StageMeter:
         )
 
 
-class CountedStep:
+class CountedStep(Step):
     """A step whose work is counted, and whose errors say where they occurred."""
 
     def __init__(self, step: Step, meter: StageMeter) -> None:
         self._step = step
         self._meter = meter
-
-    @property
-    def done(self) -> bool:
-        return self._step.done
+        self.done = step.done
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
         before = self._meter.begin(chunk)
@@ -177,12 +173,10 @@ class CountedStep:
         return chunks
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
-        """An element failed before it."""
-        assert chunk.error is not None
         self._meter.begin(None)
         chunks: list[Chunk] | None = None
         try:
-            chunks = passed_on(self._step, chunk.error, chunk)
+            chunks = self._step.fail(chunk)
         finally:
             self._meter.end(chunks or [], ignored=chunks == [])
         self._add_notes()
@@ -190,8 +184,8 @@ class CountedStep:
 
     def _add_notes(self, chunk: Chunk | None = None, before: int = 0) -> None:
         """Errors of the step say where they occurred; of a chunk, at which of its elements."""
-        failures: list[tuple[Exception, int | None]] = getattr(self._step, "failures", [])
-        halt = halting.get() or Halt()
+        self.done = self._step.done
+        failures, halt = self._step.failures, halting.get() or Halt()
         while failures and not halt.asked:
             error, index = failures.pop()
             where = "" if chunk is None or index is None else describe_element(error, before + index, chunk, index)

@@ -36,7 +36,7 @@ from streamrec.pipeline.engine.description import Chain, RunContext
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.sources.shards.interleave import Plan
 from streamrec.pipeline.sources.shards.source import Shards
-from streamrec.pipeline.stages.unbatch import RowPositions as Rows
+from streamrec.pipeline.stages.rebatch import RowPositions as Rows
 from streamrec.shards import ReadOptions, ShardReader, ShardWriter
 from streamrec.shards.patterns import has_braces, is_numbered
 from streamrec.storage import RetryPolicy, located
@@ -276,10 +276,9 @@ class Unpack(Stage):
         return _Unpacking(self.path, key, state or 0)
 
 
-class _Unpacking:
-    done = False
-
+class _Unpacking(Step):
     def __init__(self, path: str, key: str, first: int) -> None:
+        super().__init__()
         self._path = path
         self._key = key
         self._first = first
