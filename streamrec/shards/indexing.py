@@ -14,10 +14,10 @@ Shards come in any order from many tasks and are written in theirs.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Final, Unpack
 
 import anyio
 from fsspec import AbstractFileSystem
@@ -32,7 +32,7 @@ from streamrec.shards.manifest import ShardInfo
 from streamrec.shards.patterns import Filenames, listed
 from streamrec.shards.places import portable
 from streamrec.shards.scan import scan_file, scan_idx, scan_stream
-from streamrec.storage import RetryPolicy, Storage, Storages, local_path, located, protocol_of
+from streamrec.storage import Storage, Storages, StoreOptions, local_path, located, protocol_of
 from streamrec.storage.tasks import side_by_side
 from streamrec.tfrecord import PackedLengths
 
@@ -166,10 +166,8 @@ async def write_index(
     update: bool = False,
     overwrite: bool = True,
     on_shard: Callable[[ShardInfo], None] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    filesystem: AbstractFileSystem | None = None,
-    retry: RetryPolicy | None = None,
     parallel: int = PARALLEL,
+    **store: Unpack[StoreOptions],
 ) -> Index:
     """Writes the index of a data set: the length of each record, so that any of them can be read by itself.
 
@@ -192,10 +190,8 @@ async def write_index(
         update: Whether what an index that is there says of shards that have not changed since is taken from it.
         overwrite: Whether what is there is replaced; see `ShardWriter`.
         on_shard: Called with each shard that is done, on the event loop's thread: it must not block.
-        storage_options: Passed to the fsspec filesystem (credentials, endpoint).
-        filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
-        retry: What happens when the network fails; see RetryPolicy.
         parallel: Shards that are read at the same time.
+        store: `storage_options`, `filesystem` and `retry`; see `streamrec.storage.StoreOptions`.
 
     Returns:
         The index: its shards, and how many records there are.
@@ -206,12 +202,13 @@ async def write_index(
         ManifestError: A shard is compressed, or an `.idx` file is not that of its shard.
         StorageError: The store failed, and retrying did not help.
     """
+    filesystem = store.get("filesystem")
     url = located(index, filesystem)
     names = [located(name, filesystem) for name in listed(filenames)]
     target = url if part is None else part_of(url, *part)
     flag("update", update)
     integer("parallel", parallel, 1)
-    async with Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy()) as storages:
+    async with Storages(**store) as storages:
         paths = await find_shards(storages, names)
         await storages.check_spared(target, paths)
         idx = [None] * len(paths) if idx_files is None else await idx_of(storages, paths, idx_files, filesystem)
@@ -237,9 +234,7 @@ async def join_index(
     index: str,
     *,
     overwrite: bool = True,
-    storage_options: Mapping[str, Any] | None = None,
-    filesystem: AbstractFileSystem | None = None,
-    retry: RetryPolicy | None = None,
+    **store: Unpack[StoreOptions],
 ) -> Index:
     """Makes one index of several: of the parts that many processes wrote, or of data sets that are to be one.
 
@@ -248,9 +243,7 @@ async def join_index(
             `write_index(part=(i, n))`.
         index: The URL to write to.
         overwrite: Whether what is there is replaced; see `ShardWriter`.
-        storage_options: Passed to the fsspec filesystem (credentials, endpoint).
-        filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
-        retry: What happens when the network fails; see RetryPolicy.
+        store: `storage_options`, `filesystem` and `retry`; see `streamrec.storage.StoreOptions`.
 
     Returns:
         The index. The parts stay where they are.
@@ -260,9 +253,10 @@ async def join_index(
         ManifestError: One is no index or damaged, or of n parts one is missing.
         StorageError: The store failed, and retrying did not help.
     """
+    filesystem = store.get("filesystem")
     url = located(index, filesystem)
     names = [located(name, filesystem) for name in listed(parts)]
-    async with Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy()) as storages:
+    async with Storages(**store) as storages:
         paths = await find_shards(storages, names)
         check_parts(paths)
         return await join_parts(storages, url, paths, overwrite)

@@ -19,11 +19,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple, Unpack
 
 import anyio
 from anyio.abc import TaskGroup
-from fsspec import AbstractFileSystem
 
 from streamrec import bridge
 from streamrec.display import logger
@@ -39,7 +38,7 @@ from streamrec.shards.patterns import (
     is_web_glob,
     listed,
 )
-from streamrec.storage import Glob, ObjectInfo, RetryPolicy, Storages, located, split_chain
+from streamrec.storage import Glob, ObjectInfo, Storages, StoreOptions, located, split_chain
 
 __all__ = ["Listing", "expand_name", "find_shards", "list_shards", "matching_files"]
 
@@ -265,10 +264,7 @@ async def matches(storages: Storages, name: str, patterns: bool, alone: bool) ->
 
 def matching_files(
     pattern: Filenames,
-    *,
-    storage_options: Mapping[str, Any] | None = None,
-    filesystem: AbstractFileSystem | None = None,
-    retry: RetryPolicy | None = None,
+    **store: Unpack[StoreOptions],
 ) -> list[str]:
     """The names that patterns match, in their order, each one's sorted; none where nothing matches.
 
@@ -277,7 +273,7 @@ def matching_files(
 
     Args:
         pattern: A URL or path with a glob or braces, or a list of them. A name that is no glob is not looked up.
-        storage_options, filesystem, retry: As for `TFRecordDataset`.
+        store: `storage_options`, `filesystem` and `retry`; see `streamrec.storage.StoreOptions`.
 
     Raises:
         PermissionDeniedError: A directory that the pattern can match, or the bucket, must not be listed.
@@ -290,14 +286,12 @@ def matching_files(
         >>> matching_files("memory://names/*"), matching_files("memory://names/c*")
         (['memory://names/a', 'memory://names/b'], [])
     """
-    find = partial(_found, storage_options=storage_options, filesystem=filesystem, retry=retry or RetryPolicy())
+    find, filesystem = partial(_found, **store), store.get("filesystem")
     return [path for name in listed(pattern) for path in bridge.run(find, located(name, filesystem))]
 
 
-async def _found(
-    name: str, storage_options: Mapping[str, Any] | None, filesystem: AbstractFileSystem | None, retry: RetryPolicy
-) -> list[str]:
-    async with Storages(storage_options, filesystem=filesystem, retry=retry) as storages:
+async def _found(name: str, **store: Unpack[StoreOptions]) -> list[str]:
+    async with Storages(**store) as storages:
         try:
             return await find_shards(storages, name, patterns=True)
         except NotFoundError:

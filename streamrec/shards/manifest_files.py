@@ -14,10 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Literal, Unpack
 
 import anyio
-from fsspec import AbstractFileSystem
 
 from streamrec import bridge
 from streamrec.display import display_name, display_repr, display_text
@@ -29,7 +28,7 @@ from streamrec.shards.manifest import Manifest, ShardInfo
 from streamrec.shards.patterns import Filenames, listed
 from streamrec.shards.places import location_of
 from streamrec.shards.scan import ShardScan
-from streamrec.storage import RetryPolicy, Storage, Storages, located
+from streamrec.storage import Storage, Storages, StoreOptions, located
 from streamrec.storage.tasks import side_by_side
 from streamrec.tfrecord import (
     CompressionType,
@@ -130,10 +129,8 @@ async def verify(
     manifest: str,
     *,
     shard_root: str | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    filesystem: AbstractFileSystem | None = None,
-    retry: RetryPolicy | None = None,
     parallel: int = 8,
+    **store: Unpack[StoreOptions],
 ) -> VerifyReport:
     """Reads a whole data set and compares it with the manifest or the index that `ShardWriter` or another one wrote.
 
@@ -149,10 +146,8 @@ async def verify(
         manifest: Its URL, or that of an index. An index of which nobody has read the shards has no CRC32C of theirs.
         shard_root: The URL of the directory that the shards are in, where that is not the manifest's own. A manifest
             that names objects outside both is refused.
-        storage_options: Passed to the fsspec filesystem (credentials, endpoint).
-        filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
-        retry: What happens when the network fails; see RetryPolicy.
         parallel: Shards that are read at the same time.
+        store: `storage_options`, `filesystem` and `retry`; see `streamrec.storage.StoreOptions`.
 
     Returns:
         The report; it has no problems where all is well.
@@ -163,8 +158,9 @@ async def verify(
         UnsupportedOperationError: The store cannot be listed (plain HTTP), and there may be more than one shard.
         StorageError: The store failed, and retrying did not help.
     """
+    filesystem = store.get("filesystem")
     manifest = located(manifest, filesystem)
-    async with Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy()) as storages:
+    async with Storages(**store) as storages:
         found = (await read_manifest(await storages.at(manifest), manifest)).follow(
             None if shard_root is None else located(shard_root, filesystem)
         )
@@ -243,10 +239,8 @@ async def write_manifest(
     manifest: str,
     *,
     overwrite: bool = True,
-    storage_options: Mapping[str, Any] | None = None,
-    filesystem: AbstractFileSystem | None = None,
-    retry: RetryPolicy | None = None,
     parallel: int = 8,
+    **store: Unpack[StoreOptions],
 ) -> tuple[ShardInfo, ...]:
     """Writes the manifest of a data set that has none: what `distribute(even=)` and `verify` ask for.
 
@@ -256,10 +250,8 @@ async def write_manifest(
         filenames: The shards: names, braces and globs, as for `TFRecordDataset`.
         manifest: The URL to write to.
         overwrite: Whether what is there is replaced; see `ShardWriter`.
-        storage_options: Passed to the fsspec filesystem (credentials, endpoint).
-        filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
-        retry: What happens when the network fails; see RetryPolicy.
         parallel: Shards that are read at the same time.
+        store: `storage_options`, `filesystem` and `retry`; see `streamrec.storage.StoreOptions`.
 
     Returns:
         What the manifest says: path, records, bytes and CRC32C of each shard, in order.
@@ -271,8 +263,9 @@ async def write_manifest(
             all.
         StorageError: The store failed, and retrying did not help.
     """
+    filesystem = store.get("filesystem")
     manifest, filenames = located(manifest, filesystem), [located(name, filesystem) for name in listed(filenames)]
-    async with Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy()) as storages:
+    async with Storages(**store) as storages:
         paths = await find_shards(storages, filenames)
         await storages.check_spared(manifest, paths)
         check_named_once(paths)

@@ -16,14 +16,13 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from operator import length_hint
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
 import anyio
-from fsspec import AbstractFileSystem
 
 from streamrec import kernels
 from streamrec.arguments import integer
@@ -38,9 +37,9 @@ from streamrec.storage import (
     ByteStream,
     Counts,
     ObjectInfo,
-    RetryPolicy,
     Storage,
     Storages,
+    StoreOptions,
     Tally,
     located,
 )
@@ -433,12 +432,10 @@ async def open_shard(
     on_error: str = "raise",
     max_skipped: int | None = None,
     on_loss: Callable[[Loss], None] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    filesystem: AbstractFileSystem | None = None,
-    retry: RetryPolicy | None = None,
     max_record_bytes: int = MAX_RECORD_BYTES,
     block_bytes: int | None = None,
     buffer_bytes: int = BUFFER_BYTES,
+    **store: Unpack[StoreOptions],
 ) -> AsyncIterator[ShardReader]:
     """Opens one shard: `async with streamrec.open_shard(url) as shard: async for record in shard: ...`.
 
@@ -458,14 +455,12 @@ async def open_shard(
         max_skipped: How many losses are borne before the next one is an error after all; None for any number.
         on_loss: Called with each Loss, on the event loop's thread: it must not block. Losses are also logged (logger
             "streamrec", as warnings) and kept in `shard.losses`.
-        storage_options: Passed to the fsspec filesystem (credentials, endpoint).
-        filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
-        retry: What happens when the network fails; see RetryPolicy.
         max_record_bytes: A longer record is taken for corruption. By default none is that the shard can hold: a record
             takes as much memory as it has bytes.
         block_bytes: How much is framed at a time; None for what the storage does best.
         buffer_bytes: How much is held ahead of what was read, where a large shard is fetched by several requests; by
             default 96 MiB. 0: one request, and nothing ahead, for a service that has many shards open.
+        store: `storage_options`, `filesystem` and `retry`; see `streamrec.storage.StoreOptions`.
 
     Raises:
         NotFoundError, PermissionDeniedError, StorageError: It cannot be opened.
@@ -474,10 +469,9 @@ async def open_shard(
     """
     options = ReadOptions(compression_type, verify, max_record_bytes, block_bytes, on_error, max_skipped, on_loss)
     piece = Piece(start or 0, end) if start or end is not None else None
-    url = located(os.fspath(url), filesystem)
+    url = located(os.fspath(url), store.get("filesystem"))
     buffer_bytes = integer("buffer_bytes", buffer_bytes, 0)
-    retry = retry or RetryPolicy()
-    async with Storages(storage_options, filesystem=filesystem, retry=retry, buffer_bytes=buffer_bytes) as storages:
+    async with Storages(**store, buffer_bytes=buffer_bytes) as storages:
         reader = await ShardReader.open(await storages.at(url), url, options, piece=piece)
         try:
             yield reader

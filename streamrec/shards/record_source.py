@@ -15,12 +15,11 @@ import operator
 import os
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Self, SupportsIndex, overload
+from typing import Any, Final, Self, SupportsIndex, Unpack, overload
 from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
-from fsspec import AbstractFileSystem
 
 from streamrec import bridge
 from streamrec.arguments import described, flag, integer
@@ -28,7 +27,7 @@ from streamrec.display import display_name
 from streamrec.shards.index import Index, Numbers
 from streamrec.shards.index_reader import CACHE_BYTES, IndexReader, Places, open_index
 from streamrec.shards.record_fetcher import PARALLEL, RecordFetcher
-from streamrec.storage import RetryPolicy, Storages, check_source, located
+from streamrec.storage import Storages, StoreOptions, check_source, located
 from streamrec.tfrecord import Frames
 
 __all__ = ["RecordSource", "Sessions"]
@@ -131,9 +130,7 @@ class RecordSource:
         verify: Check each record's length and CRC32C.
         parallel: Requests under way for one call, at the most.
         cache_bytes: How much of the index is kept in memory, in bytes; a record takes about 2.
-        storage_options: Passed to the fsspec filesystem (credentials, endpoint).
-        filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
-        retry: What happens when the network fails; see RetryPolicy.
+        store: `storage_options`, `filesystem` and `retry`; see `streamrec.storage.StoreOptions`.
 
     Attributes:
         index: What the index says of the data set: its shards, their sizes and versions.
@@ -153,14 +150,13 @@ class RecordSource:
         verify: bool = True,
         parallel: int = PARALLEL,
         cache_bytes: int = CACHE_BYTES,
-        storage_options: Mapping[str, Any] | None = None,
-        filesystem: AbstractFileSystem | None = None,
-        retry: RetryPolicy | None = None,
+        **store: Unpack[StoreOptions],
     ) -> None:
-        check_source(storage_options, filesystem)
+        filesystem = store.get("filesystem")
+        check_source(store.get("storage_options"), filesystem)
         verify = flag("verify", verify)
         parallel, cache = integer("parallel", parallel, 1), integer("cache_bytes", cache_bytes, 0)
-        storages = partial(Storages, storage_options, filesystem=filesystem, retry=retry or RetryPolicy())
+        storages = partial(Storages, **store)
         opened: Index = bridge.run(index_at, storages, located(os.fspath(index), filesystem))
         self.index = opened.follow(None if shard_root is None else located(shard_root, filesystem))
         self._open = partial(fetcher_over, storages, self.index, verify=verify, parallel=parallel, cache_bytes=cache)

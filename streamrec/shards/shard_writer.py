@@ -18,15 +18,14 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import anyio
 import numpy as np
-from fsspec import AbstractFileSystem
 
 from streamrec.arguments import flag, integer
 from streamrec.display import display_name
@@ -37,7 +36,7 @@ from streamrec.shards.patterns import is_numbered, shard_path
 from streamrec.shards.places import portable
 from streamrec.shards.serial_calls import Serial
 from streamrec.shards.shard_upload import BLOCK_BYTES, FRAME_BYTES, ShardUpload
-from streamrec.storage import Replacement, RetryPolicy, Storages, Upload, located
+from streamrec.storage import Replacement, Storages, StoreOptions, Upload, located
 from streamrec.tfrecord import (
     Deflater,
     Frames,
@@ -91,9 +90,7 @@ class ShardWriter:
         index: The URL to write an index to, on a clean close: what a manifest says, and the length of each record, so
             that `RecordSource` finds any of them. Shards must not be compressed. About 2 bytes a record are held until
             then. None for none.
-        storage_options: Passed to the fsspec filesystem (credentials, endpoint).
-        filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
-        retry: What happens when the network fails; see RetryPolicy.
+        store: `storage_options`, `filesystem` and `retry`; see `streamrec.storage.StoreOptions`.
 
     Attributes:
         shards: The finished shards, a ShardInfo each, in order.
@@ -117,10 +114,9 @@ class ShardWriter:
         overwrite: bool = True,
         manifest: str | os.PathLike[str] | None = None,
         index: str | os.PathLike[str] | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        filesystem: AbstractFileSystem | None = None,
-        retry: RetryPolicy | None = None,
+        **store: Unpack[StoreOptions],
     ) -> None:
+        filesystem = store.get("filesystem")
         pattern = located(os.fspath(pattern), filesystem)
         self._limit_bytes = integer("max_shard_bytes", max_shard_bytes, 1, none=True)
         self._limit_records = integer("max_shard_records", max_shard_records, 1, none=True)
@@ -138,7 +134,7 @@ class ShardWriter:
             shown = display_name(self._index)
             raise ValueError(f"{shown}: compressed shards have no index: leave out the compression, or index=")
         self._indexed: list[IndexedShard] = []
-        self._storages = Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy())
+        self._storages = Storages(**store)
         self._stack = AsyncExitStack()
         self._several = self._numbered or manifest is not None or index is not None
         self._own = Replacement(self._storages, stages=self._overwrite and self._several)

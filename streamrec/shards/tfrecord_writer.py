@@ -6,18 +6,16 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
-
-from fsspec import AbstractFileSystem
+from typing import TYPE_CHECKING, Self, Unpack
 
 from streamrec import bridge
 from streamrec.display import display_name
 from streamrec.errors import ClosedError
 from streamrec.shards.shard_upload import FRAME_BYTES
 from streamrec.shards.shard_writer import ShardWriter
-from streamrec.storage import RetryPolicy
+from streamrec.storage import StoreOptions
 from streamrec.tfrecord import TFRecordOptions, as_record
 
 if TYPE_CHECKING:
@@ -49,9 +47,7 @@ class TFRecordWriter:
         options: `TFRecordOptions`, or a compression type: "", "GZIP", "ZLIB", "ZSTD".
         overwrite: Whether an object of this name is replaced; if not, and there is one, writing is an
             AlreadyExistsError (see ShardWriter).
-        storage_options: Passed to the fsspec filesystem (credentials, endpoint).
-        filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
-        retry: What happens when the network fails; see RetryPolicy.
+        store: `storage_options`, `filesystem` and `retry`; see `streamrec.storage.StoreOptions`.
 
     Examples:
         >>> with TFRecordWriter("memory://doc/one.tfrecord") as writer:
@@ -64,9 +60,7 @@ class TFRecordWriter:
         options: TFRecordOptions | str | None = None,
         *,
         overwrite: bool = True,
-        storage_options: Mapping[str, Any] | None = None,
-        filesystem: AbstractFileSystem | None = None,
-        retry: RetryPolicy | None = None,
+        **store: Unpack[StoreOptions],
     ) -> None:
         self._path = os.fspath(path)
         self._block: list[bytes] = []
@@ -74,14 +68,7 @@ class TFRecordWriter:
         self._closed = self._failed = False
         self._process = os.getpid()
         self._lock = threading.RLock()  # re-entrant: a signal handler may close the writer
-        self._writer = ShardWriter(
-            self._path,
-            options,
-            overwrite=overwrite,
-            storage_options=storage_options,
-            filesystem=filesystem,
-            retry=retry,
-        )
+        self._writer = ShardWriter(self._path, options, overwrite=overwrite, **store)
         self._writer.tells = False  # this writer does
         self._dropped = weakref.finalize(self, dropped, self._path, bridge.detached(self._writer.abort))
         bridge.run(self._writer.__aenter__)

@@ -14,7 +14,7 @@ from streamrec.storage.base import ByteStream, Storage
 from streamrec.storage.connections import BUFFER_BYTES, MAX_CONNECTIONS
 from streamrec.storage.identity import Identity
 from streamrec.storage.protocols import located
-from streamrec.storage.registry import Storages, check_source
+from streamrec.storage.registry import Storages, StoreOptions, check_source
 from streamrec.storage.replacement import Replacement
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.statistics import Counts, Distribution, Snapshot, Statistics, Tally, collecting
@@ -52,6 +52,7 @@ __all__ = [
     "Statistics",
     "Storage",
     "Storages",
+    "StoreOptions",
     "Tally",
     "Upload",
     "check_source",

@@ -13,7 +13,7 @@ from dataclasses import astuple
 from functools import partial
 from itertools import starmap
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 
 import fsspec
 
@@ -34,7 +34,24 @@ from streamrec.storage.tasks import finish
 from streamrec.storage.traffic import Traffic
 from streamrec.storage.urls import protocol_of
 
-__all__ = ["Storages", "check_source"]
+__all__ = ["Storages", "StoreOptions", "check_source"]
+
+
+class StoreOptions(TypedDict, total=False):
+    """How stores are reached: keyword arguments of all that reads or writes URLs.
+
+    Attributes:
+        storage_options: Keyword arguments of the fsspec filesystem's class, as in pandas: `key`, `secret`,
+            `endpoint_url`, `token`, ... None: none.
+        filesystem: Your own fsspec filesystem, for all URLs, instead of one made from `storage_options`. An async one
+            is made again from its arguments, in the running loop; any other is used as it is. A path without a scheme
+            is a path in it.
+        retry: When a request is tried again and when to give up; see RetryPolicy. None: its defaults.
+    """
+
+    storage_options: Mapping[str, Any] | None
+    filesystem: fsspec.AbstractFileSystem | None
+    retry: RetryPolicy | None
 
 
 class Storages:
@@ -43,11 +60,7 @@ class Storages:
     Made inside the running loop, closed in it on exit. Not shared between loops, threads or processes.
 
     Args:
-        storage_options: Keyword arguments of the fsspec filesystem's class, as in pandas: `key`, `secret`,
-            `endpoint_url`, `token`, ... None: none.
-        filesystem: Your own fsspec filesystem, for all URLs, instead of options. An async one is made again from its
-            arguments, in the running loop; any other is used as it is. A path without a scheme is a path in it.
-        retry: When to try again and when to give up.
+        storage_options, filesystem, retry: See StoreOptions.
         buffer_bytes: How much all streams together may hold of large objects ahead of what was read.
         max_connections: How many requests for ranges of large objects may be under way; beside these, each
             stream has one.
