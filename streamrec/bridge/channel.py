@@ -163,7 +163,7 @@ class Channel(Generic[T]):
             self._vacancy = asyncio.get_running_loop().create_future()
             self._resume_below = max(0, min(self._limit // 2, self._limit - weight))
             try:
-                if not self._fits(weight):  # again, now that the consumer can see who waits
+                if not self._fits(weight):  # again, now that the consumer can see what waits
                     await self._vacancy
             finally:
                 self._resume_below = None

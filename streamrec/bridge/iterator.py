@@ -80,7 +80,7 @@ def iterate(
 
 
 class SyncIterator(Generic[T]):
-    """Made by `iterate`; the contract stands at the top of this file."""
+    """Made by `iterate`; the contract is at the top of this file."""
 
     def __init__(self, job: Job[None], channel: Channel[T]) -> None:
         self._job = job

@@ -242,7 +242,7 @@ def synchronous(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]
     """An async function for code that is not async: runs it on the background thread and waits; see `run`.
 
     Args:
-        function: The function. The one made of it has its name with `_sync` behind it, and takes its arguments.
+        function: The function. The one made of it has its name with `_sync` after it, and takes its arguments.
     """
 
     @wraps(function)

@@ -6,7 +6,7 @@ What holds:
   caller's thread may have a running loop of its own (a notebook): it is not touched.
 - A call that would block the loop thread itself is refused with LoopThreadError.
 - Fork: the child forgets the parent's thread and makes a fresh one on first use. All locks of this module
-  are new in the child, so one that was held at the fork stops nobody. The inherited loop is never closed
+  are new in the child, so one that was held at the fork blocks no thread. The inherited loop is never closed
   nor freed there: its epoll descriptor is shared with the parent, and closing the loop would take the
   parent's registrations away. Its tasks are never freed either: their cleanup belongs to the parent.
 - Exit: at interpreter exit (`atexit`, after the interpreter has joined all threads that are not daemons; in

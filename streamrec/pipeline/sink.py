@@ -108,7 +108,7 @@ async def write_chunk(chunk: Chunk, run: Run, shards: ShardSet, encoder: Encoder
 
 
 def notify(callback: Callable[[WriteProgress], object] | None, shards: ShardSet) -> None:
-    """Tells how far it is."""
+    """Reports how far it is."""
     if callback is not None:
         callback(WriteProgress(shards.records, shards.bytes, len(shards.finished)))
 
@@ -170,7 +170,7 @@ class Encoder:
         """The records of a chunk's elements, in order.
 
         Raises:
-            TypeError: An element is no record and no dict of features, or a dict of which nobody said what it is.
+            TypeError: An element is neither a record nor a dict of features, or a dict that may be one or many.
             FeatureError: A value cannot be written as a feature.
         """
         if isinstance(elements, Frames):

@@ -14,7 +14,16 @@ from streamrec.example import FeatureSummary, infer_features
 from streamrec.interchange import combined
 from streamrec.interchange.features import kind_of
 from streamrec.pipeline.sources.shards.source import Shards
-from streamrec.shards import Portion, ShardInfo, ShardReader, assign_records, deal, list_shards, sizes_of, told_by
+from streamrec.shards import (
+    Portion,
+    ShardInfo,
+    ShardReader,
+    assign_records,
+    assign_shards,
+    find_in_manifest,
+    list_shards,
+    sizes_of,
+)
 from streamrec.shards.assignment import ShardSize
 from streamrec.storage import ObjectInfo, Storages, is_url
 
@@ -94,7 +103,7 @@ async def look(shards: Shards, manifest: str | None, features: Mapping[str, Any]
         listing = await list_shards(storages, shards.filenames)
         paths = list(map(understood, listing.paths))
         known = {understood(path): info for path, info in listing.known.items()}
-        told = None if manifest is None else tuple(await told_by(storages, manifest, paths, known))
+        told = None if manifest is None else tuple(await find_in_manifest(storages, manifest, paths, known))
         if told is not None:
             known = {shard.path: ObjectInfo(shard.path, shard.bytes, shard.version) for shard in told}
         sizes = await sizes_of(storages, paths, known)
@@ -157,7 +166,7 @@ async def parts_of(shards: Shards, survey: Survey, count: int) -> list[Part]:
             for reader, own in enumerate(dealt)
         ]
     async with Storages(shards.storage_options, filesystem=shards.filesystem, retry=shards.retry) as storages:
-        plan = await deal(storages, survey.sizes, count, shards.options.compression_type)
+        plan = await assign_shards(storages, survey.sizes, count, shards.options.compression_type)
     size = {shard.path: shard.size for shard in survey.sizes}
     return [
         Part(tuple(own), None, sum(portion_bytes(portion, size[portion.path]) for portion in own))

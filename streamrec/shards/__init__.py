@@ -85,9 +85,9 @@ __getattr__, __dir__, __all__ = lazy_names(
             "read_short_shards",
         ),
         "sizes": (
-            "deal",
+            "assign_shards",
             "sizes_of",
-            "told_by",
+            "find_in_manifest",
         ),
         "tfrecord_writer": ("TFRecordWriter",),
     },

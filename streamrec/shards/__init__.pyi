@@ -23,7 +23,7 @@ from streamrec.shards.record_source import RecordSource
 from streamrec.shards.shard_set import ShardSet, ShardTarget
 from streamrec.shards.shard_writer import ShardWriter
 from streamrec.shards.short_shards import ShortShard, may_be_short, open_short_shard, read_short_shards
-from streamrec.shards.sizes import deal, sizes_of, told_by
+from streamrec.shards.sizes import assign_shards, find_in_manifest, sizes_of
 from streamrec.shards.tfrecord_writer import TFRecordWriter
 
 __all__ = [
@@ -54,11 +54,12 @@ __all__ = [
     "VerifyProblem",
     "VerifyReport",
     "assign_records",
+    "assign_shards",
     "byte_runs",
     "check_even",
-    "deal",
     "even_count",
     "expand_name",
+    "find_in_manifest",
     "find_shards",
     "first_difference",
     "is_below",
@@ -77,7 +78,6 @@ __all__ = [
     "read_short_shards",
     "shard_path",
     "sizes_of",
-    "told_by",
     "verify",
     "verify_sync",
     "write_index",

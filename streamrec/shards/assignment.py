@@ -4,17 +4,18 @@ Readers are numbered, and each works the whole plan out for itself from what all
 talk to one another. Two plans:
 
 `assign_bytes` needs the shards' sizes only.
-- Whole shards are dealt out where that is fair: the largest and the smallest load differ by FAIR of the mean at the
-  most. First in turn, as `shards[reader::readers]`; else the largest to whoever has the least so far.
+- Whole shards are dealt out where that is fair: the largest and the smallest load differ by at most
+  FAIR of the mean. First in turn, as `shards[reader::readers]`; else the largest to the reader with the
+  least so far.
 - Where it is not, uncompressed shards are laid end to end and cut where each reader's share ends. Compressed
   ones cannot be cut: they are dealt first, and the cuts even out what they leave uneven. A cut moves to the end of a
   shard that is near (SNAP of the mean), so loads are within 2 * SNAP of the mean, as long as no compressed shard is
   larger than the mean. (Records begin on one side of a cut: a load may differ by a record besides.)
 
 `assign_records` needs to know how many records each shard holds, and deals them exactly: the readers' numbers of
-records are equal (`even`), or differ by one. Who begins in the middle of a shard reads from the last mark before his
-first record, or from the start of the shard where there are none, and drops the records before: so this works for
-compressed shards as well, and costs each reader half a shard more on average there.
+records are equal (`even`), or differ by one. A reader that begins in the middle of a shard reads from the last
+mark before its first record, or from the start of the shard where there are none, and drops the records before: so
+this works for compressed shards as well, and costs each reader half a shard more on average there.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class ShardSize:
 
     Args:
         path: Its URL.
-        size: Bytes, as it lies in the store.
+        size: Bytes, as stored.
         splittable: Whether it is uncompressed, so that it can be cut.
         expected: What it is compared with when it is opened.
     """
@@ -91,7 +92,7 @@ class Portion:
         return min(max(self.first - number, 0), last), last
 
     def ends(self, number: int) -> bool:
-        """Whether the record of this number, and all behind it, are none of the portion's."""
+        """Whether the record of this number, and all after it, are outside the portion."""
         return self.last is not None and number >= self.last
 
 
@@ -220,7 +221,7 @@ def _snapped(cut: int, ends: Sequence[int], near: float) -> int:
 def _pieces(
     shards: Sequence[ShardSize], line: Sequence[int], ends: Sequence[int], begin: int, end: int
 ) -> Iterator[tuple[int, Portion]]:
-    """The shards, or pieces of them, that lie between two places on the line."""
+    """The shards, or pieces of them, between two places on the line."""
     for place in range(bisect_right(ends, begin) - 1, bisect_left(ends, end)):
         number, start, stop = line[place], ends[place], ends[place + 1]
         first, last = max(begin, start) - start, min(end, stop) - start

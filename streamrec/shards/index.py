@@ -12,7 +12,7 @@ One object, all numbers little-endian:
 - Opening an index takes its end: the foot, the manifest and the table of blocks: about 110 bytes a shard and 0.02 bytes
   a record. 10^9 records are 21 MB. The lengths are read by ranges, block by block; each block has its CRC32C.
 - `digest` is that of names, numbers of records, sizes and the table of blocks (which holds a CRC32C of each block of
-  lengths). Copies of a data set have the same digest, wherever they lie.
+  lengths). Copies of a data set have the same digest, wherever they are.
 - A `version` that a reader does not know is refused.
 - It is written shard after shard, so that no more is held than the tables and what is on its way.
 """
@@ -166,7 +166,7 @@ class Index:
         return state.hexdigest()[:32]
 
     def is_sound(self, lengths: int) -> bool:
-        """Whether the table of blocks is that of these shards, and of so many bytes of packed lengths."""
+        """Whether the table of blocks is that of these shards, and of that many bytes of packed lengths."""
         if self.first_blocks[-1] != len(self.blocks):
             return False
         if (self.blocks["width"] > MOST_BITS).any() or (self.blocks["end"] < 0).any():
@@ -201,7 +201,7 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class Foot:
-    """Where the parts of an index lie.
+    """The sizes of the parts of an index.
 
     Attributes:
         lengths: Bytes of the packed lengths.
@@ -227,7 +227,7 @@ class Foot:
 
 
 def encode_end(index: Index) -> bytes:
-    """What stands behind the packed lengths.
+    """What follows the packed lengths.
 
     Examples:
         >>> shard = ShardInfo("s3://b/x/train-0", records=0, bytes=0, crc32c=0)
@@ -252,7 +252,7 @@ def read_foot(path: str, data: bytes, size: int) -> Foot:
         size: Its size in bytes.
 
     Raises:
-        ManifestError: It is no index, it is cut off or damaged, or it is of a newer version.
+        ManifestError: It is not an index, it is cut off or damaged, or it is of a newer version.
     """
     foot = data[-FOOT_BYTES:]
     if len(foot) < FOOT_BYTES or not foot.endswith(MAGIC):

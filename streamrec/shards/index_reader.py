@@ -37,12 +37,12 @@ async def open_index(storage: Storage, path: str) -> Index:
     """Reads the tables of an index.
 
     Args:
-        storage: Where it lies.
+        storage: Where it is stored.
         path: Its URL.
 
     Raises:
         NotFoundError: There is none.
-        ManifestError: What is there is no index, it is cut off or damaged, or of a newer version.
+        ManifestError: What is there is not an index, it is cut off or damaged, or of another version.
         StorageError: The store failed, and retrying did not help.
     """
     info = await storage.stat(path)
@@ -56,7 +56,7 @@ async def open_index(storage: Storage, path: str) -> Index:
 
 
 class Places(NamedTuple):
-    """Where records lie, an int64 array [n] each.
+    """Where records are, an int64 array [n] each.
 
     Attributes:
         shards: The number of the shard.
@@ -75,7 +75,7 @@ class IndexReader:
     Any number of tasks of one event loop may share it.
 
     Args:
-        storage: Where the index lies.
+        storage: Where the index is.
         index: Its tables.
         cache_bytes: How many bytes of packed lengths are kept; a record takes about 2.
     """
@@ -103,7 +103,7 @@ class IndexReader:
         return lengths[within[0] : within[0] + last - first]
 
     async def places(self, records: Numbers) -> Places:
-        """Where records lie.
+        """Where records are.
 
         Args:
             records: Their numbers, int64 [n], in any order.
@@ -170,7 +170,7 @@ class IndexReader:
         return found
 
     async def _read(self, first: int, last: int) -> dict[int, bytes]:
-        """Reads blocks that lie one after the other, checks and keeps them."""
+        """Reads blocks that follow each other, checks and keeps them."""
         index = self.index
         places = index.block_places[first : last + 1].tolist()
         data = await self._storage.read_range(index.path, places[0], places[-1], index.version)

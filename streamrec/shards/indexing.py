@@ -150,7 +150,7 @@ class Survey:
 
 
 def is_same(shard: ShardInfo, size: int | None, version: str | None) -> bool:
-    """Whether a shard is what it was; without a version nobody can say."""
+    """Whether a shard is what it was; without a version that is unknown, so False."""
     return version is not None and (shard.bytes, shard.version) == (size, version)
 
 
@@ -186,7 +186,7 @@ async def write_index(
         idx_files: The files of `tfrecord2idx` (DALI's or vahidk's) of these shards, in the same order; None for none.
             Then of each shard only its last record's header is read.
         part: `(i, n)`: this process takes the i-th of n parts of the shards, 0 to n - 1, and writes the index of them
-            beside `index`, under the name that `part_of` gives; `join_index` makes one of all n.
+            next to `index`, under the name that `part_of` gives; `join_index` makes one of all n.
         update: Whether what an index that is there says of shards that have not changed since is taken from it.
         overwrite: Whether what is there is replaced; see `ShardWriter`.
         on_shard: Called with each shard that is done, on the event loop's thread: it must not block.
@@ -250,7 +250,7 @@ async def join_index(
 
     Raises:
         NotFoundError: There is no such part.
-        ManifestError: One is no index or damaged, or of n parts one is missing.
+        ManifestError: One is not an index or is damaged, or of n parts one is missing.
         StorageError: The store failed, and retrying did not help.
     """
     filesystem = store.get("filesystem")

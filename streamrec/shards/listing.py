@@ -3,11 +3,11 @@
 Rules:
 - Names come in the order in which they were given; a glob's matches in its place, sorted. Which listing answers
   first changes nothing.
-- What stands before a glob that is not answered yet is known already: reading may begin with it.
+- What precedes a glob that is not answered yet is known already: reading may begin with it.
 - An object that has the very name wins over the names that its braces and wildcards stand for: every name that a
   listing gives can be read. Where names are patterns (`list_files`), the objects that a pattern matches win, as in
   TensorFlow.
-- A glob that fails, or matches nothing, is an error in its place: what stands before it is read first.
+- A glob that fails, or matches nothing, is an error in its place: what precedes it is read first.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Listing:
     Attributes:
         paths: The shards' URLs so far; they only grow.
         complete: Whether there will be no more of them.
-        error: What ended them, or None. It belongs behind them.
+        error: What ended them, or None. It comes after them.
         known: What the store's listing says of those that a glob found.
     """
 
@@ -138,7 +138,7 @@ class Listing:
             self._ask(self._parts, tasks, limiter)
 
     async def until(self, count: int) -> None:
-        """Waits until so many shards are known, or all of them are."""
+        """Waits until that many shards are known, or all of them."""
         while len(self.paths) < count and not self.complete:
             if self._joined < len(self._parts):
                 await self._join(self._joined)
@@ -202,7 +202,7 @@ class Part:
 
 
 def parts_of(names: Iterable[str], patterns: bool) -> Iterator[Part]:
-    """The parts of a list of names: each pattern by itself, what lies between two patterns together."""
+    """The parts of a list of names: each pattern by itself, the names between two patterns together."""
 
     def is_pattern(name: str) -> bool:
         return has_braces(name) or is_glob(name) or (patterns and is_web_glob(name))
@@ -227,7 +227,7 @@ async def expand_name(storages: Storages, name: str) -> list[str]:
     scheme, colon, rest = split_chain(name).url.partition("://")
     bucket = scheme + rest.partition("/")[0] if colon and "/" not in scheme else ""
     if has_braces(name) and not is_web(name) and "{" not in bucket:
-        with suppress(NotFoundError, PermissionDeniedError):  # refused: who may not list is not told
+        with suppress(NotFoundError, PermissionDeniedError):  # a store that refuses listing does not say what exists
             await (await storages.at(name)).stat(name)
             return [name]
     return list(expand_braces(name))
@@ -240,7 +240,7 @@ async def matches(storages: Storages, name: str, patterns: bool, alone: bool) ->
         storages: Where it is answered.
         name: The glob.
         patterns: See `Listing`.
-        alone: Whether it is the only name that was given, so that somebody may have meant it as a pattern.
+        alone: Whether it is the only name that was given, so that it may have been meant as a pattern.
     """
     if is_web_glob(name):
         raise UnsupportedOperationError(
@@ -272,7 +272,7 @@ def matching_files(
     as a Dataset, and each of them is read as it is, whatever characters it has.
 
     Args:
-        pattern: A URL or path with a glob or braces, or a list of them. A name that is no glob is not looked up.
+        pattern: A URL or path with a glob or braces, or a list of them. A name that is not a glob is not looked up.
         store: `storage_options`, `filesystem` and `retry`; see `streamrec.storage.StoreOptions`.
 
     Raises:

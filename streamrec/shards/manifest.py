@@ -12,10 +12,10 @@ A manifest is a JSON object:
   lead.
 - Each shard has one entry. Numbers are whole and not negative, and a shard holds at most as many records as fit in its
   bytes: nothing is allocated for more.
-- `bytes` and `crc32c` are those of the whole object as it lies in the store, compressed where it is; `crc32c` is
+- `bytes` and `crc32c` are those of the whole object as it is stored, compressed or not; `crc32c` is
   the plain CRC32C (not masked) as eight hexadecimal digits.
 - `marks`, where there are some: `[record, byte]` for a few records of an uncompressed shard: their number, and where
-  their headers begin. Who wants records from the middle begins to read there.
+  their headers begin. A reader of records in the middle begins there.
 - `object_version`, in an index: what the store calls this version of the shard, or null.
 - Members that a reader does not know are to be ignored; a `version` that it does not know is to be refused.
 """
@@ -62,12 +62,12 @@ class ShardInfo:
     Attributes:
         path: Its URL.
         records: How many records it holds.
-        bytes: Its size as it lies in the store.
-        crc32c: The CRC32C of all its bytes as they lie in the store; None where nobody has read them all (an index of
+        bytes: Its size as it is stored.
+        crc32c: The CRC32C of all its bytes as they are stored; None where they were not all read (an index of
             local shards, or one made from `.idx` files).
         marks: Number and place of some of its records, in bytes from the start of the shard, about every MARK_BYTES;
             none where it is compressed.
-        version: What the store calls this version of the object; None where it does not tell, or nobody asked.
+        version: What the store calls this version of the object; None where it has none, or was not asked.
     """
 
     path: str
@@ -153,10 +153,10 @@ class Manifest:
 
         Args:
             path: Its URL, which names are relative to.
-            data: What lies there.
+            data: The bytes of the manifest.
 
         Raises:
-            ManifestError: It is no manifest, is damaged, or is of a newer version.
+            ManifestError: It is not a manifest, is damaged, or is of a newer version.
         """
         try:
             found = plain_json(data)

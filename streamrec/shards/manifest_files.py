@@ -134,7 +134,7 @@ async def verify(
 ) -> VerifyReport:
     """Reads a whole data set and compares it with the manifest or the index that `ShardWriter` or another one wrote.
 
-    Finds shards that are missing, that nobody named, or whose size, CRC32C or number of records differs.
+    Finds shards that are missing, that the manifest does not name, or whose size, CRC32C or number of records differs.
 
     Examples:
         >>> async def check():
@@ -143,7 +143,7 @@ async def verify(
         ...         print(problem)
 
     Args:
-        manifest: Its URL, or that of an index. An index of which nobody has read the shards has no CRC32C of theirs.
+        manifest: Its URL, or that of an index. An index that was made without reading the shards has no CRC32C of them.
         shard_root: The URL of the directory that the shards are in, where that is not the manifest's own. A manifest
             that names objects outside both is refused.
         parallel: Shards that are read at the same time.
@@ -154,7 +154,7 @@ async def verify(
 
     Raises:
         NotFoundError: There is no such manifest.
-        ManifestError: What is there is no manifest, or it names objects elsewhere.
+        ManifestError: What is there is not a manifest, or it names objects elsewhere.
         UnsupportedOperationError: The store cannot be listed (plain HTTP), and there may be more than one shard.
         StorageError: The store failed, and retrying did not help.
     """
@@ -211,7 +211,7 @@ class _Survey:
             with anyio.CancelScope(shield=True):
                 await stream.aclose()
             return [VerifyProblem(shard.path, "bytes", f"{shard.bytes:,}", f"{size:,}")]
-        unsummed = shard.crc32c is None  # then each record's own CRC32C tells
+        unsummed = shard.crc32c is None  # then each record's own CRC32C is checked
         scan = ShardScan(storage, stream, self._manifest.compression_type, verify=unsummed)
         damage: StreamrecError | None = None
         try:
@@ -287,7 +287,7 @@ write_manifest_sync = bridge.synchronous(write_manifest)
 
 
 def check_named_once(paths: Sequence[str]) -> None:
-    """Refuses shards of which one comes twice: nobody could read such a manifest."""
+    """Refuses shards of which one comes twice: such a manifest cannot be read."""
     seen = set[tuple[str, str]]()
     for path in paths:
         if (location := location_of(path)) in seen:

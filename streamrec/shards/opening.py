@@ -34,7 +34,7 @@ INPUT_BYTES = 1 << 20
 as many as keep a thread at work for some milliseconds."""
 
 HERE_BYTES = 64 << 10
-"""So few plain bytes are inflated sooner than a thread is asked to."""
+"""Up to this many plain bytes are inflated on the loop: that takes less time than to ask a thread."""
 
 
 class InflatedStream:
@@ -61,7 +61,7 @@ class InflatedStream:
 
         Raises:
             CorruptRecordError, TruncatedShardError: The compressed stream is damaged here.
-            StorageError: The network or the store failed for good.
+            StorageError: The network or the store failed, and retrying did not help.
         """
         while not self._ended:
             if self._inflater.needs_input:
@@ -81,7 +81,7 @@ class InflatedStream:
         return await finish(asyncio.get_running_loop().run_in_executor(None, self._inflater.read_into, buffer))
 
     def _drop_skipped(self, buffer: memoryview, filled: int) -> int:
-        """What lies before the wanted place is inflated too, and dropped here."""
+        """Drops what precedes the wanted place: it is inflated too."""
         if self._skip:
             buffer[: filled - self._skip] = bytes(buffer[self._skip : filled])
             filled, self._skip = filled - self._skip, 0
@@ -104,10 +104,10 @@ class Opened:
 
     Args:
         stream: To be closed in the end.
-        source: Its plain bytes, behind `head`.
+        source: Its plain bytes, after `head`.
         info: Size and version of the whole shard.
         compression_type: How it turned out to be compressed.
-        place: Where the first byte of `head` lies, and which record begins there.
+        place: Where the first byte of `head` is, and which record begins there.
         head: Plain bytes that were read already.
         end: Where a piece ends.
         piece_stream: The stream of a piece, which decides how much is read of it.
@@ -126,7 +126,7 @@ class Opened:
 
     @property
     def last_byte(self) -> int | None:
-        """One past the last byte of what is read; None where nobody knows."""
+        """One past the last byte of what is read; None where that is unknown."""
         if self.info.size is None or self.end is None:
             return self.info.size if self.end is None else self.end
         return min(self.info.size, self.end)
@@ -143,7 +143,7 @@ async def open_whole(
     """Opens a shard from a place to its end.
 
     Args:
-        storage: Where it lies.
+        storage: Where it is stored.
         path: Its URL.
         options: How it is read.
         place: Where reading begins.
@@ -155,17 +155,17 @@ async def open_whole(
         ObjectChangedError, ManifestError: The object is not the expected one.
         StorageError: It cannot be opened.
     """
-    told = check_compression_type(options.compression_type)
-    stream = stream or await open_bytes(storage, path, place.offset if told == "" else 0, place.version)
+    named = check_compression_type(options.compression_type)
+    stream = stream or await open_bytes(storage, path, place.offset if named == "" else 0, place.version)
     try:
         if expected is not None:
             expected.check(stream.info)
-        head = b"" if told == "" else await _head(stream)
-        kind = detect_compression(head) if told is None else told
+        head = b"" if named == "" else await _head(stream)
+        kind = detect_compression(head) if named is None else named
         if kind:
             inflated = InflatedStream(stream, Inflater(kind, path), head, place.offset)
             return Opened(stream, inflated, stream.info, kind, place)
-        if told is None and place.offset:
+        if named is None and place.offset:
             raise ValueError(f"{display_name(path)}: a place within a shard needs its compression_type, '' for none")
         return Opened(stream, stream, stream.info, kind, place, head)
     except BaseException:

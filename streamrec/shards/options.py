@@ -26,10 +26,10 @@ class ReadOptions:
             storage does best.
         on_error: What is done about damage in a shard: "raise", "skip_record", "resync" or "skip_shard"; see
             `streamrec.open_shard`. What the network does is never damage.
-        max_skipped: How many losses of one shard are borne before the next one is an error; None for any number.
+        max_skipped: How many losses of one shard are tolerated before the next one is an error; None for any number.
         on_loss: Called with each Loss, on the event loop's thread: it must not block.
-        block_records: Blocks end where so many records, or a multiple of that, have come since the shard's start, if
-            their size allows it: then a batch, or a turn, lies in one block and need not be copied.
+        block_records: Blocks end where that many records, or a multiple of it, have come since the shard's start, if
+            their size allows it: then a batch, or a turn, is in one block and need not be copied.
         long_bytes: Longer records are checked and counted, and not returned: see `ShardReader.take_long_records`. None:
             records of all lengths are returned. Not for pieces of a shard.
     """

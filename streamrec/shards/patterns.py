@@ -5,7 +5,7 @@
 - An object that has the very name wins over what braces and wildcards stand for.
 - A glob's matches come sorted by name; what a list names keeps the list's order. The same call gives the same
   order wherever and whenever it runs.
-- `train-{shard:05d}.tfrecord` names the shards that a writer makes; it is the only thing in braces that a writer heeds.
+- `train-{shard:05d}.tfrecord` names the shards that a writer makes; a writer replaces no other braces.
 - A web URL is never a glob: `?` and `[` are its own, and web servers cannot list. Braces are never its own.
 """
 
@@ -110,7 +110,7 @@ def is_web(name: str) -> bool:
 
 
 def is_web_glob(name: str) -> bool:
-    """Whether a name is the URL of a web server with `*` in its path: somebody takes it for a pattern."""
+    """Whether a name is the URL of a web server with `*` in its path: it may be meant as a pattern."""
     return is_web(name) and "*" in name.partition("?")[0]
 
 

@@ -2,18 +2,18 @@
 
 A piece has the records whose headers begin in it. The reader of the piece before reads on to the end of its last
 record; this one passes that record's rest over and begins at the first header. `tfrecord.seek` finds it, and says
-when a run of records breaks off too soon to be believed. Only then this file reads what lies before the start, back to
+when a run of records breaks off too soon to be believed. Only then this file reads what precedes the start, back to
 where the longest record could begin: if a record begins there that spans the whole run, the run lay in its payload,
 and reading begins where that record ends. If there is none, the run is the shard's own, and what breaks it off is
-damage, which is told as such.
+damage, and is reported.
 
 So on an undamaged shard every record comes once, wherever the cuts are and whatever payloads hold, but for one case: a
-record that holds a TFRecord stream in which records follow one another for more than SETTLE_BYTES behind a cut. Its
-inner records would come as the shard's own, up to where they break off, which is told as damage. (Bytes that were
+record that holds a TFRecord stream in which records follow one another for more than SETTLE_BYTES after a cut. Its
+inner records would come as the shard's own, up to where they break off, which is reported as damage. (Bytes that were
 written to deceive can do more: a CRC is no signature.)
 
-Bytes before the start are fetched in that case only; bytes behind the end as far as the last record reaches, and
-SLACK_BYTES at the most besides, which mostly spares a request.
+Bytes before the start are fetched in that case only; bytes after the end as far as the last record reaches, and
+at most SLACK_BYTES more, which mostly saves a request.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PieceStream:
     """The bytes of a piece: one range, and further ones as far as its last record turns out to reach.
 
     Args:
-        storage: Where the shard lies.
+        storage: Where the shard is.
         path: Its URL.
         stream: The range that is open.
         limit: Where it ends; None for the end of the shard.
@@ -55,7 +55,7 @@ class PieceStream:
     async def open(
         cls, storage: Storage, path: str, piece: Piece, start: int, version: str | None = None
     ) -> PieceStream:
-        """Opens the piece's own range from a byte on, and some slack behind it."""
+        """Opens the piece's own range from a byte on, and some slack after it."""
         limit = None if piece.end is None else max(piece.end, start) + SLACK_BYTES
         return cls(storage, path, await storage.stream(path, start, limit, version), limit)
 

@@ -1,6 +1,6 @@
-"""Places: the URLs that the names in a manifest or an index stand for, and where these may be. Pure.
+"""Places: the URLs that the names in a manifest or an index mean, and where these may be. Pure.
 
-A manifest may come from anywhere, and whoever reads it has credentials and files of its own. So:
+A manifest may come from anywhere, and its reader has credentials and files of its own. So:
 
 - A name is relative to the directory of the manifest and stays below it, or is the full URL of an object below it.
 - Shards elsewhere need `shard_root`, which the caller gives: the one other directory that they may be in. Where the

@@ -43,8 +43,8 @@ def byte_runs(references: Numbers, sizes: Numbers, gap: int = GAP_BYTES, most: i
     Args:
         references: Those wanted, sorted.
         sizes: Their payloads' bytes.
-        gap: So many bytes that nobody wants are read rather than asking twice.
-        most: A run ends behind so many bytes.
+        gap: Up to this many unwanted bytes are read rather than sending two requests.
+        most: A run ends after about this many bytes.
 
     >>> byte_runs(np.array([0, 100, 5000]), np.array([84, 84, 84]), gap=1000)
     [ByteRun(shard=0, start=0, end=200, first=0, last=2), ByteRun(shard=0, start=5000, end=5100, first=2, last=3)]
@@ -64,10 +64,10 @@ def byte_runs(references: Numbers, sizes: Numbers, gap: int = GAP_BYTES, most: i
 
 
 def first_difference(frames: Frames) -> int | None:
-    """The first record whose length or CRC32C, as they stand around it, are not those of its payload; None for none.
+    """The first record whose length or CRC32C, as stored around it, are not those of its payload; None for none.
 
     Args:
-        frames: Payloads that lie as they lay in a shard, each between its header and its footer.
+        frames: Payloads as they are in a shard, each between its header and its footer.
     """
     if follow_each_other(frames) and are_framed(frames):
         return None
@@ -81,7 +81,7 @@ def first_difference(frames: Frames) -> int | None:
 
 
 def follow_each_other(frames: Frames) -> bool:
-    """Whether nothing lies between the records."""
+    """Whether the records follow each other without a gap."""
     return bool((frames.spans[1:, 0] - frames.spans[:-1, 1] == HEADER_BYTES + FOOTER_BYTES).all())
 
 

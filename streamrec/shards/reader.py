@@ -4,10 +4,11 @@ Rules:
 - Bytes land in blocks of our own (`Framer.reserve`), are framed where they landed, and never copied again.
 - Blocks grow from 64 KiB to their full size, so that the first record comes with the first bytes. A record that
   is longer than a block gets room step by step, as its bytes arrive: a length alone allocates nothing.
-- Records that came before damage, or before the network failed for good, are returned first; the error comes
+- Records that came before damage, or before the network failed despite retries, are returned first; the error comes
   from the next read.
-- What `on_error` leaves out is a Loss: kept, logged and told. Within a shard the framer sees to it; this file sees to
-  what ends a shard: "skip_shard", and with "resync" a compressed stream that is broken: nothing is found behind that.
+- What `on_error` leaves out is a Loss: kept, logged and given to `on_loss`. The framer does it within a shard; this
+  file handles what ends a shard: "skip_shard", and with "resync" a compressed stream that is broken: nothing is found
+  after that.
 - Inflating runs in a worker thread; framing and CRC release the GIL and take about 0.1 ms a block.
 """
 
@@ -53,10 +54,10 @@ __all__ = ["Losses", "ShardReader", "open_shard"]
 LOG = logging.getLogger("streamrec")
 
 KEPT = 1000
-"""So many losses of a shard are kept: a shard that is damaged all over must not fill the memory with them."""
+"""Losses of a shard that are kept: those of a shard with damage everywhere must not fill the memory."""
 
 LOGGED = 10
-"""So many are logged one by one; then one line says that there are more."""
+"""Losses that are logged one by one; then one line says that there are more."""
 
 
 class Losses:
@@ -94,10 +95,10 @@ FIRST_BLOCK_BYTES = 64 << 10
 GROWTH_BYTES = 16 << 20
 
 GROUP_BLOCKS = 2
-"""A block may be larger than was asked for, up to so many of them, where it then holds one whole group of records."""
+"""A block may be larger than was asked for, up to this many of them, where it then holds one whole group of records."""
 
 SPARE = 32
-"""Blocks that should end behind a group of records are larger by this part of the group."""
+"""Blocks that should end after a group of records are larger by this part of the group."""
 
 NO_FRAMES = Frames.of([])
 
@@ -113,7 +114,7 @@ class ShardReader:
 
     Attributes:
         path: The shard's URL.
-        info: Size and version, as the store told them when the shard was opened.
+        info: Size and version, as they were when the shard was opened.
         compression_type: How the shard turned out to be compressed.
         block_bytes: How much is framed at a time.
     """
@@ -292,7 +293,7 @@ class ShardReader:
         return self._current[-left:] if left else None
 
     async def _more(self) -> bool:
-        """Waits for a block, if nobody else got one meanwhile; False at the end."""
+        """Waits for a block, unless another task got one meanwhile; False at the end."""
         if self._error is not None:
             raise self._error
         if self._ended:
@@ -385,7 +386,7 @@ class ShardReader:
         return size if piece is None else piece.room(size, missing)
 
     def _block(self) -> int:
-        """How large the next block is: blocks grow, and end behind groups of records."""
+        """How large the next block is: blocks grow, and end after groups of records."""
         block = self._even(self._room_bytes)
         self._room_bytes = min(self._room_bytes * 4, self.block_bytes)
         return block
@@ -393,7 +394,7 @@ class ShardReader:
     def _even(self, block: int) -> int:
         """About to the end of a group of `block_records`, as records were so far.
 
-        That is up to a quarter more or less, or one group where that is no more than `GROUP_BLOCKS` blocks.
+        That is up to a quarter more or less, or one group where that is at most `GROUP_BLOCKS` blocks.
         """
         place, start = self.place, self._opened.place
         records = place.record - start.record
@@ -449,10 +450,10 @@ async def open_shard(
         start: First byte of the piece to read, any; None or 0 for the beginning.
         end: One past its last byte; None for the end of the shard.
         verify: Check each record's CRC32C.
-        on_error: What is done about damage. "raise" (default): an error, behind the records before it. "skip_record": a
-            record whose payload is damaged and whose length is good is left out. "resync": that, and behind a damaged
+        on_error: What is done about damage. "raise" (default): an error, after the records before it. "skip_record": a
+            record whose payload is damaged and whose length is good is left out. "resync": that, and after a damaged
             length the next good record is searched for. "skip_shard": the shard ends at its first damage.
-        max_skipped: How many losses are borne before the next one is an error after all; None for any number.
+        max_skipped: How many losses are tolerated before the next one is an error after all; None for any number.
         on_loss: Called with each Loss, on the event loop's thread: it must not block. Losses are also logged (logger
             "streamrec", as warnings) and kept in `shard.losses`.
         max_record_bytes: A longer record is taken for corruption. By default none is that the shard can hold: a record

@@ -1,7 +1,7 @@
 """Any records of an indexed data set, by ranged reads.
 
 Rules:
-- Records that lie near each other are read by one request; see `byte_runs`. Up to `parallel` requests are under way.
+- Records near each other are read by one request; see `byte_runs`. Up to `parallel` requests are under way.
 - Each record's length and CRC32C are compared with its payload.
 - A shard that has another version or another size than the index says is refused.
 """
@@ -32,10 +32,10 @@ class RecordFetcher:
     """Fetches records by their numbers. Any number of tasks of one event loop may share it.
 
     Args:
-        storages: Where the shards lie.
+        storages: Where the shards are.
         reader: The reader of their index.
         verify: Whether each record's length and CRC32C are checked.
-        parallel: Requests under way for one call, at the most.
+        parallel: How many requests one call has under way at most.
 
     Attributes:
         reader: The reader of the index.
@@ -70,7 +70,7 @@ class RecordFetcher:
         return gathered(runs, buffers, places, order)
 
     async def fetch_run(self, first: int, last: int) -> Frames:
-        """Records first to last (exclusive), which lie in one shard, by one request.
+        """Records first to last (exclusive), which are in one shard, by one request.
 
         Raises:
             IndexError, ObjectChangedError, CorruptRecordError, StorageError: As `fetch`.
@@ -161,7 +161,7 @@ class RecordFetcher:
 
 
 def gathered(runs: list[ByteRun], buffers: list[memoryview], places: Places, order: Numbers) -> Frames:
-    """The records of several runs: long ones stay where they lie, short ones are copied."""
+    """The records of several runs: long ones stay where they are, short ones are copied."""
     counts = [run.last - run.first for run in runs]
     rows = np.zeros((len(places.offsets), 4), np.int64)
     rows[:, 0] = places.offsets + HEADER_BYTES - np.repeat([run.start for run in runs], counts)
@@ -172,6 +172,6 @@ def gathered(runs: list[ByteRun], buffers: list[memoryview], places: Places, ord
 
 
 def spans_in(run: ByteRun, places: Places) -> Numbers:
-    """Where the payloads of a run's records lie in its bytes."""
+    """Where the payloads of a run's records are in its bytes."""
     starts = places.offsets[run.first : run.last] + (HEADER_BYTES - run.start)
     return np.stack([starts, starts + places.lengths[run.first : run.last]], 1)

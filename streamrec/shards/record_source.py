@@ -77,7 +77,7 @@ class Sessions:
             await session.generator.aclose()
 
     def forget(self) -> None:
-        """In a forked child: starts anew."""
+        """In a forked child: starts again."""
         _inherited.append(self._of_loop)
         self._of_loop = {}
 
@@ -96,14 +96,14 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 ITERATED_BYTES: Final = 16 << 20
-"""About how much is fetched at a time where somebody iterates."""
+"""About how much is fetched at a time by an iteration."""
 
 
 class RecordSource:
     """Any record of a data set at once, by its number.
 
     A record's number counts from 0 through all shards, in the order of the index. Every call fetches what it asks for
-    by ranged reads: those that lie near each other together, the others at the same time. So ask for many at once:
+    by ranged reads: those near each other together, the others at the same time. So ask for many at once:
     `source[a:b]`, `source.__getitems__([...])`, `await source.get([...])`.
 
     It is a map-style dataset for `torch.utils.data.DataLoader` (which asks for a batch by one call) and a source for
@@ -128,7 +128,7 @@ class RecordSource:
         shard_root: The URL of the directory that the shards are in, where that is not the index's own. An index that
             names objects outside both is refused.
         verify: Check each record's length and CRC32C.
-        parallel: Requests under way for one call, at the most.
+        parallel: How many requests one call has under way at most.
         cache_bytes: How much of the index is kept in memory, in bytes; a record takes about 2.
         store: `storage_options`, `filesystem` and `retry`; see `streamrec.storage.StoreOptions`.
 
@@ -137,7 +137,7 @@ class RecordSource:
 
     Raises:
         NotFoundError: There is no such index.
-        ManifestError: What is there is no index, it is cut off or damaged, of a newer version, or names objects
+        ManifestError: What is there is not an index, it is cut off or damaged, of another version, or names objects
             elsewhere.
         StorageError: The store failed, and retrying did not help.
     """
@@ -205,7 +205,7 @@ class RecordSource:
         """The records with these numbers, in this order.
 
         Args:
-            numbers: Whole numbers: a list, or an array. Negative ones count from the end; one that stands there twice
+            numbers: Whole numbers: a list, or an array. Negative ones count from the end; one that is there twice
                 comes twice.
 
         Returns:
@@ -223,7 +223,7 @@ class RecordSource:
         return await (await self._sessions.here()).fetch(wanted)
 
     async def places(self, numbers: npt.ArrayLike) -> Places:
-        """Where the records with these numbers lie: shards, byte offsets in them, and lengths.
+        """Where the records with these numbers are: shards, byte offsets in them, and lengths.
 
         Arguments and errors as for `get`; no shard is read.
         """

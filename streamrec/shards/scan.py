@@ -122,7 +122,7 @@ def lengths_of_idx(data: bytes, path: str, shard: str, size: int) -> PackedLengt
         size: The size of the shard in bytes.
 
     Raises:
-        ManifestError: It is no such file, or it is not that of this shard.
+        ManifestError: It is not such a file, or it is that of another shard.
 
     Examples:
         >>> packed = lengths_of_idx(b"0 116\n116 117\n", "a.idx", "a", 233)
@@ -299,7 +299,7 @@ async def scan_idx(storage: Storage, path: str, idx_storage: Storage, idx: str) 
     """Takes the lengths from a file of tfrecord2idx; of the shard itself its size and its last record's header.
 
     Raises:
-        ManifestError: It is no such file, or it is not that of this shard.
+        ManifestError: It is not such a file, or it is that of another shard.
         StorageError: The store failed, and retrying did not help.
     """
     about = await idx_storage.stat(idx)
@@ -338,5 +338,5 @@ async def _refuse_compressed(storage: Storage, path: str, error: StreamrecError)
         if kind:
             raise ManifestError(
                 f"{path}: this shard is compressed ({kind}), and no record of it can be read from the middle, so it "
-                "has no index: write the data set anew without compression: streamrec reshard --compression none"
+                "has no index: write the data set again without compression: streamrec reshard --compression none"
             ) from error

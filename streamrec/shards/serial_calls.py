@@ -2,8 +2,8 @@
 
 Rules:
 - A caller that is cancelled before its call has begun takes the call with it. A call that has begun goes on to its end
-  without its caller: no half of it is lost. Whoever calls next waits for it.
-- An error of such a call is raised by the next call, so that nobody takes it for done.
+  without its caller: no half of it is lost. The next caller waits for it.
+- An error of such a call is raised by the next call, so that the failure is not missed.
 """
 
 from __future__ import annotations

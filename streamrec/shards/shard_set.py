@@ -134,19 +134,19 @@ class UploadPlan:
 
     @property
     def memory(self) -> int:
-        """Bytes that all uploads hold at the most."""
+        """Bytes that all uploads hold at most."""
         return self.at_once * (self.parallel + 1) * self.part_size
 
     @classmethod
     def of(cls, memory: int, num_shards: int | None) -> UploadPlan:
-        """The plan for so many bytes.
+        """The plan for this many bytes.
 
         Args:
             memory: Bytes that uploads may hold.
             num_shards: How many shards must be under way at the same time; None for as many as help.
 
         Raises:
-            ValueError: So many do not fit.
+            ValueError: They do not fit.
 
         >>> UploadPlan.of(256 << 20, None), UploadPlan.of(128 << 20, 12)
         (UploadPlan(at_once=4, part_size=8388608, parallel=4), UploadPlan(at_once=12, part_size=5242880, parallel=1))

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["BLOCK_BYTES", "FRAME_BYTES", "ShardUpload"]
 
 BLOCK_BYTES: Final = 1 << 20
-"""So many bytes of records are framed and compressed at a time."""
+"""Bytes of records that are framed and compressed at a time."""
 
 FRAME_BYTES: Final = HEADER_BYTES + FOOTER_BYTES
-"""What a record takes in a shard beside its payload."""
+"""What a record takes in a shard in addition to its payload."""
 
 
 class ShardUpload:
@@ -46,14 +46,14 @@ class ShardUpload:
         return self._sent + self._block_bytes
 
     def add(self, record: bytes) -> bool:
-        """Takes a record; tells whether the block is full, so that `send_block` must come next."""
+        """Takes a record; returns whether the block is full, so that `send_block` must come next."""
         self._block.append(record)
         self._block_bytes += len(record) + FRAME_BYTES
         self.records += 1
         return self._block_bytes >= BLOCK_BYTES
 
     async def add_batch(self, batch: RecordBatch) -> None:
-        """Takes records that lie in one buffer, without making an object of each."""
+        """Takes records in one buffer, without making an object of each."""
         await self.send_block()
         self.records += len(batch.spans)
         spans = np.ascontiguousarray(batch.spans)
@@ -117,7 +117,7 @@ class ShardUpload:
         await self._pass_on(framed)
 
     async def _pass_on(self, data: Buffer) -> None:
-        """Hands bytes to the upload: nobody writes to them any more."""
+        """Hands bytes to the upload: they must not be written to any more."""
         size = memoryview(data).nbytes
         if size:
             self._sent += size

@@ -10,7 +10,7 @@ Rules:
 - The manifest is written last, when all shards are there, and appears whole or not at all, too.
 - Memory is bounded: one block of records, and what the upload holds in flight.
 - Tasks of one loop may share a writer. What awaits goes through `Serial`, one call after the other; a record that only
-  joins a block takes no turn, where nobody waits for one.
+  joins a block takes no turn, where no call waits for one.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ShardWriter:
 
     Sharing: any number of tasks of one event loop may write to one writer. Each record is written once, in the order of
     the calls, and those of a batch stay together. A write that is cancelled is written whole or not at all. `close`
-    comes after the writes before it, and refuses those behind it (ClosedError). Threads share a TFRecordWriter.
+    comes after the writes before it, and refuses those after it (ClosedError). Threads share a TFRecordWriter.
 
     Examples:
         >>> async def write(images):
@@ -69,7 +69,7 @@ class ShardWriter:
         ...             await writer.write(image)
         ...     return [shard.path for shard in writer.shards]
 
-    On local disks a symbolic link is followed, and what is no plain file (/dev/stdout, a named pipe) is written
+    On local disks a symbolic link is followed, and what is not a plain file (/dev/stdout, a named pipe) is written
     straight through: nothing of it can be taken back.
 
     Args:
@@ -94,10 +94,10 @@ class ShardWriter:
 
     Attributes:
         shards: The finished shards, a ShardInfo each, in order.
-        objects: The set that its objects join, and that somebody else commits; None for a set of its own. Set before it
+        objects: The set that its objects join, and that its caller commits; None for a set of its own. Set before it
             is entered.
         in_doubt: The URL of a shard that a cancellation met while it was completed: it may be there, whole. Else None.
-        tells: Whether the log says so where nobody closes the writer; set before it is entered.
+        warns: Whether the log says so if the writer is dropped without close; set before it is entered.
 
     Raises:
         ValueError: A limit is given and the pattern has no `{shard}`, or one with a format that is none of a number;
@@ -140,7 +140,7 @@ class ShardWriter:
         self._own = Replacement(self._storages, stages=self._overwrite and self._several)
         self.objects: Replacement | None = None
         self._shard: ShardUpload | None = None
-        self.tells = True
+        self.warns = True
         self._dropped: weakref.finalize[..., Any] | None = None
         self._serial = Serial(f"{pattern}: this writer was closed; nothing more can be written")
         self._process: int | None = None  # the one that entered it
@@ -155,7 +155,7 @@ class ShardWriter:
             raise ClosedError(f"{self._pattern}: this writer is open already: enter it once")
         await self._stack.enter_async_context(self._storages)
         self._process = os.getpid()
-        if self.tells:
+        if self.warns:
             self._dropped = weakref.finalize(self, dropped, self._pattern, self._process)
         return self
 
@@ -241,7 +241,7 @@ class ShardWriter:
             first = last
 
     async def write_block(self, records: list[bytes]) -> None:
-        """Writes records that are objects, and given away, all into the shard under way; for who has one shard only."""
+        """Writes records that are objects, and given away, into the shard under way; for writers of one shard."""
         self._check_open()
         await self._serial.run(self._write_block, records)
 
@@ -361,7 +361,7 @@ class ShardWriter:
 
 
 def dropped(pattern: str, maker: int) -> None:
-    """A writer is gone, or the interpreter ends, and nobody closed it."""
+    """Warns of a writer that is gone, or of the interpreter's end, before `close`."""
     if os.getpid() == maker:
         logger.warning(
             "%s: its ShardWriter was dropped without close(), so the shard under way is not kept: use an `async with` "

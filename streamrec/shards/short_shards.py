@@ -92,7 +92,7 @@ class ReceivedBytes:
     Args:
         stream: What was read; closed with this one.
         data: All that it gave.
-        error: What it raised behind that, if anything.
+        error: What it raised after that, if anything.
     """
 
     def __init__(self, stream: ByteStream, data: bytearray, error: StreamrecError | None) -> None:
@@ -102,7 +102,7 @@ class ReceivedBytes:
         self._stream = stream
 
     async def readinto(self, buffer: memoryview) -> int:
-        """The next bytes; behind them the error, or 0."""
+        """The next bytes; after them the error, or 0."""
         data = self.data[self.position : self.position + len(buffer)]
         if not data and self.error is not None and buffer:
             raise self.error

@@ -16,19 +16,19 @@ from streamrec.storage import ObjectInfo, Storages
 from streamrec.storage.tasks import side_by_side
 from streamrec.tfrecord import DETECT_BYTES, check_compression_type, detect_compression
 
-__all__ = ["deal", "sizes_of", "told_by"]
+__all__ = ["assign_shards", "find_in_manifest", "sizes_of"]
 
 PARALLEL: Final = 16
 """Requests under way at the same time."""
 
 
-async def told_by(
+async def find_in_manifest(
     storages: Storages, manifest: str, paths: Sequence[str], listed: Mapping[str, ObjectInfo]
 ) -> list[ShardInfo]:
     """What a manifest says of shards.
 
     Args:
-        storages: Where it lies.
+        storages: Where it is stored.
         manifest: Its URL.
         paths: The shards.
         listed: What a listing says of them, as far as there was one; it is compared with the manifest.
@@ -39,7 +39,7 @@ async def told_by(
     """
     found = await read_manifest(await storages.at(manifest), manifest)
     known = {location_of(shard.path): shard for shard in found.shards}
-    told = []
+    found_shards = []
     for path in paths:
         shard = known.get(location_of(path))
         if shard is None:
@@ -49,8 +49,8 @@ async def told_by(
             )
         if path in listed:
             Expected(shard.bytes, shard.version, None, manifest).check(listed[path])
-        told.append(replace(shard, path=path))
-    return told
+        found_shards.append(replace(shard, path=path))
+    return found_shards
 
 
 async def sizes_of(storages: Storages, paths: Sequence[str], known: Mapping[str, ObjectInfo]) -> list[ShardSize]:
@@ -73,7 +73,7 @@ async def sizes_of(storages: Storages, paths: Sequence[str], known: Mapping[str,
     ]
 
 
-async def deal(
+async def assign_shards(
     storages: Storages, shards: Sequence[ShardSize], readers: int, compression_type: str | None
 ) -> list[list[Portion]]:
     """`assign_bytes`, where it is not known yet which shards are compressed.
@@ -84,9 +84,9 @@ async def deal(
     Raises:
         StorageError: A shard cannot be read.
     """
-    told = check_compression_type(compression_type)
-    plan = assign_bytes([replace(shard, splittable=shard.splittable and not told) for shard in shards], readers)
-    if told is not None:
+    named = check_compression_type(compression_type)
+    plan = assign_bytes([replace(shard, splittable=shard.splittable and not named) for shard in shards], readers)
+    if named is not None:
         return plan
     cut = {portion.path for own in plan for portion in own if portion.piece is not None}
     if not await compressed_among(storages, cut):

@@ -26,7 +26,7 @@ __all__ = ["TFRecordWriter"]
 logger = logging.getLogger("streamrec")
 
 BLOCK_BYTES = 2 << 20
-"""So many bytes of records go to the loop's thread at a time."""
+"""Bytes of records that go to the loop's thread at a time."""
 
 
 class TFRecordWriter:
@@ -34,10 +34,10 @@ class TFRecordWriter:
 
     Unlike TensorFlow's, the shard appears when it is closed and whole: leaving the `with` block by an exception leaves
     nothing under the name (and what stood there before stays). So does a writer that is dropped without `close`, or
-    that is open when the interpreter exits; the log tells of both.
+    that is open when the interpreter exits; the log says so in both cases.
 
-    A symbolic link is followed. What is no plain file (/dev/stdout, a named pipe) is written straight through: what was
-    written before an error cannot be taken back.
+    A symbolic link is followed. What is not a plain file (/dev/stdout, a named pipe) is written straight through: what
+    was written before an error cannot be taken back.
 
     Sharing: any number of threads may write to one writer; each record is written once, those of one thread in order.
     `close` comes after the writes that have begun, and refuses later ones (ClosedError).
@@ -69,7 +69,7 @@ class TFRecordWriter:
         self._process = os.getpid()
         self._lock = threading.RLock()  # re-entrant: a signal handler may close the writer
         self._writer = ShardWriter(self._path, options, overwrite=overwrite, **store)
-        self._writer.tells = False  # this writer does
+        self._writer.warns = False  # this writer does
         self._dropped = weakref.finalize(self, dropped, self._path, bridge.detached(self._writer.abort))
         bridge.run(self._writer.__aenter__)
 
@@ -156,7 +156,7 @@ class TFRecordWriter:
 
 
 def dropped(path: str, abort: Callable[[], bool]) -> None:
-    """A writer is gone, or the interpreter ends, and nobody closed it."""
+    """Warns of a writer that is gone, or of the interpreter's end, before `close`."""
     if abort():
         logger.warning(
             "%s: its TFRecordWriter was dropped without close(), so nothing of it is kept: "

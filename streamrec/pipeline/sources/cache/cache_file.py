@@ -178,7 +178,7 @@ class CacheWriter:
         self._file = file
         self._alone = alone
         self._writer = file.writer(overwrite=False)
-        self._writer.tells = False  # a run that is left keeps no cache, and needs no warning
+        self._writer.warns = False  # a run that is left keeps no cache, and needs no warning
 
     async def begin(self, head: bytes) -> None:
         """Writes the first record: without replacing an object, where the store can promise that."""

@@ -36,11 +36,11 @@ from streamrec.shards import (
     ReadOptions,
     ShardInfo,
     assign_records,
+    assign_shards,
     check_even,
-    deal,
     even_count,
+    find_in_manifest,
     sizes_of,
-    told_by,
 )
 from streamrec.storage import ObjectInfo
 
@@ -301,7 +301,7 @@ async def told(manifest: str, opened: OpenSource) -> list[ShardInfo]:
     await listing.until(sys.maxsize)
     if listing.error is not None:
         raise listing.error
-    return await told_by(opened.storages, manifest, listing.paths, listing.known)
+    return await find_in_manifest(opened.storages, manifest, listing.paths, listing.known)
 
 
 async def share_of(how: Distribute, reader: Reader, opened: OpenSource) -> Share:
@@ -330,7 +330,7 @@ async def share_of(how: Distribute, reader: Reader, opened: OpenSource) -> Share
     said = {shard.path: Expected(shard.bytes, shard.version, shard.records, how.manifest) for shard in shards or ()}
     known = {path: ObjectInfo(path, each.size, each.version) for path, each in said.items()}
     sizes = await sizes_of(opened.storages, listing.paths, known or listing.known)
-    plan = await deal(opened.storages, sizes, reader.readers, how.shards.options.compression_type)
+    plan = await assign_shards(opened.storages, sizes, reader.readers, how.shards.options.compression_type)
     size_of = {shard.path: shard.size for shard in sizes}
     loads = [sum(load_of(portion, size_of[portion.path]) for portion in own) for own in plan]
     warn_uneven(reader, loads, described(listing.paths), REMEDY)
