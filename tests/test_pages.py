@@ -34,7 +34,7 @@ def identity(page: Path) -> str:
 @pytest.fixture
 def bucket(s3_store: Store) -> Iterator[dict[str, str]]:
     """An empty bucket, `s3://my-bucket`, and the environment in which it is found without storage options."""
-    client = s3fs.S3FileSystem(**s3_store.options, skip_instance_cache=True)
+    client = s3fs.S3FileSystem(**s3_store.options, use_listings_cache=False)
     client.mkdir("my-bucket")
     yield client_environment(s3_store)
     client.rm("my-bucket", recursive=True)

@@ -42,7 +42,7 @@ def place(
         yield Bucket(f"{tmp_path}/{uuid4()}/", ()), fsspec.filesystem("file")
         return
     store: Store = request.getfixturevalue(f"{request.param}_store")
-    filesystem = fsspec.filesystem(request.param, **store.options, skip_instance_cache=True)
+    filesystem = fsspec.filesystem(request.param, **store.options, use_listings_cache=False)
     yield Bucket(f"{store.url}/{uuid4()}/", typed(store.options)), filesystem
 
 
@@ -77,7 +77,7 @@ def test_nothing_is_there(place: tuple[Bucket, Any], called: Call, command: str,
 @pytest.mark.parametrize("command", [*READING, *REWRITING])
 def test_a_wrong_key(s3_store: Store, called: Call, command: str) -> None:
     bucket = Bucket(f"{s3_store.url}/{uuid4()}/", typed({**s3_store.options, "secret": "wrong"}))
-    filesystem = fsspec.filesystem("s3", **s3_store.options, skip_instance_cache=True)
+    filesystem = fsspec.filesystem("s3", **s3_store.options, use_listings_cache=False)
     with filesystem.open(f"{bucket.url}a.tfrecord", "wb") as file:
         file.write(b"")
     done = called(*arguments(command, bucket, f"{bucket.url}a.tfrecord"))

@@ -265,7 +265,7 @@ async def test_seaweedfs(s3_store: Store) -> None:
     assert found == [bytes([n]) * 700_000 for n in range(60)]
     with pytest.raises(streamrec.AlreadyExistsError):
         await large.write(f"{url}/{{shard}}", num_shards=4, overwrite=False, **stored)
-    fs = fsspec.filesystem("s3", **s3_store.options, skip_instance_cache=True)
+    fs = fsspec.filesystem("s3", **s3_store.options, use_listings_cache=False)
     assert len(fs.find(url)) == 4
 
 

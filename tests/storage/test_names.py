@@ -97,7 +97,7 @@ def gcs_keys(store: Store, prefix: str, below: str) -> set[str]:
 
 
 def s3_keys(store: Store, prefix: str, below: str) -> set[str]:
-    filesystem = fsspec.filesystem("s3", **store.options, skip_instance_cache=True)
+    filesystem = fsspec.filesystem("s3", **store.options, use_listings_cache=False)
     start = f"streamrec/{prefix}/{below}/"
     return {name.removeprefix(start) for name in filesystem.find(start)}
 

@@ -9,13 +9,19 @@ import pickle
 import traceback
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client import CollectorRegistry, generate_latest
 
 import streamrec
 from streamrec import Dataset, RetryPolicy, StorageError, TFRecordDataset, TFRecordWriter
+from streamrec.opentelemetry import observe
+from streamrec.prometheus import StatisticsCollector
 from streamrec.storage import Storages
 
 CANARY = "C4n4ry-pA55"
@@ -125,6 +131,22 @@ def test_no_repr_and_no_state_shows_a_secret(urls: list[str]) -> None:
         told += [str(stats), dataset._repr_html_(), streamrec.Loss(url, 1, 2, "broken", 3)]
         for text in (show(each) for each in told for show in (repr, str)):
             assert CANARY not in text, (url, text[max(0, text.find(CANARY) - 200) :][:300])
+
+
+def test_no_metric_no_trace_and_no_progress_shows_a_secret(
+    urls: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for url in urls:
+        with TFRecordDataset(url, retry=QUICK).iterate(trace=tmp_path / "trace", progress=True) as run:
+            error_of(lambda run=run: list(run))
+            registry, reader = CollectorRegistry(), InMemoryMetricReader()
+            registry.register(StatisticsCollector(run.stats))
+            observe(run.stats, MeterProvider([reader]).get_meter("streamrec"))
+            metrics = generate_latest(registry).decode() + str(reader.get_metrics_data())
+        trace = (tmp_path / "trace").read_text()
+        assert "streamrec_open_streams" in metrics
+        assert len(trace) > 2
+        assert CANARY not in metrics + trace + "".join(capsys.readouterr()), url
 
 
 def test_states_tell_urls_apart_that_differ_in_what_is_masked() -> None:

@@ -174,7 +174,7 @@ class TestTheUsersOwn(ReadingTests):
     @pytest.fixture
     def place(self, s3_store: Store) -> Place:
         few = {"max_pool_connections": 10}
-        own = S3FileSystem(**s3_store.options, config_kwargs=few, skip_instance_cache=True)
+        own = S3FileSystem(**s3_store.options, config_kwargs=few, use_listings_cache=False)
         return Place(f"{s3_store.url}/{uuid4().hex}", filesystem=own)
 
 
