@@ -39,7 +39,6 @@ for line in sys.stdin:
         os.dup2(file, 2)
         code = program.run(words)
         sys.stdout.flush()
-        sys.stderr.flush()
         os._exit(code)
     print(process, flush=True)
     print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
@@ -138,8 +137,7 @@ async def test_what_happens_at_any_request_leaves_the_old_objects_or_copies(
                 continue
             met = f"{kind} at {number} of {count}: {commands.hit.method} {commands.hit.path}: {code}, {said}"
             check(before, after, found, kind, code, commands.hit.method == "DELETE", met)
-            copies = [each for each in found if secured_of(each)]
-            if copies:
+            if copies := list(filter(secured_of, found)):
                 code, said = await commands.run("doctor", "--no-write", *typed(place.options), f"{place.url}/old/")
                 assert code == 3, (met, said)
                 assert f"there are {len(copies)} such objects: copy each over its name" in said, (met, said)
