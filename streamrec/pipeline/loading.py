@@ -21,10 +21,10 @@ import numpy.typing as npt
 from streamrec.example import BytesColumn
 from streamrec.example.columns import check_column
 from streamrec.pipeline.dataset import Dataset
+from streamrec.pipeline.engine.description import is_assigned
 from streamrec.pipeline.engine.ranks import Rank, reader_here
 from streamrec.pipeline.engine.states import check_state, start_of_next_epoch
 from streamrec.pipeline.iterators import DatasetIterator
-from streamrec.pipeline.sources.shards.distribute import is_dealt
 from streamrec.tfrecord import Frames
 
 __all__ = ["Epochs", "Lookahead", "check_dealt", "converted"]
@@ -177,7 +177,7 @@ def check_dealt(dataset: Dataset[Any], rank: Rank | None) -> None:
         ValueError: There are several, and it holds no `distribute`.
     """
     readers = reader_here(rank).readers
-    if readers > 1 and not is_dealt(dataset.chain):
+    if readers > 1 and not is_assigned(dataset.chain):
         raise ValueError(
             f"{readers} processes (ranks times loader workers) would each read all of {dataset!r}: put "
             ".distribute() right behind TFRecordDataset, or use one process"

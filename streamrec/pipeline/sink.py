@@ -24,8 +24,7 @@ from streamrec.arguments import described, flag, integer
 from streamrec.example import BytesColumn
 from streamrec.pipeline.elements.chunk import Batches, Chunk, Elements
 from streamrec.pipeline.elements.columns import Columns
-from streamrec.pipeline.engine.background_tasks import background
-from streamrec.pipeline.engine.queue import ByteQueue, fill
+from streamrec.pipeline.engine.queue import ByteQueue, background, fill
 from streamrec.pipeline.engine.run import started
 from streamrec.pipeline.iteration import Run
 from streamrec.pipeline.iterators import counted

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import Position
@@ -34,15 +34,25 @@ __all__ = [
     "derived",
     "described",
     "in_order",
+    "is_assigned",
     "name_of",
+    "parts_of",
 ]
 
 
-class Source(Protocol):
-    """A description of where elements come from."""
+class Source:
+    """A description of where elements come from; each is a frozen dataclass.
+
+    Attributes:
+        is_assigned: Whether each reader (a rank, or one of its loader workers) reads a part of its own.
+    """
+
+    __slots__ = ()
+    is_assigned: ClassVar[bool] = False
 
     def lines(self) -> Iterator[str]:
         """The source for people, and for telling whether a saved position belongs to it."""
+        yield repr(self)
 
     def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         """Runs it.
@@ -51,6 +61,7 @@ class Source(Protocol):
             state: Where to go on, from a chunk's positions (`position["source"]`); None for the start.
             within: What it runs within.
         """
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,13 +208,27 @@ def name_of(function: Callable[..., Any]) -> str:
     return f"{getattr(function, '__module__', '')}.{name}"
 
 
-def in_order(part: Any, by_default: bool) -> bool:
-    """Whether what a description describes comes in one order, where `deterministic=None` means `by_default`."""
-    if isinstance(part, tuple | list | dict):
-        return all(in_order(each, by_default) for each in (part.values() if isinstance(part, dict) else part))
-    if not is_dataclass(part):
-        return True
-    said = getattr(part, "deterministic", True)
-    if not (by_default if said is None else said) and getattr(part, "cycle_length", 2) > 1:
-        return False
-    return all(in_order(getattr(part, each.name), by_default) for each in fields(part))
+def parts_of(part: Any) -> Iterator[Any]:
+    """All descriptions that one holds, in dicts and tuples too, itself first."""
+    if is_dataclass(part):
+        yield part
+        held: Iterable[Any] = (getattr(part, each.name) for each in fields(part))
+    else:
+        held = part.values() if isinstance(part, Mapping) else part
+    for each in held:
+        if not isinstance(each, str | bytes) and (isinstance(each, Mapping | tuple | list) or is_dataclass(each)):
+            yield from parts_of(each)
+
+
+def in_order(chain: Chain, by_default: bool) -> bool:
+    """Whether what a chain gives comes in one order, where `deterministic=None` means `by_default`."""
+    for part in parts_of(chain):
+        said = getattr(part, "deterministic", True)
+        if not (by_default if said is None else said) and getattr(part, "cycle_length", 2) > 1:
+            return False
+    return True
+
+
+def is_assigned(chain: Chain) -> bool:
+    """Whether readers have parts of a chain, and do not each read all of it."""
+    return any(isinstance(part, Source) and part.is_assigned for part in parts_of(chain))

@@ -1,9 +1,12 @@
-"""What the runs of one Dataset object hand on to the next: its epochs, and what its sources keep.
+"""What the runs of one Dataset object hand on to the next: its epochs, and what its sources keep; and random numbers.
 
 Rules:
 - It belongs to the object, and is freed with it. It is no part of the object's value: neither equality nor hash nor
-  `repr` look at it, and a pickled copy begins anew.
+  `repr` look at it, and a pickled copy begins from scratch.
 - Runs may go on at the same time, in several threads and on several event loops.
+- Random numbers depend on a seed, an epoch and a step alone: raw words of the counter-based generator Philox-4x64
+  (Salmon et al., 2011), keyed by (seed, epoch). Word n needs none before it, and is the same with any NumPy.
+- Where no seed was given, the run's own counts, which is drawn once a run and kept in its state.
 """
 
 from __future__ import annotations
@@ -11,9 +14,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable
 from secrets import randbits
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-__all__ = ["SEED_BITS", "Epochs", "Memo"]
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["RANDOM_BITS", "SEED_BITS", "Epochs", "Memo", "words"]
 
 T = TypeVar("T")
 
@@ -77,3 +83,24 @@ class Memo:
 
     def __reduce__(self) -> tuple[Callable[[], Memo], tuple[()]]:
         return Memo, ()
+
+
+RANDOM_BITS: Final = 32
+"""Random numbers of datasets are below 2**32, as tf.data's."""
+
+WORDS = 4
+"""Words that one step of the generator's counter gives."""
+
+MASK = (1 << 64) - 1
+
+
+def words(seed: int, epoch: int, first: int, count: int) -> npt.NDArray[np.uint64]:
+    """Random words first to first + count of a seed's epoch, uint64.
+
+    Examples:
+        >>> bool((words(7, 0, 0, 9)[5:] == words(7, 0, 5, 4)).all())
+        True
+    """
+    step, skipped = divmod(first, WORDS)
+    generator = np.random.Philox(counter=step, key=(seed & MASK) | (epoch << 64))
+    return np.asarray(generator.random_raw(skipped + count)[skipped:])

@@ -13,8 +13,7 @@ from time import thread_time
 from typing import Final, TypeVar
 
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.engine.apply_steps import collect
-from streamrec.pipeline.engine.stage import Halt, Offload, halting
+from streamrec.pipeline.engine.stage import Halt, Offload, collect, halting
 from streamrec.pipeline.engine.threads import Threads
 
 __all__ = ["Offloader", "offloaded", "through"]

@@ -1,19 +1,37 @@
-"""ByteQueue: chunks between two tasks of one event loop, bounded in bytes."""
+"""Queues between two tasks of one event loop, bounded in bytes, and the tasks that fill them."""
 
 from __future__ import annotations
 
 import sys
 from collections import deque
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from typing import Protocol
 
 import anyio
+from anyio.abc import TaskGroup
 
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.engine.background_tasks import background
 
-__all__ = ["ByteQueue", "fill", "run_ahead"]
+__all__ = ["ByteQueue", "background", "fill", "run_ahead"]
+
+
+@asynccontextmanager
+async def background() -> AsyncGenerator[TaskGroup]:
+    """A task group whose tasks are cancelled, and gone, when the block is left by any way.
+
+    A plain task group wraps what leaves its block into an exception group, even the GeneratorExit of a
+    generator that is closed; here it leaves as it is. The tasks themselves must not raise.
+    """
+    leaving: BaseException | None = None
+    async with anyio.create_task_group() as tasks:
+        try:
+            yield tasks
+        except (Exception, GeneratorExit) as error:
+            leaving = error
+        tasks.cancel_scope.cancel()
+    if leaving is not None:
+        raise leaving
 
 
 class ChunkSink(Protocol):

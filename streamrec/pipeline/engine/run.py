@@ -32,11 +32,11 @@ from streamrec.errors import DataError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.elements.positions import Position, shifted
-from streamrec.pipeline.engine.apply_steps import drain, push, strict
 from streamrec.pipeline.engine.description import Chain, ChainCounter, ChunkCounter, RunContext, SourceCounter
 from streamrec.pipeline.engine.offload import Offloader
 from streamrec.pipeline.engine.options import Options
 from streamrec.pipeline.engine.session import session
+from streamrec.pipeline.engine.stage import drain, push, strict
 
 __all__ = ["Put", "produce", "started"]
 

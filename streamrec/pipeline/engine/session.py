@@ -19,8 +19,8 @@ from typing import Any, Protocol, TypeVar
 from anyio.abc import TaskGroup
 from fsspec import AbstractFileSystem
 
-from streamrec.pipeline.engine.background_tasks import background
 from streamrec.pipeline.engine.epochs import Memo
+from streamrec.pipeline.engine.queue import background
 from streamrec.pipeline.engine.threads import Threads
 from streamrec.shards import Filenames, Listing, Portion
 from streamrec.storage import MAX_CONNECTIONS, ObjectInfo, RetryPolicy, Storages, check_source

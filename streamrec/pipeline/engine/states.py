@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from hashlib import blake2b
 from itertools import zip_longest
 from typing import Any, Final
@@ -18,7 +17,7 @@ from typing import Any, Final
 from streamrec.display import mask_name
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.positions import Position, Positions
-from streamrec.pipeline.engine.description import Chain
+from streamrec.pipeline.engine.description import Chain, parts_of
 
 __all__ = [
     "check_state",
@@ -176,29 +175,18 @@ def digest_of(state: Mapping[str, Any]) -> str:
     return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def all_names(part: Any) -> Iterator[Sequence[str]]:
-    """The file names of all sources that a description holds, in order."""
-    names = getattr(part, "filenames", None)
-    if names is not None:
-        yield names
-    parts = part.values() if isinstance(part, Mapping) else part if isinstance(part, tuple | list) else ()
-    if is_dataclass(part) and names is None:
-        parts = [getattr(part, each.name) for each in fields(part)]
-    for each in parts:
-        if isinstance(each, Mapping | tuple | list) or is_dataclass(each):
-            yield from all_names(each)
+def all_names(chain: Chain) -> Iterator[Sequence[str]]:
+    """The file names of all sources that a chain holds, in order."""
+    for part in parts_of(chain):
+        names = getattr(part, "filenames", None)
+        if names is not None:
+            yield names
 
 
-def shared_seed(part: Any) -> int | None:
-    """The seed that a description has for all ranks, so that their states are the same; None where it has none."""
-    seed: int | None = getattr(part, "shared_seed", None)
-    if seed is not None:
-        return seed
-    parts = part.values() if isinstance(part, Mapping) else part if isinstance(part, tuple | list) else ()
-    if is_dataclass(part):
-        parts = [getattr(part, each.name) for each in fields(part)]
-    found = (shared_seed(each) for each in parts if isinstance(each, Mapping | tuple | list) or is_dataclass(each))
-    return next((seed for seed in found if seed is not None), None)
+def shared_seed(chain: Chain) -> int | None:
+    """The seed that a chain has for all ranks, so that their states are the same; None where it has none."""
+    seeds = (getattr(part, "shared_seed", None) for part in parts_of(chain))
+    return next((seed for seed in seeds if seed is not None), None)
 
 
 def where(state: Mapping[str, Any], chain: Chain) -> str:

@@ -1,18 +1,15 @@
-from streamrec.pipeline.sources.cache.cache import Cache
+from streamrec.pipeline.sources.cache.cache import Cache, Saved, Saving
 from streamrec.pipeline.sources.cache.cache_file import CacheFile
-from streamrec.pipeline.sources.cache.saved import Saved, Saving
+from streamrec.pipeline.sources.chains import Concatenate, Prefetch, Repeat
 from streamrec.pipeline.sources.combine.interleave import Interleaved
 from streamrec.pipeline.sources.combine.sample import Choose
 from streamrec.pipeline.sources.combine.zip import Zip
-from streamrec.pipeline.sources.concatenate import Concatenate
 from streamrec.pipeline.sources.endless import Choices, Counter, Random, weights_of
 from streamrec.pipeline.sources.generator import Generated
 from streamrec.pipeline.sources.global_shuffle.source import GlobalShuffle
 from streamrec.pipeline.sources.in_memory import Range, Slices
 from streamrec.pipeline.sources.list_files import Names
 from streamrec.pipeline.sources.parallel_map.source import ParallelMap
-from streamrec.pipeline.sources.prefetch import Prefetch
-from streamrec.pipeline.sources.repeat import Repeat
 from streamrec.pipeline.sources.shards.distribute import Distribute, Portions
 from streamrec.pipeline.sources.shuffle.shuffle import Shuffle
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,8 +12,8 @@ import numpy as np
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import Columns
 from streamrec.pipeline.elements.positions import NumberedPositions
-from streamrec.pipeline.engine.description import RunContext
-from streamrec.pipeline.engine.random_streams import RANDOM_BITS, words
+from streamrec.pipeline.engine.description import RunContext, Source
+from streamrec.pipeline.engine.epochs import RANDOM_BITS, words
 
 __all__ = ["Choices", "Counter", "Random", "weights_of"]
 
@@ -21,15 +21,12 @@ CHUNK_NUMBERS: Final = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
-class Counter:
+class Counter(Source):
     """The numbers `start`, `start + step`, ..., as scalars of a NumPy dtype."""
 
     start: int
     step: int
     dtype: str = "int64"
-
-    def lines(self) -> Iterator[str]:
-        yield repr(self)
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         first = state["next"] if state else 0
@@ -41,7 +38,7 @@ class Counter:
 
 
 @dataclass(frozen=True, slots=True)
-class Random:
+class Random(Source):
     """Random numbers, int64, from 0 to 2**32 - 1.
 
     Args:
@@ -51,9 +48,6 @@ class Random:
 
     seed: int | None
     rerandomize: bool
-
-    def lines(self) -> Iterator[str]:
-        yield repr(self)
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         seed = within.seed if self.seed is None else self.seed
@@ -83,7 +77,7 @@ def weights_of(weights: Any, count: int) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class Choices(Source):
     """Numbers below `len(weights)`, int64, drawn at random without end.
 
     Args:
@@ -95,9 +89,6 @@ class Choices:
     weights: tuple[float, ...]
     seed: int | None
     rerandomize: bool
-
-    def lines(self) -> Iterator[str]:
-        yield repr(self)
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         seed = within.seed if self.seed is None else self.seed

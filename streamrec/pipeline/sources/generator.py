@@ -35,7 +35,7 @@ from streamrec.pipeline.elements.chunk import Chunk, weigh_one
 from streamrec.pipeline.elements.codec import digest_of
 from streamrec.pipeline.elements.positions import Position, Positions
 from streamrec.pipeline.engine.budget import Share
-from streamrec.pipeline.engine.description import RunContext, name_of
+from streamrec.pipeline.engine.description import RunContext, Source, name_of
 from streamrec.pipeline.sources.element_buffer import ElementBuffer, Made, in_own_thread
 from streamrec.tfrecord import Frames
 
@@ -54,7 +54,7 @@ TURN_SECONDS = 0.005
 
 
 @dataclass(frozen=True, slots=True)
-class Generated:
+class Generated(Source):
     """The elements of what a callable returns: an iterator, an iterable, or an async one."""
 
     function: Callable[..., Any]

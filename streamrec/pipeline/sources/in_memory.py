@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +17,7 @@ from streamrec.pipeline.elements.nests import leaves, map_nest
 from streamrec.pipeline.elements.positions import NumberedPositions, Positions
 from streamrec.pipeline.elements.ragged_rows import RaggedRows
 from streamrec.pipeline.elements.sparse_rows import SparseRows
-from streamrec.pipeline.engine.description import RunContext
+from streamrec.pipeline.engine.description import RunContext, Source
 from streamrec.pipeline.stages.batch import stack
 from streamrec.tfrecord import Frames
 
@@ -28,7 +28,7 @@ CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class Range(Source):
     """The numbers of a `range`, as scalars of a NumPy dtype."""
 
     start: int
@@ -61,15 +61,12 @@ class Range:
         numbers = range(self.start, self.stop, self.step)[first:last]
         return Columns(np.arange(numbers.start, numbers.stop, numbers.step).astype(self.dtype))
 
-    def lines(self) -> Iterator[str]:
-        yield repr(self)
-
     def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         return yielded(self, state)
 
 
 @dataclass(frozen=True, slots=True)
-class Slices:
+class Slices(Source):
     """The rows of arrays. Made by `of`; two are equal when their structure and all their values are.
 
     Args:
@@ -114,9 +111,6 @@ class Slices:
     def rows(self, first: int, last: int) -> Any:
         """Rows first to last, exclusive."""
         return window(self.data, first, last)
-
-    def lines(self) -> Iterator[str]:
-        yield repr(self)
 
     def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         return yielded(self, state)

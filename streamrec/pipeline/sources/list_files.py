@@ -22,9 +22,8 @@ from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import Columns, objects
 from streamrec.pipeline.elements.positions import Position, Positions
-from streamrec.pipeline.engine.description import RunContext
-from streamrec.pipeline.engine.epochs import Memo
-from streamrec.pipeline.engine.random_streams import words
+from streamrec.pipeline.engine.description import RunContext, Source
+from streamrec.pipeline.engine.epochs import Memo, words
 from streamrec.pipeline.engine.session import StoreOptions
 from streamrec.pipeline.engine.states import told
 from streamrec.shards import Filenames
@@ -38,7 +37,7 @@ CHUNK_NAMES = 1 << 12
 
 @display_repr
 @dataclass(frozen=True, slots=True)
-class Names:
+class Names(Source):
     """The names that patterns match, as bytes: in the patterns' order and sorted, or shuffled anew each epoch."""
 
     patterns: tuple[str, ...]

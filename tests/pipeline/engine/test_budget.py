@@ -22,7 +22,7 @@ from streamrec.pipeline.engine.budget import (
     default_budget,
     machine_memory,
 )
-from streamrec.pipeline.engine.description import Chain, RunContext
+from streamrec.pipeline.engine.description import Chain, RunContext, Source
 from streamrec.pipeline.engine.options import Options
 from tests.effort import draws
 
@@ -46,7 +46,7 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Plenty:
+class Plenty(Source):
     """A source that gives many more chunks than any budget here allows, of `CHUNK` bytes each, and holds none."""
 
     made: Made = field(compare=False)

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from streamrec import CacheError, Dataset, Frames, TFRecordDataset, encode_records
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import NumberedPositions
-from streamrec.pipeline.engine.description import Chain, RunContext
+from streamrec.pipeline.engine.description import Chain, RunContext, Source
 from tests.effort import draws
 from tests.servers.real import Store
 from tests.servers.resuming import assert_resumes_everywhere, plain
@@ -108,13 +108,10 @@ def test_each_state_stands_alone(tmp_path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Epochs:
+class Epochs(Source):
     """A source whose elements tell the epoch, as a shuffle's order does."""
 
     stop: int
-
-    def lines(self) -> Iterator[str]:
-        yield repr(self)
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         first = state["next"] if state else 0

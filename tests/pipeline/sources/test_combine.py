@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 import streamrec
 from streamrec import Dataset, Frames, TFRecordDataset, encode_records
-from streamrec.pipeline.engine.epochs import Memo
-from streamrec.pipeline.engine.random_streams import words
+from streamrec.pipeline.engine.epochs import Memo, words
 from streamrec.pipeline.engine.session import StoreOptions, session
 from streamrec.tfrecord import Scattered
 from tests.effort import draws, thorough

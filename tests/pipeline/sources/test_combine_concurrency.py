@@ -12,7 +12,7 @@ import pytest
 from streamrec import Dataset
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import Position
-from streamrec.pipeline.engine.description import Chain, RunContext
+from streamrec.pipeline.engine.description import Chain, RunContext, Source
 
 
 @dataclass(eq=False)
@@ -24,7 +24,7 @@ class Gate:
 
 
 @dataclass(frozen=True)
-class Gated:
+class Gated(Source):
     """Three chunks of five numbers each, behind a gate."""
 
     first: int

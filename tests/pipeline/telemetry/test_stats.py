@@ -16,10 +16,9 @@ import trio
 
 from streamrec import Dataset, StageStats, Stats, TFRecordDataset, encode_records
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.engine.description import Chain, RunContext
+from streamrec.pipeline.engine.description import Chain, RunContext, Source
+from streamrec.pipeline.sources.chains import Prefetch, Repeat
 from streamrec.pipeline.sources.in_memory import Range
-from streamrec.pipeline.sources.prefetch import Prefetch
-from streamrec.pipeline.sources.repeat import Repeat
 from streamrec.pipeline.stages.select import TakeWhile
 from streamrec.pipeline.telemetry.stage_names import own_line, title
 from streamrec.pipeline.telemetry.stats import DISK, NETWORK, READING, ChainStats, find_bottleneck
@@ -141,7 +140,7 @@ def test_zipped_chains_have_rows_of_their_own() -> None:
 
 
 @dataclass(frozen=True)
-class Made:
+class Made(Source):
     """A source that makes a chain for each of its numbers, as a function of a user's would."""
 
     count: int

@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple
 import anyio.lowlevel
 import numpy as np
 
+from streamrec.errors import NotFoundError
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
 from streamrec.pipeline.elements.chunk import Batches, Chunk, weigh
 from streamrec.pipeline.elements.columns import Columns, window
@@ -41,13 +42,13 @@ from streamrec.pipeline.elements.positions import (
 from streamrec.pipeline.elements.ragged_rows import RaggedRows
 from streamrec.pipeline.elements.sparse_rows import SparseRows
 from streamrec.pipeline.engine.budget import Share
-from streamrec.pipeline.engine.description import Chain, RunContext
+from streamrec.pipeline.engine.description import Chain, RunContext, Source
 from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.sources.cache.cache_file import CacheFile
 from streamrec.pipeline.sources.shards.distribute import readers_lines
 from streamrec.tfrecord import Frames
 
-__all__ = ["Cache"]
+__all__ = ["Cache", "Saved", "Saving"]
 
 LOG = logging.getLogger("streamrec")
 
@@ -80,7 +81,7 @@ class CacheState:
 
 
 @dataclass(frozen=True, slots=True)
-class Cache:
+class Cache(Source):
     """A chain whose elements are kept, in memory or in a file."""
 
     inner: Chain
@@ -251,3 +252,38 @@ def copied(value: Any) -> Any:
     if isinstance(value, list):
         return [copied(element) for element in value]
     return value.copy() if isinstance(value, np.ndarray) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Saved(Source):
+    """The elements in a file."""
+
+    file: CacheFile
+
+    def lines(self) -> Iterator[str]:
+        yield "Saved"
+
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+        if await self.file.find(None, within) is None:
+            raise NotFoundError("there is no file that save() wrote", self.file.path)
+        async with aclosing(within.chunks(self.file.chain, state and state["inner"])) as chunks:
+            async for chunk in chunks:
+                yield Chunk(chunk.elements, Nested(chunk.positions, {}), chunk.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Saving(Source):
+    """The elements of a chain, which go into a file as they pass."""
+
+    inner: Chain
+    file: CacheFile
+
+    def lines(self) -> Iterator[str]:
+        yield from self.inner.lines()
+        yield "Saving"
+
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+        chunks = within.take(UPLOAD)[1].chunks(self.inner, None)
+        async with aclosing(self.file.filled(chunks, tuple(self.inner.lines()), alone=True)) as filled:
+            async for chunk in filled:
+                yield Chunk(chunk.elements, Nested(chunk.positions, {}), chunk.nbytes)

@@ -21,10 +21,9 @@ import anyio
 from streamrec.pipeline.elements.chunk import FAILURE_BYTES, Chunk
 from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.elements.positions import Joined, Position, Positions
-from streamrec.pipeline.engine.background_tasks import background
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import Chain, RunContext
-from streamrec.pipeline.engine.queue import fill
+from streamrec.pipeline.engine.queue import background, fill
 from streamrec.tfrecord import Frames
 
 __all__ = ["AHEAD", "InputBuffer", "Signal", "TakenElements", "run_inputs"]

@@ -24,9 +24,8 @@ from anyio.abc import TaskGroup
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import Position
-from streamrec.pipeline.engine.background_tasks import background
-from streamrec.pipeline.engine.description import Chain, RunContext, name_of
-from streamrec.pipeline.engine.queue import fill
+from streamrec.pipeline.engine.description import Chain, RunContext, Source, name_of
+from streamrec.pipeline.engine.queue import background, fill
 from streamrec.pipeline.sources.combine.inputs import AHEAD, InputBuffer, Signal, run_inputs
 from streamrec.pipeline.sources.combine.interleave_order import InterleaveOrder, OpenInput, digest_of
 from streamrec.pipeline.sources.shards.interleave import Plan
@@ -35,7 +34,7 @@ __all__ = ["Interleaved"]
 
 
 @dataclass(frozen=True, slots=True)
-class Interleaved:
+class Interleaved(Source):
     """Chains that a function makes of a chain's elements, interleaved.
 
     Args:

@@ -25,7 +25,7 @@ from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import Columns
 from streamrec.pipeline.elements.merge import merged
 from streamrec.pipeline.elements.positions import Joined, Place, Position, Positions, Precursor
-from streamrec.pipeline.engine.description import Chain, RunContext
+from streamrec.pipeline.engine.description import Chain, RunContext, Source
 from streamrec.pipeline.sources.combine.inputs import InputBuffer, Signal, run_inputs
 from streamrec.pipeline.sources.shards.interleave import CHUNK_BYTES
 
@@ -41,7 +41,7 @@ FEWEST, MOST = 64, 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
-class Choose:
+class Choose(Source):
     """Elements of several chains, as a chain of choices says."""
 
     parts: tuple[Chain, ...]

@@ -10,14 +10,14 @@ from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import Columns
 from streamrec.pipeline.elements.nests import leaves, map_nest
 from streamrec.pipeline.elements.positions import Joined, Place, Position, Positions, Precursor
-from streamrec.pipeline.engine.description import RunContext
+from streamrec.pipeline.engine.description import RunContext, Source
 from streamrec.pipeline.sources.combine.inputs import InputBuffer, Signal, run_inputs
 
 __all__ = ["Zip"]
 
 
 @dataclass(frozen=True, slots=True)
-class Zip:
+class Zip(Source):
     """Chains side by side, in dicts and tuples as an element has its parts, up to the end of the shortest."""
 
     nest: Any

@@ -10,7 +10,7 @@ import numpy as np
 from streamrec.errors import ManifestError
 from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.session import OpenSource
-from streamrec.pipeline.sources.global_shuffle.permutation import Numbers
+from streamrec.pipeline.sources.global_shuffle.blocks import Numbers
 from streamrec.shards import Index, IndexReader, ReadOptions, RecordFetcher, location_of, open_index
 from streamrec.tfrecord import Frames
 

@@ -13,8 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from streamrec.pipeline.sources.global_shuffle.blocks import Blocks, Parts
-from streamrec.pipeline.sources.global_shuffle.permutation import Numbers, keys_of, permuted
+from streamrec.pipeline.sources.global_shuffle.blocks import Blocks, Numbers, Parts, keys_of, permuted
 from streamrec.pipeline.sources.global_shuffle.window import Window
 
 __all__ = ["BlockOrder", "ExactOrder", "Order", "groups_for"]

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import gcd
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,15 +23,14 @@ from streamrec.display import display_name
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Batches, Chunk
 from streamrec.pipeline.elements.positions import Position, Positions, RecordPlace
-from streamrec.pipeline.engine.background_tasks import background
-from streamrec.pipeline.engine.description import RunContext, derived
+from streamrec.pipeline.engine.description import RunContext, Source, derived
 from streamrec.pipeline.engine.epochs import SEED_BITS, Memo
+from streamrec.pipeline.engine.queue import background
 from streamrec.pipeline.engine.ranks import Rank, Reader, rank_here, warn_once, warn_uneven, worker_here
 from streamrec.pipeline.engine.session import Session
-from streamrec.pipeline.sources.global_shuffle.blocks import BLOCK_BYTES, WINDOW_BYTES, Quality, blocks_of
+from streamrec.pipeline.sources.global_shuffle.blocks import BLOCK_BYTES, WINDOW_BYTES, Numbers, Quality, blocks_of
 from streamrec.pipeline.sources.global_shuffle.opening import IndexedRecords, index_of, opened
 from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, ExactOrder, groups_for
-from streamrec.pipeline.sources.global_shuffle.permutation import Numbers
 from streamrec.pipeline.sources.global_shuffle.reading import BlockReading, ExactReading, Reading
 from streamrec.pipeline.sources.global_shuffle.steps import Steps
 from streamrec.pipeline.sources.shards.source import Shards
@@ -56,7 +55,7 @@ CHUNK_SHARE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class GlobalShuffle:
+class GlobalShuffle(Source):
     """All records that an index knows, in random order, or a rank's share of each global batch of them.
 
     Args:
@@ -79,6 +78,7 @@ class GlobalShuffle:
     slot_groups: int | None = None
     rank: Rank | None = None
     memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
+    is_assigned: ClassVar[bool] = True
 
     def lines(self) -> Iterator[str]:
         yield from self.shards.lines()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamrec.pipeline.sources.global_shuffle.permutation import Numbers
+from streamrec.pipeline.sources.global_shuffle.blocks import Numbers
 from streamrec.shards import Even
 
 __all__ = ["Steps"]

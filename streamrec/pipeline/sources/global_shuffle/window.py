@@ -17,8 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
-from streamrec.pipeline.sources.global_shuffle.blocks import Parts
-from streamrec.pipeline.sources.global_shuffle.permutation import Numbers, keys_of, permuted
+from streamrec.pipeline.sources.global_shuffle.blocks import Numbers, Parts, keys_of, permuted
 
 __all__ = ["Round", "Window"]
 

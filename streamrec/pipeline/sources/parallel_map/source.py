@@ -28,10 +28,10 @@ import anyio
 from anyio.abc import TaskGroup
 
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.engine.background_tasks import background
 from streamrec.pipeline.engine.budget import Share
-from streamrec.pipeline.engine.description import Chain, RunContext, SourceCounter, described, in_order
+from streamrec.pipeline.engine.description import Chain, RunContext, Source, SourceCounter, described, in_order
 from streamrec.pipeline.engine.options import AUTOTUNE
+from streamrec.pipeline.engine.queue import background
 from streamrec.pipeline.sources.parallel_map.autotune import CallCount, TaskSize
 from streamrec.pipeline.sources.parallel_map.calls import Caller, check_calls
 from streamrec.pipeline.sources.parallel_map.in_flight import ElementRun, InFlight
@@ -54,7 +54,7 @@ MOST_AWAITED: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
-class ParallelMap:
+class ParallelMap(Source):
     """Calls a function for each element of a chain, `calls` at once, or AUTOTUNE."""
 
     inner: Chain

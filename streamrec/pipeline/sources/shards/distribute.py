@@ -23,7 +23,7 @@ from streamrec.errors import ManifestError, PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.elements.positions import Position
-from streamrec.pipeline.engine.description import Chain, RunContext
+from streamrec.pipeline.engine.description import Chain, RunContext, Source, is_assigned
 from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.ranks import Rank, Reader, reader_here, warn_once, warn_uneven
 from streamrec.pipeline.engine.session import OpenSource, Session
@@ -44,7 +44,7 @@ from streamrec.shards import (
 )
 from streamrec.storage import ObjectInfo
 
-__all__ = ["Distribute", "Portions", "is_dealt", "readers_lines"]
+__all__ = ["Distribute", "Portions", "readers_lines"]
 
 REMEDY: Final = (
     "In distributed training the other ranks wait for one that has fewer batches. Pass even='drop' (or 'pad') and "
@@ -55,7 +55,7 @@ REMEDY: Final = (
 
 @display_repr
 @dataclass(frozen=True, slots=True)
-class Distribute:
+class Distribute(Source):
     """The records of shards that fall to one reader.
 
     Args:
@@ -70,6 +70,7 @@ class Distribute:
     even: Even | None = None
     manifest: str | None = None
     memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
+    is_assigned: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_even(self.even)
@@ -248,7 +249,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Portions:
+class Portions(Source):
     """The records of these portions, in order.
 
     Args:
@@ -280,14 +281,9 @@ class Portions:
                 yield chunk
 
 
-def is_dealt(chain: Chain) -> bool:
-    """Whether readers have shares of a chain, and do not each read all of it."""
-    return any(line.lstrip().startswith(("Distribute(", "GlobalShuffle(")) for line in chain.lines())
-
-
 def readers_lines(chain: Chain, within: RunContext) -> tuple[str, ...]:
-    """A chain's lines, and whose they are where it is dealt: what tells the elements of one reader from another's."""
-    return (*chain.lines(), *([str(reader_here(within.rank))] if is_dealt(chain) else []))
+    """A chain's lines, and the reader where it is assigned: they differ where readers' elements do."""
+    return (*chain.lines(), *([str(reader_here(within.rank))] if is_assigned(chain) else []))
 
 
 async def told(manifest: str, opened: OpenSource) -> list[ShardInfo]:

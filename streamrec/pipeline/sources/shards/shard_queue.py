@@ -6,8 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from streamrec import kernels
-from streamrec.pipeline.sources.shards.positions import QueueMark, ShardMark
-from streamrec.pipeline.sources.shards.record_locations import QueueRecords, RecordRun, TakenRecords
+from streamrec.pipeline.sources.shards.positions import QueueMark, QueueRecords, RecordRun, ShardMark, TakenRecords
 from streamrec.tfrecord import SCATTERED_BYTES, Frames, Scattered, as_spans
 
 __all__ = ["STRETCH_BYTES", "ShardQueue", "records_begun", "shares_of", "take_in_turn"]

@@ -32,16 +32,14 @@ from fsspec import AbstractFileSystem
 from streamrec.display import display_repr
 from streamrec.errors import StreamrecError
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.engine.background_tasks import background
-from streamrec.pipeline.engine.description import RunContext
+from streamrec.pipeline.engine.description import RunContext, Source
 from streamrec.pipeline.engine.epochs import Memo
-from streamrec.pipeline.engine.queue import run_ahead
+from streamrec.pipeline.engine.queue import background, run_ahead
 from streamrec.pipeline.engine.session import ListedShards, OpenSource, Session, StoreOptions
 from streamrec.pipeline.engine.states import told
-from streamrec.pipeline.sources.shards.interleave import Interleave, Plan
+from streamrec.pipeline.sources.shards.interleave import Interleave, Plan, pull
 from streamrec.pipeline.sources.shards.positions import START, InterleaveMark, SharePositions, WholeListing
 from streamrec.pipeline.sources.shards.shard_queue import ShardQueue
-from streamrec.pipeline.sources.shards.short_pulls import pull
 from streamrec.shards import (
     Portion,
     ReadOptions,
@@ -93,7 +91,7 @@ REMEMBERED = 16
 
 @display_repr
 @dataclass(frozen=True, slots=True)
-class Shards:
+class Shards(Source):
     """Which shards are read, from where, and in which order: the description behind TFRecordDataset."""
 
     filenames: tuple[str, ...]

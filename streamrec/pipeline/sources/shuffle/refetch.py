@@ -19,7 +19,7 @@ from streamrec.errors import CorruptRecordError, PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import compacted, joined
 from streamrec.pipeline.elements.positions import Positions, RecordLocations
-from streamrec.pipeline.engine.description import RunContext
+from streamrec.pipeline.engine.description import RunContext, Source
 from streamrec.pipeline.engine.session import OpenSource
 from streamrec.pipeline.sources.shards.distribute import Distribute
 from streamrec.pipeline.sources.shards.source import Shards
@@ -35,7 +35,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Refetch:
+class Refetch(Source):
     """Records of shards by their places: a source that is made when a run is resumed, and holds nothing that flows."""
 
     shards: Shards | Distribute

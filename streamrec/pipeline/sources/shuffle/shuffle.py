@@ -35,9 +35,8 @@ from streamrec.pipeline.engine.description import Chain, RunContext, Source, der
 from streamrec.pipeline.engine.offload import through
 from streamrec.pipeline.engine.queue import run_ahead
 from streamrec.pipeline.engine.threads import Threads
+from streamrec.pipeline.sources.chains import Prefetch, Repeat
 from streamrec.pipeline.sources.parallel_map.source import ParallelMap
-from streamrec.pipeline.sources.prefetch import Prefetch
-from streamrec.pipeline.sources.repeat import Repeat
 from streamrec.pipeline.sources.shards.distribute import Distribute
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.pipeline.sources.shuffle.buffer import NOTHING, HeldElements, ShuffleBuffer
@@ -77,7 +76,7 @@ def again(chain: Chain, records: Source) -> Chain:
 
 
 @dataclass(frozen=True, slots=True)
-class Shuffle:
+class Shuffle(Source):
     """A chain in random order: each element comes at most `buffer_size` places before its own.
 
     Args:

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec.pipeline.sources.global_shuffle.blocks import blocks_of
+from streamrec.pipeline.sources.global_shuffle.blocks import Numbers, blocks_of, keys_of, permuted
 from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, ExactOrder, groups_for
-from streamrec.pipeline.sources.global_shuffle.permutation import Numbers, keys_of, permuted
 from tests.effort import draws
 
 SHARDS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 50)), max_size=8)

@@ -1,4 +1,4 @@
-"""Repeat: epoch after epoch of a chain.
+"""Sources that run chains: again and again (`Repeat`), one after the other (`Concatenate`), or ahead (`Prefetch`).
 
 Where an epoch is a few rows that are the same each time, as in `Dataset.range(4).repeat()`, many of them are one chunk:
 to start a chain costs more than a thousand numbers.
@@ -7,6 +7,7 @@ to start a chain costs more than a thousand numbers.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -18,10 +19,14 @@ import numpy as np
 from streamrec.pipeline.elements.chunk import Chunk, weigh
 from streamrec.pipeline.elements.columns import select
 from streamrec.pipeline.elements.positions import FixedPosition, Nested
-from streamrec.pipeline.engine.description import Chain, RunContext
+from streamrec.pipeline.engine.budget import Share
+from streamrec.pipeline.engine.description import Chain, RunContext, Source
+from streamrec.pipeline.engine.options import AUTOTUNE
+from streamrec.pipeline.engine.queue import background, fill
 from streamrec.pipeline.sources.in_memory import CHUNK_BYTES, CHUNK_ROWS, Range, Slices
+from streamrec.pipeline.sources.parallel_map.autotune import PrefetchDepth
 
-__all__ = ["Repeat"]
+__all__ = ["Concatenate", "Prefetch", "Repeat"]
 
 LOG = logging.getLogger("streamrec")
 
@@ -33,7 +38,7 @@ FEW_ROWS = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(Source):
     """A chain run `count` times over; -1 for ever, where its first epoch is not empty."""
 
     inner: Chain
@@ -85,3 +90,59 @@ async def cycled(source: Range | Slices, first: int, total: int | None) -> Async
         place = FixedPosition({"source": {"epoch": epoch, "inner": {"source": {"next": row}}}})
         yield Chunk.weighed(elements, place)
         first = last
+
+
+TUNED = Share(4)
+"""What a prefetch that sizes itself has at the most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch(Source):
+    """A chain run in a task of its own, ahead of its consumer by so many elements, or AUTOTUNE, or by so many bytes."""
+
+    inner: Chain
+    buffer_size: int = AUTOTUNE
+    buffer_bytes: int | None = None
+
+    def lines(self) -> Iterator[str]:
+        yield from self.inner.lines()
+        yield "Prefetch"  # how far it runs ahead does not change what comes
+
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+        tuned = self.buffer_size == AUTOTUNE and self.buffer_bytes is None
+        share = TUNED if tuned else Share(2) if self.buffer_bytes is None else Share(2, self.buffer_bytes)
+        most, feeding = within.take(share)
+        depth = PrefetchDepth(most) if tuned else None
+        queue = within.queue(most if depth is None else depth.limit)
+        queue.most_elements = self.buffer_size if self.buffer_size != AUTOTUNE else sys.maxsize
+        refused = 0
+        async with background() as tasks:
+            tasks.start_soon(
+                fill, queue, feeding.chunks(self.inner, state and state["inner"], in_step=True, goes_on=True)
+            )
+            while True:
+                if depth is not None:
+                    queue.resize(depth.found(queue.empty, queue.refused > refused))
+                    refused = queue.refused
+                if (chunk := await queue.get()) is None:
+                    return
+                yield replace(chunk, positions=Nested(chunk.positions, {}))
+
+
+@dataclass(frozen=True, slots=True)
+class Concatenate(Source):
+    """Chains one after the other."""
+
+    parts: tuple[Chain, ...]
+
+    def lines(self) -> Iterator[str]:
+        yield f"Concatenate({len(self.parts)})"
+        yield from (f"  {line}" for part in self.parts for line in part.lines())
+
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+        first, position = (state["part"], state["inner"]) if state else (0, None)
+        for part, chain in enumerate(self.parts[first:], first):
+            async with aclosing(within.apart(part).chunks(chain, position, goes_on=True)) as chunks:
+                async for chunk in chunks:
+                    yield replace(chunk, positions=Nested(chunk.positions, {"part": part}))
+            position = None
