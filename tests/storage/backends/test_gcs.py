@@ -67,7 +67,7 @@ class TestGcs(StorageTests):
 class TestTheUsersOwn(ReadingTests):
     @pytest.fixture
     def place(self, gcs_store: Store) -> Place:
-        own = GCSFileSystem(**gcs_store.options, skip_instance_cache=True)
+        own = GCSFileSystem(**gcs_store.options, use_listings_cache=False)
         return Place(f"{gcs_store.url}/{uuid4().hex}", filesystem=own)
 
 

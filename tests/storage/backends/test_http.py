@@ -49,7 +49,7 @@ class TestHttp(ReadOnlyTests):
 class TestTheUsersOwn(TestHttp):
     @pytest.fixture
     def place(self, http_store: Store) -> Place:
-        own = HTTPFileSystem(skip_instance_cache=True, headers={"X-Test": "1"})
+        own = HTTPFileSystem(use_listings_cache=False, headers={"X-Test": "1"})
         return Place(f"{http_store.url}/{uuid4().hex}", filesystem=own)
 
 
